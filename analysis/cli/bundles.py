@@ -16,13 +16,13 @@ def with_bundle(command: Callable[..., None], name: str, make: Callable[..., Any
         command(**given, **{name: bundle})
 
     hints = get_type_hints(command, include_extras=True)
-    own = [
+    parameters = [
         parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(command).parameters.values()
         if parameter.name != name
     ]
     added = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in shared]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    with_options.__signature__ = inspect.Signature([*parameters, *added])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
     return with_options

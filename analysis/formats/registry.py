@@ -28,28 +28,32 @@ def format_of(path: Path) -> TraceFormat:
     """The format of the file at `path`; the last one registered if none recognises it."""
     from ..recording.compression import first_bytes  # slow to import: it loads the unpacker
 
-    return next((one for one in TRACE_FORMATS if one.recognises(path, lambda: first_bytes(path))), TRACE_FORMATS[-1])
+    return next(
+        (known for known in TRACE_FORMATS if known.recognises(path, lambda: first_bytes(path))), TRACE_FORMATS[-1]
+    )
 
 
 def format_named_like(name: str) -> TraceFormat | None:
     """The format whose files have such names; None if it is not the name of a trace."""
-    return next((one for one in TRACE_FORMATS if any(fnmatchcase(name, pattern) for pattern in one.file_names)), None)
+    return next(
+        (known for known in TRACE_FORMATS if any(fnmatchcase(name, pattern) for pattern in known.file_names)), None
+    )
 
 
 def name_parts(name: str) -> NameParts | None:
     """Parse a file's name, if its usual writer named it; else None."""
-    for one in TRACE_FORMATS:
-        found = one.usual_name.match(name) if one.usual_name else None
-        if found:
-            return NameParts(found["worker"], int(found["cycle"]))
+    for known in TRACE_FORMATS:
+        match = known.usual_name.match(name) if known.usual_name else None
+        if match:
+            return NameParts(match["worker"], int(match["cycle"]))
     return None
 
 
 def expected_files() -> str:
     """The formats and the names of their files, as `Kineto trace or recording (*.json, *.json.gz or *.ctrace)`."""
     formats = TRACE_FORMATS[::-1]
-    patterns = [pattern for one in formats for pattern in one.file_names]
-    return f"{_either([one.a_file or f'{one.name} trace' for one in formats])} ({_either(patterns)})"
+    patterns = [pattern for known in formats for pattern in known.file_names]
+    return f"{_either([known.a_file or f'{known.name} trace' for known in formats])} ({_either(patterns)})"
 
 
 def _either(words: list[str]) -> str:

@@ -265,7 +265,7 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
     optional = set(entry.optional) - set(wanted) if entry else set()
     columns = [c for c in columns if c not in optional or any(v is not None for v in values.columns[c])]
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
-    found = []
+    seen = []
     for column in columns:
         shown = values.columns[column]
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
@@ -275,8 +275,8 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
             first = min((v for v in moments if v is not None), default=0)
             shown = [None if v is None else v - first for v in shown]
         texts = [_NOTHING if v is None else v.text if isinstance(v, Label) else printable(text(v)) for v in shown]
-        found.append(Column(column, header, texts, values.is_number(column)))
-    return found
+        seen.append(Column(column, header, texts, values.is_number(column)))
+    return seen
 
 
 def _time_unit(durations: list[list[Any]]) -> tuple[str, float]:

@@ -85,8 +85,8 @@ def bandwidth_command(
 
 
 def _interval_ns(text: str) -> int:
-    found = _INTERVAL.fullmatch(text.strip())
-    seconds = int(found[1]) * _UNITS_S[found[2]] if found else 0
+    match = _INTERVAL.fullmatch(text.strip())
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else 0
     if not seconds:
         raise typer.BadParameter(f"{text!r} is not a length of time, such as 60s, 5min or 1h", param_hint="--every")
     return seconds * 1_000_000_000

@@ -179,7 +179,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "no_sync": no_sync,
             "no_copies": no_copies,
         }
-        found: list[dict[str, Any]] = [
+        changes: list[dict[str, Any]] = [
             {name: value, "batch": batch.value, "new_links": new_links}
             for name, values in several.items()
             for value in values or []
@@ -188,8 +188,8 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         chosen |= {"no_data_wait": no_data_wait, "cuda_graphs": cuda_graphs, "no_allocation": no_allocation}
         chosen |= {"pinned_copies": pinned_copies, "no_gc": no_gc}
         chosen |= {"no_reshard": no_reshard, "separate_gathers": separate_gathers}
-        found += [{name: value} for name, value in chosen.items() if value]
-        return [*found, *(_in_file(scenario) if scenario else [])]
+        changes += [{name: value} for name, value in chosen.items() if value]
+        return [*changes, *(_in_file(scenario) if scenario else [])]
 
     return with_bundle(command, "scenarios", scenarios)
 
@@ -207,12 +207,12 @@ def _in_file(path: Path) -> list[dict[str, Any]]:
         content = tomllib.loads(small_file(path).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
         raise typer.BadParameter(f"{path}: {err}", param_hint="--scenario") from err
-    found = content.pop("scenario", None)
-    if content or not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    scenarios = content.pop("scenario", None)
+    if content or not isinstance(scenarios, list) or not all(isinstance(each, dict) for each in scenarios):
         raise typer.BadParameter(
             f"{path}: must hold tables called [[scenario]], and nothing else", param_hint="--scenario"
         )
-    return found
+    return scenarios
 
 
 @reads_traces

@@ -129,8 +129,8 @@ def _written(report: ReportPage, output: Path | None) -> None:
     """Write the page and print its path. Raises UnreadableFile."""
     target = output or Path(f"{printable(report.title).replace('/', '_')}.html")
     write_out(report.html, target)
-    told = f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser"
+    message = f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser"
     if output is None:
-        write_out(f"{told}\n", None)
+        write_out(f"{message}\n", None)
     else:
-        complain(told, kind="note")
+        complain(message, kind="note")

@@ -63,15 +63,15 @@ def timeline_command(
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(ranks, "--ranks")
     analysis = analysis_of(runs, reading, details=True)
-    found = analysis.drawn(steps=steps, ranks=of_ranks)
+    timeline = analysis.drawn(steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:
         complain(note, kind="note")
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
-    write_parts(_bundled(analysis, found, of_ranks) if bundle else found.parts, target)
+    write_parts(_bundled(analysis, timeline, of_ranks) if bundle else timeline.parts, target)
     if output is None:
-        write_out(f"{target}: {_told(found)}\n", None)
+        write_out(f"{target}: {_told(timeline)}\n", None)
     else:
-        complain(f"{target}: {_told(found)}", kind="note")
+        complain(f"{target}: {_told(timeline)}", kind="note")
     if open_:
         _show(target)
     finish(analysis)
@@ -101,11 +101,11 @@ def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) ->
 
     run = analysis.run
     traces = run.traces if ranks is None else run.traces[run.traces["rank"].isin(ranks)]
-    found = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
-    if found.drift_ns:
-        complain(f"clocks drift: in a bundle, the traces are off by up to {found.drift_ns:,} ns", kind="note")
-    manifest = found.manifest()
-    paths = [(file.name, run.files[file.rank][file.cycle]) for file in found.files]
+    parts = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
+    if parts.drift_ns:
+        complain(f"clocks drift: in a bundle, the traces are off by up to {parts.drift_ns:,} ns", kind="note")
+    manifest = parts.manifest()
+    paths = [(file.name, run.files[file.rank][file.cycle]) for file in parts.files]
     yield from tar([
         (MANIFEST, len(manifest), [manifest]),
         (TIMELINE, sum(map(len, timeline.parts)), timeline.parts),

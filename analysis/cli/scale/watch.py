@@ -186,11 +186,11 @@ class _Outputs:
         if not still_read(self._text(row)):
             raise typer.Exit
         missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
-        found = (missing, row["note"])
-        for note in found if self._format is RowFormat.table else ():
+        unusual = (missing, row["note"])
+        for note in unusual if self._format is RowFormat.table else ():
             if note is not None and note not in self._noted:
                 complain(f"cycle {row['cycle']}: {note}", kind="note")
-        self._noted = found
+        self._noted = unusual
 
     def say(self, note: str) -> None:
         """Print a note on stderr."""

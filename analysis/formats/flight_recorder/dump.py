@@ -161,10 +161,10 @@ def dump_content(path: Path, budget: Budget) -> dict[str, Any]:
         raise DamagedTrace(f"{path}: {err}; copy it again") from err
     if not data:
         raise DamagedTrace(f"{path}: is empty; the process that dumped it ended before it could")
-    found = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
-    if not isinstance(found, dict) or not _KEYS & found.keys():
+    content = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
+    if not isinstance(content, dict) or not _KEYS & content.keys():
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it has no entries, pg_config or pg_status")
-    return found
+    return content
 
 
 def _of_json(path: Path, data: bytes, budget: Budget) -> Any:
@@ -341,21 +341,21 @@ class _Logs:
             if isinstance(given, list | tuple)
             else (scalar_text(given), "")
         )
-        found = self._names.get(key)
-        if found is None:
+        group = self._names.get(key)
+        if group is None:
             abouts = self._ranks.get(key[0], {})
             about = key[1] or next(iter(abouts), "")
-            found = self._names[key] = GroupName(key[0], about, abouts.get(about, next(iter(abouts.values()), "")))
-        return found
+            group = self._names[key] = GroupName(key[0], about, abouts.get(about, next(iter(abouts.values()), "")))
+        return group
 
     def kind_of(self, entry: dict[str, Any]) -> str:
         """The operation without the backend, in torch's words: `all_reduce`, `coalesced`."""
         full = entry["profiling_name"]
-        found = self.kinds.get(full)
-        if found is None:
+        kind = self.kinds.get(full)
+        if kind is None:
             plain = scalar_text(full).partition(":")[2] or scalar_text(full)
-            found = self.kinds[full] = collective_name(plain) or plain
-        return found
+            kind = self.kinds[full] = collective_name(plain) or plain
+        return kind
 
     def _what(self, kind: str, entry: dict[str, Any]) -> int:
         """A number for the properties that all ranks of a collective must share."""
@@ -364,11 +364,11 @@ class _Logs:
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or []
         dtype = None if not dtypes or dtypes[0] is None else scalar_text(dtypes[0])
         key = (kind, dtype, str(sizes) if sum(map(len, sizes)) < _MOST_SIZES else "")
-        found = self._whats.get(key)
-        if found is None:
+        number = self._whats.get(key)
+        if number is None:
             text = " ".join(filter(None, (kind, dtype_name(key[1]) or key[1], _elements_text(sizes))))
-            found = self._whats[key] = self.whats.setdefault(text, len(self.whats))
-        return found
+            number = self._whats[key] = self.whats.setdefault(text, len(self.whats))
+        return number
 
 
 def _elements_text(sizes: list[Any]) -> str:
@@ -378,7 +378,7 @@ def _elements_text(sizes: list[Any]) -> str:
 
 def _ranks_by_name(config: dict[str, Any], taking: Taking) -> dict[str, dict[str, str]]:
     """Ranks by group name and description, for groups that list their ranks."""
-    found: dict[str, dict[str, str]] = {}
+    by_name: dict[str, dict[str, str]] = {}
     known: set[str] = set()
     for key, group in config.items():
         ranks = group.get("ranks", "")
@@ -387,18 +387,18 @@ def _ranks_by_name(config: dict[str, Any], taking: Taking) -> dict[str, dict[str
         taking.keep(0 if text in known else _CALL_BYTES + _RANK_BYTES * len(text))
         known.add(text)
         if _RANKS.search(text):
-            found.setdefault(scalar_text(group.get("name", key)), {})[scalar_text(group.get("desc", ""))] = text
-    return found
+            by_name.setdefault(scalar_text(group.get("name", key)), {})[scalar_text(group.get("desc", ""))] = text
+    return by_name
 
 
 def listed_ranks(text: str, name: str = "a dump") -> tuple[int, ...]:
     """Parse the ranks of a group, in its order. `name` begins the error. Raises DamagedTrace."""
     if text.count(",") > RANK_LIMIT:
         raise DamagedTrace(f"{name}: a process group has more than {RANK_LIMIT:,} ranks; dump it again")
-    found = tuple(map(int, _RANKS.findall(text)))
-    if any(rank >= RANK_LIMIT for rank in found) or len(set(found)) != len(found):
+    ranks = tuple(map(int, _RANKS.findall(text)))
+    if any(rank >= RANK_LIMIT for rank in ranks) or len(set(ranks)) != len(ranks):
         raise DamagedTrace(f"{name}: a process group has ranks {text[:80]!r}; expected numbers, each of them once")
-    return found
+    return ranks
 
 
 def _status(state: dict[str, Any]) -> Status:
@@ -459,7 +459,7 @@ def _without_batches(log: GroupLog) -> list[Transfer]:
     """Drop transfers of batches that have finished: the dump leaves out the entry that closed them."""
     done = log.status.done if log.status is not None else None
     alike = Counter(transfer.call.seq for transfer in log.transfers)
-    return [one for one in log.transfers if done is None or one.call.seq > done or alike[one.call.seq] < 2]
+    return [move for move in log.transfers if done is None or move.call.seq > done or alike[move.call.seq] < 2]
 
 
 def _transfers(

@@ -82,9 +82,9 @@ def _checked(data: bytes, name: str, budget: Budget) -> tuple[list[bytes], int]:
     pieces: list[bytes] = []
     operations: list[bytes] = []
     while at < end:
-        found = runs(data, at)
-        assert found is not None  # it may be empty
-        behind = found.end()
+        piece = runs(data, at)
+        assert piece is not None  # it may be empty
+        behind = piece.end()
         if behind > at:
             operations.append(data[at:behind])
             at = behind
@@ -167,7 +167,7 @@ def _behind_line(data: bytes, at: int, name: str) -> int:
 
 def _refusal(code: int, at: int, name: str) -> TraceError:
     """The error for an operation that no dump has."""
-    known = next((one for one in pickletools.opcodes if ord(one.code) == code), None)
+    known = next((opcode for opcode in pickletools.opcodes if ord(opcode.code) == code), None)
     if known is None:
         return DamagedTrace(f"{name}: is not a whole pickle: there is no operation {code:#04x}, as at byte {at:,}")
     return UnsafePickle(

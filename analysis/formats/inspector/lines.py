@@ -137,6 +137,6 @@ def decoded_line(text: bytes) -> Line | str:
 
 def last_whole_line(text: bytes) -> Line | None:
     """The whole line at the end of a broken one, behind the remains of another writer."""
-    begins = [found.start() for found in _BEGINS.finditer(text)]
-    found = (decoded_line(text[begin:]) for begin in begins if begin)
-    return next((line for line in found if isinstance(line, Line)), None)
+    begins = [lines.start() for lines in _BEGINS.finditer(text)]
+    lines = (decoded_line(text[begin:]) for begin in begins if begin)
+    return next((line for line in lines if isinstance(line, Line)), None)

@@ -53,10 +53,10 @@ def _are(kind: type, values: Any) -> bool:
 
 def call_records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
     """Rows of record_param_comms, without those named `wait`, which are not calls."""
-    found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
+    decoded = ((event, _decoded(_comm_args, event, text)) for event, text in events)
     return [
         comm_row("record_param_comms", args) | {"thread": integer_id(event.tid), "ts": event.ts}
-        for event, args in found
+        for event, args in decoded
         if args.op not in (None, "wait")
     ]
 

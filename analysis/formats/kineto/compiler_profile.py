@@ -48,10 +48,10 @@ def computing_events(path: Path, is_comm: Callable[[str], object]) -> Iterator[t
         for text in batch.texts:
             if any(mark in text for mark in _MARKS):
                 event = b'{"' + text + b"}"
-                told = msgspec.json.decode(event, type=_Computing)
-                if told.cat == _OPERATOR and msgspec.json.decode(told.args, type=AnnotationArgs).in_dims:
+                fields = msgspec.json.decode(event, type=_Computing)
+                if fields.cat == _OPERATOR and msgspec.json.decode(fields.args, type=AnnotationArgs).in_dims:
                     yield True, event
-                elif told.cat == _KERNEL and not is_comm(told.name):
+                elif fields.cat == _KERNEL and not is_comm(fields.name):
                     yield False, event
 
 

@@ -78,7 +78,7 @@ def changed_bytes(text: bytes, repaired: bytes) -> int:
     blocks = (
         (text[at : at + _BLOCK_BYTES], repaired[at : at + _BLOCK_BYTES]) for at in range(0, len(text), _BLOCK_BYTES)
     )
-    return sum(a != b for one, other in blocks if one != other for a, b in zip(one, other, strict=True))
+    return sum(a != b for block, other in blocks if block != other for a, b in zip(block, other, strict=True))
 
 
 class Elements(NamedTuple):
@@ -140,9 +140,9 @@ def place_in(error: Exception) -> int | None:
     """Offset at which bytes stop being JSON, from the decoder's error; None if it gives none."""
     if isinstance(error, UnicodeDecodeError):
         return error.start
-    found = _AT_BYTE.search(str(error))
+    match = _AT_BYTE.search(str(error))
     # msgspec counts the first of trailing characters as read.
-    return None if found is None else int(found[2]) - bool(found[1])
+    return None if match is None else int(match[2]) - bool(match[1])
 
 
 def _place_in(error: Exception) -> int:

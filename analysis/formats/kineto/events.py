@@ -263,8 +263,8 @@ class Sorted:
         if event.ph == "X" and isinstance(event.cat, str) and event.cat and event.cat not in _KNOWN:
             pid = event.pid if isinstance(event.pid, int) else -1
             args = event.args if isinstance(event.args, dict) else {}
-            found = {event.cat: Unread(1, not _OF_DEVICES.isdisjoint(args), pid)}
-            self.unread = with_unread(self.unread, found)
+            unread = {event.cat: Unread(1, not _OF_DEVICES.isdisjoint(args), pid)}
+            self.unread = with_unread(self.unread, unread)
 
 
 def is_idle(category: str, name: str) -> bool:

@@ -105,9 +105,9 @@ def header_so_far(around: Surrounding) -> Header:
         try:
             return _header(_surrounding(document, Habits())[0])
         except NO_JSON:
-            found = _good_fields(_Surrounding, document)
-        if found is not None:
-            return _header(found)
+            surrounding = _good_fields(_Surrounding, document)
+        if surrounding is not None:
+            return _header(surrounding)
     return _header(_Surrounding())
 
 

@@ -170,8 +170,8 @@ def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
         _add(reading, batch, stream.path)
         reading.events = stream.events_read
         reading.good_bytes = batch.first_byte + batch.end
-        so_far = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
-        reading.budget.check(so_far, reading.needed_bytes)
+        progress_text = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
+        reading.budget.check(progress_text, reading.needed_bytes)
 
 
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
@@ -295,21 +295,21 @@ class _Reading:
             kept += [each for each in called if each[0].name in DETAILS]
         lists_bytes = sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
         self.budget.check(f"{self.path}: the lists in its events", self.needed_bytes + lists_bytes)
-        found = annotations_of(kept)
+        kept_annotations = annotations_of(kept)
         if self.options.details:  # what a CPU was doing while its device had nothing to do
-            found += [without_shapes(event) for event, _ in of_user]
+            kept_annotations += [without_shapes(event) for event, _ in of_user]
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # There are several such events per thread; one may hold an earlier process name.
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
-        self.annotations += found
+        self.annotations += kept_annotations
         self.comm_args += comm_args + recorded
         said = (row[name] for row in (*comm_args, *recorded) for name in _LONG_TEXTS)
-        self._lists_bytes += lists_bytes + sum(len(one) for one in said if one is not None)
+        self._lists_bytes += lists_bytes + sum(len(text) for text in said if text is not None)
         self.window_end = latest(self.window_end, *window_ends)
         self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
         self.unread = with_unread(self.unread, _of_private_devices(named))
         self.unread = with_unread(self.unread, texts.unread)
-        self.processes.update(name for name in (one.process for one in processes) if name is not None)
+        self.processes.update(name for name in (process.process for process in processes) if name is not None)
         self._extend_activities(activities, names)
         self._extend_launches(launches)
         self._extend_runtime(calls)
@@ -330,12 +330,12 @@ class _Reading:
             first = absolute[0][0]
             self._move_zero(zero_us_near(max(event.ts or 0.0 for event in (first[0], first[-1]))))
         try:
-            found = [times_from(self.zero_us, events, texts) for events, texts in timed]
+            times_of_each = [times_from(self.zero_us, events, texts) for events, texts in timed]
         except TooFarApart:
             self._move_zero(0)
             self._has_no_zero = True
             return
-        for (events, _), times in zip(timed, found, strict=True):
+        for (events, _), times in zip(timed, times_of_each, strict=True):
             for event, time in zip(events, times, strict=True):
                 event.ts = time
 
@@ -344,7 +344,9 @@ class _Reading:
         later_us, self.zero_us = zero_us - self.zero_us, zero_us
         for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory, self.modules):
             columns["ts"] = array("d", [ts - later_us for ts in columns["ts"]])
-        self.annotations = [msgspec.structs.replace(one, ts=one.ts - later_us) for one in self.annotations]
+        self.annotations = [
+            msgspec.structs.replace(annotation, ts=annotation.ts - later_us) for annotation in self.annotations
+        ]
         self.comm_args = [row | {"ts": row["ts"] - later_us} if "ts" in row else row for row in self.comm_args]
         self.window_end = None if self.window_end is None else self.window_end - later_us
 
@@ -468,11 +470,11 @@ def _last_letters(names: dict[str, int], count: int) -> int:
 
 def _of_private_devices(calls: Sequence[RuntimeCall]) -> dict[str, Unread]:
     """Calls of runtimes that only a maker's extension of torch knows, by device."""
-    found: dict[str, Unread] = {}
+    unread: dict[str, Unread] = {}
     for call in calls:
         if call.cat in PRIVATE_DEVICES:
-            found = with_unread(found, {call.cat: Unread(1, is_of_device=True, pid=-1)})
-    return found
+            unread = with_unread(unread, {call.cat: Unread(1, is_of_device=True, pid=-1)})
+    return unread
 
 
 def _arrays(sort: str) -> dict[str, array[Any]]:
@@ -496,15 +498,15 @@ def _sizes(values: list[Any]) -> list[int]:
 
 def _either(values: list[Any], otherwise: list[Any]) -> list[int]:
     """Arguments of events; where one is missing, the row in which the event is drawn."""
-    found = _integers(values)
-    if MISSING not in found:
-        return found
-    return [b if a == MISSING else a for a, b in zip(found, _numbers(otherwise), strict=True)]
+    integers = _integers(values)
+    if MISSING not in integers:
+        return integers
+    return [b if a == MISSING else a for a, b in zip(integers, _numbers(otherwise), strict=True)]
 
 
 def _external_ids(args: list[Any]) -> list[int]:
-    found = _integers([a.external_id for a in args])
-    return _either(found, _integers([a.external_id_1 for a in args])) if MISSING in found else found
+    ids = _integers([a.external_id for a in args])
+    return _either(ids, _integers([a.external_id_1 for a in args])) if MISSING in ids else ids
 
 
 def _durations(events: list[Activity] | list[CpuEvent] | list[RuntimeCall]) -> list[float]:

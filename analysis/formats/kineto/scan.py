@@ -64,7 +64,9 @@ class _Needles:
     def with_rare(self) -> _Needles:
         """Add rare categories; the search takes longer."""
         categories, texts = self._searched
-        return _Needles([*categories, *(one for one in ROOMS if one in RARE)], texts, every_call=self.every_call)
+        return _Needles(
+            [*categories, *(category for category in ROOMS if category in RARE)], texts, every_call=self.every_call
+        )
 
 
 _USUAL = [category for category in ROOMS if category not in RARE]

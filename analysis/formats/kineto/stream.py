@@ -77,11 +77,11 @@ class Batch(Generic[P]):
         if self.picked is None:
             return self
         try:  # it may be of several layouts
-            found = repaired_texts(self.source[: self.end - 1], self.habits)
+            repaired = repaired_texts(self.source[: self.end - 1], self.habits)
         except NO_JSON:
             texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
             return replace(self, picked=None, texts=texts)
-        return replace(self, picked=None, texts=found.texts, repaired_bytes=found.repaired_bytes)
+        return replace(self, picked=None, texts=repaired.texts, repaired_bytes=repaired.repaired_bytes)
 
     def before(self, index: int) -> Batch[P]:
         """The first `index` events of a batch that has all texts."""
@@ -371,5 +371,5 @@ def _what_it_is(document: bytes) -> str:
             "is a PyTorch execution trace (ExecutionTraceObserver), which has no times; "
             "expected a Kineto trace as torch.profiler exports it"
         )
-    found = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "something else"
-    return f'is JSON but not a Kineto trace: expected a list of "traceEvents", found {found}'
+    description = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "something else"
+    return f'is JSON but not a Kineto trace: expected a list of "traceEvents", found {description}'

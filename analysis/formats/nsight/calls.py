@@ -32,10 +32,10 @@ def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bo
         return among(chunk["correlationId"], wanted)
 
     needed, others = ("start", "end"), ("correlationId", "globalTid", "nameId")
-    found = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
-    tables.keep(CALL_TABLE, **{"runtime" if every_call else "launches": len(found["start"])})
-    order = np.argsort(found["start"], kind="stable")
-    columns = {name: values[order] for name, values in found.items()}
+    called = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
+    tables.keep(CALL_TABLE, **{"runtime" if every_call else "launches": len(called["start"])})
+    order = np.argsort(called["start"], kind="stable")
+    columns = {name: values[order] for name, values in called.items()}
     columns["correlation"] = columns.pop("correlationId")
     columns["thread"] = columns.pop("globalTid") & THREAD
     distinct, which = np.unique(columns.pop("nameId"), return_inverse=True)

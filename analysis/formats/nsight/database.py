@@ -111,12 +111,12 @@ class Database:
         }
 
     def _all(self, query: str, what: str, longest_bytes: int = _LONGEST_TEXT_BYTES) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = []
+        all_rows: list[tuple[Any, ...]] = []
         for rows in self._rows(query, what, longest_bytes):
-            found += rows
-            row_bytes = _VALUE_BYTES * (1 + len(found[0]))
-            self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(found) + self._fetched_bytes)
-        return found
+            all_rows += rows
+            row_bytes = _VALUE_BYTES * (1 + len(all_rows[0]))
+            self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(all_rows) + self._fetched_bytes)
+        return all_rows
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether the table exists with these columns."""
@@ -242,8 +242,8 @@ def _check(path: Path) -> None:
     page, pages = int.from_bytes(begin[16:18], "big"), int.from_bytes(begin[28:32], "big")
     expected = (65_536 if page == 1 else page) * pages
     if len(begin) < _HEADER_BYTES or (begin[24:28] == begin[92:96] and packed_bytes(path) < expected):
-        found = f"{packed_bytes(path):,} of {expected:,} bytes are there"
-        raise DamagedTrace(f"{path}: ends too early: {found}; copy it again, or {_AGAIN}")
+        sizes = f"{packed_bytes(path):,} of {expected:,} bytes are there"
+        raise DamagedTrace(f"{path}: ends too early: {sizes}; copy it again, or {_AGAIN}")
 
 
 def _check_journals(path: Path) -> None:

@@ -57,16 +57,16 @@ def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
 
     Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
     """
-    found: list[Range] = []
+    ranges: list[Range] = []
     payload_bytes = 0
     for start, end, text, thread, domain, payload in _rows(tables, _COLUMNS, names):
         serialized = thread if type(thread) is int else 0
         known = domain if type(domain) is int else None
-        found.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
+        ranges.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
         payload_bytes += len(payload) if isinstance(payload, bytes | str) else 0
-        if not len(found) % _CHECKED_EVERY:
-            tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES + payload_bytes)
-    return sorted(found, key=lambda one: (one.start, -one.end))
+        if not len(ranges) % _CHECKED_EVERY:
+            tables.check_memory(RANGE_TABLE, len(ranges) * _RANGE_BYTES + payload_bytes)
+    return sorted(ranges, key=lambda one: (one.start, -one.end))
 
 
 class OperatorColumns(NamedTuple):
@@ -81,10 +81,10 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorCol
 
     There may be millions, so they are read into columns. Raises DamagedTrace, TooLarge.
     """
-    found = {name: array("q") for name in ("start", "end", "thread", "name")}
+    gathered = {name: array("q") for name in ("start", "end", "thread", "name")}
     names: dict[str, int] = {}
     letters = 0
-    marked = {(one.start, one.end) for one in steps}
+    marked = {(step.start, step.end) for step in steps}
     for start, end, text, thread in _rows(tables, _COLUMNS[:4], EVERYTHING):
         name = _name(text)
         if name.startswith(_APART) or (start, end) in marked or _NCCL.fullmatch(name):
@@ -93,12 +93,12 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorCol
             names[name] = len(names)
             letters += len(name)
         values = (start, end, thread_of(thread) if type(thread) is int else 0, names[name])
-        for column, value in zip(found.values(), values, strict=True):
+        for column, value in zip(gathered.values(), values, strict=True):
             column.append(value)
-        if not len(found["start"]) % _CHECKED_EVERY:
-            needed_bytes = tables_bytes(operators=len(found["start"]), names=len(names), letters=letters)
+        if not len(gathered["start"]) % _CHECKED_EVERY:
+            needed_bytes = tables_bytes(operators=len(gathered["start"]), names=len(names), letters=letters)
             tables.check_memory(RANGE_TABLE, needed_bytes)
-    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in gathered.items()}
     tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names), letters=letters)
     return OperatorColumns(columns, list(names))
 

@@ -73,18 +73,18 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
     with ThreadPoolExecutor() as threads:  # SQLite works without Python's lock
         exports = list(threads.map(_export, paths))
     several = _in_order([export for export in exports if export.processes])
-    joined = {(export.path, one.pid): one.joined for export in several for one in export.processes}
+    joined = {(export.path, each.pid): each.joined for export in several for each in export.processes}
     world = ranks_by_world(joined) if joined else None
     notes = [note for export in exports for note in _on_others(export)]
-    epochs = {one.host: one.epoch for one in reversed(several) if one.host is not None and one.epoch is not None}
+    epochs = {each.host: each.epoch for each in reversed(several) if each.host is not None and each.epoch is not None}
     beforehand = Beforehand(epochs=tuple(epochs.items()) if len(several) > 1 else ())
     size: int | None = None
     if world is not None:
         size, ranks = world[0].ranks, world[1]
         beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
     elif several and _are_single(several) and _launchers_tell(several):
-        ranks = {(one.path, one.processes[0].pid): one.rank for one in several if one.rank is not None}
-        sizes = {one.world_size for one in several}
+        ranks = {(each.path, each.processes[0].pid): each.rank for each in several if each.rank is not None}
+        sizes = {each.world_size for each in several}
         size = next(iter(sizes)) if len(sizes) == 1 else None
     elif _are_single(several) and _names_tell(several):
         return RanksInFiles(list(paths), notes, beforehand)
@@ -97,27 +97,35 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
 
 def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | None) -> list[Path]:
     """The path of each rank in an export; the export itself if it has none."""
-    own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
-    return [one.in_file(export.path) for one in own] or [export.path]
+    shared = [SharedRank(ranks[export.path, process.pid], size, process.pid) for process in export.processes]
+    return [process.in_file(export.path) for process in shared] or [export.path]
 
 
 def _export(path: Path) -> Export:
     """Look at an export; an unreadable one has no processes, and its reader will say why."""
     try:
         with Database(path, Budget(_LIMIT_BYTES)) as database:
-            found = list(islice(_processes(database), _MOST_PROCESSES + 1))
+            processes = list(islice(_processes(database), _MOST_PROCESSES + 1))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
             rank, world_size = session.rank_in_environment(tables)
     except TraceError:
         return Export(path)
-    if len(found) > _MOST_PROCESSES:
+    if len(processes) > _MOST_PROCESSES:
         return Export(path)
-    some_communicate = any(one.communicates for one in found)
-    ranks = [one for one in found if one.communicates or not some_communicate]
-    differ = len({one.gpu for one in ranks}) == len(ranks)
-    ranks.sort(key=lambda one: (one.gpu if differ else 0, one.pid))
-    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks), host, epoch, rank, world_size)
+    some_communicate = any(process.communicates for process in processes)
+    ranks = [process for process in processes if process.communicates or not some_communicate]
+    differ = len({process.gpu for process in ranks}) == len(ranks)
+    ranks.sort(key=lambda process: (process.gpu if differ else 0, process.pid))
+    return Export(
+        path,
+        tuple(ranks),
+        tuple(process for process in processes if process not in ranks),
+        host,
+        epoch,
+        rank,
+        world_size,
+    )
 
 
 def _processes(database: Database) -> Iterator[Process]:
@@ -137,10 +145,10 @@ def _processes(database: Database) -> Iterator[Process]:
         if type(serialized) is int and type(device) is int:
             devices.setdefault(serialized, set()).add(device)
     gpus = session.gpus_by_process(tables)
-    for serialized, own in devices.items():
+    for serialized, devices_of_process in devices.items():
         pid = process_of(serialized)
         known = gpus.get(pid) or gpus.get(None, {})
-        first = min(known[device].number if device in known else device for device in own)
+        first = min(known[device].number if device in known else device for device in devices_of_process)
         yield Process(pid, first, serialized in communicating, tuple(joined.get(pid, ())))
 
 
@@ -200,10 +208,10 @@ def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int
         return
     files = len(exports)
     named = [
-        f"rank {ranks[export.path, one.pid]} is process {one.pid}"
+        f"rank {ranks[export.path, process.pid]} is process {process.pid}"
         + (f" of {encodable(export.path.name)}" * (files > 1))
         for export in exports
-        for one in export.processes
+        for process in export.processes
     ]
     what = "files in order, and processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
     yield f"{what} by their GPUs are counted as ranks, which nothing names: {_listed(named)}"
@@ -211,7 +219,7 @@ def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int
 
 def _on_others(export: Export) -> Iterator[str]:
     if export.others:
-        left_out = _listed([str(one.pid) for one in export.others])
+        left_out = _listed([str(process.pid) for process in export.others])
         yield (
             f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process {left_out}"
         )

@@ -66,15 +66,15 @@ def host(tables: ExportTables) -> str | None:
 
 def rank_in_environment(tables: ExportTables) -> tuple[int | None, int | None]:
     """Rank and number of ranks from the session's environment variables, None where missing."""
-    found: dict[str, int] = {}
+    variables: dict[str, int] = {}
     for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE"):
         for rows in tables.rows(table, ("name", "value")):
             for name, value in rows:
                 if isinstance(name, str) and name.endswith(_ENVIRONMENT) and isinstance(value, str):
-                    found |= {key: int(number) for key, number in _VARIABLE.findall(value)}
+                    variables |= {key: int(number) for key, number in _VARIABLE.findall(value)}
     for of_rank, of_world in _LAUNCHERS:
-        if of_rank in found:
-            return found[of_rank], found.get(of_world)
+        if of_rank in variables:
+            return variables[of_rank], variables.get(of_world)
     return None, None
 
 
@@ -83,21 +83,28 @@ def gpus_by_process(tables: ExportTables) -> dict[int | None, dict[int, Gpu]]:
     listed: dict[int, tuple[object, object]] = {}
     for rows in tables.rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
         listed.update({number: (name, count) for number, name, count in rows if type(number) is int})
-    found: dict[int | None, dict[int, Gpu]] = {}
+    gpus: dict[int | None, dict[int, Gpu]] = {}
     columns = ("gpuId", "cudaId", "pid", "numMultiprocessors")
     for rows in tables.rows("TARGET_INFO_CUDA_DEVICE", columns):
         for number, ordinal, pid, count in rows:
             if type(number) is int and type(ordinal) is int and 0 <= ordinal < _MOST_GPUS:
                 name, of_gpu = listed.get(number, (None, None))
-                sms = next((one for one in (count, of_gpu) if type(one) is int and one > 0), None)
+                sms = next(
+                    (
+                        multiprocessors
+                        for multiprocessors in (count, of_gpu)
+                        if type(multiprocessors) is int and multiprocessors > 0
+                    ),
+                    None,
+                )
                 gpu = Gpu(number, name if isinstance(name, str) else None, sms)
-                found.setdefault(pid if type(pid) is int else None, {})[ordinal] = gpu
-    return found
+                gpus.setdefault(pid if type(pid) is int else None, {})[ordinal] = gpu
+    return gpus
 
 
 def gpus_of(tables: ExportTables) -> dict[int, Gpu]:
     """GPUs of the process that is read, by its ordinals."""
-    found = gpus_by_process(tables)
+    by_process = gpus_by_process(tables)
     if tables.pid is None:
-        return {ordinal: gpu for own in found.values() for ordinal, gpu in own.items()}
-    return found.get(tables.pid) or found.get(None, {})
+        return {ordinal: gpu for of_process in by_process.values() for ordinal, gpu in of_process.items()}
+    return by_process.get(tables.pid) or by_process.get(None, {})

@@ -30,12 +30,12 @@ def stream_wait_columns(tables: ExportTables, calls: CallColumns) -> dict[str, I
     """
     kind = tables.database.first_with(_WAITS, ("syncType", "deprecatedSyncType")) or "syncType"
     others = (kind, "contextId", "deviceId", "streamId", "correlationId", "eventId", "eventSyncId")
-    found = tables.columns(
+    columns = tables.columns(
         _WAITS, ("start", "end"), others, owner="globalPid", keep=lambda chunk: chunk[kind] == _STREAM_WAIT
     )
-    tables.keep(_WAITS, stream_waits=len(found["start"]))
-    order = np.argsort(found["start"], kind="stable")
-    waits = {name: values[order] for name, values in found.items()}
+    tables.keep(_WAITS, stream_waits=len(columns["start"]))
+    order = np.argsort(columns["start"], kind="stable")
+    waits = {name: values[order] for name, values in columns.items()}
     recorded, stream = _recorded(tables, waits, calls)
     return {
         "start": waits["start"],
@@ -55,8 +55,8 @@ def _devices(tables: ExportTables, waits: dict[str, Int64s]) -> Int64s:
         for pid, context, device in tables.database.distinct(KERNEL_TABLE, columns)
         if type(device) is int and (tables.pid is None or (type(pid) is int and process_of(pid) == tables.pid))
     }
-    told = zip(waits["contextId"].tolist(), waits["deviceId"].tolist(), strict=True)
-    return np.array([of_context.get(context, device) for context, device in told], dtype=np.int64)
+    contexts = zip(waits["contextId"].tolist(), waits["deviceId"].tolist(), strict=True)
+    return np.array([of_context.get(context, device) for context, device in contexts], dtype=np.int64)
 
 
 def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns) -> tuple[Int64s, Int64s]:
@@ -69,8 +69,8 @@ def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns
         if number != MISSING:
             known[event, number] = correlation, stream
     events = list(zip(waits["eventId"].tolist(), waits["eventSyncId"].tolist(), strict=True))
-    found = [known.get(event, (MISSING, MISSING)) for event in events]
-    correlations, streams = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    sources = [known.get(event, (MISSING, MISSING)) for event in events]
+    correlations, streams = np.array(sources, dtype=np.int64).reshape(-1, 2).T
     counted = _counted(waits, calls)
     return np.where(correlations == MISSING, counted, correlations), streams
 
@@ -80,13 +80,13 @@ def _counted(waits: dict[str, Int64s], calls: CallColumns) -> Int64s:
     numbers = [place for place, name in enumerate(calls.names) if name.startswith(_RECORDING)]
     records = np.flatnonzero(np.isin(calls.columns["name"], numbers))
     unknown = np.full(len(waits["start"]), MISSING)
-    told = waits["eventSyncId"] != MISSING
-    if not len(records) or not told.any():
+    known = waits["eventSyncId"] != MISSING
+    if not len(records) or not known.any():
         return unknown
     latest = np.searchsorted(calls.columns["start"][records], waits["start"], side="right") - 1
-    ahead, count = Counter((waits["eventSyncId"][told] - latest[told]).tolist()).most_common(1)[0]
-    place = np.where(told, waits["eventSyncId"] - ahead, -1)
-    if count < _USUAL * told.sum() or (place > latest).any():
+    ahead, count = Counter((waits["eventSyncId"][known] - latest[known]).tolist()).most_common(1)[0]
+    place = np.where(known, waits["eventSyncId"] - ahead, -1)
+    if count < _USUAL * known.sum() or (place > latest).any():
         return unknown
     of_calls = calls.columns["correlation"][records]
     return np.where(place >= 0, of_calls[np.clip(place, 0, len(records) - 1)], MISSING)

@@ -63,7 +63,7 @@ class ExportTables:
         DamagedTrace, TooLarge.
         """
         names = [*needed, *others]
-        found = {name: array("q") for name in names}
+        kept = {name: array("q") for name in names}
         lacking = [name for name in needed if self.database.has(table) and not self.database.has(table, name)]
         if lacking:
             self.complain(f"table {table} has no column {lacking[0]}")
@@ -77,9 +77,9 @@ class ExportTables:
                 wanted = keep(chunk)
                 chunk = {name: values[wanted] for name, values in chunk.items()}
             for name, values in chunk.items():
-                found[name].frombytes(values.tobytes())
-            self.check_memory(table, len(found[names[0]]) * len(names) * _NUMBER_BYTES)
-        return {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+                kept[name].frombytes(values.tobytes())
+            self.check_memory(table, len(kept[names[0]]) * len(names) * _NUMBER_BYTES)
+        return {name: np.frombuffer(values, dtype=np.int64) for name, values in kept.items()}
 
     def near(self, columns: dict[str, Int64s], first_ns: int) -> dict[str, Int64s]:
         """Drop events too far from the first one. Raises DamagedTrace if there are any."""
@@ -101,9 +101,9 @@ class ExportTables:
                 self.check_memory(table, kept_bytes)
             yield rows
 
-    def _going_on(self, found: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    def _going_on(self, chunks: Iterator[list[Any]]) -> Iterator[list[Any]]:
         try:
-            yield from found
+            yield from chunks
         except DamagedTrace as err:
             self._give_up(str(err), err)
 
@@ -148,22 +148,22 @@ class ExportTables:
     def texts(self, ids: Iterable[int]) -> dict[int, str]:
         """The texts of these ids that exist."""
         wanted = sorted(set(ids) - {MISSING})
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for at in range(0, len(wanted), _TEXTS_AT_ONCE):
             some = ", ".join(map(str, wanted[at : at + _TEXTS_AT_ONCE]))
             for rows in self.rows("StringIds", ("id", "value"), f"id IN ({some})"):
-                found.update({number: text for number, text in rows if isinstance(text, str)})
-        return found
+                texts.update({number: text for number, text in rows if isinstance(text, str)})
+        return texts
 
 
 def among(values: Int64s, distinct: Int64s) -> np.typing.NDArray[np.bool_]:
     """Whether each value is among the sorted, distinct ones."""
     if not len(distinct):
         return np.zeros(len(values), dtype=bool)
-    found: np.typing.NDArray[np.bool_] = (
+    is_among: np.typing.NDArray[np.bool_] = (
         distinct[np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)] == values
     )
-    return found
+    return is_among
 
 
 def process_of(serialized: int) -> int:

@@ -59,9 +59,9 @@ def coded_doubles(values: NDArray[np.float64]) -> CodedColumn:
     known = values[~absent]
     ns = _thousandths(known)
     unit: Literal["bits", "thousandths"] = "bits" if ns is None else "thousandths"
-    found = np.full(len(values), MISSING)
-    found[~absent] = known.view(np.int64) if ns is None else ns
-    column = _with_absent(found, absent)
+    integers = np.full(len(values), MISSING)
+    integers[~absent] = known.view(np.int64) if ns is None else ns
+    column = _with_absent(integers, absent)
     column.unit = unit
     return column
 
@@ -75,18 +75,18 @@ def integers_from(column: CodedColumn, rows: int) -> Int64s:
     present = _bits(column.absent, rows)
     if int(present.sum()) != column.rows:
         raise BadColumn(f"{column.rows} rows in place of {int(present.sum())}")
-    found = np.full(rows, MISSING)
-    found[present] = _values(column)
-    return found
+    integers = np.full(rows, MISSING)
+    integers[present] = _values(column)
+    return integers
 
 
 def doubles_from(column: CodedColumn, rows: int) -> NDArray[np.float64]:
     """Decode a column of `rows` doubles. Raises BadColumn."""
-    found = integers_from(column, rows)
+    integers = integers_from(column, rows)
     if column.unit == "bits":
-        numbers: NDArray[np.float64] = found.view(np.float64).copy()
+        numbers: NDArray[np.float64] = integers.view(np.float64).copy()
     elif column.unit == "thousandths":
-        numbers = _from_thousandths(found)
+        numbers = _from_thousandths(integers)
     else:
         raise BadColumn("a column of numbers has no unit")
     if column.absent:
@@ -164,9 +164,9 @@ def _folded(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _unfolded(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    one = np.uint64(1)
-    found: NDArray[np.uint64] = (numbers >> one) ^ (np.uint64(0) - (numbers & one))
-    return found
+    unit = np.uint64(1)
+    unfolded: NDArray[np.uint64] = (numbers >> unit) ^ (np.uint64(0) - (numbers & unit))
+    return unfolded
 
 
 def _planes(numbers: NDArray[np.uint64]) -> tuple[Any, bytes]:
@@ -197,15 +197,15 @@ def _thousandths(numbers: NDArray[np.float64]) -> Int64s | None:
     if not (np.abs(numbers) < 2.0**62 / _THOUSAND).all():
         return None
     whole = np.floor(numbers)
-    found: Int64s = whole.astype(np.int64) * _THOUSAND + np.rint((numbers - whole) * _THOUSAND).astype(np.int64)
-    return found if (_from_thousandths(found).view(np.int64) == numbers.view(np.int64)).all() else None
+    thousandths: Int64s = whole.astype(np.int64) * _THOUSAND + np.rint((numbers - whole) * _THOUSAND).astype(np.int64)
+    return thousandths if (_from_thousandths(thousandths).view(np.int64) == numbers.view(np.int64)).all() else None
 
 
 def _from_thousandths(thousandths: Int64s) -> NDArray[np.float64]:
     """The double next to each: by division where exact; absolute times have fewer decimals than a division."""
     small = np.abs(thousandths.astype(np.float64)) < _EXACT
-    found = thousandths / _THOUSAND
+    quotients = thousandths / _THOUSAND
     if not small.all():
         large = thousandths[~small]
-        found[~small] = (large // _THOUSAND).astype(np.float64) + (large % _THOUSAND) / _THOUSAND
-    return found
+        quotients[~small] = (large // _THOUSAND).astype(np.float64) + (large % _THOUSAND) / _THOUSAND
+    return quotients

@@ -109,8 +109,8 @@ def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Liter
     payload = msgspec.msgpack.encode(content)
     plain = b"".join((MAGIC, sha256(payload).digest(), payload))
     if how == "fast":
-        found: bytes = isal_zlib.compress(plain, _FAST, _GZIP)
-        return found
+        recording: bytes = isal_zlib.compress(plain, _FAST, _GZIP)
+        return recording
     packer = zlib.compressobj(_SMALLEST, zlib.DEFLATED, _GZIP)
     return packer.compress(plain) + packer.flush()
 
@@ -175,17 +175,21 @@ def without_details(trace: RawTrace) -> RawTrace:
     }
     if trace.activities["ts"]:
         nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
-    annotations = [one for one in trace.annotations if one.name.startswith((C10D, LOADING)) or STEERING.match(one.name)]
+    annotations = [
+        annotation
+        for annotation in trace.annotations
+        if annotation.name.startswith((C10D, LOADING)) or STEERING.match(annotation.name)
+    ]
     return msgspec.structs.replace(trace, **nothing, call_names=[], annotations=annotations, detailed=False)
 
 
 def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
-    found = {
+    coded = {
         name: coded_integers(integers(columns[name]))
         for name in INTEGERS[sort]
         if name not in _LATER_COLUMNS.get(sort, ()) or (integers(columns[name]) != MISSING).any()
     }
-    return found | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
+    return coded | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
 
 
 def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
@@ -194,10 +198,10 @@ def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
     later = _LATER_COLUMNS.get(sort, set()) - columns.keys()
     if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]} - later:
         raise BadColumn(f"the columns of {sort} are {', '.join(sorted(columns))}")
-    found: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort] if name not in later}
-    found |= {name: np.full(rows, MISSING) for name in later}
-    found |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
-    return {name: np.ascontiguousarray(column).tobytes() for name, column in found.items()}
+    decoded: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort] if name not in later}
+    decoded |= {name: np.full(rows, MISSING) for name in later}
+    decoded |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
+    return {name: np.ascontiguousarray(column).tobytes() for name, column in decoded.items()}
 
 
 def _rows(columns: dict[str, CodedColumn]) -> int:

@@ -59,7 +59,9 @@ def object_bytes(payload: bytes | memoryview, fields: type[Any]) -> int:
         if name == "sorts":
             sorts = _SORTS.decode(raw)
             known = [getattr(sorts, sort) for sort in INTEGERS]
-            total += _COLUMN_BYTES * (len(raw) - sum(map(len, known))) + sum(_columns_bytes(one) for one in known)
+            total += _COLUMN_BYTES * (len(raw) - sum(map(len, known))) + sum(
+                _columns_bytes(columns) for columns in known
+            )
         elif name in ("annotations", "comm_args"):
             rows = _ROWS.decode(raw)
             total += len(rows.kind) + _values_bytes(rows.kinds) + _columns_bytes(rows.columns)

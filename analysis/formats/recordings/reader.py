@@ -24,10 +24,10 @@ def read_recording(path: Path, options: ReadOptions, progress: Progress | None =
     Without operators and calls if they were asked for but not recorded; a note says so. Raises UnreadableFile,
     NotATrace, DamagedTrace, TooLarge.
     """
-    found = recorded_in(path, packed_content(path, options.budget()), options).trace
+    trace = recorded_in(path, packed_content(path, options.budget()), options).trace
     if progress is not None:
         progress(packed_bytes(path))
-    return found
+    return trace
 
 
 class Recorded(NamedTuple):

@@ -45,17 +45,19 @@ def annotations_in(rows: CodedRows, what: str, budget: Budget) -> list[Annotatio
     """Decode annotations. Every row gets its own lists. `what` begins a message. Raises BadColumn, TooLarge."""
     of_rows = _kind_of_rows(rows)
     kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
-    lists_bytes = [sum(_LIST_BYTES + _PLACE_BYTES * len(one) for one in kind[2:] if one is not None) for kind in kinds]
+    lists_bytes = [
+        sum(_LIST_BYTES + _PLACE_BYTES * len(shapes) for shapes in kind[2:] if shapes is not None) for kind in kinds
+    ]
     if of_rows:
         counts = np.bincount(np.array(of_rows), minlength=len(kinds)).tolist()
         budget.draw(what, sum(size * count for size, count in zip(lists_bytes, counts, strict=True)))
     kinds = [kinds[kind] for kind in of_rows]
     times = [doubles_from(_column(rows, name), len(kinds)).tolist() for name in ("ts", "dur")]
-    found = (
+    annotations = (
         [name, thread, ts, dur, dims, types, values]
         for (name, thread, dims, types, values), ts, dur in zip(kinds, *times, strict=True)
     )
-    return _converted(lambda: msgspec.convert(list(found), list[Annotation]))
+    return _converted(lambda: msgspec.convert(list(annotations), list[Annotation]))
 
 
 def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
@@ -106,14 +108,14 @@ def _distinct(values: Sequence[Any]) -> tuple[CodedColumn, list[Any]]:
     """The index of each value among the distinct ones, and these in order of first use."""
     places: dict[bytes, int] = {}
     firsts: list[Any] = []
-    found = []
+    distinct = []
     for value in values:
         key = msgspec.msgpack.encode(value)
         if key not in places:
             places[key] = len(firsts)
             firsts.append(value)
-        found.append(places[key])
-    return coded_integers(np.array(found, np.int64)), firsts
+        distinct.append(places[key])
+    return coded_integers(np.array(distinct, np.int64)), firsts
 
 
 def _kind_of_rows(rows: CodedRows) -> list[int]:
@@ -121,8 +123,8 @@ def _kind_of_rows(rows: CodedRows) -> list[int]:
     kind = integers_from(rows.kind, rows.kind.rows)
     if len(kind) and not 0 <= kind.min() <= kind.max() < len(rows.kinds):
         raise BadColumn("a row is of a kind that is not there")
-    found: list[int] = kind.tolist()
-    return found
+    numbers: list[int] = kind.tolist()
+    return numbers
 
 
 def _column(rows: CodedRows, name: str) -> CodedColumn:

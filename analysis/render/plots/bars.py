@@ -68,17 +68,17 @@ def _parts_of(row: Row) -> list[int]:
 def critical_path(table: Any) -> Figure:
     """The critical path of a step by kind, for the ranks on which it is longest."""
     kinds = list(_ON_PATH)
-    found: dict[int, list[float]] = {}
+    times: dict[int, list[float]] = {}
     for row in plain(table).rows:
-        found.setdefault(row["rank"], [0.0] * len(kinds))[kinds.index(row["kind"])] = row["dur_ns"] / 1e6
-    ranks = sorted(sorted(found, key=lambda rank: -sum(found[rank]))[:_MOST_KERNELS])
+        times.setdefault(row["rank"], [0.0] * len(kinds))[kinds.index(row["kind"])] = row["dur_ns"] / 1e6
+    ranks = sorted(sorted(times, key=lambda rank: -sum(times[rank]))[:_MOST_KERNELS])
     title = "What the critical path of a step runs through"
     names = [str(rank) for rank in ranks]
     return Figure(
         "path",
         title,
         "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for.",
-        _stacked(("path", title), names, [found[rank] for rank in ranks], list(_ON_PATH.values())),
+        _stacked(("path", title), names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
         "critical_path",
         table,
     )

@@ -143,12 +143,12 @@ def wait_matrix(waits: Any) -> Figure:
     rows = plain(waits).rows
     late = sorted({row["blamed_rank"] for row in rows if row["blamed_rank"] is not None})
     waiting = sorted({row["rank"] for row in rows})
-    found = {(row["blamed_rank"], row["rank"]): row["wait_ns"] / 1e6 for row in rows}
+    waits_ms = {(row["blamed_rank"], row["rank"]): row["wait_ns"] / 1e6 for row in rows}
     blamed: list[int | None] = [*late, None] if any(row["blamed_rank"] is None for row in rows) else [*late]
     cells = HeatCells(
         ["none" if rank is None else str(rank) for rank in blamed],
         [str(rank) for rank in waiting],
-        [[found.get((rank, other), 0.0) for other in waiting] for rank in blamed],
+        [[waits_ms.get((rank, other), 0.0) for other in waiting] for rank in blamed],
         of_rows="rank to blame",
         of_columns="rank that waited",
     )

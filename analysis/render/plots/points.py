@@ -35,8 +35,8 @@ def bandwidth_by_size(bandwidth: Any, fits: Any = None, ceiling: Any = None) -> 
     left_axis(drawing, speed, _LEFT, _WIDTH - 20, "bus bandwidth (GB/s)")
     for number, key in enumerate(keys):
         colour = f"s{number % SERIES}"
-        own = sorted((row for row in rows if _series(row) == key), key=lambda row: row["size_bytes"])
-        _points(drawing, own, (sizes, speed), colour)
+        of_series = sorted((row for row in rows if _series(row) == key), key=lambda row: row["size_bytes"])
+        _points(drawing, of_series, (sizes, speed), colour)
         above = sorted((row for row in limits if _series(row) == key), key=lambda row: row["size_bytes"])
         line = [(sizes(row["size_bytes"]), speed(row["ceiling_busbw_gb_per_s"])) for row in above]
         drawing.path(line_through(line), f"line l-{colour}", ' stroke-dasharray="5 4"')

@@ -24,7 +24,7 @@ class Scale:
         """The pixel of a value."""
         low, high, at = self.low, self.high, value
         if self.logarithmic:
-            low, high, at = (math.log(max(one, 1e-300)) for one in (low, high, value))
+            low, high, at = (math.log(max(number, 1e-300)) for number in (low, high, value))
         return self.start + (at - low) / (high - low or 1.0) * (self.end - self.start)
 
     @property

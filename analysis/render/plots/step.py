@@ -83,13 +83,13 @@ def one_step(tables: StepTables, step: int) -> Figure:
 
 def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
     """Begin of the step on the common clock, its length, and its devices."""
-    own = tables.activities[(tables.activities["step"] == step).fillna(False).astype(bool)]
+    activities = tables.activities[(tables.activities["step"] == step).fillna(False).astype(bool)]
     of_call = tables.calls.set_index("call_id")["step"]
     taking = tables.participation[(tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)]
     clocks = {row["rank"]: row for row in plain(tables.clocks).rows}
-    found, several = [], own.groupby("rank")["device"].nunique().max() > 1 if len(own) else False
+    devices, several = [], activities.groupby("rank")["device"].nunique().max() > 1 if len(activities) else False
     calls_of = dict(list(taking.groupby(["rank", "device"])))
-    for (rank, device), part in own.groupby(["rank", "device"], sort=True):
+    for (rank, device), part in activities.groupby(["rank", "device"], sort=True):
         start = part["start_ns"].to_numpy()
         ahead = _ahead(clocks.get(rank), start)
         computes = (part["kind"] == COMPUTE).to_numpy()
@@ -108,9 +108,9 @@ def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
             calls["wait_ns"].notna().to_numpy(),
             calls["collective_id"].to_numpy(),
         )
-        found.append((int(begun.min()), int(ended.max()), row))
-    begin, end = min(f[0] for f in found), max(f[1] for f in found)
-    return begin, max(end - begin, 1), [_since(row, begin) for _, _, row in found]
+        devices.append((int(begun.min()), int(ended.max()), row))
+    begin, end = min(f[0] for f in devices), max(f[1] for f in devices)
+    return begin, max(end - begin, 1), [_since(row, begin) for _, _, row in devices]
 
 
 def _ahead(clock: dict[str, Any] | None, times_ns: _Times) -> _Times:
@@ -127,13 +127,15 @@ def _since(row: _Row, begin: int) -> _Row:
     return row._replace(compute=compute, starts=row.starts - begin, ends=row.ends - begin)
 
 
-def _coarser(found: Spans, most: int) -> Spans:
+def _coarser(spans_of_calls: Spans, most: int) -> Spans:
     """Merge spans over the shortest gaps until at most `most` are left."""
-    if len(found.starts) <= most:
-        return found
-    gaps = found.starts[1:] - found.ends[:-1]
+    if len(spans_of_calls.starts) <= most:
+        return spans_of_calls
+    gaps = spans_of_calls.starts[1:] - spans_of_calls.ends[:-1]
     kept = np.sort(np.argpartition(gaps, -(most - 1))[-(most - 1) :])
-    return Spans(found.starts[np.concatenate(([0], kept + 1))], found.ends[np.concatenate((kept, [-1]))])
+    return Spans(
+        spans_of_calls.starts[np.concatenate(([0], kept + 1))], spans_of_calls.ends[np.concatenate((kept, [-1]))]
+    )
 
 
 def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
@@ -145,8 +147,8 @@ def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
     least = np.partition(lengths, -most)[-most]
     kept = []
     for row in rows:
-        own = (row.ends - row.starts) >= least
-        kept.append(_Row(row.rank, row.name, row.compute, *(column[own] for column in row[3:])))
+        is_long = (row.ends - row.starts) >= least
+        kept.append(_Row(row.rank, row.name, row.compute, *(column[is_long] for column in row[3:])))
     return kept, len(lengths) - sum(len(row.starts) for row in kept)
 
 
@@ -171,12 +173,12 @@ def _zoomable(
         compute = _lines(row.compute.starts, row.compute.ends, y + half / 2, per_tick)
         drawing.path(compute, "l-compute", stroke)
         moving = row.starts + row.waits
-        for classes, more, own, begin, end in (
+        for classes, more, shapes, begin, end in (
             ("", f' stroke="{hatch}"', row.split & (row.waits > 0), row.starts, moving),
             ("l-transfer", "", row.split, moving, row.ends),
             ("l-unsplit", "", ~row.split, row.starts, row.ends),
         ):
-            drawing.path(_lines(begin[own], end[own], y + half * 1.5, per_tick), classes, stroke + more)
+            drawing.path(_lines(begin[shapes], end[shapes], y + half * 1.5, per_tick), classes, stroke + more)
     _join(drawing, rows, (tall, per_tick), tables)
     drawing.parts.append("</svg>")
 
@@ -215,8 +217,8 @@ def _join(drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], tab
 def _taking_part(tables: StepTables, step: int) -> Any:
     """The rows of `participation` in the step."""
     of_call = tables.calls.set_index("call_id")["step"]
-    own = (tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)
-    return tables.participation[own].reset_index(drop=True)
+    in_step = (tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)
+    return tables.participation[in_step].reset_index(drop=True)
 
 
 def _data(rows: Sequence[_Row], tables: StepTables, begin: int, per_tick: float) -> str:

@@ -32,13 +32,13 @@ class World(NamedTuple):
 
 def members(ranges: Iterable[Range], schemas: Schemas) -> dict[int, list[Membership]]:
     """The communicators that each process joined, from the payloads."""
-    found: dict[int, list[Membership]] = {}
-    for one in ranges:
-        if one.name.removeprefix("p").startswith(_JOINING):
-            payload = schemas.payload(one.domain, one.payload)
+    joined: dict[int, list[Membership]] = {}
+    for marked in ranges:
+        if marked.name.removeprefix("p").startswith(_JOINING):
+            payload = schemas.payload(marked.domain, marked.payload)
             if payload.comm and payload.ranks and payload.rank is not None and payload.rank < payload.ranks:
-                found.setdefault(one.process, []).append(Membership(payload.comm, payload.ranks, payload.rank))
-    return found
+                joined.setdefault(marked.process, []).append(Membership(payload.comm, payload.ranks, payload.rank))
+    return joined
 
 
 def members_in(tables: ExportTables) -> dict[int, list[Membership]]:
@@ -58,9 +58,9 @@ def has_payloads(tables: ExportTables) -> bool:
 def ranks_by_world(joined: Mapping[_P, Iterable[Membership]]) -> tuple[World, dict[_P, int]] | None:
     """The largest communicator in which each process has its own place, and these places; None without one."""
     places: dict[World, dict[_P, int]] = {}
-    for process, own in joined.items():
-        for one in own:
-            places.setdefault(World(one.comm, one.ranks), {})[process] = one.rank
+    for process, memberships in joined.items():
+        for membership in memberships:
+            places.setdefault(World(membership.comm, membership.ranks), {})[process] = membership.rank
     common = [
         (world, ranks) for world, ranks in places.items() if len(ranks) == len(joined) == len(set(ranks.values()))
     ]
@@ -70,8 +70,8 @@ def ranks_by_world(joined: Mapping[_P, Iterable[Membership]]) -> tuple[World, di
 def known_groups(joined: Mapping[_P, Iterable[Membership]], rank_of: Mapping[_P, int]) -> dict[int, tuple[int, ...]]:
     """Global ranks, in order of their places, of each communicator whose members are all known."""
     places: dict[tuple[int, int], dict[int, int]] = {}
-    for process, own in joined.items():
-        for one in own:
+    for process, memberships in joined.items():
+        for membership in memberships:
             if process in rank_of:
-                places.setdefault((one.comm, one.ranks), {})[one.rank] = rank_of[process]
-    return {comm: tuple(found[n] for n in range(size)) for (comm, size), found in places.items() if len(found) == size}
+                places.setdefault((membership.comm, membership.ranks), {})[membership.rank] = rank_of[process]
+    return {comm: tuple(ranks[n] for n in range(size)) for (comm, size), ranks in places.items() if len(ranks) == size}

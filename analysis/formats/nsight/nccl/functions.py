@@ -75,18 +75,18 @@ def told_by_nccl(
 ) -> FunctionsTold:
     """Arguments of the kernels of one process, from the ranges around their launches; times in ns as exported."""
     by_thread: dict[int, list[Range]] = {}
-    for one in ranges:
-        by_thread.setdefault(one.thread, []).append(one)
-    batch_around = _enclosing(batch for own in by_thread.values() for batch in _batches(own, schemas))
-    mark_around = _enclosing(one for one in ranges if one.name.startswith(markers.NCCL_MARK))
+    for marked in ranges:
+        by_thread.setdefault(marked.thread, []).append(marked)
+    batch_around = _enclosing(batch for of_thread in by_thread.values() for batch in _batches(of_thread, schemas))
+    mark_around = _enclosing(marked for marked in ranges if marked.name.startswith(markers.NCCL_MARK))
     kernels = [(launch, batch_around(launch.thread, launch.at, launch.at)) for launch in launches]
     in_batch = Counter(id(batch) for _, batch in kernels)
-    told = FunctionsTold([], [])
+    arguments = FunctionsTold([], [])
     for launch, batch in kernels:
         # Which of several kernels did what is not known.
         if batch is not None and batch.whole and in_batch[id(batch)] == 1:
-            _tell(told, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
-    return told
+            _tell(arguments, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
+    return arguments
 
 
 _S = TypeVar("_S", Range, LaunchedTogether)
@@ -95,15 +95,17 @@ _S = TypeVar("_S", Range, LaunchedTogether)
 def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
     """Make a function (thread, start, end) -> the innermost of these ordered spans around that, or None."""
     threads: dict[int, tuple[list[int], list[_S]]] = {}
-    for one in spans:
-        starts, own = threads.setdefault(one.thread, ([], []))
-        starts.append(one.start)
-        own.append(one)
+    for span in spans:
+        starts, of_thread = threads.setdefault(span.thread, ([], []))
+        starts.append(span.start)
+        of_thread.append(span)
 
     def find(thread: int, start: int, end: int) -> _S | None:
-        starts, own = threads.get(thread, ([], []))
+        starts, of_thread = threads.get(thread, ([], []))
         place = bisect_right(starts, start)
-        return next((one for one in reversed(own[max(0, place - _MOST_NESTED) : place]) if one.end >= end), None)
+        return next(
+            (span for span in reversed(of_thread[max(0, place - _MOST_NESTED) : place]) if span.end >= end), None
+        )
 
     return find
 
@@ -112,10 +114,10 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
     """Yield the functions that each launch starts, in order; `ranges` are those of one thread."""
     depth, within, counted, before = 0, -1, False, ""
     open_: list[Function] | None = None
-    for one in ranges:
-        if not one.is_nccl or one.start < within:
+    for marked in ranges:
+        if not marked.is_nccl or marked.start < within:
             continue  # what a function calls itself
-        name = one.name.removeprefix("p")
+        name = marked.name.removeprefix("p")
         if name == _BEGIN:
             counted = before == _COUNT if open_ is None else counted
             depth, open_ = depth + 1, [] if open_ is None else open_
@@ -123,20 +125,20 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
             depth -= 1
             if depth <= 0:
                 whole = depth == 0 and open_ is not None
-                yield LaunchedTogether(one.thread, one.start, one.end, open_ or [], whole, counted)
+                yield LaunchedTogether(marked.thread, marked.start, marked.end, open_ or [], whole, counted)
                 depth, open_ = 0, None
         elif name in _OPERATIONS:
-            within = one.end
-            function = Function(_OPERATIONS[name], one.start, schemas.payload(one.domain, one.payload))
+            within = marked.end
+            function = Function(_OPERATIONS[name], marked.start, schemas.payload(marked.domain, marked.payload))
             if open_ is None:
-                yield LaunchedTogether(one.thread, one.start, one.end, [function])
+                yield LaunchedTogether(marked.thread, marked.start, marked.end, [function])
             else:
                 open_.append(function)
         before = name
 
 
 def _tell(
-    told: FunctionsTold,
+    arguments: FunctionsTold,
     launch: KernelLaunch,
     batch: LaunchedTogether,
     around: Range | None,
@@ -150,14 +152,14 @@ def _tell(
     is_named = op is not None and collective_name(op) is not None
     if len(parts) == 1:
         is_barrier = op is not None and collective_name(op) == "barrier"  # torch makes an all_reduce of it
-        told.rows.append(_row(launch, parts[0] | ({"op": op} if is_barrier else {})))
+        arguments.rows.append(_row(launch, parts[0] | ({"op": op} if is_barrier else {})))
     elif is_named or _exchange_all(batch, group_sizes):
-        told.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
+        arguments.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
     elif all(part["process_group"] is not None for part in parts):  # else nothing tells what belongs together
         begin = batch.start if around is None else min(around.start, batch.start)
         if around is None or around.name != markers.COALESCED:
-            told.coalesced.append(Range(markers.COALESCED, 0, batch.thread, batch.start, batch.end))
-        told.rows.extend(
+            arguments.coalesced.append(Range(markers.COALESCED, 0, batch.thread, batch.start, batch.end))
+        arguments.rows.extend(
             {**part, "source": markers.RECORD, "thread": batch.thread, "ts": min(function.at, begin)}
             for part, function in zip(parts, batch.functions, strict=True)
         )

@@ -56,7 +56,7 @@ class Schemas:
         for domain, schema, place, kind, name, offset in rows:
             if all(type(number) is int for number in (domain, schema, place)):
                 listed.setdefault((domain, schema), {}).setdefault(place, set()).add((kind, name, offset))
-        self._entries = {key: entries for key, found in listed.items() if (entries := list(_entries(found)))}
+        self._entries = {key: entries for key, layouts in listed.items() if (entries := list(_entries(layouts)))}
 
     def payload(self, domain: int | None, data: object) -> Payload:
         """Decode the payload; empty without data or without a schema for it."""
@@ -80,9 +80,9 @@ class Schemas:
         return bool(self._entries)
 
 
-def _entries(found: dict[int, set[tuple[object, ...]]]) -> Iterable[_Entry]:
+def _entries(layouts: dict[int, set[tuple[object, ...]]]) -> Iterable[_Entry]:
     """The used entries of a schema; none if processes registered different ones under its number."""
-    for place, variants in found.items():
+    for place, variants in layouts.items():
         kind, name, offset = next(iter(variants))
         if len(variants) > 1:
             continue
