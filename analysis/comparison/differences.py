@@ -1,4 +1,4 @@
-"""Values of steps of two sides -> rows that say how much B differs from A, how certain that is, and if it matters."""
+"""Differences between the steps of two sides: size, certainty, and whether they matter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_LOG = math.log(1e15)
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much two captures of one configuration may differ without meaning anything.
+    """Difference between two captures of one configuration that means nothing.
 
     `least` is the smallest difference that matters. Captures that are runs of their own (`separate`) show how much runs
     differ, as soon as one side has several. Others do not, so it is assumed: `run_spread_frac`, as a standard
@@ -52,11 +52,11 @@ class Allowance:
     part: float | None = None
 
     def on_logs(self, a: PerCapture, b: PerCapture) -> bool:
-        """Whether logarithms are compared; not those of 0."""
+        """Whether to compare logarithms; not if a value is 0."""
         return self.part is None and min(float(one.values.min()) for one in (*a, *b)) > 0
 
     def assumed(self, a: PerCapture, b: PerCapture) -> float:
-        """The assumed spread of runs, in the unit of the values; of their logarithms where those are compared."""
+        """Assumed spread of runs, in the unit of the values, or of their logarithms if those are compared."""
         if self.separate and max(len(a), len(b)) > 1:
             return 0.0
         if self.on_logs(a, b):
@@ -65,7 +65,7 @@ class Allowance:
 
 
 def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = "ns") -> Row:
-    """Means over the captures of the median step, their spreads, and the difference; NA for a side without values.
+    """Means over captures of the median step, spreads, and difference; NA for a side without values.
 
     Where steps pair, those that every capture has are compared, and no others: they do other work.
     """
@@ -94,7 +94,7 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """The rows, tested as one family: with corrected p-values, and whether each difference is significant.
+    """Test rows as one family: corrected p-values, and whether each difference is significant.
 
     Rows without a p-value stay as they are; if all steps of both sides are equal, there is nothing to test.
     """
@@ -113,7 +113,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
 
 
 def surely_within(row: Row, limit_frac: float) -> bool:
-    """Whether B takes at most this part longer, as `compared` found; of larger changes at most one in ten is missed.
+    """Whether B takes at most this fraction longer; at most one in ten larger changes is missed.
 
     Either the whole interval is within the limit, or what these captures would show is, and so is the change in nine of
     ten.
@@ -125,7 +125,7 @@ def surely_within(row: Row, limit_frac: float) -> bool:
 def side_by_side(
     a: Mapping[Key, PerCapture], b: Mapping[Key, PerCapture], names: Sequence[str], allowance: Mapping[str, Allowance]
 ) -> list[Row]:
-    """A row per kernel or operator of either side, the largest difference first; those small on both are not tested.
+    """One row per kernel or operator, the largest difference first; those small on both sides are not tested.
 
     `allowance` is by kind, with `""` for all others.
     """
@@ -160,14 +160,14 @@ def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
 
 
 def _shift(a: Sequence[Values], b: Sequence[Values], assumed: float, *, pair: bool) -> Shift | None:
-    """How far B is from A; None if there is one capture of each, of too few steps."""
+    """The shift from A to B; None for one capture of each with too few steps."""
     if len(a) > 1 or len(b) > 1:
         return between_captures(_medians(a), _medians(b), assumed)
     return (between_pairs if pair else between_two)(a[0], b[0], assumed)
 
 
 def _note(a: PerCapture, b: PerCapture, pair: bool, found: Shift | None) -> str | None:
-    """How the shift was found, where that is worth a word, or why it is not known."""
+    """How the shift was computed, if worth a remark, or why it is not known."""
     if found is None:
         few = f"too few steps to tell: {len(a[0])} and {len(b[0])}"
         return f"{few}; each side needs {STEPS_NEEDED}, or several captures"
@@ -175,7 +175,7 @@ def _note(a: PerCapture, b: PerCapture, pair: bool, found: Shift | None) -> str 
 
 
 def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
-    """The change as a part of A, its interval and p-value, and which change would be seen.
+    """The change as a fraction of A, its interval and p-value, and the smallest visible change.
 
     Shifts are in the unit of `start`, the value of A; of logarithms where that is None.
     """
@@ -208,12 +208,12 @@ def _medians(captures: Sequence[Values]) -> Values:
 
 
 def _middle(captures: PerCapture) -> float:
-    """The mean over the captures of the median over their steps."""
+    """Mean over captures of the median step."""
     return float(_medians([one.values for one in captures]).mean())
 
 
 def _spread(captures: Sequence[Values]) -> float | None:
-    """Standard deviation over the captures; of a single one over its blocks of steps; None for too few of those."""
+    """Standard deviation over captures; over blocks of steps for a single one; None if too few."""
     values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
     return pooled_spread(values) if len(values) > 1 else None
 

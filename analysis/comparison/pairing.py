@@ -1,4 +1,4 @@
-"""Steps that pair: in every capture, the step of a number does the same work, as where data are seeded alike."""
+"""Pair steps by number, where each number does the same work in every capture, as with seeded data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SAME_WORK_FRAC = 0.25
 
 
 def shared_steps(captures: Sequence[Capture]) -> NDArray[np.int64]:
-    """The numbers of the steps that all captures have."""
+    """Numbers of the steps that all captures have."""
     return reduce(np.intersect1d, (one.steps for one in captures))
 
 
 def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], list[Values]] | None:
-    """The steps that all captures have, without what belongs to the number of a step; None if they do not pair.
+    """Steps that all captures have, without the effect of the step's number; None if steps do not pair.
 
     They pair if, once each capture is taken relative to its median, most of the variance goes with the number.
     """

@@ -1,4 +1,4 @@
-"""Which files are dumps of the flight recorder, and which ranks they are of: the files do not say either."""
+"""Find dumps of the flight recorder and the rank of each, which the files themselves do not say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HINT = "torch writes one per rank when a collective times out, see docs/hang.md
 
 
 def dump_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and those of folders that look like dumps, sorted. Raises NoTraces, UnreadableFile."""
+    """The files named, and dumps in the folders named, sorted. Raises NoTraces, UnreadableFile."""
     found: list[Path] = []
     for path in paths:
         try:
@@ -33,7 +33,7 @@ def dump_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def looks_like_dumps(paths: Sequence[Path]) -> bool:
-    """Whether there are dumps at the first of these paths, and no traces; False where nothing can be read."""
+    """Whether the first of these paths has dumps and no traces; False if it cannot be read."""
     first = paths[0] if paths else Path()
     if not first.is_dir():
         return looks_like_dump(first)
@@ -50,7 +50,7 @@ def looks_like_dumps(paths: Sequence[Path]) -> bool:
 
 
 def _dumps_in(folder: Path) -> list[Path]:
-    """Raises NoTraces, UnreadableFile."""
+    """The dumps in a folder. Raises NoTraces, UnreadableFile."""
     try:
         inside = sorted(folder.iterdir())
         files = [p for p in inside if p.name[0] != "." and not is_side_file(p.name) and p.is_file()]
@@ -65,7 +65,7 @@ def _dumps_in(folder: Path) -> list[Path]:
 
 
 def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list[int]:
-    """The rank of each file: the only one in all its process groups, or a number in its name that is one of them.
+    """The rank of each file: the only one in all its groups, or a number in its name that is one of them.
 
     The numbers of all files stand in the same place: behind the word rank, or last, or first, and so on. `possible` are
     the ranks in all groups of each file, None where it names none. Raises UnknownRank, DuplicateRank.
@@ -92,7 +92,7 @@ def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list
 
 
 def _places(names: Sequence[str]) -> Iterator[Callable[[str], int | None]]:
-    """Where in a name its rank may stand."""
+    """Yield functions that take the rank from different places of a name."""
     most = max((len(_NUMBER.findall(name)) for name in names), default=0)
     yield lambda name: _last(_RANK.findall(name))
     for turn in [-1, *range(most)]:
@@ -112,7 +112,7 @@ def _fits(rank: int | None, possible: Set[int] | None) -> bool:
 
 
 def _refuse_twice(paths: Sequence[Path], ranks: Sequence[int | None]) -> None:
-    """Raises DuplicateRank if two files are of one rank."""
+    """Raise DuplicateRank if two files have the same rank."""
     first: dict[int | None, Path] = {}
     for path, rank in zip(paths, ranks, strict=True):
         if rank in first:

@@ -1,4 +1,4 @@
-"""Process groups as all dumps together know them, and where each rank stands in each."""
+"""Process groups as merged from all dumps, and the position of each rank in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..formats.flight_recorder.dump import Call, Dump, GroupLog, GroupName, list
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rank stands in a group: numbers of its last collective issued, started and done; None if unknown.
+    """Position of a rank in a group: numbers of its last issued, started and finished collective, or None.
 
     `waiting` is the first one that is not done. `by_status` says that the dump has no call of the group, only its
     numbers, and that these are taken to be the group's because all other ranks count it alike.
@@ -27,7 +27,7 @@ class Standing:
 
 @dataclass
 class JobGroup:
-    """A process group. `members` are in its own order; if not `is_sure`, only those are known that left a trace."""
+    """A process group. `members` are in its order; if not `is_sure`, only members that left a trace are known."""
 
     name: str
     about: str
@@ -38,12 +38,12 @@ class JobGroup:
 
     @property
     def only_retired(self) -> bool:
-        """Whether nobody knows which collectives are done, only which ended."""
+        """Whether it is only known which collectives ended, not which succeeded."""
         return any(log.only_retired for log in self.logs.values())
 
 
 def groups_of(dumps: Mapping[int, Dump]) -> list[JobGroup]:
-    """The groups of a job, in the order of their first ranks."""
+    """The groups of a job, by their first ranks."""
     logs: dict[tuple[str, str, tuple[int, ...]], dict[int, GroupLog]] = defaultdict(dict)
     parsed: dict[str, tuple[int, ...]] = {"": ()}
     for rank, dump in dumps.items():
@@ -64,7 +64,7 @@ def groups_of(dumps: Mapping[int, Dump]) -> list[JobGroup]:
 
 
 def world_of(dumps: Mapping[int, Dump], groups: Iterable[Sequence[int]]) -> int:
-    """How many ranks the job has, as far as dumps and members of groups tell."""
+    """Number of ranks of the job, as far as dumps and groups show."""
     listed = [max(ranks) for ranks in groups if ranks]
     return 1 + max([*listed, *dumps], default=-1)
 
@@ -85,7 +85,7 @@ def _positions(group: JobGroup, dumps: Mapping[int, Dump]) -> dict[int, Standing
 
 
 def _capped(positions: dict[int, Standing]) -> dict[int, Standing]:
-    """What only ended cannot have succeeded if a rank never issued it."""
+    """Positions corrected: a collective that some rank never issued cannot have succeeded."""
     common = min((one.issued for one in positions.values() if one.issued is not None), default=0)
     return {
         rank: replace(one, done=min(one.done or 0, common) or None, started=None) for rank, one in positions.items()
@@ -101,7 +101,7 @@ def _of_log(log: GroupLog) -> Standing:
 
 
 def _number(group: JobGroup, dumps: Mapping[int, Dump]) -> int | None:
-    """The number by which all ranks call this group; None where they differ, or where it counts transfers as well."""
+    """The number that all ranks give this group; None if they differ or it counts transfers too."""
     numbers = {number for rank in group.logs for number, name in dumps[rank].numbers.items() if _is(name, group)}
     if len(numbers) != 1 or any(log.issued or log.only_retired for log in group.logs.values()):
         return None

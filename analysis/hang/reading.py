@@ -1,4 +1,4 @@
-"""Dump files -> what every rank recorded, read by all cores."""
+"""Read dump files on all cores: what every rank recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Dumps:
-    """The dumps of a job by rank, and what was wrong with others."""
+    """The dumps of a job by rank, and the errors of others."""
 
     by_rank: dict[int, Dump]
     paths: dict[int, Path]
@@ -28,7 +28,7 @@ class Dumps:
 def read_dumps(
     paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None, memory_gb: float | None = None
 ) -> Dumps:
-    """The dumps at `paths`: files, or folders that hold some.
+    """Read the dumps at `paths`: files, or folders of them.
 
     With `keep_going`, files that cannot be used are left out. They must not need more than `memory_gb` of memory, in
     1e9 bytes; four fifths of what is free if not given. Raises AnalysisError.
@@ -69,7 +69,7 @@ def _read(path: Path, limit_bytes: int) -> Dump | TraceError:
 
 
 def possible_ranks(dumps: Sequence[tuple[Path, Dump]]) -> list[frozenset[int] | None]:
-    """The ranks that are in all groups of a dump, None where it names none. Raises DamagedTrace."""
+    """Ranks that are in all groups of each dump, None if it names none. Raises DamagedTrace."""
     known: dict[str, frozenset[int]] = {"": frozenset()}
     found: list[frozenset[int] | None] = []
     for path, dump in dumps:

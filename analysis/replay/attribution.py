@@ -1,4 +1,4 @@
-"""Which part of a run its slowdown comes from: each part alone as it is, and each part alone without jitter."""
+"""Attribute jitter to parts of a run: replay it with the jitter of one part only, and without that part's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEW, _MOST = 32, 16
 
 
 class RunPart(NamedTuple):
-    """Some activities of a run: what they are, which of these, and how they are found."""
+    """Some activities of a run: what they are, which ones, and how to select them."""
 
     of: str
     name: str
@@ -29,7 +29,7 @@ class RunPart(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What tells the parts of a run apart: hosts of ranks, collectives by number, and names of activities by code.
+    """Names of the parts of a run: hosts of ranks, collectives by number, and activities by code.
 
     `late` are the ranks and hosts that are parts by themselves, if there are many; `loading` is when the CPU of a rank
     waited for its next batch, on the common clock.
@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 
 def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
-    """Compute and its operations, CPUs, kinds of collectives, groups; and ranks: alone, by host, program, and place."""
+    """Yield the parts: compute and its operations, CPUs, collectives, groups, and ranks in several groupings."""
     yield RunPart("compute", "", _only(lambda member: ~member.program.is_comm))
     yield from _operations(members, told.names)
     yield from _of_cpus(members, told)
@@ -63,14 +63,14 @@ def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
 
 
 def _few(named: dict[str, list[int]], told: Told) -> dict[str, list[int]]:
-    """Those that are parts: none if there is one, and of many those with late ranks."""
+    """The named parts: none if there is only one; of many, those with late ranks."""
     if len(named) < 2:
         return {}
     return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not told.late.isdisjoint(ranks)}
 
 
 def _of_cpus(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
-    """The work of CPUs, of all and of each rank, and what of it is getting batches."""
+    """Yield the work of all CPUs and of each rank's, and the time spent getting batches."""
     ranks = [member.program.rank for member in members]
     for of, kinds in (("cpu", _all_host), ("data", _loading(told.loading))):
         if of == "data" and not told.loading:
@@ -81,7 +81,7 @@ def _of_cpus(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
 
 
 def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[RunPart]:
-    """The names that take most time of all but communication."""
+    """Yield the names that take most time, without communication."""
     took = np.zeros(len(names), dtype=np.int64)
     for member in members:
         own = ~member.program.is_comm
@@ -92,7 +92,7 @@ def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[Ru
 
 
 def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """Ranks one by one, by host, by program, and by their place in groups that are alike."""
+    """Yield ranks one by one, by host, by program, and by place in groups that are alike."""
     ranks = sorted({member.program.rank for member in members})
     yield "rank", {str(rank): [rank] for rank in ranks}
     by_host: dict[str, list[int]] = defaultdict(list)
@@ -121,7 +121,7 @@ def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dic
 
 
 def _only(activities: Callable[[Playing], Flags]) -> Callable[[Playing], Chosen]:
-    """Activities, and no work of a CPU between them."""
+    """Choose activities without the CPU's work between them."""
     return lambda member: Chosen(activities(member), np.zeros(host_places(member), dtype=bool))
 
 
@@ -142,7 +142,7 @@ def _of_ranks(ranks: Collection[int]) -> Callable[[Playing], Chosen]:
 
 
 def _host(ranks: Collection[int], work: Callable[[Playing], Flags]) -> Callable[[Playing], Chosen]:
-    """Some work of the CPUs of these ranks, and no activity."""
+    """Choose work of the CPUs of these ranks without activities."""
 
     def chosen(member: Playing) -> Chosen:
         host = work(member) if member.program.rank in ranks else np.zeros(host_places(member), dtype=bool)

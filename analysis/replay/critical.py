@@ -1,4 +1,4 @@
-"""The critical path: the chain of activities, over all ranks, that ends with the run and never waits."""
+"""Find the critical path: the chain of activities over all ranks that ends with the run and never waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RAN, _CPU, _LAUNCH = range(3)
 
 
 class _Link(NamedTuple):
-    """Part of the chain: on a rank, in [start_ns, end_ns), for the activity `row`; `waiter` waited for its end."""
+    """A link of the chain: rank, [start_ns, end_ns), and activity `row`; `waiter` waited for its end."""
 
     rank: int
     what: int
@@ -39,7 +39,7 @@ class _Link(NamedTuple):
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The critical path of a run: its links in order of time, cut where steps begin, and names of activities.
+    """The critical path of a run: its links by time, cut at steps, and names of activities.
 
     Columns of `links` are those of a link, `step` and `kind`.
     """
@@ -49,7 +49,7 @@ class CriticalPath:
 
     @classmethod
     def of(cls, cycles: Sequence[list[Playing]], run: Played) -> CriticalPath:
-        """That of a run, cycle by cycle."""
+        """Compute the critical path of a run, cycle by cycle."""
         parts = [_cut(pd.DataFrame(_chain(members), columns=[*_Link._fields]), members) for members in cycles]
         links = pd.concat([_nothing(), *parts], ignore_index=True)
         return cls(links.assign(kind=_kinds(links, run)), run.activities["name"])
@@ -68,7 +68,7 @@ class CriticalPath:
         )
 
     def longest(self, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """The longest pieces of every step, those of a CPU cut where its operators begin and end."""
+        """The longest pieces of every step; those of a CPU are cut at its operators."""
         pieces = with_operators(self.pieces, operators, clocks)
         pieces["share_frac"] = pieces["dur_ns"] / pieces.groupby("step")["dur_ns"].transform("sum")
         pieces = pieces.sort_values(["step", "dur_ns"], ascending=[True, False], kind="stable")
@@ -76,7 +76,7 @@ class CriticalPath:
 
     @property
     def pieces(self) -> pd.DataFrame:
-        """Links of one kind that follow each other on a rank, as one: the columns of the table but `share_frac`."""
+        """Merge links of one kind that follow each other on a rank; all columns except `share_frac`."""
         links = self.links
         took = links["end_ns"] - links["start_ns"]
         where = links[["step", "rank"]]
@@ -137,18 +137,18 @@ class _Reasons:
         )
 
     def last(self, node: int, arrived: Arrivals) -> tuple[int, int]:
-        """The rank whose arrival an activity waited for, and when that was; the rank itself if it is no collective."""
+        """The rank whose arrival an activity waited for, and its time in ns; the rank itself for other work."""
         program = self.member.program
         if program.collective[node] == NONE:
             return program.rank, int(program.start[node])
         return last_arrival(program, node, arrived)
 
     def paced(self, node: int) -> bool:
-        """Whether a CPU worked between the activity before on its lane, and this one."""
+        """Whether a CPU worked between this activity and the one before on its lane."""
         return bool(self.member.program.paced[node] and self.source[node] == node - 1)
 
     def cpu_waited(self, time_ns: int) -> tuple[int, int]:
-        """The activity for whose end the CPU waited last before that time, and when it ended; NONE for none."""
+        """The last activity before this time whose end the CPU waited for, and that end; NONE for none."""
         program = self.member.program
         at = int(np.searchsorted(program.call_end[self.blocked], time_ns, side="right")) - 1
         if at < 0:
@@ -158,7 +158,7 @@ class _Reasons:
 
 
 def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """The pieces of the critical path, those of a CPU cut into what it ran: outermost operators, and nothing between.
+    """Cut the CPU pieces of the critical path at outermost operators and the gaps between them.
 
     Where several threads run, the operator counts that began last. What is short belongs to what comes before it.
     """
@@ -178,7 +178,7 @@ def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.Dat
 
 
 def _outermost(operators: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Ints, Ints, list[str]]:
-    """Begin, end and name of the operators that no other one of their thread holds, by begin on the common clock."""
+    """Begin, end and name of operators not nested in another of their thread, by begin on the common clock."""
     ordered = operators.sort_values(["thread", "start_ns", "dur_ns"], ascending=[True, True, False], kind="stable")
     end = ordered["start_ns"] + ordered["dur_ns"]
     before = end.groupby(ordered["thread"]).cummax().groupby(ordered["thread"]).shift(fill_value=LONG_AGO)
@@ -190,7 +190,7 @@ def _outermost(operators: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Ints, Int
 
 
 def _parts(since: int, until: int, begin: Ints, end: Ints, names: list[str]) -> Iterator[tuple[str | None, int, int]]:
-    """What ran from one time to another: the operator, None for nothing of the kind, since when, and until when."""
+    """Yield the outermost operators between two times as (name, begin, end); None names a gap."""
     within = np.flatnonzero((begin < until) & (end > since))
     times = np.unique(np.clip(np.concatenate([begin[within], end[within], [since, until]]), since, until))
     last: tuple[str | None, int, int] | None = None
@@ -212,7 +212,7 @@ def _nothing() -> pd.DataFrame:
 
 
 def _shares(links: pd.DataFrame) -> Iterator[Row]:
-    """What the links run through by rank and kind, the longest first."""
+    """Yield the time of links by rank and kind, the longest first."""
     took = links["end_ns"] - links["start_ns"]
     whole = int(took.sum())
     found = took.groupby([links["rank"], links["kind"]]).sum().sort_values(ascending=False, kind="stable")
@@ -221,7 +221,7 @@ def _shares(links: pd.DataFrame) -> Iterator[Row]:
 
 
 def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
-    """What each link is: compute, copy, transfer, unsplit, cpu or launch."""
+    """The kind of each link: compute, copy, transfer, unsplit, cpu or launch."""
     known = run.participation["call_id"][run.participation["transfer_ns"].notna()]
     split = run.calls[run.calls["call_id"].isin(known)][ACTIVITY_KEYS]
     rows = np.unique(links["row"].to_numpy(dtype=np.int64))
@@ -235,7 +235,7 @@ def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
 
 
 def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
-    """The links of one cycle in order of time, cut where a step begins on any rank, and only those in steps."""
+    """Links of one cycle by time, cut at the start of each step on any rank, without those outside of steps."""
     found = chain.iloc[::-1]
     programs = [member.program for member in members]
     windows = step_windows(
@@ -253,7 +253,7 @@ def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
 
 
 def _chain(members: Sequence[Playing]) -> Iterator[_Link]:
-    """The links of one cycle, from its end to its beginning."""
+    """Yield the links of one cycle, from its end to its beginning."""
     ranks = {member.program.rank: _Reasons.of(member) for member in members}
     arrived = arrivals([member.program for member in members])
     begun = min(int(member.program.start.min()) for member in members)

@@ -1,4 +1,4 @@
-"""The programs of all ranks, cycle by cycle, from the tables of a run."""
+"""Build the programs of all ranks, cycle by cycle, from the tables of a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Played:
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
-    """The programs of all ranks, cycle by cycle."""
+    """Yield the programs of all ranks for each cycle."""
     codes = pd.factorize(run.activities["name"], sort=True)[0]
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
@@ -75,7 +75,7 @@ def _by_cycle(calls: pd.DataFrame, activities: pd.DataFrame) -> list[tuple[int, 
 
 
 def _calls(run: Played) -> pd.DataFrame:
-    """Of each activity that is a call, or several: its collective, and whom it has to wait for."""
+    """The collective of each activity that is a call, and the rank that it has to wait for."""
     told = run.participation[["call_id", "collective_id", "waited_for", "wait_ns"]]
     kinds = run.collectives[["collective_id", "collective", "complete"]].rename(columns={"collective": "kind"})
     columns = ["call_id", "collective", "size_bytes", "root", "issue_ns", "dur_ns", *ACTIVITY_KEYS]
@@ -97,7 +97,7 @@ def _calls(run: Played) -> pd.DataFrame:
 
 
 def _needs(calls: pd.DataFrame) -> pd.Series[int]:
-    """The rank that each call has to wait for: NONE for all members, itself for nobody.
+    """The rank that each call has to wait for: NONE for all members, the call's own rank for nobody.
 
     What a call waited for need not be all: a late rank waits for nobody, and would if it were not late. But a call that
     ended before another member arrived did not need that one.
@@ -116,7 +116,7 @@ def _needs(calls: pd.DataFrame) -> pd.Series[int]:
 
 
 def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
-    """Sends as large as the smallest that waited for its receiver; smaller ones may end before the receiver comes."""
+    """Whether a send is at least as large as the smallest that waited; smaller ones may end early."""
     is_send = calls["collective"] == "send"
     least_bytes = calls["size_bytes"][is_send & (calls["wait_ns"].fillna(0) > _WAITED_NS)].min()
     large: pd.Series[bool] = (calls["size_bytes"] >= least_bytes).fillna(value=False).astype(bool)
@@ -124,7 +124,7 @@ def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _exchanges(calls: pd.DataFrame) -> pd.Series[int]:
-    """The number of each call's collective: that of the first of those which share kernels, for messages in batches.
+    """Number of each call's collective; messages that share kernels get the number of the first.
 
     A batch of messages is one kernel on each side. Where a rank would have two kernels in one exchange, they are left
     as they are.

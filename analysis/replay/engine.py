@@ -1,4 +1,4 @@
-"""Plays programs again: every activity begins when all it depends on is done, and a typical moment later."""
+"""Replay programs: each activity begins when all it depends on is done, plus its delay."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MOST_HELD, _MOST_GRAPHS = 1_500_000, 4
 
 @dataclass(frozen=True)
 class Delays:
-    """How much later than all it depends on an activity began: as measured, and as is usual for what came last."""
+    """Delay of each activity after all it depends on: as measured, and as usual after what came last."""
 
     measured: Ints
     usual: Ints
 
 
 def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playing]]:
-    """Ranks ready to be played: with delays as measured, and with those that are usual."""
+    """Ranks ready for replay: with delays as measured, and with usual delays."""
     arrived = arrivals(members)
     measured, usual = [], []
     without_gpu = [program for program in members if program.issued_by is not None]
@@ -80,7 +80,7 @@ def _delays(program: RankProgram, edges: Edges) -> Delays:
 
 
 def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
-    """How much later than what it waited for a blocked call ended; -1 where it had not to wait."""
+    """Delay of each blocked call after what it waited for, in ns; -1 if it did not wait."""
     found = {}
     for call, sources in edges.blocks.items():
         end = max(int(program.end[source]) for source in sources)
@@ -89,12 +89,12 @@ def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
 
 
 def play(members: Sequence[Playing]) -> list[NewTimes]:
-    """New start and end of every activity, by member."""
+    """New start and end of every activity in ns, by member."""
     return next(play_all([members]))
 
 
 def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
-    """The same for each of many variants of a cycle, at once where these wait for the same.
+    """Yield the new times of each variant of a cycle; variants with the same graph are evaluated together.
 
     Variants are taken as they are needed, so that they may be made one by one.
     """
@@ -111,7 +111,7 @@ def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
 
 
 def _played(batch: Sequence[Sequence[Playing]], graphs: list[Graph]) -> list[list[NewTimes]]:
-    """Each of the batch; adds a graph for those that fit none of the last."""
+    """New times of each variant in the batch; adds a graph for those that fit none of the last."""
     by_graph: dict[int, list[int]] = {}
     for number, members in enumerate(batch):
         fitting = next((place for place, graph in enumerate(graphs) if graph.fits(members)), len(graphs))

@@ -24,7 +24,7 @@ _MAPS = (
 
 
 class ReportedRun(Protocol):
-    """What a report needs of a run: an `Analysis`, which cannot be imported here, since it makes reports."""
+    """The part of `Analysis` that a report needs; importing it here would be a circle."""
 
     @property
     def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
@@ -42,7 +42,7 @@ class ReportedRun(Protocol):
 
 
 def run_page(analysis: ReportedRun, step_number: int | None = None) -> ReportPage:
-    """The page on a run; `step_number` is the step to draw, the one with most exposed waiting if it is not given.
+    """The page on a run; `step_number` is the step to draw, by default that with most exposed wait.
 
     Raises NothingMeasured if there is no such step.
     """
@@ -51,7 +51,7 @@ def run_page(analysis: ReportedRun, step_number: int | None = None) -> ReportPag
 
 
 def run_figures(analysis: ReportedRun, step_number: int | None = None) -> dict[str, Figure]:
-    """The figures of a run by name, without those that have nothing to show. Raises NothingMeasured."""
+    """Figures of a run by name, without empty ones. Raises NothingMeasured."""
     found = [figure for section in _sections(analysis, step_number) for figure in section.figures]
     return {figure.name: figure for figure in found}
 
@@ -78,7 +78,7 @@ def _sections(analysis: ReportedRun, step_number: int | None) -> Iterator[Sectio
 
 
 def _what_to_try(analysis: ReportedRun) -> Section:
-    """Changes with their ceilings."""
+    """Changes with the largest possible gain of each."""
     return Section(
         "try",
         "What to try",
@@ -154,7 +154,7 @@ def _step(analysis: ReportedRun, step_number: int | None) -> Section:
 
 
 def step_figure(analysis: ReportedRun, step_number: int | None = None) -> Figure:
-    """One step on every rank; the one with most exposed waiting if none is given. Raises NothingMeasured."""
+    """One step on every rank; by default the one with most exposed wait. Raises NothingMeasured."""
     table = analysis.table("rank_steps")
     known = sorted(set(table["step"]))
     if not known:

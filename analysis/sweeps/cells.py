@@ -1,4 +1,4 @@
-"""Sweep directories, single runs and CSVs of timings -> one row per cell: how long a whole epoch takes.
+"""Read sweep directories, single runs and CSVs of timings: one row per cell with its epoch time.
 
 traces/<sweep>/sweep.json says which cells there are and how each ended; the side files of a cell's run directory hold
 the epochs of every rank.
@@ -31,7 +31,7 @@ _CHANNELS = 3  # of an image, one byte each
 
 @dataclass(frozen=True)
 class RankEpoch:
-    """The timed epoch of one rank: `steps` of the `full_steps` of a whole epoch, waiting for data apart."""
+    """The timed epoch of one rank: `steps` of the `full_steps` of an epoch, with data loading apart."""
 
     rank: int
     step_ns: int
@@ -41,13 +41,13 @@ class RankEpoch:
     step_spread_frac: float | None = None
 
     def whole(self, measured_ns: int) -> int:
-        """What was measured over `steps`, scaled to a whole epoch, in ns."""
+        """Scale a time over `steps` to a whole epoch, in ns."""
         return (measured_ns * self.full_steps + self.steps // 2) // self.steps
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of one or more sweeps: TIMINGS, and the run directory of every cell that has one.
+    """Cells of one or more sweeps: TIMINGS, and the run directory of each cell that has one.
 
     `failed` says what could not be used and was left out.
     """
@@ -59,7 +59,7 @@ class Sweep:
 
 
 def load_sweep(paths: Sequence[Path], *, keep_going: bool = False) -> Sweep:
-    """All cells at `paths`: sweep directories, run directories with a timed epoch, CSVs of timings.
+    """Load all cells at `paths`: sweep directories, run directories with a timed epoch, CSVs of timings.
 
     Rows are in order of model, mode, batch size and workers. With `keep_going`, a cell that cannot be read has the
     status `unreadable`, and whatever else cannot be read is named in `failed`. Raises UnreadableFile, DamagedTimings,
@@ -84,7 +84,7 @@ def load_sweep(paths: Sequence[Path], *, keep_going: bool = False) -> Sweep:
 
 
 def whole_epoch(ranks: Sequence[RankEpoch]) -> Row:
-    """Columns of TIMINGS that follow from the ranks' timed epochs: the slowest rank's, scaled to a whole epoch."""
+    """Columns of TIMINGS from the ranks' timed epochs: the slowest rank's, scaled to a whole epoch."""
     slowest = max(ranks, key=lambda r: (r.whole(r.step_ns), -r.rank))
     return {
         "epoch_ns": slowest.whole(slowest.step_ns),
@@ -96,7 +96,7 @@ def whole_epoch(ranks: Sequence[RankEpoch]) -> Row:
 
 
 def _rows(path: Path, failed: list[str] | None) -> list[Row]:
-    """The cells at one path; failures of single cells go to `failed`, or are raised if that is None."""
+    """Cells at one path; failures of single cells are added to `failed`, or raised if it is None."""
     if path.name == SWEEP_FILE:
         return _sweep_rows(path.parent, failed)
     try:
@@ -156,7 +156,7 @@ def _cell_row(folder: Path, cell: SweepCell) -> Row:
 
 
 def _run_row(folder: Path) -> Row:
-    """The cell that one run directory is. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """The cell of one run directory. Raises UnreadableFile, DamagedTimings, NoTimings."""
     run = run_file(folder)
     sides = side_files(folder, run.world_size)
     first = sides[0]
@@ -220,7 +220,7 @@ def _spread_frac(epoch: EpochTime) -> float | None:
 
 
 def _shared_cores(sides: Sequence[TimedRank]) -> int | None:
-    """The cores of the machine, if all ranks compute on its CPU."""
+    """Cores of the machine if all ranks compute on its CPU; else None."""
     machines = {(side.machine.boot_id or side.host, side.machine.usable_cores) for side in sides}
     if len(machines) > 1 or any(side.device.type != "cpu" for side in sides):
         return None

@@ -1,4 +1,4 @@
-"""The JSON files of a sweep, as far as they hold timings: sweep.json, and run.json and *.meta.json of every cell."""
+"""Timings in the JSON files of a sweep: sweep.json, and run.json and *.meta.json of every cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SWEEP_FILE, RUN_FILE, _SIDE_FILES = "sweep.json", "run.json", "*.meta.json"
 
 
 def sweep_file(path: Path) -> SweepRecord:
-    """The content of sweep.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """Read sweep.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
     sweep = _converted(_json(path), SweepRecord, path)
     if not sweep.cells:
         raise NoTimings(f"{path}: lists no cell; expected the cells of the sweep")
@@ -26,12 +26,12 @@ def sweep_file(path: Path) -> SweepRecord:
 
 
 def run_file(folder: Path) -> SweptRun:
-    """The content of a run's run.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """Read a run's run.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
     return _converted(_json(folder / RUN_FILE), SweptRun, folder / RUN_FILE)
 
 
 def side_files(folder: Path, world_size: int) -> list[TimedRank]:
-    """The side files of all ranks of a run, in order. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """Read the side files of all ranks, in order. Raises UnreadableFile, DamagedTimings, NoTimings."""
     sides: dict[int, TimedRank] = {}
     for path in sorted(folder.glob(_SIDE_FILES)):
         content = _json(path)

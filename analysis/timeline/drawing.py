@@ -1,4 +1,4 @@
-"""The timeline of a run: what it holds, and the bytes of its file."""
+"""The timeline of a run: its content, and the bytes of its file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Timeline:
 
 
 def timeline_of(tables: Tables) -> Timeline:
-    """The timeline of these tables. Raises NothingMeasured where no activity is shown."""
+    """Draw the timeline of these tables. Raises NothingMeasured if no activity is shown."""
     found = arrows(tables)
     ranks = list(rank_groups(tables, found))
     if not ranks:
@@ -51,13 +51,13 @@ def timeline_of(tables: Tables) -> Timeline:
 
 
 def _begun_ns(track: Track) -> int:
-    """When the first thing on a track begins."""
+    """Start of the first item on a track, in ns."""
     times = track.content.start_ns if isinstance(track.content, Slices) else track.content.time_ns
     return int(times.min())
 
 
 def _moved(group: Group) -> int:
-    """How many slices, with all that lies within them counted once, stand on another lane than the first."""
+    """Number of slices that are not on the first lane, with nested ones counted once."""
     seen: set[str] = set()
     moved = 0
     for track in group.tracks:
@@ -68,7 +68,7 @@ def _moved(group: Group) -> int:
 
 
 def _critical_path(tables: Tables) -> list[Track]:
-    """The critical path of all ranks, piece by piece, where it is known."""
+    """The critical path over all ranks, piece by piece; empty if not known."""
     if tables.path is None or not len(pieces := tables.path[tables.in_steps(tables.path)]):
         return []
     told = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
@@ -80,7 +80,7 @@ def _critical_path(tables: Tables) -> list[Track]:
 
 
 def _about(name: str, zero_ns: int, end_ns: int, moved: int) -> Track:
-    """What holds for the whole timeline, beside all of it."""
+    """Facts about the whole timeline, shown along all of it."""
     begun, ended = (np.array([time], dtype=np.int64) for time in (zero_ns, end_ns))
     notes = {"zero_ns": Integers.same(zero_ns), "slices_on_further_lanes": Integers.same(moved)}
     title = f"{name}: 0 here is {zero_ns:,} ns on the common clock"

@@ -1,4 +1,4 @@
-"""Which slices can share a line: those that do not overlap."""
+"""Assign slices to lanes so that none overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Numbers = NDArray[np.int64]
 
 
 def lanes(start_ns: Times, end_ns: Times) -> _Numbers:
-    """The lane of each slice, from 0, as few lanes as can be; all of shape (n,), starts ascending.
+    """Lane of each slice from 0, as few as possible; all of shape (n,), starts ascending.
 
     On a lane every slice begins when the one before it has ended, or later. A slice takes the lowest free lane.
     """
@@ -29,7 +29,7 @@ def lanes(start_ns: Times, end_ns: Times) -> _Numbers:
 
 
 def _shared(starts: list[int], ends: list[int]) -> list[int]:
-    """The lanes of slices that all hang together."""
+    """Lanes of slices that all hang together."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []
     found = []
@@ -43,12 +43,12 @@ def _shared(starts: list[int], ends: list[int]) -> list[int]:
 
 
 def outermost(start_ns: Times, end_ns: Times) -> int:
-    """How many slices lie within no other; they nest or do not overlap, and stand in order of time."""
+    """Number of slices not nested in another; sorted, nested or disjoint slices."""
     return int((start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]).sum()) + min(len(start_ns), 1)
 
 
 def event_order(start_ns: Times, end_ns: Times) -> tuple[_Numbers, _Numbers]:
-    """Places of the beginning and of the end of each slice among all 2n, in order of time; all of shape (n,).
+    """Places of the begin and end of each slice among all 2n events, by time; all of shape (n,).
 
     Slices nest or do not overlap, and stand in order: by start, of those that start together the longest first. What
     ends at the moment at which another begins comes before it, and what lies within another ends before that does.

@@ -1,4 +1,4 @@
-"""Run directories of `train --epochs` -> one row per training and epoch.
+"""Read run directories of `train --epochs`: one row per training and epoch.
 
 training.json has the epochs that were finished, run.json the options.
 """
@@ -28,14 +28,14 @@ TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
 
 @dataclass(frozen=True)
 class Trainings:
-    """The epochs of one or more trainings: TRAINING_EPOCHS. `failed` says what could not be used and was left out."""
+    """Epochs of one or more trainings: TRAINING_EPOCHS. `failed` lists what could not be used."""
 
     epochs: pd.DataFrame
     failed: tuple[str, ...] = ()
 
 
 def load_trainings(paths: Sequence[Path], *, keep_going: bool = False) -> Trainings:
-    """The trainings at `paths`: run directories, or folders that hold some; each training once.
+    """Load the trainings at `paths`: run directories, or folders of them; each training once.
 
     With `keep_going`, what cannot be read is named in `failed`. Raises UnreadableFile, DamagedTraining, NoTraining.
     """
@@ -61,7 +61,7 @@ def load_trainings(paths: Sequence[Path], *, keep_going: bool = False) -> Traini
 
 
 def _add(found: dict[Path, list[Row]], folder: Path, failed: list[str] | None) -> None:
-    """Read one run directory into `found`; its failure goes to `failed`, or is raised if that is None."""
+    """Read one run directory into `found`; a failure is added to `failed`, or raised if it is None."""
     key = folder.resolve()
     if key in found:
         return
@@ -74,7 +74,7 @@ def _add(found: dict[Path, list[Row]], folder: Path, failed: list[str] | None) -
 
 
 def _folders(path: Path) -> list[Path]:
-    """The run directories at `path`: itself, or those in it that hold a training. Raises UnreadableFile, NoTraining."""
+    """The run directories at `path`: itself, or those in it with a training. Raises UnreadableFile, NoTraining."""
     if path.name == TRAINING_FILE:
         return [path.parent]
     try:

@@ -1,4 +1,4 @@
-"""Trainings compared after the same number of epochs: what a large batch costs in accuracy, and gains in time.
+"""Compare trainings after the same number of epochs: accuracy lost and time gained by a large batch.
 
 Definitions: docs/metrics/training.md.
 """
@@ -24,7 +24,7 @@ _COPIED = (
 
 
 def training(epochs: pd.DataFrame, *, baseline: int | None = None, after_epochs: int | None = None) -> pd.DataFrame:
-    """One row per training: its scores after `after_epochs`, beside those of the training numbered `baseline`.
+    """One row per training: results after `after_epochs`, beside those of the training numbered `baseline`.
 
     Left out, the baseline is that with the smallest global batch, of these that with fewest workers; and they are
     compared after 5 epochs, or as many as the baseline finished, if these are fewer.
@@ -45,7 +45,7 @@ def _smallest(by_number: Mapping[int, Sequence[Row]]) -> int:
 
 
 def _alone(rows: Sequence[Row], after: int) -> Row:
-    """What is known of a training without another; `notes` is a list."""
+    """Columns of a training that need no other; `notes` is a list."""
     first, notes = rows[0], list[str]()
     row: Row = {name: first[name] for name in _COPIED}
     row |= {"finished_epochs": len(rows), "after_epochs": after, "notes": notes}
@@ -71,7 +71,7 @@ def _said_of_scores(epoch: Row) -> list[str]:
 
 
 def _times(rows: Sequence[Row], notes: list[str]) -> Row:
-    """Columns of time, and what is to be said of them."""
+    """Columns of time; remarks are added to `notes`."""
     later = rows[1:] or rows
     if len(rows) == 1:
         notes.append("its time is that of the first epoch, which warms up")
@@ -87,13 +87,13 @@ def _times(rows: Sequence[Row], notes: list[str]) -> Row:
 
 
 def _median(values: Sequence[int]) -> int:
-    """Rounded down."""
+    """The median, rounded down."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
 
 def _whole(row: Row, name: str) -> int:
-    """A time measured over `steps`, scaled to the steps of a whole epoch, rounded to ns."""
+    """Scale a time over `steps` to the steps of a whole epoch, in ns."""
     return int((row[name] * row["epoch_steps"] + row["steps"] // 2) // row["steps"])
 
 
@@ -127,7 +127,7 @@ def _difference(row: Row, base: Row, name: str) -> float | None:
 
 
 def training_verdict(table: pd.DataFrame) -> str:
-    """Which training is the most accurate on test images, and by how much more than the baseline."""
+    """A sentence on the most accurate training on test images, and its lead over the baseline."""
     scored = [row for row in records(table) if row["test_accuracy_frac"] is not None]
     best = max(scored, key=lambda row: float(row["test_accuracy_frac"]))
     epochs = counted(best["after_epochs"], "epoch")

@@ -1,4 +1,4 @@
-"""What a run would be like if DistributedDataParallel had put its gradients into buckets of another size."""
+"""Predict other bucket sizes of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ _TIMES = ("delay", "duration", "transfer")
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of the parameters as they became ready on one rank, in ns on the common clock; all of shape (n,)."""
+    """Times at which gradients became ready on one rank, in ns on the common clock; all of shape (n,)."""
 
     step: Ints
     ready_ns: Ints
     size_bytes: Ints
 
     def of_step(self, step: int) -> Gradients:
-        """Those of one step, in order."""
+        """The gradients of one step, in order."""
         own = np.flatnonzero(self.step == step)
         own = own[np.argsort(self.ready_ns[own], kind="stable")]
         return Gradients(self.step[own], self.ready_ns[own], self.size_bytes[own])
 
 
 def gradients_of(annotations: pd.DataFrame, clocks: pd.DataFrame) -> dict[int, Gradients]:
-    """The gradients of each rank that were recorded with their shapes, within steps."""
+    """Gradients of each rank that were recorded with shapes, within steps."""
     found = {}
     for (rank,), own in grouped(annotations, ["rank"]):
         ready = own[(own["name"] == GRADIENT) & own["in_dims"].notna()]
@@ -69,7 +69,7 @@ def _size_bytes(dims: Sequence[Sequence[int]], types: Sequence[str] | None) -> i
 
 
 class _Bucket(NamedTuple):
-    """The gradients from one number up to another, which have so many bytes."""
+    """A range of gradients, and their size in bytes."""
 
     first: int
     stop: int
@@ -77,7 +77,7 @@ class _Bucket(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Of one rank and step: gradients, and the nodes of their all_reduces with the buckets that these are now."""
+    """One step of a rank: its gradients, and its all_reduces with the buckets that they hold."""
 
     gradients: Gradients
     nodes: list[int]
@@ -85,7 +85,7 @@ class _Step(NamedTuple):
 
 
 def rebucketed(cap_mib: float, gradients: Mapping[int, Gradients], links: Mapping[int, Linked]) -> Scenario:
-    """DDP's `bucket_cap_mb`, for the first bucket too. `gradients` are those of each rank.
+    """Change DDP's `bucket_cap_mb`, for the first bucket too. `gradients` are those of each rank.
 
     A bucket is full when it holds so many bytes or more; gradients keep their order. Source: torch's
     compute_bucket_assignment_by_size (reducer.cpp). Where all_reduces had one size only, it is not known how much of
@@ -119,7 +119,7 @@ def _rebucketing(
 
 
 def _steps(member: Playing, gradients: Gradients | None, links: Mapping[int, Linked]) -> dict[int, _Step]:
-    """The steps whose all_reduces, in order, are of all gradients of the step."""
+    """Steps whose all_reduces, in order, cover all gradients of the step."""
     program = member.program
     found: dict[int, _Step] = {}
     if gradients is None:
@@ -161,7 +161,7 @@ def _filled(gradients: Gradients, cap_bytes: int) -> list[_Bucket]:
 
 
 class _Model(NamedTuple):
-    """An all_reduce of S bytes takes latency + S x per_byte, in ns."""
+    """Time of an all_reduce of S bytes: latency + S x per_byte, in ns."""
 
     latency: float
     per_byte: float
@@ -171,7 +171,7 @@ class _Model(NamedTuple):
 
 
 def _model(members: Sequence[Playing], steps: Sequence[dict[int, _Step]], latency_frac: float) -> _Model:
-    """Fitted to the all_reduces of gradients; where all have one size, `latency_frac` of their time is latency."""
+    """Fit the model to all_reduces of gradients; if all have one size, `latency_frac` of their time is latency."""
     told = [
         (bucket.size_bytes, int(member.transfer[node]))
         for member, own in zip(members, steps, strict=True)
@@ -191,7 +191,7 @@ def _model(members: Sequence[Playing], steps: Sequence[dict[int, _Step]], latenc
 
 
 class _Input(NamedTuple):
-    """What a new collective waits for: a call of the runtime, a node, and when both are there."""
+    """What a new collective waits for: a runtime call, a node, and the time at which both are ready."""
 
     launch: int
     source: int
@@ -199,7 +199,7 @@ class _Input(NamedTuple):
 
 
 class _Added(NamedTuple):
-    """A new collective: lane, number, when it begins and ends, what it waits for, and the node it is modelled on."""
+    """A new collective: lane, number, begin and end, its input, and the node it is modelled on."""
 
     lane: int
     collective: int
@@ -213,7 +213,7 @@ class _Added(NamedTuple):
 def _exchange(
     changed: Sequence[_Changed], plans: Sequence[_Step], buckets: Sequence[list[_Bucket]], takes: _Model
 ) -> None:
-    """The all_reduces of one step, replaced on every rank. They begin one after the other on each lane."""
+    """Replace the all_reduces of one step on every rank. On each lane they run one after the other."""
     step = int(plans[0].gradients.step[0])
     lanes = [each.lanes(plan.nodes) for each, plan in zip(changed, plans, strict=True)]
     free = [dict.fromkeys(own, -(1 << 62)) for own in lanes]
@@ -237,7 +237,7 @@ def _exchange(
 
 
 class _Changed:
-    """The program of a rank while nodes are taken out of it, put into it, and cut."""
+    """A rank's program while nodes are removed, added and cut."""
 
     def __init__(self, member: Playing) -> None:
         program = member.program
@@ -255,13 +255,13 @@ class _Changed:
         self._rows: list[dict[str, Any]] = []
 
     def lanes(self, nodes: Sequence[int]) -> list[int]:
-        """The lanes of these nodes; gloo has two threads for each group."""
+        """The lanes of these nodes; gloo has two threads per group."""
         found = sorted(set(self._member.program.lane[nodes].tolist()))
         more = int(self._member.program.lane.max()) + 1
         return [*found, *range(more, more + _GLOO_THREADS - len(found))] if self._on_cpu else found
 
     def given(self, plan: _Step, time: int) -> _Input:
-        """What a collective waits for whose last gradient is there at that time."""
+        """The input of a collective whose last gradient is ready at this time."""
         if self._on_cpu:
             return _Input(NONE, self._cut_at(time), time)
         program = self._member.program
@@ -270,7 +270,7 @@ class _Changed:
         return _Input(launch, source, max(time, int(program.end[source]) if source != NONE else time))
 
     def take(self, plan: _Step, buckets: Sequence[_Bucket], added: Sequence[_Added]) -> None:
-        """Replace the all_reduces of a step; who waited for one waits for all that hold gradients of it."""
+        """Replace the all_reduces of a step; what waited for one waits for all that hold its gradients."""
         first = len(self._rows)
         for new in added:
             like = self._node(new.like)
@@ -292,7 +292,7 @@ class _Changed:
         return {str(name): value for name, value in self._nodes.loc[label].items()}
 
     def _input(self, nodes: Sequence[int], launch: int) -> int:
-        """What a GPU was given last before that call, on the lane from which the collectives took their input."""
+        """The last work given to the GPU before this call, on the lane of the collectives' input."""
         program = self._member.program
         sources = [source for node in nodes for source in self._member.edges.joins.get(node, ())]
         lane = int(program.lane[sources[0]]) if sources else int(np.bincount(program.lane[~program.is_comm]).argmax())
@@ -300,7 +300,7 @@ class _Changed:
         return int(before[-1]) if len(before) else NONE
 
     def _cut_at(self, time: int) -> int:
-        """The activity of the CPU that ends at that time, cut there if need be; as its label."""
+        """Label of the CPU activity that ends at this time, which is cut there if needed."""
         nodes = self._nodes
         at = nodes.index[(nodes["lane"] == 0) & (nodes["start"] < time)]
         label = int(nodes.loc[at, "start"].idxmax()) if len(at) else NONE
@@ -314,7 +314,7 @@ class _Changed:
         return label
 
     def made(self) -> Playing:
-        """The rank with what was changed."""
+        """The changed rank."""
         kept = self._nodes.drop(index=sorted(self._gone))
         kept["label"] = kept.index
         both = pd.concat([kept, pd.DataFrame(self._rows).assign(label=NONE)]) if self._rows else kept
