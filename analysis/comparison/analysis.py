@@ -62,7 +62,7 @@ class Comparison:
     run_spread_frac: float = RUN_SPREAD_FRAC
 
     def __repr__(self) -> str:
-        a, b = (printable(", ".join(one.run.name for one in side)) for side in (self.a, self.b))
+        a, b = (printable(", ".join(analysis.run.name for analysis in side)) for side in (self.a, self.b))
         return f"<Comparison of {a} with {b}; see .summary()>"
 
     def _repr_html_(self) -> str:
@@ -97,15 +97,15 @@ class Comparison:
     def changed_operators(self) -> pd.DataFrame:
         """One row per operator of either side. Raises NothingMeasured where operators were not read."""
 
-        def of_operators(one: Analysis) -> pd.DataFrame:
-            return one.device_time.assign(operator=one.launched_in)
+        def of_operators(analysis: Analysis) -> pd.DataFrame:
+            return analysis.device_time.assign(operator=analysis.launched_in)
 
         return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
 
     @property
     def on_cpu(self) -> bool:
         """Whether no run has a GPU, so that operators stand for kernels."""
-        return all(one.run.is_of_cpus for one in (*self.a, *self.b))
+        return all(analysis.run.is_of_cpus for analysis in (*self.a, *self.b))
 
     @property
     def separate(self) -> bool:
@@ -172,10 +172,10 @@ class Comparison:
     def _step(self) -> Row:
         """The row of the step's length before the test."""
         sides = [
-            self._captures(side, lambda one: step_values.step_lengths(one.run.step_times, _closed(one)))
+            self._captures(side, lambda analysis: step_values.step_lengths(analysis.run.step_times, _closed(analysis)))
             for side in (self.a, self.b)
         ]
-        every = [dict(zip(side, one, strict=True)) for side in sides for one in zip(*side.values(), strict=True)]
+        every = [dict(zip(side, values, strict=True)) for side in sides for values in zip(*side.values(), strict=True)]
         source = step_values.best_source(every, STEPS_NEEDED)
         if source is None:
             note = "no step is marked in one of the runs: call profiler.step() in the loop"
@@ -211,17 +211,17 @@ class Comparison:
         self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]
     ) -> dict[K, list[Capture]]:
         """Values by key and capture; 0 for steps without this key."""
-        found = [(values(one), self._last_steps(one)) for one in side]
-        result: dict[K, list[Capture]] = {key: [] for of_run, _ in found for key in of_run}
+        of_runs = [(values(analysis), self._last_steps(analysis)) for analysis in side]
+        result: dict[K, list[Capture]] = {key: [] for of_run, _ in of_runs for key in of_run}
         for key, captures in result.items():
-            for of_run, last in found:
+            for of_run, last in of_runs:
                 listed = of_run[key] if key in of_run else next(iter(of_run.values()), _NO_STEPS) * 0
                 captures += step_values.by_cycle(listed, last)
         return result
 
-    def _last_steps(self, one: Analysis) -> list[int]:
+    def _last_steps(self, analysis: Analysis) -> list[int]:
         """Last step of each capture of a run: of the run itself, or of its cycles."""
-        last = step_values.last_steps(one.run.annotations)
+        last = step_values.last_steps(analysis.run.annotations)
         return last[-1:] if self.separate else last
 
 
@@ -238,8 +238,8 @@ def _bound(change_frac: float) -> str:
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))
 
 
-def _closed(one: Analysis) -> pd.DataFrame:
-    return step_values.closed_steps(one.breakdown_steps, step_values.last_steps(one.run.annotations))
+def _closed(analysis: Analysis) -> pd.DataFrame:
+    return step_values.closed_steps(analysis.breakdown_steps, step_values.last_steps(analysis.run.annotations))
 
 
 def _counts(row: Row) -> list[tuple[str, int]]:

@@ -53,7 +53,7 @@ class Allowance:
 
     def on_logs(self, a: PerCapture, b: PerCapture) -> bool:
         """Whether to compare logarithms; not if a value is 0."""
-        return self.part is None and min(float(one.values.min()) for one in (*a, *b)) > 0
+        return self.part is None and min(float(capture.values.min()) for capture in (*a, *b)) > 0
 
     def assumed(self, a: PerCapture, b: PerCapture) -> float:
         """Assumed spread of runs, in the unit of the values, or of their logarithms if those are compared."""
@@ -76,21 +76,21 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
     pairs = paired(_scaled(a, on_logs), _scaled(b, on_logs))
     if pairs is not None:
         shared = shared_steps([*a, *b])
-        a, b = ([one.only(shared) for one in side] for side in (a, b))
-    of_a, of_b = pairs or ([one.values for one in _scaled(side, on_logs)] for side in (a, b))
-    found = _shift(of_a, of_b, assumed, pair=pairs is not None)
+        a, b = ([capture.only(shared) for capture in side] for side in (a, b))
+    of_a, of_b = pairs or ([capture.values for capture in _scaled(side, on_logs)] for side in (a, b))
+    change = _shift(of_a, of_b, assumed, pair=pairs is not None)
     difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
-    if found is not None:  # of many captures, the demand that it exceed the spreads is the greater one
-        found = found._replace(seen=max(found.seen, spread + found.most - found.middle))
+    if change is not None:  # of many captures, the demand that it exceed the spreads is the greater one
+        change = change._replace(seen=max(change.seen, spread + change.most - change.middle))
     row: Row = {
         f"difference_{unit}": round(difference),
-        "note": _note(a, b, pairs is not None, found),
-        "identical": len(np.unique(np.concatenate([one.values for one in (*a, *b)]))) == 1,
-        "exceeds": found is not None and abs(found.middle) > spread and abs(difference) >= allowance.least,
+        "note": _note(a, b, pairs is not None, change),
+        "identical": len(np.unique(np.concatenate([capture.values for capture in (*a, *b)]))) == 1,
+        "exceeds": change is not None and abs(change.middle) > spread and abs(difference) >= allowance.least,
     }
     start = _middle(_scaled(a, on_logs))
-    shift = _middle(_scaled(b, on_logs)) - start if found is None else found.middle
-    return _medians_and_spreads(a, b, unit) | row | _changes(shift, found, None if on_logs else start)
+    shift = _middle(_scaled(b, on_logs)) - start if change is None else change.middle
+    return _medians_and_spreads(a, b, unit) | row | _changes(shift, change, None if on_logs else start)
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
@@ -129,7 +129,9 @@ def side_by_side(
 
     `allowance` is by kind, with `""` for all others.
     """
-    nothing = [[replace(one, values=one.values * 0) for one in next(iter(side.values()), [])] for side in (a, b)]
+    nothing = [
+        [replace(capture, values=capture.values * 0) for capture in next(iter(side.values()), [])] for side in (a, b)
+    ]
     whole = [sum(_total(captures) for captures in side.values()) for side in (a, b)]
     rows, small = [], []
     for key in dict.fromkeys([*a, *b]):
@@ -154,7 +156,7 @@ def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
         if captures:
             row[f"{side}_{unit}"] = round(_middle(captures))
             if unit == "ns":
-                spread = _spread([one.values for one in captures])
+                spread = _spread([capture.values for capture in captures])
                 row[f"spread_{side}_ns"] = spread and round(spread)
     return row
 
@@ -166,15 +168,15 @@ def _shift(a: Sequence[Values], b: Sequence[Values], assumed: float, *, pair: bo
     return (between_pairs if pair else between_two)(a[0], b[0], assumed)
 
 
-def _note(a: PerCapture, b: PerCapture, pair: bool, found: Shift | None) -> str | None:
+def _note(a: PerCapture, b: PerCapture, pair: bool, shift: Shift | None) -> str | None:
     """How the shift was computed, if worth a remark, or why it is not known."""
-    if found is None:
+    if shift is None:
         few = f"too few steps to tell: {len(a[0])} and {len(b[0])}"
         return f"{few}; each side needs {STEPS_NEEDED}, or several captures"
     return "paired by number" if pair else None
 
 
-def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
+def _changes(shift: float, bounds: Shift | None, start: float | None) -> Row:
     """The change as a fraction of A, its interval and p-value, and the smallest visible change.
 
     Shifts are in the unit of `start`, the value of A; of logarithms where that is None.
@@ -185,18 +187,18 @@ def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
             return math.expm1(min(of, _MOST_LOG))
         return max(of / start, -1.0)  # no time is less than none
 
-    row: Row = {} if found is None else {"p_value": found.p_value}
+    row: Row = {} if bounds is None else {"p_value": bounds.p_value}
     if start == 0:
         return row
     row["change_frac"] = change(shift)
-    if found is not None:
-        row |= {"change_low_frac": change(found.low), "change_high_frac": change(found.high)}
-        row |= {"seen_frac": change(found.seen), "most_frac": change(found.most)}
+    if bounds is not None:
+        row |= {"change_low_frac": change(bounds.low), "change_high_frac": change(bounds.high)}
+        row |= {"seen_frac": change(bounds.seen), "most_frac": change(bounds.most)}
     return row
 
 
 def _scaled(captures: PerCapture, on_logs: bool) -> PerCapture:
-    return [replace(one, values=np.log(one.values)) for one in captures] if on_logs else captures
+    return [replace(capture, values=np.log(capture.values)) for capture in captures] if on_logs else captures
 
 
 def _most_different(row: Row) -> tuple[int, int]:
@@ -209,7 +211,7 @@ def _medians(captures: Sequence[Values]) -> Values:
 
 def _middle(captures: PerCapture) -> float:
     """Mean over captures of the median step."""
-    return float(_medians([one.values for one in captures]).mean())
+    return float(_medians([capture.values for capture in captures]).mean())
 
 
 def _spread(captures: Sequence[Values]) -> float | None:
@@ -219,4 +221,4 @@ def _spread(captures: Sequence[Values]) -> float | None:
 
 
 def _total(captures: PerCapture) -> float:
-    return sum(float(one.values.sum()) for one in captures)
+    return sum(float(capture.values.sum()) for capture in captures)

@@ -17,7 +17,7 @@ _SAME_WORK_FRAC = 0.25
 
 def shared_steps(captures: Sequence[Capture]) -> NDArray[np.int64]:
     """Numbers of the steps that all captures have."""
-    return reduce(np.intersect1d, (one.steps for one in captures))
+    return reduce(np.intersect1d, (capture.steps for capture in captures))
 
 
 def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], list[Values]] | None:
@@ -29,7 +29,7 @@ def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], li
     shared = shared_steps(captures)
     if len(captures) < 2 or len(shared) < _PAIRS_NEEDED:
         return None
-    steps = np.array([one.only(shared).values for one in captures])
+    steps = np.array([capture.only(shared).values for capture in captures])
     alone = steps - np.median(steps, axis=1, keepdims=True)
     by_number = alone.mean(axis=0)
     left = float(((alone - by_number) ** 2).sum()) * len(captures) / (len(captures) - 1)

@@ -41,8 +41,8 @@ class Capture:
 
     def only(self, steps: NDArray[np.int64]) -> Capture:
         """The steps of these numbers."""
-        found = np.isin(self.steps, steps)
-        return Capture(self.steps[found], self.values[found])
+        wanted = np.isin(self.steps, steps)
+        return Capture(self.steps[wanted], self.values[wanted])
 
 
 def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
@@ -52,12 +52,12 @@ def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dic
     """
     settled = step_times[step_times["step"] >= _START_UP_STEPS]
     ranks = step_times["rank"].nunique()
-    found = {}
+    lengths = {}
     for source, phase in ((UNPROFILED, "idle"), (PROFILED, "active")):
         by_step = settled[settled["phase"] == phase].groupby("step")["dur_ns"]
-        found[source] = _floats(by_step.max()[by_step.size() == ranks])
-    found[TRACED] = _floats(breakdown_steps.groupby("step")["window_ns"].max())
-    return found
+        lengths[source] = _floats(by_step.max()[by_step.size() == ranks])
+    lengths[TRACED] = _floats(breakdown_steps.groupby("step")["window_ns"].max())
+    return lengths
 
 
 def measures(
@@ -65,14 +65,14 @@ def measures(
 ) -> dict[str, pd.Series[float]]:
     """Mean of each measure over ranks and devices by step, in ns; steps with unknown values are left out."""
     mean = breakdown_steps.groupby("step")[list(_OF_BREAKDOWN.values())].agg(_mean_if_known)
-    found = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
+    values = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
     devices = _devices(breakdown_steps)
     split = participation[["call_id", "wait_ns", "transfer_ns"]].merge(calls[["call_id", "step"]], on="call_id")
     split = split[split["step"].notna()]
     for measure in ("wait", "transfer"):
         sums = split.groupby("step")[f"{measure}_ns"].agg(_sum_if_known)
-        found[measure] = _floats((sums / devices).dropna())
-    return found
+        values[measure] = _floats((sums / devices).dropna())
+    return values
 
 
 def time_per_step(time: pd.DataFrame, keys: list[str]) -> dict[Key, pd.Series[float]]:
@@ -83,11 +83,11 @@ def time_per_step(time: pd.DataFrame, keys: list[str]) -> dict[Key, pd.Series[fl
     stepped = time[time["step"].notna()]
     devices = _devices(stepped)
     steps = sorted(stepped["step"].unique())
-    found = {}
-    for key, own in stepped.groupby(keys, dropna=False, sort=True):
-        sums = own.groupby("step")["dur_ns"].sum().reindex(steps, fill_value=0)
-        found[tuple(part if isinstance(part, str) else None for part in key)] = _floats(sums / devices)
-    return found
+    times = {}
+    for key, of_key in stepped.groupby(keys, dropna=False, sort=True):
+        sums = of_key.groupby("step")["dur_ns"].sum().reindex(steps, fill_value=0)
+        times[tuple(part if isinstance(part, str) else None for part in key)] = _floats(sums / devices)
+    return times
 
 
 def _devices(stepped: pd.DataFrame) -> pd.Series[int]:
@@ -104,10 +104,10 @@ def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[fl
     known = (on_gpu if len(on_gpu) else memory).dropna(subset="allocated_bytes")
     marks = _marks(annotations)
     peaks: dict[int, int] = {}
-    for (rank, cycle), own in known.groupby(["rank", "cycle"]):
+    for (rank, cycle), of_rank in known.groupby(["rank", "cycle"]):
         here = marks[(marks["rank"] == rank) & (marks["cycle"] == cycle)]
         for step, start, dur in zip(here["step"], here["start_ns"], here["dur_ns"], strict=True):
-            inside = own[(own["time_ns"] >= start) & (own["time_ns"] < start + dur)]["allocated_bytes"]
+            inside = of_rank[(of_rank["time_ns"] >= start) & (of_rank["time_ns"] < start + dur)]["allocated_bytes"]
             if len(inside):
                 peaks[step] = max(peaks.get(step, 0), int(inside.max()))
     return pd.Series(peaks, dtype="float64").sort_index()
@@ -129,20 +129,20 @@ def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Capture]:
     """Split steps by the last step of each cycle; later steps belong to the last cycle."""
     numbers, values = steps.index.to_numpy(dtype="int64"), steps.to_numpy()
     cycle = np.minimum(np.searchsorted(last, numbers), max(len(last) - 1, 0))
-    return [Capture(numbers[cycle == one], values[cycle == one]) for one in range(max(len(last), 1))]
+    return [Capture(numbers[cycle == number], values[cycle == number]) for number in range(max(len(last), 1))]
 
 
 def best_source(captures: Sequence[Mapping[str, Capture]], enough: int) -> str | None:
     """The first source of step lengths with enough steps in every capture; else the fullest one."""
     least = {source: min(len(capture[source]) for capture in captures) for source in captures[0]}
-    found = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))
-    return found if least[found] else None
+    best = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))
+    return best if least[best] else None
 
 
 def _marks(annotations: pd.DataFrame) -> pd.DataFrame:
     """The annotations of steps with the step's number."""
-    found = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
-    return found.assign(step=found["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64"))
+    marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
+    return marks.assign(step=marks["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64"))
 
 
 def _floats(series: pd.Series[Any]) -> pd.Series[float]:

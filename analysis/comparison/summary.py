@@ -75,7 +75,7 @@ def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
     """Yield the sides, the differences of their settings, and the verdict, in words."""
     sides = {"A": comparison.a, "B": comparison.b}
     for name, side in sides.items():
-        yield name, printable(", ".join(one.run.name for one in side))
+        yield name, printable(", ".join(analysis.run.name for analysis in side))
     yield "basis", comparison.basis
     for item, (a, b) in _settings(comparison).items():
         if a != b:
@@ -84,20 +84,20 @@ def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
     if comparison.power:
         yield "power", comparison.power
     for name, side in sides.items():
-        for one in side:
-            of = f"{name}: {one.run.name}" if len(side) > 1 else name
-            for note in (*one.run.notes, *one.run.failed):
+        for analysis in side:
+            of = f"{name}: {analysis.run.name}" if len(side) > 1 else name
+            for note in (*analysis.run.notes, *analysis.run.failed):
                 yield "warning", printable(f"{of}: {note}")
-            if one.run.partial_ranks:
-                ranks = ", ".join(map(str, one.run.partial_ranks))
+            if analysis.run.partial_ranks:
+                ranks = ", ".join(map(str, analysis.run.partial_ranks))
                 yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
 
 
 def _settings(comparison: TwoSides) -> dict[str, tuple[str, str]]:
     """Recorded facts that may explain a difference, of both sides; all values if captures of a side differ."""
-    found = [[_of_run(one.run) for one in side] for side in (comparison.a, comparison.b)]
-    items = dict.fromkeys(item for side in found for run in side for item in run)
-    of_a, of_b = ({item: _listed([run.get(item, "not set") for run in side]) for item in items} for side in found)
+    facts = [[_of_run(analysis.run) for analysis in side] for side in (comparison.a, comparison.b)]
+    items = dict.fromkeys(item for side in facts for run in side for item in run)
+    of_a, of_b = ({item: _listed([run.get(item, "not set") for run in side]) for item in items} for side in facts)
     return {item: (of_a[item], of_b[item]) for item in items}
 
 

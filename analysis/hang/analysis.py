@@ -79,8 +79,8 @@ class Hang:
 
     @property
     def _mismatches(self) -> list[tuple[JobGroup, Mismatch]]:
-        found = {id(w.group): (w.group, w.mismatch) for w in self.waits if w.mismatch is not None}
-        return list(found.values())
+        mismatches = {id(w.group): (w.group, w.mismatch) for w in self.waits if w.mismatch is not None}
+        return list(mismatches.values())
 
     @cached_property
     def _waiting(self) -> list[int]:

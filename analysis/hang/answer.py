@@ -28,8 +28,8 @@ def answer(origins: Sequence[HangOrigin], waiting: Sequence[int], dumps: Mapping
             return [_NOTHING_SHOWN]
         return [_NONE.format(calls=counted(calls, "call"), ranks=counted(len(dumps), "rank"))]
     return [
-        " ".join(filter(None, (_who(one), _others(one, count), _where(one, dumps))))
-        for one, count in zip(origins, waiting, strict=True)
+        " ".join(filter(None, (_who(origin), _others(origin, count), _where(origin, dumps))))
+        for origin, count in zip(origins, waiting, strict=True)
     ]
 
 
@@ -58,12 +58,13 @@ def _not_shown(ranks: Sequence[int]) -> str:
 
 def _who(origin: HangOrigin) -> str:
     wait, ranks = origin.wait, names_of(origin.ranks)
-    call, one = call_text(wait), len(origin.ranks) == 1
+    call, is_single = call_text(wait), len(origin.ranks) == 1
     begin = ranks[0].upper() + ranks[1:]
     if origin.why is Why.all_there:
         return (
-            f"{begin} {'has' if one else 'have all'} issued {call}, and it does not end{since(wait)}: a device or a "
-            "link among them stands still; the dumps do not say which, nor whether they were taken while all was well."
+            f"{begin} {'has' if is_single else 'have all'} issued {call}, and it does not end{since(wait)}: a device "
+            "or a link among them stands still; the dumps do not say which, nor whether they were taken while all was "
+            "well."
         )
     if origin.why is Why.circle:
         return f"{begin} wait for each other in a circle: {names_of(tuple(wait.waiting))} in {call}{since(wait)}."
@@ -74,10 +75,10 @@ def _who(origin: HangOrigin) -> str:
     if origin.why is Why.left_behind:
         return _left_behind(origin, begin)
     if origin.why is Why.not_begun:
-        devices = "its device has" if one else "their devices have"
+        devices = "its device has" if is_single else "their devices have"
         return f"{begin} issued {call}, but {devices} not begun it, as those of others have."
-    gone = f" left no dump{'' if one else 's'}, and" if origin.why is Why.no_dump else ""
-    return f"{begin}{gone} {'is' if one else 'are'} missing from {call}."
+    gone = f" left no dump{'' if is_single else 's'}, and" if origin.why is Why.no_dump else ""
+    return f"{begin}{gone} {'is' if is_single else 'are'} missing from {call}."
 
 
 def _left_behind(origin: HangOrigin, begin: str) -> str:
@@ -139,8 +140,8 @@ def notes(
     origins: Sequence[HangOrigin], waits: Sequence[Wait], groups: Sequence[JobGroup], dumps: Mapping[int, Dump]
 ) -> Iterator[str]:
     """Yield what these dumps cannot show, or show only under a condition."""
-    named = {rank for one in origins for rank in one.ranks}
-    if len(named) > 1 and not all(one.why in (Why.all_there, Why.circle) for one in origins):
+    named = {rank for origin in origins for rank in origin.ranks}
+    if len(named) > 1 and not all(origin.why in (Why.all_there, Why.circle) for origin in origins):
         yield "it is not known which of these ranks stopped first: clocks of hosts differ, and dumps hold no end times"
     gone = sorted(set(range(world_of(dumps, (group.members for group in groups)))) - dumps.keys())
     if gone:

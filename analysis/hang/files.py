@@ -20,7 +20,7 @@ _HINT = "torch writes one per rank when a collective times out, see docs/hang.md
 
 def dump_files(paths: Sequence[Path]) -> list[Path]:
     """The files named, and dumps in the folders named, sorted. Raises NoTraces, UnreadableFile."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         try:
             is_folder = stat.S_ISDIR(path.stat().st_mode)
@@ -28,8 +28,8 @@ def dump_files(paths: Sequence[Path]) -> list[Path]:
             raise NoTraces(f"{path}: no such file or directory; expected dumps of the flight recorder") from err
         except OSError as err:
             raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-        found += sorted(_dumps_in(path)) if is_folder else [path]
-    return list(dict.fromkeys(found))
+        files += sorted(_dumps_in(path)) if is_folder else [path]
+    return list(dict.fromkeys(files))
 
 
 def looks_like_dumps(paths: Sequence[Path]) -> bool:
@@ -56,12 +56,12 @@ def _dumps_in(folder: Path) -> list[Path]:
         files = [p for p in inside if p.name[0] != "." and not is_side_file(p.name) and p.is_file()]
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
-    found = [path for path in files if looks_like_dump(path)]
-    if not found:
+    dumps = [path for path in files if looks_like_dump(path)]
+    if not dumps:
         inner = [path.name for path in inside if path.is_dir()]
         hint = f"did you mean one of its folders ({', '.join(inner[:5])})?" if inner else _HINT
         raise NoTraces(f"{folder}: holds no dump of the flight recorder; {hint}")
-    return found
+    return dumps
 
 
 def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list[int]:
@@ -74,7 +74,7 @@ def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list
     names = [path.name for path in paths]
     tried: list[list[int | None]] = []
     for place in _places(names):
-        read = [one if one is not None else place(name) for one, name in zip(sure, names, strict=True)]
+        read = [certain if certain is not None else place(name) for certain, name in zip(sure, names, strict=True)]
         if all(_fits(rank, ranks) for rank, ranks in zip(read, possible, strict=True)):
             tried.append(read)
             if len(set(read)) == len(read):

@@ -52,15 +52,15 @@ def groups_of(dumps: Mapping[int, Dump]) -> list[JobGroup]:
                 parsed[called.ranks] = listed_ranks(called.ranks)
             logs[called.name, called.about, parsed[called.ranks]][rank] = log
     world = world_of(dumps, parsed.values())
-    found = []
+    groups = []
     for (name, about, ranks), of_rank in logs.items():
         is_world = GroupName(name, about, "").is_world
         members = ranks or (tuple(range(world)) if is_world else tuple(sorted(of_rank)))
         group = JobGroup(name, about, members, bool(ranks) or is_world, of_rank, {})
         if any(log.seqs or log.issued for log in of_rank.values()):
             group.positions = _positions(group, dumps)
-            found.append(group)
-    return found
+            groups.append(group)
+    return groups
 
 
 def world_of(dumps: Mapping[int, Dump], groups: Iterable[Sequence[int]]) -> int:
@@ -70,25 +70,26 @@ def world_of(dumps: Mapping[int, Dump], groups: Iterable[Sequence[int]]) -> int:
 
 
 def _positions(group: JobGroup, dumps: Mapping[int, Dump]) -> dict[int, Standing]:
-    found = {rank: _of_log(log) for rank, log in group.logs.items() if log.seqs}
+    positions = {rank: _of_log(log) for rank, log in group.logs.items() if log.seqs}
     number = _number(group, dumps)
-    least = max((one.done for one in found.values() if one.done is not None), default=-1)
+    least = max((standing.done for standing in positions.values() if standing.done is not None), default=-1)
     for rank in group.members:
-        if rank in found or rank not in dumps:
+        if rank in positions or rank not in dumps:
             continue
         status = None if number is None else dumps[rank].unplaced.get(number)
         if status is not None and status.issued >= least:
-            found[rank] = Standing(max(status.issued, 0), status.started, status.done, by_status=True)
+            positions[rank] = Standing(max(status.issued, 0), status.started, status.done, by_status=True)
         elif dumps[rank].is_whole:
-            found[rank] = Standing(0, None, None)
-    return _capped(found) if group.only_retired else found
+            positions[rank] = Standing(0, None, None)
+    return _capped(positions) if group.only_retired else positions
 
 
 def _capped(positions: dict[int, Standing]) -> dict[int, Standing]:
     """Positions corrected: a collective that some rank never issued cannot have succeeded."""
-    common = min((one.issued for one in positions.values() if one.issued is not None), default=0)
+    common = min((standing.issued for standing in positions.values() if standing.issued is not None), default=0)
     return {
-        rank: replace(one, done=min(one.done or 0, common) or None, started=None) for rank, one in positions.items()
+        rank: replace(standing, done=min(standing.done or 0, common) or None, started=None)
+        for rank, standing in positions.items()
     }
 
 

@@ -34,7 +34,7 @@ def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> d
         rank: np.array([texts.setdefault(what, len(texts)) for what in dump.whats], dtype=np.int64)
         for rank, dump in dumps.items()
     }
-    found: dict[int, Mismatch] = {}
+    first: dict[int, Mismatch] = {}
     for place, group in enumerate(groups):
         logs = {rank: log for rank, log in group.logs.items() if log.seqs}
         if len(logs) < 2:
@@ -45,8 +45,8 @@ def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> d
         pairs = np.unique((seqs - least) * len(texts) + whats) // len(texts)
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
-            found[place] = _mismatch(int(twice[0] + least), group, dumps)
-    return found
+            first[place] = _mismatch(int(twice[0] + least), group, dumps)
+    return first
 
 
 def _mismatch(seq: int, group: JobGroup, dumps: Mapping[int, Dump]) -> Mismatch:

@@ -51,12 +51,12 @@ def _stopped(waits: Sequence[Wait]) -> dict[int, int]:
 
     What a rank that was left behind shows as not done before may be done as well, so that it counts nowhere.
     """
-    found: dict[int, int] = {}
+    stopped: dict[int, int] = {}
     for wait in waits:
         for rank in wait.waiting.keys() & {*wait.odd}:
             record = wait.waiting[rank].record
-            found[rank] = min(found.get(rank, record), record)
-    return found | {rank: -1 for wait in waits for rank in wait.left_behind}
+            stopped[rank] = min(stopped.get(rank, record), record)
+    return stopped | {rank: -1 for wait in waits for rank in wait.left_behind}
 
 
 def _edges(waits: Sequence[Wait], stopped: Mapping[int, int], *, weak: bool) -> dict[int, set[int]]:
@@ -122,12 +122,12 @@ def _order(ranks: frozenset[int], listed: str, wait: Wait) -> tuple[bool, int, i
 def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], waits: Sequence[Wait]) -> list[HangOrigin]:
     """Merge ranks with one reason if one wait shows it for all of them."""
     left: dict[Why, set[int]] = defaultdict(set)
-    found: list[HangOrigin] = []
+    merged: list[HangOrigin] = []
     for ranks, reason in whys:
         if reason is None:
             continue
         if len(ranks) > 1 or reason[0] is Why.all_there:
-            found.append(HangOrigin(tuple(sorted(ranks)), *reason))
+            merged.append(HangOrigin(tuple(sorted(ranks)), *reason))
         else:
             left[reason[0]] |= ranks
     for why, of_why in left.items():
@@ -135,9 +135,9 @@ def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], wait
             best = _best(frozenset(of_why), why, waits)
             covered = of_why & {*best.blamed, *best.left_behind}
             held_up = _held_up(frozenset(covered), waits) if why is Why.left_behind else None
-            found.append(HangOrigin(tuple(sorted(covered)), why, best, held_up))
+            merged.append(HangOrigin(tuple(sorted(covered)), why, best, held_up))
             of_why -= covered
-    return sorted(found, key=lambda one: (-len(one.wait.waiting), one.ranks))
+    return sorted(merged, key=lambda one: (-len(one.wait.waiting), one.ranks))
 
 
 def _best(ranks: frozenset[int], why: Why, waits: Sequence[Wait]) -> Wait:
@@ -190,5 +190,5 @@ def _last_parts(edges: Mapping[int, set[int]]) -> list[frozenset[int]]:
                         if last == node:
                             break
     leaving = {part_of[a] for a, ends in edges.items() for b in ends if part_of[a] != part_of[b]}
-    found = [frozenset(n for n in part if n >= 0) for number, part in enumerate(parts) if number not in leaving]
-    return [part for part in found if part]
+    without_exit = [frozenset(n for n in part if n >= 0) for number, part in enumerate(parts) if number not in leaving]
+    return [part for part in without_exit if part]

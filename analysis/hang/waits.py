@@ -58,21 +58,21 @@ class Wait:
 def waits_of(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> list[Wait]:
     """All waits of a job."""
     mismatches = first_mismatches(groups, dumps)
-    found: list[Wait] = []
+    waits: list[Wait] = []
     for place, group in enumerate(groups):
-        found += _collectives(group, dumps, mismatches.get(place))
-        found += _transfers(group, dumps)
+        waits += _collectives(group, dumps, mismatches.get(place))
+        waits += _transfers(group, dumps)
     of_rank: dict[int, list[JobGroup]] = defaultdict(list)
     for group in groups:
         for rank in group.positions:
             of_rank[rank].append(group)
-    for wait in found:
+    for wait in waits:
         passed = {rank for rank in wait.unsure if _has_passed(rank, wait, of_rank[rank])}
         if passed:
             wait.missing = tuple(rank for rank in wait.missing if rank not in passed)
             wait.unsure -= passed
             wait.done += tuple(sorted(passed))
-    return found
+    return waits
 
 
 def _has_passed(rank: int, wait: Wait, groups: Sequence[JobGroup]) -> bool:
@@ -107,14 +107,16 @@ def _fronts(group: JobGroup, dumps: Mapping[int, Dump]) -> dict[int, Call]:
 
     Where a call is only known to have ended, it did not succeed unless all ranks issued it.
     """
-    fronts = {rank: one.waiting for rank, one in group.positions.items() if one.waiting is not None}
+    fronts = {rank: standing.waiting for rank, standing in group.positions.items() if standing.waiting is not None}
     if not group.only_retired:
         return fronts
-    known = [one.issued for rank, one in group.positions.items() if one.issued is not None and rank in dumps]
+    known = [
+        standing.issued for rank, standing in group.positions.items() if standing.issued is not None and rank in dumps
+    ]
     common = min(known, default=0)
-    for rank, one in group.positions.items():
-        if one.issued is not None and one.issued > common:
-            fronts[rank] = _call_at(group, rank, common + 1, one, dumps)
+    for rank, standing in group.positions.items():
+        if standing.issued is not None and standing.issued > common:
+            fronts[rank] = _call_at(group, rank, common + 1, standing, dumps)
     return fronts
 
 
@@ -130,8 +132,8 @@ def _call_at(group: JobGroup, rank: int, seq: int, position: Standing, dumps: Ma
 
 def _callers(group: JobGroup, seq: int, dumps: Mapping[int, Dump]) -> dict[int, Call]:
     return {
-        rank: _call_at(group, rank, seq, one, dumps)
-        for rank, one in sorted(group.positions.items())
+        rank: _call_at(group, rank, seq, standing, dumps)
+        for rank, standing in sorted(group.positions.items())
         if rank in group.logs and seq in group.logs[rank].seqs
     }
 

@@ -75,8 +75,8 @@ class Alike:
         orders: list[list[tuple[int, ...]]] = [[] for _ in members]
         for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
-            for _, own in lane.groupby(["member", "step"], sort=False):
-                by_member.setdefault(int(own["member"].iloc[0]), []).append(own)
+            for _, run in lane.groupby(["member", "step"], sort=False):
+                by_member.setdefault(int(run["member"].iloc[0]), []).append(run)
             groups = _in_one_order(by_member)
             for group in groups:
                 for member in group:
@@ -84,13 +84,13 @@ class Alike:
             if any(len(group) == 1 for group in groups):  # it would be by itself
                 groups = [list(by_member)]
             for group in groups:
-                runs = [own for member in group for own in by_member[member]]
-                usual = _most_common([tuple(own["name"]) for own in runs])
-                for own in runs:
-                    numbered = _places(tuple(own["name"]), usual)
+                runs = [run for member in group for run in by_member[member]]
+                usual = _most_common([tuple(run["name"]) for run in runs])
+                for run in runs:
+                    numbered = _places(tuple(run["name"]), usual)
                     known = numbered != NONE
-                    code[own.index[known]] = numbers + numbered[known]
-                    most[own.index] = len(runs)
+                    code[run.index[known]] = numbers + numbered[known]
+                    most[run.index] = len(runs)
                 numbers += len(usual)
         return cls(members, code, most, pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist())
 
@@ -113,16 +113,16 @@ class Alike:
         if among is None or all(among):
             return self._by_member(_quantile(self._code, together, share, self._code))
         counted = np.repeat(among, [len(v) for v in values])
-        found = _quantile(self._code[counted], together[counted], share, self._code)
-        if np.isnan(found).any():
-            absent = np.isnan(found)
-            found[absent] = _quantile(self._name[counted], together[counted], 1.0, self._name[absent])
-            absent = np.isnan(found)
-            found[absent] = _quantile(self._code, together, share, self._code[absent])
-        return self._by_member(found)
+        quantiles = _quantile(self._code[counted], together[counted], share, self._code)
+        if np.isnan(quantiles).any():
+            absent = np.isnan(quantiles)
+            quantiles[absent] = _quantile(self._name[counted], together[counted], 1.0, self._name[absent])
+            absent = np.isnan(quantiles)
+            quantiles[absent] = _quantile(self._code, together, share, self._code[absent])
+        return self._by_member(quantiles)
 
-    def _by_member(self, found: NDArray[Any]) -> list[Ints]:
-        usual = np.rint(np.where(self._is_rare, 0.0, found)).astype(np.int64)
+    def _by_member(self, values: NDArray[Any]) -> list[Ints]:
+        usual = np.rint(np.where(self._is_rare, 0.0, values)).astype(np.int64)
         return np.split(usual, self._ends[:-1])
 
 
@@ -136,9 +136,9 @@ def _quantile(codes: Ints, values: Ints, share: float, wanted: Ints) -> NDArray[
     first = np.searchsorted(sorted_codes, wanted, side="left")
     count = np.searchsorted(sorted_codes, wanted, side="right") - first
     at = first + np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
-    found = np.full(len(wanted), np.nan)
-    found[count > 0] = sorted_values[at[count > 0]]
-    return found
+    quantiles = np.full(len(wanted), np.nan)
+    quantiles[count > 0] = sorted_values[at[count > 0]]
+    return quantiles
 
 
 def outside_steps(program: RankProgram) -> Flags:
@@ -216,9 +216,12 @@ def _in_one_order(by_member: Mapping[int, Sequence[pd.DataFrame]]) -> list[list[
     # Two that each do something more, in different places, are both like a third: groups that one joins become one.
     alike: list[tuple[set[tuple[int, ...]], list[int]]] = []
     for member, runs in by_member.items():
-        names = _most_common([tuple(own["name"]) for own in runs])
+        names = _most_common([tuple(run["name"]) for run in runs])
         like = [each for each in alike if any(_is_one_order(names, usual) for usual in each[0])]
-        joined = {names}.union(*(orders for orders, _ in like)), sorted([member, *(n for _, own in like for n in own)])
+        joined = (
+            {names}.union(*(orders for orders, _ in like)),
+            sorted([member, *(n for _, group in like for n in group)]),
+        )
         alike = [each for each in alike if each not in like] + [joined]
     return [group for _, group in sorted(alike, key=lambda each: each[1])]
 

@@ -42,14 +42,14 @@ class Told(NamedTuple):
     loading: Mapping[int, Spans]
 
 
-def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
+def parts_of(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
     """Yield the parts: compute and its operations, CPUs, collectives, groups, and ranks in several groupings."""
     yield RunPart("compute", "", _only(lambda member: ~member.program.is_comm))
-    yield from _operations(members, told.names)
-    yield from _of_cpus(members, told)
+    yield from _operations(members, names.names)
+    yield from _of_cpus(members, names)
     kinds: dict[str, list[int]] = defaultdict(list)
     groups: dict[str, list[int]] = defaultdict(list)
-    for number, linked in told.links.items():
+    for number, linked in names.links.items():
         kinds[linked.collective].append(number)
         groups[f"{linked.group or ''} ({' '.join(map(str, linked.ranks))})".strip()].append(number)
     for kind, numbers in sorted(kinds.items()):
@@ -57,26 +57,26 @@ def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
     often = sorted(groups, key=lambda name: -len(groups[name]))[:_MOST]
     for name in sorted(often) if len(groups) > 1 else ():
         yield RunPart("group", name, _of_collectives(groups[name]))
-    for of, named in _by_ranks(members, told):
-        for name, ranks in _few(named, told).items():
+    for of, named in _by_ranks(members, names):
+        for name, ranks in _few(named, names).items():
             yield RunPart(of, name, _of_ranks(ranks))
 
 
-def _few(named: dict[str, list[int]], told: Told) -> dict[str, list[int]]:
+def _few(named: dict[str, list[int]], names: Told) -> dict[str, list[int]]:
     """The named parts: none if there is only one; of many, those with late ranks."""
     if len(named) < 2:
         return {}
-    return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not told.late.isdisjoint(ranks)}
+    return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not names.late.isdisjoint(ranks)}
 
 
-def _of_cpus(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
+def _of_cpus(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
     """Yield the work of all CPUs and of each rank's, and the time spent getting batches."""
     ranks = [member.program.rank for member in members]
-    for of, kinds in (("cpu", _all_host), ("data", _loading(told.loading))):
-        if of == "data" and not told.loading:
+    for of, kinds in (("cpu", _all_host), ("data", _loading(names.loading))):
+        if of == "data" and not names.loading:
             continue
         yield RunPart(of, "", _host(ranks, kinds))
-        for name, alone in _few({str(rank): [rank] for rank in sorted(set(ranks))}, told).items():
+        for name, alone in _few({str(rank): [rank] for rank in sorted(set(ranks))}, names).items():
             yield RunPart(of, name, _host(alone, kinds))
 
 
@@ -84,27 +84,27 @@ def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[Ru
     """Yield the names that take most time, without communication."""
     took = np.zeros(len(names), dtype=np.int64)
     for member in members:
-        own = ~member.program.is_comm
-        np.add.at(took, member.program.name[own], member.duration[own])
+        work = ~member.program.is_comm
+        np.add.at(took, member.program.name[work], member.duration[work])
     longest = np.argsort(-took, kind="stable")[:_MOST]
     for code in longest[took[longest] > 0].tolist():
         yield RunPart("operation", names[code], _named(code))
 
 
-def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
+def _by_ranks(members: Sequence[Playing], names: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
     """Yield ranks one by one, by host, by program, and by place in groups that are alike."""
     ranks = sorted({member.program.rank for member in members})
     yield "rank", {str(rank): [rank] for rank in ranks}
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        by_host[told.hosts.get(rank) or ""].append(rank)
+        by_host[names.hosts.get(rank) or ""].append(rank)
     yield "host", by_host if "" not in by_host else {}
     by_program: dict[int, list[int]] = defaultdict(list)
     for member, number in zip(members, peers([m.program for m in members]), strict=True):
         by_program[number].append(member.program.rank)
-    yield "program", {" ".join(map(str, sorted(own))): own for own in by_program.values()}
+    yield "program", {" ".join(map(str, sorted(alike))): alike for alike in by_program.values()}
     shapes: dict[tuple[int, ...], set[tuple[int, ...]]] = defaultdict(set)
-    for linked in told.links.values():
+    for linked in names.links.values():
         if 1 < len(linked.ranks) < len(ranks) and linked.collective not in POINT_TO_POINT:
             shapes[tuple(rank - linked.ranks[0] for rank in linked.ranks)].add(linked.ranks)
     for shape, alike in shapes.items():

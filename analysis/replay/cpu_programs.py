@@ -36,23 +36,29 @@ class _Ran:
     step: Ints
 
     @classmethod
-    def of(cls, own: pd.DataFrame, clocks: pd.DataFrame) -> _Ran:
-        start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
-        step = own["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-        return cls(own["row"].to_numpy(), own["code"].to_numpy(), start, start + own["dur_ns"].to_numpy(), step)
+    def of(cls, activities: pd.DataFrame, clocks: pd.DataFrame) -> _Ran:
+        start = aligned(activities["start_ns"], activities["rank"], clocks).to_numpy()
+        step = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+        return cls(
+            activities["row"].to_numpy(),
+            activities["code"].to_numpy(),
+            start,
+            start + activities["dur_ns"].to_numpy(),
+            step,
+        )
 
     def taken(self, which: Ints) -> _Ran:
         """The activities at these places."""
         return _Ran(*(column[which] for column in (self.row, self.name, self.start, self.end, self.step)))
 
 
-def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+def cpu_program(rank: int, activities: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
     """The program of one rank, from its activities and the columns of their calls."""
-    is_comm = (own["kind"] == "comm").to_numpy(dtype=bool)
-    comm, called = _Ran.of(own[is_comm], clocks), own[is_comm]
+    is_comm = (activities["kind"] == "comm").to_numpy(dtype=bool)
+    comm, called = _Ran.of(activities[is_comm], clocks), activities[is_comm]
     known = called["issue_ns"].fillna(called["start_ns"]).astype("int64")
     issued = np.minimum(aligned(known, called["rank"], clocks).to_numpy(), comm.start)
-    cpu = _cut(_Ran.of(own[~is_comm].sort_values("start_ns", kind="stable"), clocks), comm, issued)
+    cpu = _cut(_Ran.of(activities[~is_comm].sort_values("start_ns", kind="stable"), clocks), comm, issued)
     lane = np.append(np.full(len(cpu.row), _CPU_LANE), 1 + pd.factorize(called["stream"], sort=True)[0])
     both = _Ran(*(np.append(getattr(cpu, key), getattr(comm, key)) for key in ("row", "name", "start", "end", "step")))
     order = np.lexsort((both.end, both.start, lane))
@@ -60,8 +66,8 @@ def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgr
     by = np.searchsorted(np.maximum.accumulate(both.end[:count]), issued, side="right") - 1 if count else issued * 0 - 1
 
     def of_calls(column: Ints) -> Ints:
-        found: Ints = np.append(np.full(count, NONE), column)[order]
-        return found
+        column_by_start: Ints = np.append(np.full(count, NONE), column)[order]
+        return column_by_start
 
     is_unsplit = np.append(np.zeros(count, dtype=bool), unsplit(called))[order]
 
@@ -90,20 +96,20 @@ def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgr
 def _cut(cpu: _Ran, comm: _Ran, issued: Ints) -> _Ran:
     """Cut a CPU's activities where it hands over a collective; between activities, insert one of length 0."""
     rows = np.stack([cpu.row, cpu.name, cpu.start, cpu.end, cpu.step], axis=1).tolist()
-    found = []
+    pieces = []
     at = 0
     for call in np.argsort(issued, kind="stable").tolist():
         time = int(issued[call])
         while at < len(rows) and rows[at][3] <= time:
-            found.append(rows[at])
+            pieces.append(rows[at])
             at += 1
         if at < len(rows) and rows[at][2] < time:
             row, name, start, end, step = rows[at]
-            found.append((row, name, start, time, step))
+            pieces.append((row, name, start, time, step))
             rows[at] = (row, name, time, end, step)
-        elif not found or found[-1][3] < time:
-            found.append((int(comm.row[call]), int(comm.name[call]), time, time, int(comm.step[call])))
-    columns = np.array([*found, *rows[at:]], dtype=np.int64).reshape(-1, 5).T
+        elif not pieces or pieces[-1][3] < time:
+            pieces.append((int(comm.row[call]), int(comm.name[call]), time, time, int(comm.step[call])))
+    columns = np.array([*pieces, *rows[at:]], dtype=np.int64).reshape(-1, 5).T
     return _Ran(*columns)
 
 

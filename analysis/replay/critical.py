@@ -64,7 +64,7 @@ class CriticalPath:
     def by_step(self) -> pd.DataFrame:
         """One row per step, rank and kind."""
         return CRITICAL_PATH_STEPS.frame(
-            row | {"step": step} for step, own in self.links.groupby("step") for row in _shares(own)
+            row | {"step": step} for step, links in self.links.groupby("step") for row in _shares(links)
         )
 
     def longest(self, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
@@ -83,22 +83,22 @@ class CriticalPath:
         goes_on = (where == where.shift(-1)).all(axis=1)
         short = (links["kind"] == "launch") & (took <= _SHORT_NS) & (goes_on | goes_on.shift(fill_value=False))
         kind = links["kind"].mask(short, links["kind"].shift(-1).where(goes_on, links["kind"].shift()))
-        told = where.assign(kind=kind)
-        number = (told != told.shift()).any(axis=1).cumsum()
+        labelled = where.assign(kind=kind)
+        number = (labelled != labelled.shift()).any(axis=1).cumsum()
         longest = took.mask(short, -1).groupby(number).transform("idxmax")
         name = links["row"].reindex(longest).map(self.names).astype("string").set_axis(links.index)
-        told = told.assign(
+        labelled = labelled.assign(
             name=name.mask(kind.isin(["cpu", "launch"])),
             start_ns=links["start_ns"],
             end_ns=links["end_ns"],
             activities=(links["what"] == _RAN).astype("int64"),
             waiting_rank=links["waiter"].astype("Int64").mask(links["waiter"] == NONE),
         )
-        first = told.groupby(number).nth(0).set_index(number.drop_duplicates())
-        last = told.groupby(number).nth(-1).set_index(number.drop_duplicates())
+        first = labelled.groupby(number).nth(0).set_index(number.drop_duplicates())
+        last = labelled.groupby(number).nth(-1).set_index(number.drop_duplicates())
         first["dur_ns"] = last["end_ns"] - first["start_ns"]
         first["waiting_rank"] = last["waiting_rank"]
-        first["activities"] = told["activities"].groupby(number).sum()
+        first["activities"] = labelled["activities"].groupby(number).sum()
         return first.drop(columns="end_ns")
 
 
@@ -163,7 +163,7 @@ def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.Dat
     Where several threads run, the operator counts that began last. What is short belongs to what comes before it.
     """
     rows = []
-    of_rank = {rank: _outermost(own, clocks) for rank, own in operators.groupby("rank")}
+    of_rank = {rank: _outermost(operators_of_rank, clocks) for rank, operators_of_rank in operators.groupby("rank")}
     for row in pieces.to_dict("records"):
         ran = of_rank.get(row["rank"])
         if row["kind"] != "cpu" or ran is None:
@@ -215,9 +215,9 @@ def _shares(links: pd.DataFrame) -> Iterator[Row]:
     """Yield the time of links by rank and kind, the longest first."""
     took = links["end_ns"] - links["start_ns"]
     whole = int(took.sum())
-    found = took.groupby([links["rank"], links["kind"]]).sum().sort_values(ascending=False, kind="stable")
-    for (rank, kind), own in zip(found.index.tolist(), found.tolist(), strict=True):
-        yield {"rank": rank, "kind": kind, "dur_ns": own, "share_frac": own / whole}
+    sums = took.groupby([links["rank"], links["kind"]]).sum().sort_values(ascending=False, kind="stable")
+    for (rank, kind), time_ns in zip(sums.index.tolist(), sums.tolist(), strict=True):
+        yield {"rank": rank, "kind": kind, "dur_ns": time_ns, "share_frac": time_ns / whole}
 
 
 def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
@@ -236,7 +236,7 @@ def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
 
 def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
     """Links of one cycle by time, cut at the start of each step on any rank, without those outside of steps."""
-    found = chain.iloc[::-1]
+    links = chain.iloc[::-1]
     programs = [member.program for member in members]
     windows = step_windows(
         np.concatenate([program.start for program in programs]),
@@ -245,9 +245,9 @@ def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
     )
     parts = []
     for step, begin, end in windows:
-        own = found[(found["end_ns"] > begin) & (found["start_ns"] < end)]
-        waiter = own["waiter"].where(own["end_ns"] <= end, NONE)
-        cut = own.assign(start_ns=own["start_ns"].clip(lower=begin), end_ns=own["end_ns"].clip(upper=end))
+        in_step = links[(links["end_ns"] > begin) & (links["start_ns"] < end)]
+        waiter = in_step["waiter"].where(in_step["end_ns"] <= end, NONE)
+        cut = in_step.assign(start_ns=in_step["start_ns"].clip(lower=begin), end_ns=in_step["end_ns"].clip(upper=end))
         parts.append(cut.assign(step=step, waiter=waiter))
     return pd.concat([_nothing(), *parts], ignore_index=True)
 

@@ -61,8 +61,8 @@ def _joins(program: RankProgram) -> list[_Join]:
     """Pairs of an activity and one on another stream that it waited for."""
     if program.event_waits is not None:
         return _numbered(program, program.event_waits)
-    told = _told(program)
-    return [*told, *_tight(program, told)]
+    joins = _told(program)
+    return [*joins, *_tight(program, joins)]
 
 
 def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
@@ -75,7 +75,7 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
     of_lane = {lane: launched[program.lane[launched] == lane] for lane in np.unique(program.lane).tolist()}
     threads = program.call_thread[program.launch[launched]]
     of_thread = {thread: launched[threads == thread] for thread in np.unique(threads).tolist()}
-    found = []
+    pairs = []
     for call, lane, record, recorded_lane in zip(*(column.tolist() for column in waits), strict=True):
         if NONE in (call, lane, record):
             continue
@@ -84,8 +84,8 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
         to = int(np.searchsorted(program.launch[after], call))
         at = -1 if sources is None else int(np.searchsorted(program.launch[sources], record)) - 1
         if to < len(after) and at >= 0 and sources is not None:
-            found.append((int(after[to]), int(sources[at])))
-    apart = [(node, at) for node, at in found if program.lane[node] != program.lane[at]]
+            pairs.append((int(after[to]), int(sources[at])))
+    apart = [(node, at) for node, at in pairs if program.lane[node] != program.lane[at]]
     return [(node, at) for node, at in apart if _may_follow(program, at, node)]
 
 
@@ -107,9 +107,11 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
     waiting: Counter[int] = Counter()
     for thread in np.unique(program.call_thread[np.append(records, waits)]):
         launches = np.flatnonzero((of_call != NONE) & (program.call_thread == thread))
-        own = records[program.call_thread[records] == thread]
-        before = np.searchsorted(launches, own) - 1
-        happened += zip(own[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True)
+        recorded_here = records[program.call_thread[records] == thread]
+        before = np.searchsorted(launches, recorded_here) - 1
+        happened += zip(
+            recorded_here[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True
+        )
         after = np.searchsorted(launches, waits[program.call_thread[waits] == thread])
         waiting.update(launches[after[after < len(launches)]].tolist())
     if not len(records):
@@ -117,35 +119,35 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
     # What a launch waits for comes before it.
     happened += [(call, NONE) for call in waiting]
     recorded: dict[int, tuple[int, int]] = {}
-    found = []
+    pairs = []
     for call, source in sorted(happened):
         if source != NONE:
             recorded[int(program.lane[source])] = (call, source)
         else:
             node = int(of_call[call])
             lanes = sorted((place for lane, place in recorded.items() if lane != program.lane[node]), reverse=True)
-            found += [(node, at) for _, at in lanes[: waiting[call]]]
-    return [(node, at) for node, at in found if _may_follow(program, at, node)]
+            pairs += [(node, at) for _, at in lanes[: waiting[call]]]
+    return [(node, at) for node, at in pairs if _may_follow(program, at, node)]
 
 
-def _tight(program: RankProgram, told: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Pairs of a late activity and an earlier one whose end on another stream it began at."""
     known = np.maximum(*ready(program))
-    for node, at in told:
+    for node, at in known_pairs:
         known[node] = max(known[node], program.end[at])
     late = program.start - known > _TIGHT_NS
-    found = []
+    pairs = []
     for lane in range(int(program.lane.max(initial=-1)) + 1):
         others = np.flatnonzero(program.lane != lane)
-        own = np.flatnonzero((program.lane == lane) & late)
-        if not len(others) or not len(own):
+        late_here = np.flatnonzero((program.lane == lane) & late)
+        if not len(others) or not len(late_here):
             continue
         by_end = others[np.argsort(program.end[others], kind="stable")]
-        last = np.searchsorted(program.end[by_end], program.start[own], side="right") - 1
-        for node, at in zip(own[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
+        last = np.searchsorted(program.end[by_end], program.start[late_here], side="right") - 1
+        for node, at in zip(late_here[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
             if program.start[node] - program.end[at] <= _TIGHT_NS and _launched_before(program, at, node):
-                found.append((node, at))
-    return found
+                pairs.append((node, at))
+    return pairs
 
 
 def _may_follow(program: RankProgram, first: int, second: int) -> bool:
@@ -267,10 +269,12 @@ def _blocks(program: RankProgram) -> dict[int, list[int]]:
                 result[call] = [node]
                 break
     # A copy that has ended when its call returns was waited for, unless the device's clock only makes it seem so.
-    own = np.flatnonzero(program.launch != NONE)
-    own = own[np.isin(code[program.launch[own]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])]
-    seen = program.end[own] + _clock_behind_ns(program)
-    for node in own[seen <= program.call_end[program.launch[own]]].tolist():
+    copies = np.flatnonzero(program.launch != NONE)
+    copies = copies[
+        np.isin(code[program.launch[copies]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])
+    ]
+    seen = program.end[copies] + _clock_behind_ns(program)
+    for node in copies[seen <= program.call_end[program.launch[copies]]].tolist():
         result.setdefault(int(program.launch[node]), []).append(node)
     return result
 

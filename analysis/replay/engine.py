@@ -71,9 +71,9 @@ def _delays(program: RankProgram, edges: Edges) -> Delays:
     usual = np.zeros(len(program), dtype=np.int64)
     sorts = [np.ones(len(program), dtype=bool)] if program.issued_by is None else [program.is_comm, ~program.is_comm]
     for kind, sort in product(range(3), sorts):  # what came last: the one before, the launch, or what it joins
-        own = (last == kind) & sort & (known != LONG_AGO)
-        if own.any():
-            usual[own] = max(int(np.median(measured[own])), 0)
+        chosen = (last == kind) & sort & (known != LONG_AGO)
+        if chosen.any():
+            usual[chosen] = max(int(np.median(measured[chosen])), 0)
     worked = program.paced & (last == _BEFORE)
     usual[worked] = measured[worked]
     return Delays(measured, usual)
@@ -81,11 +81,11 @@ def _delays(program: RankProgram, edges: Edges) -> Delays:
 
 def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
     """Delay of each blocked call after what it waited for, in ns; -1 if it did not wait."""
-    found = {}
+    returns = {}
     for call, sources in edges.blocks.items():
         end = max(int(program.end[source]) for source in sources)
-        found[call] = int(program.call_end[call]) - end if end >= program.call_start[call] else -1
-    return found
+        returns[call] = int(program.call_end[call]) - end if end >= program.call_start[call] else -1
+    return returns
 
 
 def play(members: Sequence[Playing]) -> list[NewTimes]:

@@ -58,19 +58,21 @@ def links_of(links: Links, group: str = "") -> dict[int, Linked]:
 
     Raises NothingMeasured where there is no such group.
     """
-    found = links.collectives
+    collectives = links.collectives
     if group == BETWEEN:
-        found = found[found["ranks"].map(lambda ranks: _spans_hosts(str(ranks), links.hosts)).astype(bool)]
+        collectives = collectives[
+            collectives["ranks"].map(lambda ranks: _spans_hosts(str(ranks), links.hosts)).astype(bool)
+        ]
     elif group:
-        found = found[found["process_group"] == group]
-    if not len(found):
+        collectives = collectives[collectives["process_group"] == group]
+    if not len(collectives):
         known = ", ".join(sorted(map(str, links.collectives["process_group"].dropna().unique())))
         missing = {"": "collective", BETWEEN: "collective over several hosts"}.get(group, f"process group {group!r}")
         raise NothingMeasured(f"the traces show no {missing}{f'; there are the groups {known}' if known else ''}")
     columns = ["collective_id", *_GROUP, "ranks", "size_bytes"]
-    told = found[columns].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
+    fitted = collectives[columns].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
     bounds = latency_bounds(links.collectives, links.hosts, nccl=links.nccl)
-    return {row["collective_id"]: _linked(row, bounds) for row in records(told)}
+    return {row["collective_id"]: _linked(row, bounds) for row in records(fitted)}
 
 
 def _linked(row: Mapping[str, object], bounds: Mapping[Place, Bounds]) -> Linked:

@@ -249,8 +249,8 @@ class _Pricing:
             if 1 < len(ranks) <= len(hosts) / 2 and len(ranks_of) <= _MOST_HOSTS:
                 scenario = usual.without_stragglers(sorted(ranks), name)
                 excess = self.excesses(scenario.changes[0])
-                own = [excess[rank].whole_ns for rank in ranks if rank in excess]
-                if own and min(own) >= max(least, max(own) / _STANDS_OUT):
+                excesses_ns = [excess[rank].whole_ns for rank in ranks if rank in excess]
+                if excesses_ns and min(excesses_ns) >= max(least, max(excesses_ns) / _STANDS_OUT):
                     slow.append((self._of_transfers(scenario).ns, name, excess))
         gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
         return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None

@@ -91,47 +91,47 @@ def steps_of(program: RankProgram) -> Ints:
 
 
 def gpu_program(
-    own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
+    activities: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
 ) -> RankProgram:
     """The program of a rank with a GPU, from its activities, their calls, and its CPU's calls."""
-    streams = pd.MultiIndex.from_frame(own[["device", "stream"]])
+    streams = pd.MultiIndex.from_frame(activities[["device", "stream"]])
     lanes = streams.unique().sort_values()
     lane = lanes.get_indexer(streams)
-    start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
-    end = start + own["dur_ns"].to_numpy()
+    start = aligned(activities["start_ns"], activities["rank"], clocks).to_numpy()
+    end = start + activities["dur_ns"].to_numpy()
     order = np.lexsort((end, start, lane))
     called = called.assign(start_ns=aligned(called["start_ns"], called["rank"], clocks)) if len(called) else called
-    called = _with_hidden_waits(called.sort_values("start_ns", kind="stable"), own["correlation"], end)
-    launch = _launches(own["correlation"], called["correlation"])
+    called = _with_hidden_waits(called.sort_values("start_ns", kind="stable"), activities["correlation"], end)
+    launch = _launches(activities["correlation"], called["correlation"])
     call_start = called["start_ns"].to_numpy()
     return RankProgram(
-        rank=int(own["rank"].iloc[0]),
-        row=own["row"].to_numpy()[order],
+        rank=int(activities["rank"].iloc[0]),
+        row=activities["row"].to_numpy()[order],
         lane=lane[order],
-        device=own["device"].to_numpy()[order],
-        name=own["code"].to_numpy()[order],
+        device=activities["device"].to_numpy()[order],
+        name=activities["code"].to_numpy()[order],
         start=start[order],
         end=end[order],
-        step=own["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)[order],
-        is_comm=(own["kind"] == "comm").to_numpy(dtype=bool)[order],
-        collective=own["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)[order],
-        needs=own["needs"].to_numpy(dtype=np.int64, na_value=NONE)[order],
-        is_unsplit=unsplit(own)[order],
+        step=activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)[order],
+        is_comm=(activities["kind"] == "comm").to_numpy(dtype=bool)[order],
+        collective=activities["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)[order],
+        needs=activities["needs"].to_numpy(dtype=np.int64, na_value=NONE)[order],
+        is_unsplit=unsplit(activities)[order],
         launch=launch[order],
         call_start=call_start,
         call_end=call_start + called["dur_ns"].to_numpy(),
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
         begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
-        linked=int(clocks.set_index("rank").loc[own["rank"].iloc[0], "linked"]),
+        linked=int(clocks.set_index("rank").loc[activities["rank"].iloc[0], "linked"]),
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
 
 
-def unsplit(own: pd.DataFrame) -> Flags:
+def unsplit(activities: pd.DataFrame) -> Flags:
     """Whether each activity is communication of unknown wait."""
-    is_split: Flags = own["is_split"].eq(True).to_numpy(dtype=bool, na_value=False)
-    return (own["kind"] == "comm").to_numpy(dtype=bool) & ~is_split
+    is_split: Flags = activities["is_split"].eq(True).to_numpy(dtype=bool, na_value=False)
+    return (activities["kind"] == "comm").to_numpy(dtype=bool) & ~is_split
 
 
 def _event_waits(waited: pd.DataFrame, of_call: pd.Series[int], lanes: pd.Index[Any]) -> EventWaits:
@@ -191,17 +191,17 @@ def _launches(of_activity: pd.Series[int], of_call: pd.Series[int]) -> Ints:
     calls = pd.Series(known, index=of_call.iloc[known].to_numpy(dtype=np.int64))
     first = calls[~calls.index.duplicated()]
     at = first.index.get_indexer(pd.Index(of_activity.to_numpy(dtype=np.int64, na_value=LONG_AGO)))
-    found: Ints = np.where(at >= 0, first.to_numpy()[at] if len(first) else NONE, NONE)
-    return found
+    places: Ints = np.where(at >= 0, first.to_numpy()[at] if len(first) else NONE, NONE)
+    return places
 
 
 def arrivals(members: Sequence[RankProgram]) -> Arrivals:
     """Members of each collective and their arrival times."""
-    found: Arrivals = {}
+    arrived: Arrivals = {}
     for program in members:
         for node in np.flatnonzero(program.collective != NONE).tolist():
-            found.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
-    return found
+            arrived.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
+    return arrived
 
 
 def last_arrival(program: RankProgram, node: int, arrived: Arrivals) -> tuple[int, int]:
@@ -209,5 +209,5 @@ def last_arrival(program: RankProgram, node: int, arrived: Arrivals) -> tuple[in
     needs = int(program.needs[node])
     others = [(at, rank) for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)]
     at, rank = max(others, default=(LONG_AGO, NONE))
-    own = int(program.start[node])
-    return (rank, at) if at > own else (program.rank, own)
+    own_start_ns = int(program.start[node])
+    return (rank, at) if at > own_start_ns else (program.rank, own_start_ns)

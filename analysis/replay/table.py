@@ -90,13 +90,13 @@ class Replay:
         before = [played_lengths(self.measured), self._replayed]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
-    def attribution(self, told: Told) -> pd.DataFrame:
+    def attribution(self, names: Told) -> pd.DataFrame:
         """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
         self.check()
-        found: dict[tuple[str, str], RunPart] = {}
+        all_parts: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
-            found |= {(part.of, part.name): part for part in parts_of(members, told)}
-        parts = list(found.values())
+            all_parts |= {(part.of, part.name): part for part in parts_of(members, names)}
+        parts = list(all_parts.values())
         kinds = list(dict.fromkeys(part.of for part in parts))
         before, ideal, *lengths = map(
             _mean, lengths_of_all(self.usual, lambda members: _with_and_without(members, parts))
@@ -237,8 +237,8 @@ def _as_before(old: Playing, new: Playing) -> Playing:
     if in_steps.all() or not in_steps.any():
         return new
     head = ~in_steps & (program.start < program.start[in_steps].min())
-    joins = {node: own for node, own in new.edges.joins.items() if not head[node]}
-    joins |= {node: own for node, own in old.edges.joins.items() if head[node]}
+    joins = {node: sources for node, sources in new.edges.joins.items() if not head[node]}
+    joins |= {node: sources for node, sources in old.edges.joins.items() if head[node]}
     return replace(
         new,
         edges=Edges(joins, new.edges.blocks),

@@ -228,11 +228,11 @@ def _shared_cores(sides: Sequence[TimedRank]) -> int | None:
 
 
 def _check_distinct(rows: list[Row]) -> None:
-    for one, two in pairwise(rows):
-        if all(one[column] == two[column] for column in _KEY):
+    for first, second in pairwise(rows):
+        if all(first[column] == second[column] for column in _KEY):
             raise DuplicateCell(
-                f"{one['source']} and {two['source']} both time {one['model']} {one['parallel']} with "
-                f"{one['workers']} workers at batch size {one['batch_size_per_worker']}; give each cell once"
+                f"{first['source']} and {second['source']} both time {first['model']} {first['parallel']} with "
+                f"{first['workers']} workers at batch size {first['batch_size_per_worker']}; give each cell once"
             )
 
 

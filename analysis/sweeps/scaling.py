@@ -49,12 +49,12 @@ def baseline(cell: Row, cells: Cells, batch_size: int | None = None) -> tuple[Ro
     """
     size = cell["batch_size_per_worker"] if batch_size is None else batch_size
     modes = dict.fromkeys((cell["parallel"], ONE_WORKER))
-    found = [cells[key] for mode in modes if (key := (cell["model"], mode, 1, size)) in cells]
-    timed = [row for row in found if row["epoch_ns"] is not None]
+    candidates = [cells[key] for mode in modes if (key := (cell["model"], mode, 1, size)) in cells]
+    timed = [row for row in candidates if row["epoch_ns"] is not None]
     if timed:
         return timed[0], None
-    if found:
-        return None, f"no baseline: {found[0]['run']} is {_WORDS[found[0]['status']]}"
+    if candidates:
+        return None, f"no baseline: {candidates[0]['run']} is {_WORDS[candidates[0]['status']]}"
     return None, f"no baseline: no cell with 1 worker at batch size {size}"
 
 
@@ -143,11 +143,11 @@ def _weak_efficiency(cell: Row, base: Row, ratio: float, notes: list[str]) -> fl
 
 def _same_batch(cell: Row, cells: Cells, notes: list[str]) -> float | None:
     """T1 / TN at the same global batch size; the reason for NA is added to `notes`."""
-    own = _own_batches(cell)
-    if own is None:
+    own_batches = _own_batches(cell)
+    if own_batches is None:
         notes.append("same batch: the steps of an epoch, which tell the global batch size, are not known")
         return None
-    size = cell["batch_size_per_worker"] * (cell["workers"] if own else 1)
+    size = cell["batch_size_per_worker"] * (cell["workers"] if own_batches else 1)
     base, why_not = baseline(cell, cells, size)
     if base is None:
         notes.append(f"same batch: {str(why_not).removeprefix('no baseline: ')}")

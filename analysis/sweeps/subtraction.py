@@ -38,8 +38,8 @@ def subtraction(timings: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """One row per cell with more than one worker. `measured` has the cells with traces, and may be empty."""
     rows = records(timings)
     cells = by_key(rows)
-    found = {row["cell"]: row for row in records(measured)}
-    return SUBTRACTION.frame(_row(row, cells, found.get(row["cell"])) for row in rows if row["workers"] > 1)
+    measured_of = {row["cell"]: row for row in records(measured)}
+    return SUBTRACTION.frame(_row(row, cells, measured_of.get(row["cell"])) for row in rows if row["workers"] > 1)
 
 
 def mistakes(timings: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -82,11 +82,11 @@ def _per_epoch(values: pd.Series[int], epoch_steps: int) -> int | None:
 
 def _bus_bandwidth(collectives: pd.DataFrame) -> float | None:
     """Sum of bytes x bus factor over sum of transfer times of all all_reduces, in GB/s; None without any."""
-    found = collectives[(collectives["collective"] == "all_reduce") & collectives["busbw_gb_per_s"].notna()]
-    if not len(found):
+    all_reduces = collectives[(collectives["collective"] == "all_reduce") & collectives["busbw_gb_per_s"].notna()]
+    if not len(all_reduces):
         return None
-    moved = (found["busbw_gb_per_s"] * found["transfer_ns"]).sum()
-    return float(moved / found["transfer_ns"].sum())
+    moved = (all_reduces["busbw_gb_per_s"] * all_reduces["transfer_ns"]).sum()
+    return float(moved / all_reduces["transfer_ns"].sum())
 
 
 def _row(cell: Row, cells: Cells, measured: Row | None) -> Row:
@@ -147,8 +147,8 @@ def _positive(known: _Subtracted) -> float | None:
     return known.estimate.gb_per_s if known.estimate is not None and known.estimate.time_ns > 0 else None
 
 
-def _minus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one - other
+def _minus(value: int | None, other: int | None) -> int | None:
+    return None if value is None or other is None else value - other
 
 
 def _mistaken(cell: Row, cells: Cells, name: str) -> Row:

@@ -68,9 +68,9 @@ def _check_header(path: Path, header: list[str]) -> None:
     if not set(header) & set(_BATCH):
         missing.append(_BATCH[0])
     if missing:
-        found = ", ".join(header[:9]) or "nothing"
+        columns = ", ".join(header[:9]) or "nothing"
         hint = "separate cells with commas" if len(header) == 1 and ";" in header[0] else f"expected {_EXAMPLE}"
-        raise DamagedTimings(f"{path}: the header lacks {', '.join(missing)}; found {found[:200]}; {hint}")
+        raise DamagedTimings(f"{path}: the header lacks {', '.join(missing)}; found {columns[:200]}; {hint}")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice or set(_BATCH) <= set(header):
         raise DamagedTimings(f"{path}: the header names {', '.join(twice or _BATCH)} twice; keep one of them")

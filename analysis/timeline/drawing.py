@@ -32,13 +32,13 @@ class Timeline:
 
 def timeline_of(tables: Tables) -> Timeline:
     """Draw the timeline of these tables. Raises NothingMeasured if no activity is shown."""
-    found = arrows(tables)
-    ranks = list(rank_groups(tables, found))
+    arrows_of_run = arrows(tables)
+    ranks = list(rank_groups(tables, arrows_of_run))
     if not ranks:
         raise NothingMeasured(f"{tables.name}: the traces show no device activity that a timeline could show")
-    member = tables.collectives["collective_id"].isin(found.calls["collective_id"])
+    member = tables.collectives["collective_id"].isin(arrows_of_run.calls["collective_id"])
     path = _critical_path(tables)
-    counters = [*ranks_waiting(found.calls), *bus_bandwidths(tables.collectives[member])]
+    counters = [*ranks_waiting(arrows_of_run.calls), *bus_bandwidths(tables.collectives[member])]
     tracks = [track for group in ranks for track in group.tracks]
     zero_ns = min(_begun_ns(track) for track in [*tracks, *path, *counters])
     shown = [track.content for track in [*path, *tracks] if isinstance(track.content, Slices)]
@@ -71,12 +71,12 @@ def _critical_path(tables: Tables) -> list[Track]:
     """The critical path over all ranks, piece by piece; empty if not known."""
     if tables.path is None or not len(pieces := tables.path[tables.in_steps(tables.path)]):
         return []
-    told = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
+    labels = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
     notes: dict[str, Texts | Integers] = {"kind": names_in(pieces["kind"])}
     notes |= {key: integers_in(pieces[key]) for key in ("step", "rank", "activities", "waiting_rank")}
     start_ns = pieces["start_ns"].to_numpy(dtype=np.int64)
     end_ns = start_ns + pieces["dur_ns"].to_numpy(dtype=np.int64)
-    return [Track("critical path", Slices(start_ns, end_ns, names_in(told), notes))]
+    return [Track("critical path", Slices(start_ns, end_ns, names_in(labels), notes))]
 
 
 def _about(name: str, zero_ns: int, end_ns: int, moved: int) -> Track:

@@ -17,29 +17,29 @@ def lanes(start_ns: Times, end_ns: Times) -> _Numbers:
 
     On a lane every slice begins when the one before it has ended, or later. A slice takes the lowest free lane.
     """
-    found = np.zeros(len(start_ns), dtype=np.int64)
+    numbers = np.zeros(len(start_ns), dtype=np.int64)
     if len(start_ns) < 2:
-        return found
+        return numbers
     begins = np.flatnonzero(start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]) + 1
     bounds = np.concatenate(([0], begins, [len(start_ns)]))
     for bunch in np.flatnonzero(np.diff(bounds) > 1).tolist():
         these = slice(int(bounds[bunch]), int(bounds[bunch + 1]))
-        found[these] = _shared(start_ns[these].tolist(), end_ns[these].tolist())
-    return found
+        numbers[these] = _shared(start_ns[these].tolist(), end_ns[these].tolist())
+    return numbers
 
 
 def _shared(starts: list[int], ends: list[int]) -> list[int]:
     """Lanes of slices that all hang together."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    found = []
+    lanes_of_slices = []
     for start, end in zip(starts, ends, strict=True):
         while busy and busy[0][0] <= start:
             heappush(free, heappop(busy)[1])
         lane = heappop(free) if free else len(busy)
         heappush(busy, (end, lane))
-        found.append(lane)
-    return found
+        lanes_of_slices.append(lane)
+    return lanes_of_slices
 
 
 def outermost(start_ns: Times, end_ns: Times) -> int:

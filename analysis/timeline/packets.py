@@ -43,12 +43,12 @@ class Writer:
 
     def group(self, group: Group, place: int) -> Iterator[bytes]:
         """Yield all of a group, whose number is `place`."""
-        own = self._tracks + 1
+        parent = self._tracks + 1
         yield self._described(group.name, 0, place)
         places: dict[str, int] = {}
         for track in filter(_has_content, group.tracks):
             unit = track.content.unit if isinstance(track.content, Counter) else None
-            yield self._described(track.name, own, places.setdefault(track.name, len(places)), unit)
+            yield self._described(track.name, parent, places.setdefault(track.name, len(places)), unit)
             yield self._content(track, self._tracks)
 
     def _described(self, name: str, parent: int, place: int, unit: str | None = None) -> bytes:
@@ -61,11 +61,11 @@ class Writer:
             content += submessage(8, text(6, unit))
         return submessage(_PACKET, _OURS + submessage(_TRACK, content))
 
-    def _content(self, track: Track, own: int) -> bytes:
+    def _content(self, track: Track, track_number: int) -> bytes:
         """Events of a track, after the texts that they use first."""
         if isinstance(track.content, Counter):
-            return self._values(track.content, own).tobytes()
-        events = self._events(track.content, own)
+            return self._values(track.content, track_number).tobytes()
+        events = self._events(track.content, track_number)
         texts, self._new = b"".join(self._new), []
         needed = _OURS + number(_FLAGS, _NEEDS_TEXTS)
         return (submessage(_PACKET, needed + submessage(_INTERNED, texts)) if texts else b"") + events
@@ -144,4 +144,4 @@ def _alike(slices: Slices) -> list[Mask]:
     for column in (*slices.notes.values(), slices.into):
         if column is not None:
             pattern = 2 * pattern + column.known
-    return [pattern == found for found in np.unique(pattern).tolist()]
+    return [pattern == value for value in np.unique(pattern).tolist()]

@@ -148,8 +148,8 @@ def _title(what: str, device: str, stream: int) -> str:
 def _communication(on_streams: OfRank, calls: DrawnCalls) -> Iterator[Track]:
     """Yield the calls on each stream, with wait and transfer nested."""
     for (device, stream), on_stream in on_streams.items():
-        own = calls.around.taken(on_stream)
-        for rows in lane_rows(own.start_ns, own.end_ns):
+        on_this_stream = calls.around.taken(on_stream)
+        for rows in lane_rows(on_this_stream.start_ns, on_this_stream.end_ns):
             yield Track(_title(_TITLES[COMM], device, stream), calls.taken(on_stream[rows]).with_parts())
 
 
@@ -210,7 +210,11 @@ def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] |
     """Yield the steps of each device, as bounded in the tables."""
     for device in dict.fromkeys(device for device, _ in cycles):
         rows = [rows for (on, _), rows in cycles.items() if on == device]
-        windows = [w for own in rows for w in step_windows(ran.start_ns[own], ran.end_ns[own], ran.step[own])]
+        windows = [
+            w
+            for rows_of_device in rows
+            for w in step_windows(ran.start_ns[rows_of_device], ran.end_ns[rows_of_device], ran.step[rows_of_device])
+        ]
         windows = [window for window in windows if steps is None or window.step in steps]
         start, end = (np.array([getattr(w, key) for w in windows], dtype=np.int64) for key in ("start_ns", "end_ns"))
         names = tuple(f"step {window.step}" for window in windows)

@@ -111,8 +111,8 @@ def rows_by(table: pd.DataFrame, keys: list[str], numbers: Numbers | None = None
         code = code * len(values) + codes
     order = np.argsort(code, kind="stable")
     begins = np.flatnonzero(np.diff(code[order], prepend=-1))
-    found: RowsByRank = {}
-    for own in np.split(order, begins[1:]) if len(order) else ():
-        rank, *where = (values[codes[own[0]]] for codes, values in kinds)
-        found.setdefault(int(rank), {})[tuple(where)] = own if numbers is None else numbers[own]
-    return found
+    by_rank: RowsByRank = {}
+    for part in np.split(order, begins[1:]) if len(order) else ():
+        rank, *where = (values[codes[part[0]]] for codes, values in kinds)
+        by_rank.setdefault(int(rank), {})[tuple(where)] = part if numbers is None else numbers[part]
+    return by_rank

@@ -87,16 +87,16 @@ def width(pieces: Sequence[Piece]) -> int:
 
 def rows(count: int, pieces: Sequence[Piece]) -> Messages:
     """Join the pieces side by side, of shape (count, width)."""
-    found = np.empty((count, width(pieces)), dtype=np.uint8)
+    table = np.empty((count, width(pieces)), dtype=np.uint8)
     at = 0
     for piece in pieces:
         if isinstance(piece, bytes):
-            found[:, at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            table[:, at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
             at += len(piece)
         else:
-            _fill(found[:, at : at + piece.width], piece)
+            _fill(table[:, at : at + piece.width], piece)
             at += piece.width
-    return found
+    return table
 
 
 def _fill(into: Messages, piece: Varints | Fixed) -> None:
@@ -118,8 +118,8 @@ def in_order(blocks: Sequence[tuple[Whole, Messages]]) -> bytes:
     for places, block in blocks:
         sizes[places] = block.shape[1]
     ends = np.cumsum(sizes)
-    found = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    content = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
     for places, block in blocks:
-        at = np.lib.stride_tricks.sliding_window_view(found, block.shape[1], writeable=True)
+        at = np.lib.stride_tricks.sliding_window_view(content, block.shape[1], writeable=True)
         at[ends[places] - block.shape[1]] = block
-    return found.tobytes()
+    return content.tobytes()

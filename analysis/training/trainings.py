@@ -34,10 +34,10 @@ def training(epochs: pd.DataFrame, *, baseline: int | None = None, after_epochs:
         return TRAINING.empty()
     base = by_number[_smallest(by_number) if baseline is None else baseline]
     after = min(_AFTER_EPOCHS, len(base)) if after_epochs is None else after_epochs
-    found = [_alone(rows, after) for rows in by_number.values()]
-    base_row = next(row for row in found if row["training"] == base[0]["training"])
+    rows_of_trainings = [_alone(rows, after) for rows in by_number.values()]
+    base_row = next(row for row in rows_of_trainings if row["training"] == base[0]["training"])
     samples = {number: rows[0]["dataset_samples"] for number, rows in by_number.items()}
-    return TRAINING.frame(_compared(row, base_row, samples) for row in found)
+    return TRAINING.frame(_compared(row, base_row, samples) for row in rows_of_trainings)
 
 
 def _smallest(by_number: Mapping[int, Sequence[Row]]) -> int:
@@ -100,21 +100,21 @@ def _whole(row: Row, name: str) -> int:
 def _compared(row: Row, base: Row, samples: Mapping[int, int]) -> Row:
     """The row beside its baseline. `samples` are those of a whole epoch, by training."""
     notes = list(row["notes"])
-    found = row | {"baseline": base["run"]}
+    result = row | {"baseline": base["run"]}
     unlike = [f"{name} {base[name]}" for name in ("model", "data") if row[name] != base[name]]
     ours, theirs = samples[row["training"]], samples[base["training"]]
     if unlike:
         notes.append(f"not compared: the baseline has {' and '.join(unlike)}")
-        return found | {"note": _joined(notes)}
+        return result | {"note": _joined(notes)}
     if "test_loss" in row and "test_loss" not in base:
         notes.append(f"no difference: the baseline has {counted(base['finished_epochs'], 'epoch')}")
-    found["test_loss_difference"] = _difference(row, base, "test_loss")
-    found["test_accuracy_difference_frac"] = _difference(row, base, "test_accuracy_frac")
+    result["test_loss_difference"] = _difference(row, base, "test_loss")
+    result["test_accuracy_difference_frac"] = _difference(row, base, "test_accuracy_frac")
     if ours == theirs:
-        found["speedup_over_baseline"] = base["epoch_ns"] / row["epoch_ns"]
+        result["speedup_over_baseline"] = base["epoch_ns"] / row["epoch_ns"]
     else:
         notes.append(f"no speedup: its epoch has {ours:,} images, that of the baseline {theirs:,}")
-    return found | {"note": _joined(notes)}
+    return result | {"note": _joined(notes)}
 
 
 def _joined(notes: Sequence[str]) -> str | None:

@@ -113,10 +113,10 @@ def _ready(member: Playing, node: int) -> int:
 def _first_needed(member: Playing) -> dict[int, int]:
     """When the first activity or CPU call that had waited for each activity went on, in ns."""
     program = member.program
-    found: dict[int, int] = {}
+    needed: dict[int, int] = {}
     gone_on = [(sources, int(program.start[node])) for node, sources in member.edges.joins.items()]
     gone_on += [(sources, int(program.call_end[call])) for call, sources in member.edges.blocks.items()]
     for sources, at in gone_on:
         for source in sources:
-            found[source] = min(at, found.get(source, _NEVER))
-    return found
+            needed[source] = min(at, needed.get(source, _NEVER))
+    return needed

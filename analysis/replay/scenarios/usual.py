@@ -83,13 +83,13 @@ def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list
     nearly all others take, and in everything if one factor sets it apart further than the others are from each other.
     """
     median, high = alike.median(values, others), alike.quantile(0.75, values, others)
-    factors = [_factor(own, usual) for own, usual in zip(values, median, strict=True)]
+    factors = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
     result = []
-    for number, (own, usual, most) in enumerate(zip(values, median, high, strict=True)):
+    for number, (mine, usual, most) in enumerate(zip(values, median, high, strict=True)):
         of_others = [f for place, f in enumerate(factors) if place != number and others[place]] or [1.0]
         chance = 2 * max(of_others) - min(of_others)
         factor = max(factors[number], 1.0) if factors[number] > chance else 1.0
-        scaled = np.rint(own / factor).astype(np.int64)
+        scaled = np.rint(mine / factor).astype(np.int64)
         result.append(np.where(scaled > usual + _FENCE * (most - usual), usual, scaled))
     return result
 
@@ -116,8 +116,8 @@ def _factor(values: Ints, usual: Ints) -> float:
         return 1.0
     ratio, weight = values[known] / usual[known], usual[known]
     order = np.argsort(ratio, kind="stable")
-    so_far = np.cumsum(weight[order])
-    return float(ratio[order][np.searchsorted(so_far, so_far[-1] / 2)])
+    weight_sums = np.cumsum(weight[order])
+    return float(ratio[order][np.searchsorted(weight_sums, weight_sums[-1] / 2)])
 
 
 def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
@@ -228,9 +228,11 @@ def _shorter_head(member: Playing, as_measured: Ints, most_ns: int) -> tuple[Int
 
 def _at_the_end(program: RankProgram, ends: Sequence[Ints], nth: int, place: int, values: Ints) -> int:
     """Median over steps of the n-th value from the end, if its name is the same in most; else 0."""
-    computing = [own[~program.is_comm[own]] for own in ends]
+    computing = [nodes[~program.is_comm[nodes]] for nodes in ends]
     alike = [
-        int(values[own[nth]]) for own in computing if nth < len(own) and program.name[own[nth]] == program.name[place]
+        int(values[nodes[nth]])
+        for nodes in computing
+        if nth < len(nodes) and program.name[nodes[nth]] == program.name[place]
     ]
     return max(median_low(alike), 0) if 2 * len(alike) > len(ends) else 0
 
