@@ -1,4 +1,4 @@
-"""Which backend measures, and whether it is available."""
+"""Choose the backend to measure, and check that it is available."""
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ _NOT_LAUNCHED_HERE = ("mpi",)
 
 
 def backend_for(name: str, where: torch.device) -> str:
-    """The backend called `name`, or the usual one of the device for `auto`. Raises UsageError, DeviceError."""
+    """The backend `name`, or for `auto` the device's usual one. Raises UsageError, DeviceError."""
     if name == "auto":
         return parallel.default_backend(where)
     known = [one for one in dist.Backend.backend_list if one != dist.Backend.UNDEFINED and one != "fake"]

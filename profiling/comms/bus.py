@@ -17,5 +17,5 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 def algbw_gb_per_s(size_bytes: int, time_ns: float) -> float:
-    """Size over time, in GB/s."""
+    """Size divided by time, in GB/s."""
     return size_bytes / time_ns

@@ -15,7 +15,7 @@ from .results import COMMS_FILE
 
 
 def task(config: CommsConfig) -> Task:
-    """What `ranks.run_task` runs."""
+    """The task for `ranks.run_task`."""
 
     def check(ranks: int) -> None:
         backend_for(config.backend, parallel.rank_device(config.device, 0))

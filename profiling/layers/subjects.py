@@ -1,4 +1,4 @@
-"""What is measured: modules by themselves, each on the shape that it gets."""
+"""What to measure: single modules, each with the shape of its input."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _META = torch.device("meta")  # shapes without memory
 
 @dataclass(frozen=True)
 class LayerSubject:
-    """A module and its input: the shape, and whether that needs a gradient.
+    """A module with the shape of its input, and whether the input needs a gradient.
 
     `described` is on the meta device; `made` makes the module on the measured one, which may lack the memory.
     """
@@ -32,7 +32,7 @@ class LayerSubject:
 
 
 def subjects(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
-    """The single layers that were asked for; or the whole model, then its layers in order of use. Raises UsageError."""
+    """The chosen single layers; or the whole model, then its layers in order of use. Raises UsageError."""
     torch.manual_seed(config.seed)
     if not config.layers:
         return _of_model(config, where)
@@ -67,7 +67,7 @@ def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
 
 
 def used(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...], bool]]:
-    """Name, shape of the input, and whether that needs a gradient, for every call of a module without submodules.
+    """Name, input shape, and whether the input needs a gradient, for every call of a module without submodules.
 
     In order of use; a module that is called twice appears twice. The model is on the meta device. Raises what torch
     raises if the model does not accept that shape.

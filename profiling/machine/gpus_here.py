@@ -1,4 +1,4 @@
-"""GPUs of this machine that torch does not see, and why: what the driver and the devices say, not torch."""
+"""Find GPUs that torch does not see, and why, from the driver and the devices."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def why_unused(
     told: Callable[[], DriverFacts | None] = nvml.driver_facts,
     build: Any = torch,
 ) -> str | None:
-    """Why torch, which finds no GPU, uses none of those that are here, and what to do.
+    """Why torch, which finds no GPU, uses none of those present, and what to do.
 
     None where there are none, or where they are hidden on purpose.
     """
@@ -39,7 +39,7 @@ def why_unused(
 
 
 def one_for_each_rank(env: Mapping[str, str] = os.environ, *, root: Path = _ROOT) -> bool:
-    """Whether a rank that sees one GPU may have it to itself: it was chosen for it, or the machine has others."""
+    """Whether a rank that sees one GPU may have it alone: it was chosen for the rank, or there are others."""
     return any(name in env for name in _VISIBLE) or any(number > 0 for number in _device_numbers(root))
 
 

@@ -1,4 +1,4 @@
-"""`dp`: nn.DataParallel, one process that copies the model to each of several GPUs for every batch."""
+"""`dp`: nn.DataParallel, one process that copies the model to several GPUs for every batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def driven_devices(options: ModeOptions) -> list[torch.device]:
 
 
 def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Module:
-    """`where` is the first device, which splits batches and gathers outputs."""
+    """Wrap the model; `where` is the first device, which splits batches and gathers outputs."""
     from torch import nn
 
     wrapped: nn.Module = nn.DataParallel(model.to(where), device_ids=driven_devices(options), output_device=where)

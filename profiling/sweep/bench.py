@@ -1,4 +1,4 @@
-"""A sweep: the cells of a grid one after another, each in fresh processes; interrupted and resumed at any moment."""
+"""Run the cells of a grid one after another, each in fresh processes; resumable at any moment."""
 
 import os
 import shlex
@@ -39,7 +39,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. `given` are the options that somebody gave; `resume` takes the others from sweep.json."""
+    """The requested sweep. `given` are the options given; `resume` takes the others from sweep.json."""
 
     folder: Path
     given: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Request:
 
 
 def run_sweep(request: Request, *, run_cell: RunCell = run_cell) -> int:
-    """Run what is not done yet; the exit code: 0, 1 when cells failed, 128 + N when signal N came.
+    """Run the remaining cells; return the exit code: 0, 1 if cells failed, 128 + N after signal N.
 
     Raises ProfilingError for what is found before the first cell.
     """
@@ -64,7 +64,7 @@ def run_sweep(request: Request, *, run_cell: RunCell = run_cell) -> int:
 
 
 def _run(request: Request, run_cell: RunCell, reporter: SweepReporter) -> SweepFile:
-    """What is recorded when no cell is left. Raises ProfilingError."""
+    """Run all remaining cells and return the final record. Raises ProfilingError."""
     folder = request.folder
     _check(_planned(request, sweep_dir.read(folder)).config)  # before anything is written
     everything = request.resume and not any(key in request.given for key in GRID)
@@ -79,7 +79,7 @@ def _run(request: Request, run_cell: RunCell, reporter: SweepReporter) -> SweepF
 
 
 def _planned(request: Request, recorded: SweepFile | None) -> SweepFile:
-    """sweep.json with every cell that is asked for. Raises UsageError when it contradicts what is recorded."""
+    """The content of sweep.json with every requested cell. Raises UsageError if it contradicts the record."""
     config = changed(recorded.config if recorded and request.resume else SweepConfig(), request.given)
     if recorded is None:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -96,7 +96,7 @@ def _planned(request: Request, recorded: SweepFile | None) -> SweepFile:
 
 
 def _check(config: SweepConfig) -> None:
-    """What would be wrong in every cell. Raises ProfilingError."""
+    """Check what would be wrong in every cell. Raises ProfilingError."""
     faults = [fault for one in cells(config) if (fault := _fault(config, one))]
     if len(faults) == len(cells(config)):
         raise faults[0]
@@ -107,7 +107,7 @@ def _check(config: SweepConfig) -> None:
 
 
 def _fault(config: SweepConfig, one: Cell) -> ProfilingError | None:
-    """Why there can be no such cell here."""
+    """Why this cell cannot be run here; None if it can."""
     try:
         train_config(config, one, Path())
         if config.device != "cpu":
@@ -120,7 +120,7 @@ def _fault(config: SweepConfig, one: Cell) -> ProfilingError | None:
 
 
 def _reopened(content: SweepFile, folder: Path, reporter: SweepReporter) -> SweepFile:
-    """With the cells open that are said to be done, but whose files are not all there."""
+    """Reopen cells that are recorded as done but lack files."""
     checked = []
     for one in content.cells:
         lacking = sweep_dir.missing(folder / one.run) if one.status == "done" else None
@@ -139,7 +139,7 @@ def _loop(
     *,
     everything: bool,
 ) -> SweepFile:
-    """Every cell once that is asked for and not final, with sweep.json rewritten after each."""
+    """Run every requested cell that is not final; sweep.json is rewritten after each."""
     config, tried = content.config, set[str]()
     while True:
         content = replace(content, cells=with_larger(content.cells, config))
@@ -175,7 +175,7 @@ def _skip_reason(config: SweepConfig, one: Cell, found: Sequence[Cell]) -> str |
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP as SystemExit(128 + number), unless they are ignored; SIGINT raises anyway."""
+    """Turn SIGTERM and SIGHUP into SystemExit(128 + number), unless they are ignored; SIGINT raises anyway."""
 
     def stop(signum: int, frame: object) -> NoReturn:  # noqa: ARG001  (the signature of a handler)
         if signum == signal.SIGINT:

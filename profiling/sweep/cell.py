@@ -1,4 +1,4 @@
-"""Run one cell of a sweep in processes of its own, and say how that ended. Knows no torch."""
+"""Run one cell of a sweep in its own processes, and classify its end. Knows no torch."""
 
 import re
 import signal
@@ -29,7 +29,7 @@ _BY_CODE: dict[int, Status] = {
 
 
 def run_cell(one: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Cell:
-    """Run `train` with `arguments`; the cell with what became of it. Its processes end when this one does."""
+    """Run `train` with `arguments`; return the cell with its result. Its processes end with this one."""
     log = folder / f"{one.run}.log"
     kills_before = memory.kernel_kills()
     begun = time.monotonic()
@@ -41,7 +41,7 @@ def run_cell(one: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Ce
 
 
 def verdict(code: int, log: str, run_dir: Path, kills: tuple[int | None, int | None]) -> tuple[Status, str | None]:
-    """Status and reason of a cell whose process ended with `code` and said `log`.
+    """Status and reason of a cell from the exit code and log of its process.
 
     `kills` is the kernel's count of processes killed for memory, before and after.
     """
@@ -68,7 +68,7 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
 
 
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
-    """The exit code, negative after a signal."""
+    """Run it and return the exit code, negative after a signal."""
     with rundir.explained(log):
         file = log.open("wb")
     with file:
@@ -85,7 +85,7 @@ def _tail(log: Path) -> str:
 
 
 def _first_error(log: str) -> str | None:
-    """The first error that `train` names, else the last exception, else the last thing that was said."""
+    """The first error that `train` reports, else the last exception, else the last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR) and _POINTER not in line]
     exceptions = [line for line in lines if _EXCEPTION.match(line)]

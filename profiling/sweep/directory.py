@@ -35,14 +35,14 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class SweepFile(SweepRecord):
-    """The content of sweep.json, as a sweep that is resumed reads it again."""
+    """The content of sweep.json, which a resumed sweep reads."""
 
     config: SweepConfig
     cells: list[Cell]
 
 
 def read(folder: Path) -> SweepFile | None:
-    """What sweep.json says; None where there is none, and nothing else. Raises RunDirError."""
+    """Read sweep.json; None if the folder is empty or missing. Raises RunDirError."""
     path = folder / SWEEP_FILE
     try:
         content = path.read_bytes()
@@ -70,7 +70,7 @@ def write_sweep(folder: Path, content: SweepFile) -> None:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
-    """The lock's descriptor, for processes that must end before another sweep may begin. Raises RunDirError.
+    """Lock the folder and yield the lock's descriptor, for child processes. Raises RunDirError.
 
     A process that inherits the descriptor holds the lock with us. So the lock of a sweep that was killed is free once
     the ranks that it started are gone; they get some time for that, and `say` a line about it.
@@ -93,7 +93,7 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
 
 
 def set_aside(folder: Path, run: str) -> Path | None:
-    """Move what is in the place of the cell `run` away, and say where to; None when there is nothing."""
+    """Move what is in the place of the cell `run` away, and return its new path; None if there is nothing."""
     place = folder / run
     if not os.path.lexists(place) or (place.is_dir() and not place.is_symlink() and not any(place.iterdir())):
         return None
@@ -109,7 +109,7 @@ def set_aside(folder: Path, run: str) -> Path | None:
 
 
 def missing(run_dir: Path) -> str | None:
-    """What the run directory of a cell lacks to be done; None when it is complete."""
+    """What the run directory of a cell lacks; None if it is complete."""
     try:
         world_size = int(_json(run_dir / rundir.RUN_FILE)["world_size"])
         metas = side_files(run_dir)
@@ -129,7 +129,7 @@ def missing(run_dir: Path) -> str | None:
 
 
 def side_files(run_dir: Path) -> Sequence[dict[str, Any]]:
-    """The meta.json of every rank. Raises OSError, ValueError."""
+    """Read meta.json of every rank. Raises OSError, ValueError."""
     return [_json(path) for path in sorted(run_dir.glob(f"*{rundir.META_SUFFIX}"))]
 
 

@@ -1,4 +1,4 @@
-"""What a sweep runs: its options, from a TOML file and the command line, and the cells of its grid. Knows no torch."""
+"""The options of a sweep, from a TOML file and the command line, and the cells of its grid. Knows no torch."""
 
 import difflib
 import re
@@ -39,7 +39,7 @@ _AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """A grid, and what is the same in all of its cells: options of `train`, under their own names."""
+    """A grid, and options of `train` that are the same in all cells, under their own names."""
 
     model: tuple[ModelName, ...] = ("resnet18",)
     parallel: tuple[ParallelName, ...] = (DEFAULT_MODE,)
@@ -64,34 +64,34 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class Cell(SweepCell):
-    """One point of the grid, and what became of it."""
+    """One point of the grid, and its result."""
 
     model: ModelName
     parallel: ParallelName
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """What cells have in common that differ in the batch size only."""
+        """The key of cells that differ only in batch size."""
         return self.model, self.parallel, self.workers
 
     def larger(self) -> "Cell":
-        """The next one when the batch size grows until something is exhausted."""
+        """The next cell if the batch size grows until memory or data run out."""
         return cell(self.model, self.parallel, self.workers, self.batch_size_per_rank * BATCH_SIZE_FACTOR)
 
 
 def cell(model: ModelName, parallel: ParallelName, workers: int, batch_size: int) -> Cell:
-    """A cell that nobody has run yet."""
+    """A cell that has not been run."""
     return Cell(f"{model}-{parallel}-w{workers}-b{batch_size}", model, parallel, workers, batch_size)
 
 
 def cells(config: SweepConfig) -> list[Cell]:
-    """The grid of `config`, smaller batches first."""
+    """The grid, smaller batches first."""
     points = product(config.model, config.parallel, config.workers, sorted(config.batch_size))
     return [cell(*point) for point in points]
 
 
 def asked_for(config: SweepConfig, one: Cell) -> bool:
-    """Whether `one` is in the grid of `config`, or in what that grows to."""
+    """Whether `one` is in the grid, or in its extension by growing batches."""
     return (
         one.model in config.model
         and one.parallel in config.parallel
@@ -104,7 +104,7 @@ def asked_for(config: SweepConfig, one: Cell) -> bool:
 
 
 def with_larger(found: Sequence[Cell], config: SweepConfig) -> list[Cell]:
-    """`found`, and after the largest batch of each series that is done the next, if batches grow until exhaustion."""
+    """Add the next larger batch of each finished series, if batches grow until exhaustion."""
     if not config.batch_size_until_oom:
         return list(found)
     largest = {one.series: one for one in sorted(found, key=lambda one: one.batch_size_per_rank)}
@@ -117,7 +117,7 @@ def with_larger(found: Sequence[Cell], config: SweepConfig) -> list[Cell]:
 
 
 def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
-    """The options of the run that `one` is. Raises UsageError where they contradict each other."""
+    """The options of the run of cell `one`. Raises UsageError if they contradict each other."""
     schedule = Schedule(config.wait, config.warmup, config.active)
     return TrainConfig(
         schedule,
@@ -145,7 +145,7 @@ def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
 
 
 def train_arguments(config: SweepConfig, one: Cell, folder: Path) -> list[str]:
-    """The same on the command line of `train`; whoever repeats them gets the same run."""
+    """The arguments of `train` that repeat this run."""
     steps = Schedule(config.wait, config.warmup, config.active).total_steps
     own = {"model": one.model, "parallel": one.parallel, "workers": one.workers, "batch_size": one.batch_size_per_rank}
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in GRID}
@@ -159,7 +159,7 @@ def _parts(key: str, value: object) -> list[str]:
 
 
 def option(key: str) -> str:
-    """The spelling on the command line."""
+    """The spelling of a key on the command line."""
     return f"--{key.replace('_', '-')}"
 
 
@@ -167,7 +167,7 @@ _TYPES = get_type_hints(SweepConfig, include_extras=True) | {"out": str, "run_na
 
 
 def checked(key: str, value: object, source: str, *, strict: bool) -> Any:
-    """`value` as the option `key` has it; `strict` takes no number from a text. Raises UsageError with the source."""
+    """Convert `value` for the option `key`; `strict` takes no number from a text. Raises UsageError with the source."""
     kind = _TYPES[key]
     several = getattr(kind, "__origin__", None) is tuple
     values = value if isinstance(value, list) or not several else [value]
@@ -182,7 +182,7 @@ def checked(key: str, value: object, source: str, *, strict: bool) -> Any:
 
 
 def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
-    """What options say; lists may be repeated, or joined by commas. Raises UsageError."""
+    """Options by key; lists may be repeated or joined by commas. Raises UsageError."""
     split = {
         key: [part.strip() for text in value for part in str(text).split(",")]
         if isinstance(value, list | tuple)
@@ -193,7 +193,7 @@ def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """What a TOML file says; its keys are the options without their dashes. Raises UsageError."""
+    """Read a TOML file whose keys are the options without dashes. Raises UsageError."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as err:
@@ -209,18 +209,18 @@ def from_file(path: Path) -> dict[str, Any]:
 
 
 def changed(config: SweepConfig, given: Mapping[str, Any]) -> SweepConfig:
-    """`config` with what is given; where to write is not part of it."""
+    """`config` with these options; where to write is not one of them."""
     return replace(config, **{key: value for key, value in given.items() if key not in _PLACES})
 
 
 def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
-    """Options outside the grid that differ, as `--seed 0, now 1`."""
+    """Options outside the grid that differ, such as `--seed 0, now 1`."""
     pairs = ((field.name, getattr(recorded, field.name), getattr(config, field.name)) for field in fields(config))
     return [f"{option(key)} {old}, now {new}" for key, old, new in pairs if key not in GRID and old != new]
 
 
 def _expected(kind: Any, message: str) -> str:
-    """What msgspec's `message` says was expected of `kind`, in our words: of choices it does not name any."""
+    """Reword msgspec's `message` on what was expected of `kind`; it does not name choices."""
     names = [name for one in (kind, *get_args(kind)) for name in get_args(one) if isinstance(name, str)]
     if names:
         return f"one of {', '.join(names)}"

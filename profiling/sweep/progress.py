@@ -1,4 +1,4 @@
-"""What a sweep tells: cells done and left on stderr while it runs, and the table of cells at its end."""
+"""Progress of a sweep on stderr: cells done and left, and the final table."""
 
 import statistics
 import sys
@@ -16,7 +16,7 @@ from .grid import Cell
 
 
 class SweepReporter:
-    """A live line in a terminal, plain lines elsewhere."""
+    """A live line on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
         self._console = Talk()
@@ -43,11 +43,11 @@ class SweepReporter:
         sys.stderr.flush()
 
     def say(self, line: str) -> None:
-        """One line, above the progress bar."""
+        """Print one line above the progress bar."""
         self._console.print(line, markup=False)
 
     def begin(self, one: Cell, left: Sequence[Cell], cells: Sequence[Cell], *, growing: bool) -> None:
-        """`one` of the `cells` that are `left` starts; `growing` when more may follow."""
+        """Report that `one` of the `cells` that are `left` starts; `growing` if more may follow."""
         done = len(cells) - len(left)
         about = remaining(left, cells)
         estimate = "" if about is None else f", {'at least ' if growing else ''}about {about}"
@@ -57,13 +57,13 @@ class SweepReporter:
             self.say(f"cell {done + 1}/{len(cells)}  {text}")
 
     def end(self, one: Cell) -> None:
-        """`one` is over."""
+        """Report that `one` is finished."""
         took = "" if one.dur_s is None else f" after {one.dur_s:.1f} s"
         self.say(f"{one.run}: {one.status.replace('_', ' ')}{took}{': ' if one.reason else ''}{one.reason or ''}")
 
 
 def remaining(left: Sequence[Cell], cells: Sequence[Cell]) -> str | None:
-    """How long `left` will take, as `h:mm:ss`; None before a cell is done.
+    """Estimate of the time left, as `h:mm:ss`; None before a cell is finished.
 
     A straight line through what took how long, over the samples in one step of all workers: start-up and the rest.
     """
@@ -80,7 +80,7 @@ def remaining(left: Sequence[Cell], cells: Sequence[Cell]) -> str | None:
 
 
 def table(cells: Sequence[Cell], folder: Path) -> str:
-    """The cells, and the times of their timed epochs: of the slowest rank, scaled to the whole data set."""
+    """The cells with their epoch times: of the slowest rank, scaled to the whole data set."""
     head = ("cell", "status", "timed steps", "epoch (s)", "waiting for data (s)")
     rows = [(one.run, one.status.replace("_", " "), *_epoch(folder / one.run, one)) for one in cells]
     lines = plain_table.lines(head, rows, names=2)

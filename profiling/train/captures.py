@@ -1,4 +1,4 @@
-"""Several captures of one configuration, each by processes of its own, so that `compare` sees how much runs differ."""
+"""Repeat a capture in separate processes, so that `compare` sees how much runs differ."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ _OWN = ("--captures", "--run-name")
 
 
 def run_captures(config: TrainConfig, captures: int, args: Sequence[str]) -> int:
-    """Run `train` with `args` this many times, as NAME-1, NAME-2, ...; the first exit code that is not 0.
+    """Run `train` with `args` several times, as NAME-1, NAME-2, ...; return the first exit code that is not 0.
 
     Raises UsageError under another launcher, whose processes are there already, RunDirError if a name is taken.
     """
@@ -44,7 +44,7 @@ def _run_dirs(config: TrainConfig, captures: int) -> list[Path]:
 
 
 def _without_own(args: Sequence[str]) -> Iterator[str]:
-    """The arguments but those that are different for each capture."""
+    """Drop the arguments that differ between captures."""
     left = iter(args)
     for arg in left:
         if arg in _OWN:

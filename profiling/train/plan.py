@@ -1,4 +1,4 @@
-"""What `train --epochs` plans: how many epochs, the batch size of each, and the learning rate. Knows no torch."""
+"""The plan of `train --epochs`: number of epochs, batch size of each, and learning rate. Knows no torch."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,12})\s*")
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Training in epochs, each of them tested. No epochs: none of it.
+    """Training in epochs, each followed by a test. 0 epochs: no training.
 
     `lr_scaling` linear: the learning rate is for `lr_reference_batch` samples a step, and scaled to those of a step of
     the first epoch. `batch_size_schedule` holds (epoch, batch size) from which on it is that; epochs count from 0. As
@@ -32,7 +32,7 @@ class TrainingPlan:
     test_samples: int = 0
 
     def batch_size(self, epoch: int, first: int) -> int:
-        """The batch size of an epoch, when that of the first one is `first`."""
+        """The batch size of an epoch, if `first` is that of the first one."""
         return next((size for begin, size in reversed(self.batch_size_schedule) if begin <= epoch), first)
 
     def full_lr(self, base_lr: float, global_batch: int) -> float:
@@ -78,25 +78,25 @@ def planned_epochs(
 
 @dataclass(frozen=True)
 class LrPolicy:
-    """The learning rate of a run; `warmup_steps` are those of its warm-up epochs."""
+    """The learning rate of a run; `warmup_steps` are the steps of its warm-up epochs."""
 
     base_lr: float
     full_lr: float
     warmup_steps: int
 
     def lr(self, step: int) -> float:
-        """That of a step, counted from 0 over all epochs."""
+        """The rate of a step, counted from 0 over all epochs."""
         return warmed_up(step, self.base_lr, self.full_lr, self.warmup_steps)
 
 
 def lr_policy(plan: TrainingPlan, base_lr: float, global_batch: int, epochs: list[PlannedEpoch]) -> LrPolicy:
-    """The policy of a run whose first epoch takes `global_batch` samples a step."""
+    """The policy of a run whose first epoch has `global_batch` samples per step."""
     warmup_steps = sum(one.steps for one in epochs if one.phase == "warmup")
     return LrPolicy(base_lr, plan.full_lr(base_lr, global_batch), warmup_steps)
 
 
 def parse_batch_size_schedule(text: str) -> tuple[tuple[int, int], ...]:
-    """Entries of `3:256,6:512`: from epoch 3 on batches of 256, from epoch 6 on of 512. Raises UsageError."""
+    """Parse `3:256,6:512`: batches of 256 from epoch 3, of 512 from epoch 6. Raises UsageError."""
     entries = [_ENTRY.fullmatch(part) for part in text.split(",")]
     if not all(entries):
         raise UsageError(
@@ -106,7 +106,7 @@ def parse_batch_size_schedule(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def check_plan(plan: TrainingPlan, batch_size: int, warmup_epochs: int, timed_epochs: int) -> None:
-    """Raise UsageError where options contradict each other."""
+    """Raise UsageError if options contradict each other."""
     if plan.epochs < 0:
         raise UsageError(f"--epochs must be at least 0, found {plan.epochs}")
     if plan.test_samples < 0:

@@ -1,4 +1,4 @@
-"""The analysis, run beside training: a process of its own, that gives way to it. This one imports none of it."""
+"""Run the analysis beside training, in a process that gives way to it. This one imports none of it."""
 
 import os
 import signal
@@ -28,14 +28,14 @@ _OF_THE_SCRIPT = (
 
 @dataclass(frozen=True)
 class Printed:
-    """What the analysis printed, and why that is not all that was asked for, in one line."""
+    """The output of the analysis, and why it is incomplete, in one line."""
 
     out: str = ""
     why: str | None = None
 
 
 def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False) -> Printed:
-    """What becomes of `commtrace ARGUMENTS`, which is ended when `is_over` says so.
+    """Run `commtrace ARGUMENTS`, and end it when `is_over` says so.
 
     The thread that calls this must not end before this does: the process ends with it, on Linux.
     """
@@ -51,7 +51,7 @@ def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: Fa
 def _run(
     arguments: Sequence[str], is_over: Callable[[], bool], env: Mapping[str, str], streams: tuple[IO[bytes], IO[bytes]]
 ) -> int | None:
-    """Its exit code; None if it was ended. Raises OSError."""
+    """Run it; return the exit code, or None if it was ended. Raises OSError."""
     # Python starts it by vfork: that takes no longer for a process that has much memory.
     process = subprocess.Popen(  # noqa: S603  (our own program)
         [sys.executable, *calling(_LOW_PRIORITY, "analyse_tied", [str(os.getpid()), *arguments])],
@@ -71,7 +71,7 @@ def _run(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End it, with nothing half done, if it still runs."""
+    """End it cleanly if it still runs."""
     for end in (process.terminate, process.kill):
         if process.poll() is None:
             end()
@@ -90,13 +90,13 @@ def _environment() -> dict[str, str]:
 
 
 def _shown_as() -> str:
-    """The encoding of what it prints, which is shown where this process prints."""
+    """Encoding of its output, which is shown where this process prints."""
     ours = getattr(sys.__stderr__, "encoding", None) or "ascii"
     return "utf-8" if ours.lower().startswith("utf") else "ascii"
 
 
 def _why(code: int, said: str) -> str | None:
-    """The last error that it told of; None if all went well."""
+    """The last error in its output; None if all went well."""
     if code == 0:
         return None
     if code < 0:
