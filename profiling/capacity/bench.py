@@ -97,8 +97,8 @@ class _Bench:
         for devices in dict.fromkeys((1, self.config.devices)):
             self._add(self._grown(devices))
 
-    def _add(self, found: Capacity) -> None:
-        self.results.capacities.append(found)
+    def _add(self, capacity: Capacity) -> None:
+        self.results.capacities.append(capacity)
         self.save(rundir.UNFINISHED)
 
     def _grown(self, devices: int) -> Capacity:
@@ -161,13 +161,13 @@ class _Bench:
         """Time all shares at once. The stack shrinks if messages or later steps need more memory than a try."""
         devices = len(shares)
         for _ in range(1 + _SHRINKS):
-            found = self._try(self._stages(shares), self.config.warmup, self.config.iters)
-            if found.fits:
-                return Capacity(devices, shares, notes, found.times_ns, found.peak_bytes)
-            assert found.failed is not None
+            result = self._try(self._stages(shares), self.config.warmup, self.config.iters)
+            if result.fits:
+                return Capacity(devices, shares, notes, result.times_ns, result.peak_bytes)
+            assert result.failed is not None
             split = ", ".join(map(str, shares))
-            notes.append(f"{split}, all at once: device {found.failed} was out of memory: {found.reason}")
-            fewer = smaller(shares, found.failed)
+            notes.append(f"{split}, all at once: device {result.failed} was out of memory: {result.reason}")
+            fewer = smaller(shares, result.failed)
             if fewer is None:
                 break
             shares = fewer
@@ -185,7 +185,7 @@ class _Bench:
 
     def _stages(self, shares: Sequence[Share]) -> list[Stage]:
         last = len(shares) - 1
-        return [self._stage(one, shares[:place], last=place == last) for place, one in enumerate(shares)]
+        return [self._stage(share, shares[:place], last=place == last) for place, share in enumerate(shares)]
 
     def _stage(self, share: Share, before: Sequence[Share], *, last: bool) -> Stage:
         config = self.config
@@ -194,7 +194,7 @@ class _Bench:
             linear=share.linear,
             receives=bool(before),
             sends=not last,
-            pooled=any(one.linear for one in before),
+            pooled=any(other.linear for other in before),
             batch_size=config.batch_size,
             channels=config.channels,
             image_size=config.image_size,
@@ -212,12 +212,12 @@ class _Bench:
         on = f"device {first}" if len(stages) == 1 else f"devices {first}-{first + len(stages) - 1}"
         what = f"{on}  {', '.join(str(Share(stage.conv, stage.linear)) for stage in stages)}"
         self.reporter.advance(len(tried), what)
-        found = self.run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
-        tried.append(found)
+        result = self.run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
+        tried.append(result)
         self.save(rundir.UNFINISHED)
-        said = "fits" if found.fits else f"out of memory: {found.reason}"
-        self.reporter.say(f"try {len(tried):>3}  {what}  {found.dur_s:.1f} s  {said}")
-        return found
+        said = "fits" if result.fits else f"out of memory: {result.reason}"
+        self.reporter.say(f"try {len(tried):>3}  {what}  {result.dur_s:.1f} s  {said}")
+        return result
 
 
 def _moved_on(shares: Sequence[Share], place: int) -> list[Share] | None:

@@ -79,7 +79,7 @@ class CapacityConfig:
 
 def share(text: str) -> Share:
     """Parse `138+62` as a Share. Raises UsageError."""
-    found = re.fullmatch(r"(\d+)\+(\d+)", text.replace(" ", ""))
-    if found is None or not (stack := Share(int(found[1]), int(found[2]))).layers:
+    match = re.fullmatch(r"(\d+)\+(\d+)", text.replace(" ", ""))
+    if match is None or not (stack := Share(int(match[1]), int(match[2]))).layers:
         raise UsageError(f"--stack {text}: expected convolutions and linear layers, as in 138+62")
     return stack

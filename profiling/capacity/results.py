@@ -76,15 +76,15 @@ class CapacityResults:
 
     def file(self, reason: str | None) -> CapacityFile:
         """The content of capacity.json; `reason` says why it is incomplete, None if it is complete."""
-        capacities = [one.entry() for one in self.capacities]
+        capacities = [capacity.entry() for capacity in self.capacities]
         return replace(
             self.facts, complete=reason is None, reason=reason, capacities=capacities, tries=list(self.tries)
         )
 
     def lines(self) -> list[str]:
         """The table, and notes on larger stacks."""
-        rows = [one.row() for one in self.capacities]
+        rows = [capacity.row() for capacity in self.capacities]
         return [
             *plain_table.lines(_HEAD, rows, names=2),
-            *(line for one in self.capacities for line in one.notes),
+            *(line for capacity in self.capacities for line in capacity.notes),
         ]

@@ -45,14 +45,14 @@ def run_stages(stages: Sequence[Stage]) -> Try:
         ended = _run(_linked(stages, Path(folder)), Path(folder))
     dur_s = round(time.monotonic() - begun, 3)
     killed = memory.killed_for_memory(kills_before, memory.kernel_kills())
-    for place, one in enumerate(ended):
-        reason = _exhausted(one, killed)
+    for place, each in enumerate(ended):
+        reason = _exhausted(each, killed)
         if reason is not None:
             return Try(shares, False, dur_s, reason, place)
     # Those that we ended are not the cause.
-    said = [_said(one, share) for one, share in zip(ended, shares, strict=True) if one.code is not None]
-    times_ns = [max(times) for times in zip(*(one["times_ns"] for one in said), strict=True)]
-    peaks, baselines = ([one[key] for one in said] for key in ("peak_bytes", "baseline_bytes"))
+    said = [_said(each, share) for each, share in zip(ended, shares, strict=True) if each.code is not None]
+    times_ns = [max(times) for times in zip(*(each["times_ns"] for each in said), strict=True)]
+    peaks, baselines = ([each[key] for each in said] for key in ("peak_bytes", "baseline_bytes"))
     return Try(shares, True, dur_s, None, None, times_ns, peaks, baselines)
 
 
@@ -60,7 +60,7 @@ def _linked(stages: Sequence[Stage], folder: Path) -> list[Stage]:
     if len(stages) == 1:
         return list(stages)
     meet = str(folder / "rendezvous")
-    return [replace(one, rank=rank, ranks=len(stages), rendezvous=meet) for rank, one in enumerate(stages)]
+    return [replace(stage, rank=rank, ranks=len(stages), rendezvous=meet) for rank, stage in enumerate(stages)]
 
 
 def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:

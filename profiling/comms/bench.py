@@ -189,7 +189,7 @@ class Bench:
     def _agreed(self, reason: str | None) -> str | None:
         """The reason of the first rank that cannot go on; None on every rank if all can."""
         reasons = self._exchange.gathered(reason)
-        first = None if reasons is None else next((one for one in reasons if one is not None), None)
+        first = None if reasons is None else next((each for each in reasons if each is not None), None)
         agreed: str | None = self._exchange.from_first(first)
         return agreed
 

@@ -52,7 +52,7 @@ def _one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 def _expanded(names: Sequence[str], every: Sequence[str]) -> tuple[Any, ...]:
     """The distinct names in order, with `all` replaced by `every`."""
-    return distinct([one for name in names for one in (every if name == "all" else (name,))])
+    return distinct([word for name in names for word in (every if name == "all" else (name,))])
 
 
 @dataclass(frozen=True)

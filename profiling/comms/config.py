@@ -97,10 +97,10 @@ def size_bytes(text: str) -> int:
 
     Source: NVIDIA/nccl-tests src/common.cu, parsesize, which also takes fractions and either case.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is no size; expected bytes such as 8, 512K, 64M or 1G (1024-based)")
-    return int(float(found["number"]) * _UNITS[(found["unit"] or "").lower()])
+    return int(float(match["number"]) * _UNITS[(match["unit"] or "").lower()])
 
 
 def distinct(names: Sequence[Any]) -> tuple[Any, ...]:

@@ -42,7 +42,7 @@ def comms_head(
             traced_iterations=config.trace_iters,
             validation=1,
             stream=_STREAM[where.type],
-            devices=None if devices is None else [CommsDevice(**one) for one in devices],
+            devices=None if devices is None else [CommsDevice(**facts) for facts in devices],
         ),
     )
 

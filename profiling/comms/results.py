@@ -139,7 +139,7 @@ class CommsResults:
             reason=reason,
             end_time=datetime.now(timezone.utc).isoformat(timespec="seconds") if reason is None else None,
             results=[row.entry() for row in self.rows],
-            skipped=[one.entry() for one in self.skipped],
+            skipped=[skipped.entry() for skipped in self.skipped],
             out_of_bounds=OutOfBounds(self.wrong, okay=self.wrong == 0),
         )
 
@@ -153,9 +153,9 @@ def title(facts: CommsFile) -> list[str]:
         f"# minBytes {config.minimum_bytes} maxBytes {config.maximum_bytes} {step} iters: {config.iterations}",
         "# Using devices",
         *(
-            f"#  Rank {one.rank:>2} Pid {one.pid:>6} on {one.hostname:>10} device "
-            f"{'cpu' if one.device is None else one.device} {one.device_info}"
-            for one in config.devices or ()
+            f"#  Rank {device.rank:>2} Pid {device.pid:>6} on {device.hostname:>10} device "
+            f"{'cpu' if device.device is None else device.device} {device.device_info}"
+            for device in config.devices or ()
         ),
         "#",
     ]

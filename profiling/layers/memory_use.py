@@ -41,18 +41,18 @@ def saved_bytes(forward: Callable[[], Tensor], module: nn.Module) -> int:
 
     Each piece of memory counts once, however many tensors share it.
     """
-    own = {_place(tensor) for tensor in (*module.parameters(), *module.buffers())}
-    found: dict[int, int] = {}
+    parameters = {_place(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    saved: dict[int, int] = {}
     held = []
 
     def pack(tensor: Tensor) -> Tensor:
         held.append(tensor.detach())  # else another tensor may get its address
-        found[_place(tensor)] = tensor.untyped_storage().nbytes()
+        saved[_place(tensor)] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
-    return sum(size for place, size in found.items() if place not in own)
+    return sum(size for place, size in saved.items() if place not in parameters)
 
 
 def _place(tensor: Tensor) -> int:

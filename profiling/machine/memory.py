@@ -39,11 +39,11 @@ _STATUS = Path("/proc/self/status")
 
 def parse_bytes(text: str, option: str = "--memory-limit") -> int:
     """Parse `4GiB` (2^30), `4GB` (1e9) or a plain number as bytes. Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or float(found[1]) * unit < 1:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
         raise UsageError(f"{option} {text}: expected a size such as 4GiB (2^30 bytes), 500MB (1e6) or 1000000000")
-    return round(float(found[1]) * unit)
+    return round(float(match[1]) * unit)
 
 
 def limit(limit_bytes: int, *cuda_indices: int | None) -> None:
@@ -96,8 +96,8 @@ def status_bytes(key: str) -> int | None:
         lines = _STATUS.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-    return int(found[0]) * 1024 if found else None
+    values = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return int(values[0]) * 1024 if values else None
 
 
 def exhausted(error: BaseException) -> bool:
@@ -148,10 +148,10 @@ def says_exhausted(text: str) -> bool:
 def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
     """Number of processes killed by the kernel's OOM killer since boot, on the whole machine; None if not known."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 def killed_for_memory(kills_before: int | None, kills_after: int | None) -> str | None:

@@ -63,10 +63,10 @@ def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | 
     try:
         with _session(library):
             handle = _required(library, lambda: library.nvmlDeviceGetHandleByUUID(uuid), f"GPU {uuid}")
-            found = Links(_nvlink(library, handle), _pcie(library, handle), _peers(library, handle, uuid))
+            facts = Links(_nvlink(library, handle), _pcie(library, handle), _peers(library, handle, uuid))
     except _UnavailableError as err:
         return None, str(err)
-    return found, None
+    return facts, None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Sensors:
 @contextmanager
 def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, str | None]]:
     """Yield the sensors of the GPU `uuid` for the block; or None and the reason."""
-    found: Sensors | None = None
+    readers: Sensors | None = None
     reason: str | None = None
     with ExitStack() as stack:
         try:
@@ -89,11 +89,11 @@ def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, 
         except _UnavailableError as err:
             reason = str(err)
         else:
-            found = Sensors(
+            readers = Sensors(
                 lambda: _optional(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle)),
                 lambda: _optional(library, lambda: library.nvmlDeviceGetPowerUsage(handle)),
             )
-        yield found, reason
+        yield readers, reason
 
 
 Ask = Callable[..., Any]

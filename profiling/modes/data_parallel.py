@@ -17,15 +17,15 @@ def driven_devices(options: ModeOptions) -> list[torch.device]:
     """The GPUs that the one process drives. Raises DeviceError."""
     import torch
 
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not found:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
         raise DeviceError(
             f"--parallel dp: nn.DataParallel spreads each batch over the GPUs of one process, but torch "
             f"{torch.__version__} finds no GPU here; use --parallel ddp, which also runs on CPUs"
         )
-    wanted = options.devices or found
-    if wanted > found:
-        raise DeviceError(f"--parallel dp --workers {wanted}: needs that many GPUs, found {found}; use fewer workers")
+    wanted = options.devices or count
+    if wanted > count:
+        raise DeviceError(f"--parallel dp --workers {wanted}: needs that many GPUs, found {count}; use fewer workers")
     return [torch.device("cuda", index) for index in range(wanted)]
 
 

@@ -43,8 +43,8 @@ def _end_test(model: nn.Module) -> None:
 
 def _is_sharded(module: nn.Module) -> bool:
     """Whether FSDP2 manages the module; false, without importing it, if nobody has imported FSDP2."""
-    found = sys.modules.get("torch.distributed.fsdp")
-    return found is not None and isinstance(module, found.FSDPModule)
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def _facts(model: nn.Module) -> FsdpFacts | None:

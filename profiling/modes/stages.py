@@ -84,7 +84,7 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
     images = torch.empty((options.batch_size // microbatches, 3, options.image_size, options.image_size), device="meta")
     costs = _costs(blocks, images)
     first, end = _cut([cost.forward_flops for cost in costs], stages)[index]
-    own, passing = costs[first:end], [images, *(cost.output for cost in costs)]
+    stage_costs, passing = costs[first:end], [images, *(cost.output for cost in costs)]
     part = nn.Sequential(OrderedDict((name.replace(".", "_"), blocks[name]) for name in list(blocks)[first:end]))
     # Every connection carries gradients back, except the input of the images.
     given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
@@ -97,7 +97,7 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
         batch_size=options.batch_size,
         blocks=list(blocks)[first:end],
         parameters=sum(p.numel() for p in part.parameters()),
-        forward_flops_per_microbatch=sum(cost.forward_flops for cost in own),
+        forward_flops_per_microbatch=sum(cost.forward_flops for cost in stage_costs),
         input=_tensor_facts(passing[first]),
         output=_tensor_facts(passing[end]),
     )
@@ -116,15 +116,15 @@ def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
     """The cost of every block in order, without computing."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    found = []
+    costs = []
     passing = images
     for block in blocks.values():
         held = chain(block.named_parameters(), block.named_buffers())
         state = {name: tensor.detach().to("meta") for name, tensor in held}
         with FlopCounterMode(display=False) as counter:
             passing = cast("Tensor", functional_call(block, state, (passing,)))
-        found.append(_Cost(counter.get_total_flops(), passing))
-    return found
+        costs.append(_Cost(counter.get_total_flops(), passing))
+    return costs
 
 
 def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:

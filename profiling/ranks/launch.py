@@ -43,10 +43,10 @@ def launch(program: Sequence[str], workers: int) -> int:
         env |= _of_all(workers, port)
         try:
             for rank, error_file in enumerate(files):
-                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} | error_file
+                of_rank = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} | error_file
                 ranks.append(
                     subprocess.Popen(  # noqa: S603  (this program itself)
-                        [sys.executable, *program], env=env | own, start_new_session=True
+                        [sys.executable, *program], env=env | of_rank, start_new_session=True
                     )
                 )
             failed = _first_failure(ranks, received)
@@ -60,11 +60,11 @@ def launch(program: Sequence[str], workers: int) -> int:
 
 def launch_settings(workers: int) -> dict[str, str]:
     """Environment variables for `workers` ranks on one machine, without those that the user has set."""
-    found = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    settings = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     # gloo looks up its own host name, which fails on many machines; one node needs only the loopback interface.
     if "lo" in (name for _, name in socket.if_nameindex()):
-        found["GLOO_SOCKET_IFNAME"] = "lo"
-    return found
+        settings["GLOO_SOCKET_IFNAME"] = "lo"
+    return settings
 
 
 def _of_all(workers: int, port: int) -> dict[str, str]:

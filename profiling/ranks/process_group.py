@@ -66,11 +66,11 @@ def rank_device(name: str, local_rank: int) -> torch.device:
             return torch.device("cpu")
         why = f"{why}, or" if why else f"torch {torch.__version__} finds no GPU here;"
         raise DeviceError(f"--device {name}: {why} use --device cpu")
-    found = torch.cuda.device_count()
-    if found == 1 and under_torchrun() and gpus_here.one_for_each_rank():
+    count = torch.cuda.device_count()
+    if count == 1 and under_torchrun() and gpus_here.one_for_each_rank():
         return torch.device("cuda", 0)
-    if local_rank >= found:
-        raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {found}; use fewer workers")
+    if local_rank >= count:
+        raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {count}; use fewer workers")
     return torch.device("cuda", local_rank)
 
 
@@ -197,8 +197,8 @@ def absent_ranks(who: Identity) -> list[int]:
     store = default_store()
     if store is None or who.rank != 0:
         return []
-    own = entries(store, who)
-    return [rank for rank in range(1, who.world_size) if entries(store, replace(who, rank=rank)) < own]
+    entered = entries(store, who)
+    return [rank for rank in range(1, who.world_size) if entries(store, replace(who, rank=rank)) < entered]
 
 
 def abort_process_groups() -> None:

@@ -106,7 +106,7 @@ def _of_spec(spec: importlib.machinery.ModuleSpec) -> tuple[CodeType, ModuleType
 
 
 def _first_on_path(folder: str) -> None:
-    """Put `folder` first on `sys.path`, in place of our own command's."""
+    """Put `folder` first on `sys.path`, where Python put our own command's, unless it was told not to."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
 

@@ -148,9 +148,9 @@ def asked(at: End, store: "Store", rank: int, clock: Clock) -> ClockOffset:
     """This rank's offset, by asking rank 0 after calling it. Raises _UnmeasuredError."""
     if store.check(["closed"]):
         raise _UnmeasuredError("rank 0 no longer waited for this rank")
-    found = [_exchanged(store, f"{rank}/{number}", clock, first=number == 0) for number in range(_EXCHANGES)]
+    exchanges = [_exchanged(store, f"{rank}/{number}", clock, first=number == 0) for number in range(_EXCHANGES)]
     offsets = [ClockOffset(at, unix, 0, ahead, bound, _EXCHANGES, "exchange through the store")
-               for unix, ahead, bound in found if bound >= 0]  # fmt: skip
+               for unix, ahead, bound in exchanges if bound >= 0]  # fmt: skip
     if not offsets:
         raise _UnmeasuredError("a clock was set during the exchange")
     return min(offsets, key=lambda offset: offset.uncertainty_ns)

@@ -74,7 +74,7 @@ def _falls_behind(gpu: _Events, steps: _Events) -> bool:
 
 def _found(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
     """Start and end of each event of a kind, in us, and the other groups of its pattern."""
-    numbers = array("d", (float(number) for found in kind.finditer(text) for number in found.groups()))
+    numbers = array("d", (float(number) for match in kind.finditer(text) for number in match.groups()))
     events = np.frombuffer(numbers).reshape(-1, kind.groups)
     events[:, 1] += events[:, 0]
     return events

@@ -28,16 +28,16 @@ _BY_CODE: dict[int, Status] = {
 }
 
 
-def run_cell(one: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Cell:
+def run_cell(cell: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Cell:
     """Run `train` with `arguments`; return the cell with its result. Its processes end with this one."""
-    log = folder / f"{one.run}.log"
+    log = folder / f"{cell.run}.log"
     kills_before = memory.kernel_kills()
     begun = time.monotonic()
     code = _run(["train", *arguments], log, lock)
     dur_s = round(time.monotonic() - begun, 3)
     kills = (kills_before, memory.kernel_kills())
-    status, reason = verdict(code, _tail(log), folder / one.run, kills)
-    return replace(one, status=status, reason=reason, dur_s=dur_s)
+    status, reason = verdict(code, _tail(log), folder / cell.run, kills)
+    return replace(cell, status=status, reason=reason, dur_s=dur_s)
 
 
 def verdict(code: int, log: str, run_dir: Path, kills: tuple[int | None, int | None]) -> tuple[Status, str | None]:

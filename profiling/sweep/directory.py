@@ -52,15 +52,15 @@ def read(folder: Path) -> SweepFile | None:
     except OSError as err:
         raise RunDirError(f"{path}: cannot be read: {err.strerror or err}") from err
     try:
-        found = msgspec.json.decode(content, type=SweepFile)
+        record = msgspec.json.decode(content, type=SweepFile)
     except msgspec.DecodeError as err:
         raise RunDirError(f"{path}: expected what a sweep writes: {err}; use another --run-name") from err
-    if found.schema_version != SCHEMA_VERSION:
+    if record.schema_version != SCHEMA_VERSION:
         raise RunDirError(
-            f"{path}: expected schema_version {SCHEMA_VERSION}, found {found.schema_version}; "
+            f"{path}: expected schema_version {SCHEMA_VERSION}, found {record.schema_version}; "
             "go on with the version of this program that wrote it"
         )
-    return found
+    return record
 
 
 def write_sweep(folder: Path, content: SweepFile) -> None:
@@ -134,10 +134,10 @@ def side_files(run_dir: Path) -> Sequence[dict[str, Any]]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
-    return found
+    return content
 
 
 def _check_no_stranger(folder: Path) -> None:
@@ -152,7 +152,7 @@ def _check_no_stranger(folder: Path) -> None:
 
 
 def _take(descriptor: int, folder: Path, say: Callable[[str], None]) -> None:
-    begun, told = time.monotonic(), False
+    begun, has_told = time.monotonic(), False
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,9 +163,9 @@ def _take(descriptor: int, folder: Path, say: Callable[[str], None]) -> None:
                 f"{folder}: another sweep works in it (process {holder or 'unknown'}); wait for it, or use another "
                 "--run-name"
             )
-        if not told:
+        if not has_told:
             say(f"{folder}: waiting for processes of a sweep that was killed (process {holder}) to end")
-            told = True
+            has_told = True
         time.sleep(_POLL_S)
 
 

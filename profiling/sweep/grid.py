@@ -90,52 +90,52 @@ def cells(config: SweepConfig) -> list[Cell]:
     return [cell(*point) for point in points]
 
 
-def asked_for(config: SweepConfig, one: Cell) -> bool:
-    """Whether `one` is in the grid, or in its extension by growing batches."""
+def asked_for(config: SweepConfig, cell: Cell) -> bool:
+    """Whether `cell` is in the grid, or in its extension by growing batches."""
     return (
-        one.model in config.model
-        and one.parallel in config.parallel
-        and one.workers in config.workers
+        cell.model in config.model
+        and cell.parallel in config.parallel
+        and cell.workers in config.workers
         and (
-            one.batch_size_per_rank in config.batch_size
-            or (config.batch_size_until_oom and one.batch_size_per_rank > max(config.batch_size))
+            cell.batch_size_per_rank in config.batch_size
+            or (config.batch_size_until_oom and cell.batch_size_per_rank > max(config.batch_size))
         )
     )
 
 
-def with_larger(found: Sequence[Cell], config: SweepConfig) -> list[Cell]:
+def with_larger(done: Sequence[Cell], config: SweepConfig) -> list[Cell]:
     """Add the next larger batch of each finished series, if batches grow until exhaustion."""
     if not config.batch_size_until_oom:
-        return list(found)
-    largest = {one.series: one for one in sorted(found, key=lambda one: one.batch_size_per_rank)}
+        return list(done)
+    largest = {each.series: each for each in sorted(done, key=lambda each: each.batch_size_per_rank)}
     grown = []
-    for one in found:
-        grown.append(one)
-        if one is largest[one.series] and one.status == "done" and asked_for(config, one):
-            grown.append(one.larger())
+    for each in done:
+        grown.append(each)
+        if each is largest[each.series] and each.status == "done" and asked_for(config, each):
+            grown.append(each.larger())
     return grown
 
 
-def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
-    """The options of the run of cell `one`. Raises UsageError if they contradict each other."""
+def train_config(config: SweepConfig, cell: Cell, folder: Path) -> TrainConfig:
+    """The options of the run of `cell`. Raises UsageError if they contradict each other."""
     schedule = Schedule(config.wait, config.warmup, config.active)
     return TrainConfig(
         schedule,
         schedule.total_steps,
-        model=one.model,
+        model=cell.model,
         data=config.data,
         data_root=Path(config.data_root),
         image_size=config.image_size,
-        parallel=one.parallel,
-        batch_size=one.batch_size_per_rank,
+        parallel=cell.parallel,
+        batch_size=cell.batch_size_per_rank,
         bucket_cap_mb=config.bucket_cap_mb,
-        optimizer=OptimizerConfig(FEW_STEPS_LR[one.model]),
+        optimizer=OptimizerConfig(FEW_STEPS_LR[cell.model]),
         seed=config.seed,
         device=config.device,
         amp=config.amp,
         channels_last=config.channels_last,
         out=folder,
-        run_name=one.run,
+        run_name=cell.run,
         dataset_samples=config.dataset_samples,
         warmup_epochs=1,
         timed_epochs=1,
@@ -144,13 +144,20 @@ def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
     )
 
 
-def train_arguments(config: SweepConfig, one: Cell, folder: Path) -> list[str]:
+def train_arguments(config: SweepConfig, cell: Cell, folder: Path) -> list[str]:
     """The arguments of `train` that repeat this run."""
     steps = Schedule(config.wait, config.warmup, config.active).total_steps
-    own = {"model": one.model, "parallel": one.parallel, "workers": one.workers, "batch_size": one.batch_size_per_rank}
+    of_cell = {
+        "model": cell.model,
+        "parallel": cell.parallel,
+        "workers": cell.workers,
+        "batch_size": cell.batch_size_per_rank,
+    }
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in GRID}
-    epochs = {"warmup_epochs": 1, "timed_epochs": 1, "steps": steps, "out": folder, "run_name": one.run}
-    given = {key: value for key, value in (own | shared | epochs).items() if value is not None and value is not False}
+    epochs = {"warmup_epochs": 1, "timed_epochs": 1, "steps": steps, "out": folder, "run_name": cell.run}
+    given = {
+        key: value for key, value in (of_cell | shared | epochs).items() if value is not None and value is not False
+    }
     return [part for key, value in given.items() for part in _parts(key, value)]
 
 
@@ -172,13 +179,13 @@ def checked(key: str, value: object, source: str, *, strict: bool) -> Any:
     several = getattr(kind, "__origin__", None) is tuple
     values = value if isinstance(value, list) or not several else [value]
     try:
-        found = msgspec.convert(values, kind, strict=strict)
+        converted = msgspec.convert(values, kind, strict=strict)
     except msgspec.ValidationError as err:
         expected = _expected(kind.__args__[0] if several else kind, str(err))
         raise UsageError(f"{source}{option(key)}: expected {expected}, found {_shown(value)}") from err
-    if several and not found:
+    if several and not converted:
         raise UsageError(f"{source}{option(key)}: expected at least one, found none")
-    return tuple(dict.fromkeys(found)) if several else found
+    return tuple(dict.fromkeys(converted)) if several else converted
 
 
 def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
@@ -221,12 +228,12 @@ def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
 
 def _expected(kind: Any, message: str) -> str:
     """Reword msgspec's `message` on what was expected of `kind`; it does not name choices."""
-    names = [name for one in (kind, *get_args(kind)) for name in get_args(one) if isinstance(name, str)]
+    names = [name for each in (kind, *get_args(kind)) for name in get_args(each) if isinstance(name, str)]
     if names:
         return f"one of {', '.join(names)}"
-    found = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)
-    assert found is not None, message
-    return _WORDS[found[1]] + (found[2] or "")
+    match = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)
+    assert match is not None, message
+    return _WORDS[match[1]] + (match[2] or "")
 
 
 def _shown(value: object) -> str:

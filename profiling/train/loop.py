@@ -83,9 +83,9 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
                 raise SystemExit(128 + session.interrupted_by) from err
             raise
         reporter.overhead(overhead(session.step_times()))
-        found = session.outcome()
-        if found.why is not None:
-            say(str(found.sentence()))
+        outcome = session.outcome()
+        if outcome.why is not None:
+            say(str(outcome.sentence()))
     return session.run_dir
 
 
@@ -118,14 +118,14 @@ def _epochs(run: TrainRun, train_on: TrainOn, where: torch.device) -> None:
     phases += ["timed"] * config.timed_epochs
     steps = min(batches.epoch_steps, config.steps_per_epoch or batches.epoch_steps)
     facts = {"dataset_samples": batches.dataset_samples, "full_epoch_steps": batches.epoch_steps}
-    found = []
+    times = []
     reporter.plan(len(phases) * steps)
     for epoch, phase in enumerate(phases):
         reporter.begin_epoch(f"epoch {epoch} ({phase})", steps)
         time, loss = timed_epoch(Epoch(epoch, phase, steps), batches, reporter.counted(train_on), where)
         reporter.epoch(time, batches.epoch_steps, None if loss is None else loss.item())
-        found.append(time)
-    run.session.note(**facts, epochs=found)
+        times.append(time)
+    run.session.note(**facts, epochs=times)
 
 
 def _batches(config: TrainConfig, who: Identity, where: torch.device, devices: int) -> ScheduledBatches:

@@ -203,8 +203,8 @@ class EpochOptions:
 
     def settings(self) -> dict[str, Any]:
         """Keyword arguments of TrainConfig. Raises UsageError."""
-        own = {name: getattr(self, name) for name in ("warmup_epochs", "timed_epochs", "steps_per_epoch")}
-        return own | {"training": self._plan()}
+        plain = {name: getattr(self, name) for name in ("warmup_epochs", "timed_epochs", "steps_per_epoch")}
+        return plain | {"training": self._plan()}
 
     def _plan(self) -> TrainingPlan:
         """The requested training. Raises UsageError."""

@@ -64,16 +64,16 @@ def planned_epochs(
 
     The first `warmup_epochs` are of the phase `warmup`. Raises what `full_steps` raises, so before any training.
     """
-    found: list[PlannedEpoch] = []
+    planned: list[PlannedEpoch] = []
     first_step = 0
     for epoch in range(plan.epochs):
         size = plan.batch_size(epoch, batch_size)
         full = full_steps(size)
         steps = min(full, most_steps or full)
         phase: EpochPhase = "warmup" if epoch < warmup_epochs else "timed"
-        found.append(PlannedEpoch(epoch, phase, size, first_step, steps, full))
+        planned.append(PlannedEpoch(epoch, phase, size, first_step, steps, full))
         first_step += steps
-    return found
+    return planned
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LrPolicy:
 
 def lr_policy(plan: TrainingPlan, base_lr: float, global_batch: int, epochs: list[PlannedEpoch]) -> LrPolicy:
     """The policy of a run whose first epoch has `global_batch` samples per step."""
-    warmup_steps = sum(one.steps for one in epochs if one.phase == "warmup")
+    warmup_steps = sum(epoch.steps for epoch in epochs if epoch.phase == "warmup")
     return LrPolicy(base_lr, plan.full_lr(base_lr, global_batch), warmup_steps)
 
 
@@ -137,7 +137,7 @@ def check_plan(plan: TrainingPlan, batch_size: int, warmup_epochs: int, timed_ep
 def _check_schedule(plan: TrainingPlan, batch_size: int) -> None:
     schedule = plan.batch_size_schedule
     said = "--batch-size-schedule " + ",".join(f"{epoch}:{size}" for epoch, size in schedule)
-    if any(one >= two for (one, _), (two, _) in pairwise(schedule)):
+    if any(earlier >= later for (earlier, _), (later, _) in pairwise(schedule)):
         raise UsageError(f"{said}: expected epochs in ascending order, each once")
     if any(size < 1 for _, size in schedule):
         raise UsageError(f"{said}: batch sizes must be at least 1")

@@ -92,12 +92,12 @@ class TrainReporter(Reporter):
             self.say(f"step {step + 1:>4}/{self._steps}  {text}")
         self._last_phase = phase
 
-    def overhead(self, found: Overhead | None) -> None:
+    def overhead(self, measured: Overhead | None) -> None:
         """Report the overhead of the profiler."""
-        if found is not None:
+        if measured is not None:
             self.say(
-                f"step time: {found.active_ns / 1e9:.3f} s traced, {found.idle_ns / 1e9:.3f} s not profiled "
-                f"({found}; medians of {found.active_steps} and {counted(found.idle_steps, 'step')})"
+                f"step time: {measured.active_ns / 1e9:.3f} s traced, {measured.idle_ns / 1e9:.3f} s not profiled "
+                f"({measured}; medians of {measured.active_steps} and {counted(measured.idle_steps, 'step')})"
             )
 
 

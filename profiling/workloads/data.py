@@ -144,8 +144,8 @@ def check_cifar10(root: Path) -> None:
         )
     for name, checksum in (*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])):
         if not check_integrity(folder / name, checksum):
-            found = "another checksum" if (folder / name).is_file() else "no such file"
-            raise DataError(f"{folder / name}: expected CIFAR-10's file, found {found}; unpack {_CIFAR10_URL} again")
+            fault = "another checksum" if (folder / name).is_file() else "no such file"
+            raise DataError(f"{folder / name}: expected CIFAR-10's file, found {fault}; unpack {_CIFAR10_URL} again")
 
 
 def _cifar10_dataset(root: Path) -> Any:

@@ -20,11 +20,11 @@ def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 def facts(optimizer: Optimizer) -> ModelSize:
     """The facts of `sidefiles.model_facts` from the optimizer's parameters; without name and buffers."""
-    found = list(parameters(optimizer))
+    updated = list(parameters(optimizer))
     return ModelSize(
         name=None,
-        parameters=sum(p.numel() for p in found),
-        bytes=sum(p.numel() * p.element_size() for p in found),
+        parameters=sum(p.numel() for p in updated),
+        bytes=sum(p.numel() * p.element_size() for p in updated),
         buffer_bytes=None,
     )
 
@@ -44,7 +44,7 @@ def outermost(optimizer: Optimizer) -> nn.Module | None:
     """The module with the optimizer's first parameter that is in no other module: DDP's, if there is one."""
     first = next(parameters(optimizer), None)
     # `type()`, because isinstance() asks objects for their class, and lazy ones would wake up.
-    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module) and is_set_up(found)]
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and is_set_up(each)]
     above: dict[int, list[nn.Module]] = {}
     for module in modules:
         for child in own_modules(module).values():

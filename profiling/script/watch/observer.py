@@ -135,7 +135,7 @@ class Observer:
             self.stopped_by = session.interrupted_by
 
     def _before_group_goes(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        """Finish what needs the store, before the process group is destroyed.
+        """Gather recordings before the process group, and with it the store, is destroyed.
 
         Held until the script ends, it would be what another process group finds at the same address.
         """
@@ -250,9 +250,9 @@ class Observer:
         return "spawned" if self._child is not None and self._config.limits is not None else None
 
     def _subject(self, optimizer: Optimizer) -> Subject:
-        found = model.outermost(optimizer)
+        module = model.outermost(optimizer)
         return Subject(
-            model=weakref.ref(found) if found is not None else None,
+            model=weakref.ref(module) if module is not None else None,
             config=self._config.as_json(),
             command=self._command,
             model_known=model.facts(optimizer),

@@ -53,7 +53,7 @@ class RerunWatch:
                 say("the script starts other ranks itself, which --whole-run does not trace: start them with torchrun")
             return args
         given = replace(self._config, target=target).as_json(), self._command
-        return [python, *options, *calling("profiling.script.run", "run_again", [json.dumps(one) for one in given])]
+        return [python, *options, *calling("profiling.script.run", "run_again", [json.dumps(each) for each in given])]
 
 
 def _is_of_other_rank(env: Any) -> bool:
@@ -78,5 +78,5 @@ def _is_main(target: Target, cwd: str) -> bool:
     main = sys.modules["__main__"]
     if target.is_module:
         return main.__spec__ is not None and main.__spec__.name == target.name
-    own = getattr(main, "__file__", None)
-    return own is not None and os.path.realpath(os.path.join(cwd, target.name)) == os.path.realpath(own)  # noqa: PTH118
+    file = getattr(main, "__file__", None)
+    return file is not None and os.path.realpath(os.path.join(cwd, target.name)) == os.path.realpath(file)  # noqa: PTH118

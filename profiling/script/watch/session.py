@@ -65,7 +65,7 @@ class ScriptSession(Session):
             super()._let_signals_be()
 
     def _complain(self, error: Exception) -> None:
-        """Keep the error of a file for the end of the script."""
+        """Keep the error of an unwritable file until the script has ended; report others at once."""
         if isinstance(error, UnwritableError):
             self.note_unwritten(error)
         else:
@@ -145,9 +145,9 @@ class ScriptSession(Session):
             super()._notice_displacement()
 
     def _new_profiler(self) -> profile:
-        found = super()._new_profiler()
-        found.record_steps = self._action(self.steps_done) is not ProfilerAction.NONE
-        return found
+        profiler = super()._new_profiler()
+        profiler.record_steps = self._action(self.steps_done) is not ProfilerAction.NONE
+        return profiler
 
     def _start_profiler(self) -> None:
         self._own_call = self._started = True

@@ -118,17 +118,17 @@ class Conclusion:
 
 def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], None]) -> None:
     """Print the summary of a run, write it and the report to its folder, and print what failed."""
-    found = run_aside(["summary", *_READING, str(run_dir)], is_over)
-    if found.out:
-        show(found.out.rstrip("\n"))
+    printed = run_aside(["summary", *_READING, str(run_dir)], is_over)
+    if printed.out:
+        show(printed.out.rstrip("\n"))
         try:
-            rundir.write_bytes(run_dir / rundir.SUMMARY_FILE, found.out.encode())
+            rundir.write_bytes(run_dir / rundir.SUMMARY_FILE, printed.out.encode())
         except RunDirError as err:
             say(str(err))
-    if found.why is not None:
-        what = "the summary is not complete" if found.out else "the run is not analysed"
-        say(f"{what}: {found.why}; later: commtrace {shlex.quote(str(run_dir))}")
-    if not found.out:
+    if printed.why is not None:
+        what = "the summary is not complete" if printed.out else "the run is not analysed"
+        say(f"{what}: {printed.why}; later: commtrace {shlex.quote(str(run_dir))}")
+    if not printed.out:
         return
     report = run_dir / rundir.REPORT_FILE
     why = run_aside(["report", *_READING, "--output", str(report), str(run_dir)], is_over).why

@@ -323,12 +323,12 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
 
     A store whose server is gone may not answer ever: then this ends, and the thread waits. Raises HandOverError.
     """
-    found: list[_T] = []
+    results: list[_T] = []
     errors: list[Exception] = []
 
     def act() -> None:
         try:
-            found.append(action())
+            results.append(action())
         except Exception as err:  # noqa: BLE001  (it is told)
             errors.append(err)
 
@@ -339,8 +339,8 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
     thread.join(_LAST_WORDS_S)
     if thread.is_alive():
         atexit.register(thread.join, _AT_EXIT_S)
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     if not errors:
         raise HandOverError("the store of the process group did not answer in time")
     error = errors[0]

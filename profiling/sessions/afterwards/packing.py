@@ -120,11 +120,11 @@ class KeptFiles:
     @property
     def names(self) -> list[str]:
         """The kept files, by cycle."""
-        packed, found = self._packed(), []
+        packed, names = self._packed(), []
         for trace in self._traces:
-            found += [trace] if trace not in packed or self._keep == "both" or trace in self._stuck else []
-            found += [rundir.recording_name(trace)] if trace in packed else []
-        return found
+            names += [trace] if trace not in packed or self._keep == "both" or trace in self._stuck else []
+            names += [rundir.recording_name(trace)] if trace in packed else []
+        return names
 
     def discard(self) -> bool:
         """Remove traces that need not be kept; False if one cannot be removed."""

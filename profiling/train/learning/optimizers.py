@@ -49,5 +49,5 @@ def require_optimizer(settings: OptimizerConfig) -> None:
 
 def _is_shard(tensor: Tensor) -> bool:
     """Whether the tensor is this rank's part of a distributed one. It imports nothing to find out."""
-    found = sys.modules.get("torch.distributed.tensor")
-    return found is not None and isinstance(tensor, found.DTensor)
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)

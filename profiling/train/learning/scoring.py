@@ -72,10 +72,10 @@ def total(counts: Tensor) -> Score:
 
 def largest(values: Iterable[int], where: torch.device) -> list[int]:
     """The largest of each value over all ranks; every rank has to call this."""
-    found = torch.tensor(list(values), dtype=torch.int64, device=where)
+    tensor = torch.tensor(list(values), dtype=torch.int64, device=where)
     if _several_ranks():
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-    return [int(value) for value in found.tolist()]
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return [int(value) for value in tensor.tolist()]
 
 
 def _count(counts: Tensor, outputs: Tensor, labels: Tensor, loss_sum: Tensor) -> None:
