@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the file."""
-        if not self._is_welcome():
+        if not self._is_from_viewer():
             return
         size = self.server.file.stat().st_size
         self._begin(HTTPStatus.OK, {"Content-Type": "application/octet-stream", "Content-Length": size})
@@ -112,13 +112,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_OPTIONS(self) -> None:
         """Allow a public page to read from this machine, which browsers ask first."""
-        if self._is_welcome():
+        if self._is_from_viewer():
             self._begin(HTTPStatus.NO_CONTENT, {"Access-Control-Allow-Private-Network": "true"})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
         """Log nothing."""
 
-    def _is_welcome(self) -> bool:
+    def _is_from_viewer(self) -> bool:
         """Whether the viewer asks for the file; others get the same refusal whether it exists or not."""
         self._too_late.cancel()
         asked = self.headers
@@ -163,8 +163,8 @@ def user_of(client: tuple[str, int]) -> int | None:
     An end that is closed for writing can still read, so its state does not matter.
     Source: Documentation/networking/proc_net_tcp.rst of Linux.
     """
-    ends = [f"{_word(socket.inet_aton(host))}:{port:04X}" for host, port in (client, _ADDRESS)]
-    for table, mapped in (("tcp", ""), ("tcp6", f"{0:016X}{_word(bytes((0, 0, 255, 255)))}")):
+    ends = [f"{_as_kernel_prints(socket.inet_aton(host))}:{port:04X}" for host, port in (client, _ADDRESS)]
+    for table, mapped in (("tcp", ""), ("tcp6", f"{0:016X}{_as_kernel_prints(bytes((0, 0, 255, 255)))}")):
         try:
             rows = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
@@ -177,7 +177,7 @@ def user_of(client: tuple[str, int]) -> int | None:
     return -1
 
 
-def _word(content: bytes) -> str:
+def _as_kernel_prints(content: bytes) -> str:
     """Four bytes as the kernel prints them: one number in the byte order of this machine."""
     return f"{int.from_bytes(content, sys.byteorder):08X}"
 

@@ -50,11 +50,11 @@ def wait_rows(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Row]
         _call_columns(wait)
         | {"since_ns": wait.since_ns}
         | {name: every_range(getattr(wait, name)) or None for name in _LISTED}
-        for wait in _by_what_they_tell(waits, origins)
+        for wait in _clearest_first(waits, origins)
     ]
 
 
-def _by_what_they_tell(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Wait]:
+def _clearest_first(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Wait]:
     """Sort waits: first those that blame only named ranks, and most of them."""
     named = {rank for origin in origins for rank in origin.ranks}
 
@@ -118,7 +118,7 @@ def stack_rows(origins: Sequence[HangOrigin], waits: Sequence[Wait], dumps: Mapp
         if dump is not None and dump.last is not None and dump.last.frames and dump.last_group is not None:
             last = dump.last
             alike["last", dump.last_group.name, last.kind, last.seq, last.frames].add(rank)
-    for wait in _by_what_they_tell(waits, origins):
+    for wait in _clearest_first(waits, origins):
         for rank, call in wait.waiting.items():
             if call.frames:
                 alike["waits", wait.group.name, call.kind, call.seq, call.frames].add(rank)

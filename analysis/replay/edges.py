@@ -61,7 +61,7 @@ def _joins(program: RankProgram) -> list[_Join]:
     """Pairs of an activity and one on another stream that it waited for."""
     if program.event_waits is not None:
         return _numbered(program, program.event_waits)
-    joins = _told(program)
+    joins = _event_candidates(program)
     return [*joins, *_tight(program, joins)]
 
 
@@ -89,7 +89,7 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
     return [(node, at) for node, at in apart if _may_follow(program, at, node)]
 
 
-def _told(program: RankProgram) -> list[tuple[int, int]]:
+def _event_candidates(program: RankProgram) -> list[tuple[int, int]]:
     """Pairs of a launch after stream waits, and an activity that an event may stand for: the latest, one per wait.
 
     Such an event stands for what was launched last on the stream of the launch before it. Where a trace shows waits but

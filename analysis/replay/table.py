@@ -116,7 +116,7 @@ class Replay:
         if self.error_frac > MOST_ERROR_FRAC:
             raise NotPredictable(
                 f"{self.name}: not predictable: the unchanged replay is {self.error_frac:.0%} off the measured steps "
-                f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
+                f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._likely_cause()}"
             )
 
     def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
@@ -178,7 +178,7 @@ class Replay:
             for change in scenario.changes
         ]
 
-    def _why(self) -> str:
+    def _likely_cause(self) -> str:
         """The likely reason why the replay is off."""
         members = [m for cycle in self.measured for m in cycle]
         on_gpus = any(m.program.issued_by is None for m in members)
@@ -226,12 +226,12 @@ def within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list
     If that became faster, the first step would begin earlier, and seem longer for it.
     """
     return [
-        _as_before(old, new) if new.program is old.program and not new.with_head else new
+        _with_head_of(old, new) if new.program is old.program and not new.with_head else new
         for old, new in zip(members, changed, strict=True)
     ]
 
 
-def _as_before(old: Playing, new: Playing) -> Playing:
+def _with_head_of(old: Playing, new: Playing) -> Playing:
     program = old.program
     in_steps = steps_of(program) >= 0
     if in_steps.all() or not in_steps.any():

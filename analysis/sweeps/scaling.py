@@ -68,7 +68,7 @@ def work(cell: Row, base: Row) -> str | None:
     return "repeated" if samples == cell["workers"] * alone else "different"
 
 
-def told(cell: Row) -> list[str]:
+def reading_notes(cell: Row) -> list[str]:
     """Notes on how to read the cell's time."""
     if cell["status"] != "done":
         return [cell["reason"] or _WORDS[cell["status"]]]
@@ -96,7 +96,7 @@ def joined(notes: Iterable[str | None]) -> str | None:
 
 
 def _row(cell: Row, cells: Cells) -> Row:
-    notes = told(cell)
+    notes = reading_notes(cell)
     row = {**{name: cell.get(name) for name in SCALING.columns}}
     if cell["epoch_ns"] is None:
         return row | {"note": joined(notes)}

@@ -15,7 +15,7 @@ from ..core.nccl_tests import bus_factor
 from ..core.schema import Row, records
 from ..core.tables.sweeps import MEASURED, MISTAKES, SUBTRACTION
 from .by_hand import KNOWN_MISTAKES, Estimate, Facts, Unknown
-from .scaling import Cells, baseline, by_key, joined, told, work
+from .scaling import Cells, baseline, by_key, joined, reading_notes, work
 
 _SUMMED = (
     "window_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns",
@@ -111,7 +111,7 @@ def _row(cell: Row, cells: Cells, measured: Row | None) -> Row:
 
 
 def _subtracted(cell: Row, cells: Cells) -> _Subtracted:
-    notes = told(cell)
+    notes = reading_notes(cell)
     if cell["epoch_ns"] is None:
         return _Subtracted(None, None, None, None, tuple(notes))
     base, why_not = baseline(cell, cells)

@@ -52,7 +52,7 @@ def _alone(rows: Sequence[Row], after: int) -> Row:
     if after <= len(rows):
         chosen = rows[after - 1]
         row |= {name: chosen[name] for name in ("lr", *_SCORES)}
-        notes += _said_of_scores(chosen)
+        notes += _score_notes(chosen)
         if len(rows) < first["planned_epochs"]:
             notes.append(f"after {len(rows)} of its {counted(first['planned_epochs'], 'epoch')}")
     else:
@@ -63,7 +63,7 @@ def _alone(rows: Sequence[Row], after: int) -> Row:
     return row | _times(rows, notes)
 
 
-def _said_of_scores(epoch: Row) -> list[str]:
+def _score_notes(epoch: Row) -> list[str]:
     lost = [name for name in ("train_loss", "test_loss") if epoch[name] is None]
     return (
         [f"{' and '.join(lost)} {'are' if len(lost) > 1 else 'is'} not finite: the training diverged"] if lost else []

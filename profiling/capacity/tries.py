@@ -50,7 +50,7 @@ def run_stages(stages: Sequence[Stage]) -> Try:
         if reason is not None:
             return Try(shares, False, dur_s, reason, place)
     # Those that we ended are not the cause.
-    said = [_said(each, share) for each, share in zip(ended, shares, strict=True) if each.code is not None]
+    said = [_report_of(each, share) for each, share in zip(ended, shares, strict=True) if each.code is not None]
     times_ns = [max(times) for times in zip(*(each["times_ns"] for each in said), strict=True)]
     peaks, baselines = ([each[key] for each in said] for key in ("peak_bytes", "baseline_bytes"))
     return Try(shares, True, dur_s, None, None, times_ns, peaks, baselines)
@@ -142,7 +142,7 @@ def _exhausted(ended: _Ended, killed: str | None) -> str | None:
     return killed if ended.code == -signal.SIGKILL else None
 
 
-def _said(ended: _Ended, share: Share) -> Mapping[str, Any]:
+def _report_of(ended: _Ended, share: Share) -> Mapping[str, Any]:
     if ended.said is None:
         assert ended.code is not None
         how = (

@@ -72,10 +72,10 @@ def _module(target: Target) -> tuple[CodeType, ModuleType]:
     sys.argv = ["-m", *target.args]  # until it is found, as with Python
     _first_on_path(os.getcwd())  # noqa: PTH109
     name = target.name
-    spec = _found(name)
+    spec = _spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
-        spec = _found(name)
+        spec = _spec(name)
     if spec is None or spec.loader is None:
         raise TargetError(f"-m {target.name}: no module named {name} that could be run")
     code, main = _of_spec(spec)
@@ -83,7 +83,7 @@ def _module(target: Target) -> tuple[CodeType, ModuleType]:
     return code, main
 
 
-def _found(name: str) -> importlib.machinery.ModuleSpec | None:
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as err:

@@ -41,11 +41,11 @@ def run_script(
 
             return launch.launch(tied_program(args), workers)
     except ProfilingError as err:
-        return _said_once(err, failed)
+        return _report_once(err, failed)
     try:
         return _run_here(config, ["commtrace", *args])
     except TargetError as err:
-        return _said_once(err, failed)
+        return _report_once(err, failed)
 
 
 def run_again(args: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def run_again(args: Sequence[str]) -> int:
         return err.exit_code
 
 
-def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
+def _report_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
     """Report the error on the first rank of a host only; return its exit code."""
     if one_of_several() and local_place():
         return error.exit_code

@@ -81,7 +81,7 @@ class ClockProbe:
         """Measure at the end of the block, if the begin worked; rank 0 gives up when `stopped` says so."""
         who = self._who
         if who is not None:
-            self._attempt("end", lambda: self._again(who, stopped))
+            self._attempt("end", lambda: self._measured_at_end(who, stopped))
 
     def skip_end(self, why: str) -> None:
         """Do not measure at the end of the block."""
@@ -102,7 +102,7 @@ class ClockProbe:
 
     def _first(self, store: "Store", who: Identity) -> ClockOffset:
         self._key = f"commtrace/clock/{parallel.entries(store, who)}"
-        store = _of(store, self._key, "start")
+        store = _part_of_store(store, self._key, "start")
         machine = environment.boot_id() or who.host
         if who.rank == 0:
             store.set("machine", machine)
@@ -119,14 +119,15 @@ class ClockProbe:
             return self._equal("start", "same host")
         raise _UnmeasuredError("another rank of this host measures")
 
-    def _again(self, who: Identity, stopped: Callable[[], bool]) -> ClockOffset:
+    def _measured_at_end(self, who: Identity, stopped: Callable[[], bool]) -> ClockOffset:
         if not (self._asks or self._callers):
             return self._equal("end", "same host" if who.rank else _RANK_0)
         store = parallel.default_store()
         if store is None or parallel.identity() != who:
             raise _UnmeasuredError("the process group was destroyed before the block ended")
-        _read(_of(store, self._key, "start"), "machine", _ANSWER_S)  # what follows would hang where the store is gone
-        store = _of(store, self._key, "end")
+        # What follows would hang where the store is gone.
+        _read(_part_of_store(store, self._key, "start"), "machine", _ANSWER_S)
+        store = _part_of_store(store, self._key, "end")
         if who.rank == 0:
             return self._served("end", store, self._callers, stopped)
         _call(store, str(who.rank))
@@ -238,5 +239,5 @@ def _wait(store: "Store", key: str, within_s: float) -> None:
         raise _UnmeasuredError(f"no answer through the store within {within_s:g} s") from err
 
 
-def _of(store: "Store", key: str, at: str) -> "Store":
+def _part_of_store(store: "Store", key: str, at: str) -> "Store":
     return dist.distributed_c10d.PrefixStore(f"{key}/{at}", store)

@@ -37,15 +37,15 @@ _Events = NDArray[np.float64]
 def cut_short(path: Path) -> str | None:
     """Why the GPU part of a trace is incomplete; None if nothing shows that."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        gpu, launches = _found(_GPU, text), _found(_LAUNCHES, text)
+        gpu, launches = _events(_GPU, text), _events(_LAUNCHES, text)
         missing = _last_missing(launches, gpu)
         if missing >= _LEAST:
             return f"the last {missing:,} kernels that were launched are not in it"
         last_us = gpu[:, 1].max(initial=-np.inf)
-        steps = _whole_steps(_found(_STEPS, text))
+        steps = _whole_steps(_events(_STEPS, text))
         if not len(gpu) or not _falls_behind(gpu, steps):
             return None
-        if (_found(_OPERATORS, text)[:, 0] > last_us).sum() < _LEAST:
+        if (_events(_OPERATORS, text)[:, 0] > last_us).sum() < _LEAST:
             return None  # the program itself stood still
     return f"the GPU's activity ends {(steps[-1, 1] - last_us) / 1e3:,.1f} ms before the last step, and operators go on"
 
@@ -72,7 +72,7 @@ def _falls_behind(gpu: _Events, steps: _Events) -> bool:
     return len(reach) > 1 and bool(reach[-1] < _LEAST_REACH * np.median(reach[:-1]))
 
 
-def _found(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
+def _events(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
     """Start and end of each event of a kind, in us, and the other groups of its pattern."""
     numbers = array("d", (float(number) for match in kind.finditer(text) for number in match.groups()))
     events = np.frombuffer(numbers).reshape(-1, kind.groups)

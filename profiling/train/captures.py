@@ -31,7 +31,7 @@ def run_captures(config: TrainConfig, captures: int, args: Sequence[str]) -> int
     talk = Talk()
     for number, run_dir in enumerate(run_dirs, 1):
         talk.print(f"capture {number} of {captures}: {run_dir}")
-        code = run_apart([*_without_own(args), "--run-name", run_dir.name])
+        code = run_apart([*_without_capture_options(args), "--run-name", run_dir.name])
         if code:
             return code if code > 0 else 128 - code
     tell(_next_steps(run_dirs))
@@ -43,7 +43,7 @@ def _run_dirs(config: TrainConfig, captures: int) -> list[Path]:
     return [named.with_name(f"{named.name}-{number}") for number in range(1, captures + 1)]
 
 
-def _without_own(args: Sequence[str]) -> Iterator[str]:
+def _without_capture_options(args: Sequence[str]) -> Iterator[str]:
     """Drop the arguments that differ between captures."""
     left = iter(args)
     for arg in left:

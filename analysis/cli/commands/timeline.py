@@ -69,9 +69,9 @@ def timeline_command(
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
     write_parts(_bundled(analysis, timeline, of_ranks) if bundle else timeline.parts, target)
     if output is None:
-        write_out(f"{target}: {_told(timeline)}\n", None)
+        write_out(f"{target}: {_summary(timeline)}\n", None)
     else:
-        complain(f"{target}: {_told(timeline)}", kind="note")
+        complain(f"{target}: {_summary(timeline)}", kind="note")
     if open_:
         _show(target)
     finish(analysis)
@@ -87,7 +87,7 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
         raise typer.BadParameter(str(err), param_hint=option) from err
 
 
-def _told(timeline: Timeline) -> str:
+def _summary(timeline: Timeline) -> str:
     """A sentence on what was written."""
     size = sum(map(len, timeline.parts)) / 1e6
     lanes = f"; {timeline.moved:,} overlap others on their line, and stand on lanes of their own"

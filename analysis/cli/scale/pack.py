@@ -80,14 +80,14 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
         copy_side_files(files, output)
     for note in (note for packed in done for note in packed.repaired):
         complain(note, kind="note")
-    write_out(_told(done, output, time.monotonic() - begun), None)
+    write_out(_summary(done, output, time.monotonic() - begun), None)
     for failure in (*failed, *(packed.damage for packed in done if packed.damage)):
         complain(str(failure))
     if failed or any(packed.damage for packed in done):
         raise typer.Exit(1)
 
 
-def _told(done: list[PackedTrace], output: Path | None, seconds: float) -> str:
+def _summary(done: list[PackedTrace], output: Path | None, seconds: float) -> str:
     read_bytes, on_disk = sum(each.read_bytes for each in done), sum(each.trace_bytes for each in done)
     recorded = sum(each.recording_bytes for each in done)
     where = "beside them" if output is None else f"in {output}"

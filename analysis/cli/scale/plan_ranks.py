@@ -48,10 +48,10 @@ def plan_ranks_command(
     layout = Layout({name: sizes[name] for name in named}, gpus_per_host)
     if layout.ranks > _MOST_RANKS:
         raise typer.BadParameter(f"that makes {layout.ranks:,} ranks; the most is {_MOST_RANKS:,}", param_hint="--dp")
-    write_out(_told(layout), None)
+    write_out(_plan_text(layout), None)
 
 
-def _told(layout: Layout) -> str:
+def _plan_text(layout: Layout) -> str:
     hosts = -(-layout.ranks // layout.ranks_per_host)
     sizes = ", ".join(f"{name} {size}" for name, size in layout.sizes.items())
     head = f"{counted(layout.ranks, 'rank')} on {counted(hosts, 'host')}: {sizes}, innermost first\n"

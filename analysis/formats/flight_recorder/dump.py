@@ -306,7 +306,7 @@ class _Logs:
         seq: int = entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]
         if not 0 <= seq < _MOST_CALLS:
             raise ValueError(f"a collective has number {seq}")
-        what = self._what(kind, entry)
+        what = self._shared_properties(kind, entry)
         if log.seqs and log.seqs[-1] == seq:  # a call within one that is coalesced: the last entry has its state
             log.whats[-1], log.done[-1], log.started[-1] = what, is_done, is_started
             if log.waiting is not None and log.waiting.seq == seq:
@@ -357,7 +357,7 @@ class _Logs:
             kind = self.kinds[full] = collective_name(plain) or plain
         return kind
 
-    def _what(self, kind: str, entry: dict[str, Any]) -> int:
+    def _shared_properties(self, kind: str, entry: dict[str, Any]) -> int:
         """A number for the properties that all ranks of a collective must share."""
         which = "input_sizes" if kind in _AGREE_ON_INPUT else "output_sizes" if kind in _AGREE_ON_OUTPUT else ""
         sizes = self._taking.shapes(entry.get(which))

@@ -105,9 +105,9 @@ def picked(source: bytes, end: int, habits: Habits, *, with_operators: bool, eve
     try:
         not_text = bytes_not_text(source, habits, end)
         try:
-            result = _found(source, end, needles, habits)
+            result = _picked(source, end, needles, habits)
         except _RareCategory:
-            result = _found(source, end, needles.with_rare, habits)
+            result = _picked(source, end, needles.with_rare, habits)
     except (*NO_JSON, MalformedEvent, _RareCategory):
         return None
     if result is not None:
@@ -119,7 +119,7 @@ class _RareCategory(Exception):
     """A wanted event has a category that was not searched for."""
 
 
-def _found(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorted | None:
+def _picked(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorted | None:
     """Compute the result of `picked`. Raises NO_JSON, MalformedEvent, _RareCategory."""
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:

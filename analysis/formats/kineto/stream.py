@@ -336,7 +336,7 @@ class EventStream(Generic[P]):
             self._check_size(buffer, "what stands before the events")
         if self._broken is not None:
             raise self._cut_short()
-        raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
+        raise NotATrace(f"{self.path}: {_why_no_trace(buffer)}")
 
 
 # The first key of a document that another tool wrote.
@@ -356,7 +356,7 @@ def _other_tool(document: bytes) -> str | None:
     )
 
 
-def _what_it_is(document: bytes) -> str:
+def _why_no_trace(document: bytes) -> str:
     """The reason why a document without events is not a Kineto trace."""
     if not document.strip():
         return "is empty; the capture was interrupted before torch wrote it"

@@ -176,7 +176,7 @@ class Database:
                 if not rows:
                     return
                 count += len(rows)
-                self._tell(at_once)
+                self._report_progress(at_once)
                 yield rows
         except _FAILURES as err:
             raise self._failed(err, what, count) from err
@@ -196,7 +196,7 @@ class Database:
             raise DamagedTrace(f"{self.path}: holds more text than {self.size:,} bytes can, many times over; {_AGAIN}")
         return data.decode("utf-8", "replace")
 
-    def _tell(self, rows: int) -> None:
+    def _report_progress(self, rows: int) -> None:
         """Report progress, estimated at 50 bytes per row, as SQLite does not say."""
         self._read = min(self._read + 50 * rows, self.size)
         if self._progress:

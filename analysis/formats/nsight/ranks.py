@@ -82,11 +82,11 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
     if world is not None:
         size, ranks = world[0].ranks, world[1]
         beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
-    elif several and _are_single(several) and _launchers_tell(several):
+    elif several and _are_single(several) and _launchers_differ(several):
         ranks = {(each.path, each.processes[0].pid): each.rank for each in several if each.rank is not None}
         sizes = {each.world_size for each in several}
         size = next(iter(sizes)) if len(sizes) == 1 else None
-    elif _are_single(several) and _names_tell(several):
+    elif _are_single(several) and _names_have_ranks(several):
         return RanksInFiles(list(paths), notes, beforehand)
     else:
         _check_one_run(several)
@@ -156,20 +156,20 @@ def _are_single(exports: Sequence[Export]) -> bool:
     return all(len(export.processes) == 1 for export in exports)
 
 
-def _launchers_tell(exports: Sequence[Export]) -> bool:
+def _launchers_differ(exports: Sequence[Export]) -> bool:
     """Whether each session was started by a process of a different, possible rank."""
     ranks = [export.rank for export in exports if export.rank is not None]
     sizes = [export.world_size for export in exports if export.world_size is not None]
     return len(set(ranks)) == len(exports) and max(ranks, default=0) < min(sizes, default=RANK_LIMIT)
 
 
-def _names_tell(exports: Sequence[Export]) -> bool:
+def _names_have_ranks(exports: Sequence[Export]) -> bool:
     return len(exports) < 2 or all(rank_in_name(export.path.name) is not None for export in exports)
 
 
 def _in_order(exports: Sequence[Export]) -> list[Export]:
     """Sort by the ranks of the starting processes if these differ, else by name."""
-    if _launchers_tell(exports):
+    if _launchers_differ(exports):
         return sorted(exports, key=lambda export: export.rank or 0)
     return sorted(exports, key=_by_name)
 

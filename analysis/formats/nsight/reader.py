@@ -25,7 +25,7 @@ from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
 from .exporting import EXPORT, is_report
 from .nccl.communicators import Membership, has_payloads, members
-from .nccl.functions import KernelLaunch, group_name, told_by_nccl
+from .nccl.functions import KernelLaunch, collective_arguments, group_name
 from .nccl.payloads import Schemas
 from .ranges import MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
 from .steps import step_marks
@@ -83,7 +83,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
     activities = tables.near(work.columns, first)
     called = called_columns(tables, activities["correlation"], every_call=options.details)
     calls = CallColumns(tables.near(called.columns, first), called.names)
-    marked = _told(tables, work, calls, first, details=options.details)
+    marked = _cpu_marks(tables, work, calls, first, details=options.details)
     events = events_of(
         pids=[tables.pid, None, None, None],
         names=work.names.names,
@@ -104,7 +104,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
 
 
 @dataclass(frozen=True)
-class _Told:
+class _CpuMarks:
     """Data from the CPU's ranges: annotations, operators, arguments of collectives, and communicators."""
 
     marks: list[Range]
@@ -114,12 +114,14 @@ class _Told:
     notes: list[str]
 
 
-def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool) -> _Told:
+def _cpu_marks(
+    tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool
+) -> _CpuMarks:
     ranges = [marked for marked in marked_ranges(tables, MARKS) if abs(marked.start - first) < LONGEST_NS]
     schemas = Schemas(tables)
     joined = [marked for memberships in members(ranges, schemas).values() for marked in memberships]
     sizes = {marked.comm: marked.ranks for marked in joined}
-    of_nccl = told_by_nccl(ranges, schemas, _launches_of_comm(work, calls), sizes)
+    of_nccl = collective_arguments(ranges, schemas, _launches_of_comm(work, calls), sizes)
     of_cpu = [marked for marked in ranges if not marked.is_nccl]
     launching = calls.columns["thread"][among(calls.columns["correlation"], np.unique(work.columns["correlation"]))]
     steps, notes = step_marks(of_cpu, set(np.unique(launching).tolist()))
@@ -128,7 +130,7 @@ def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: 
     operators = operator_ranges(tables, steps) if details else OperatorColumns({}, [])
     tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows))
     why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
-    return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
+    return _CpuMarks(marks, operators, of_nccl.rows, joined, [*notes, *why])
 
 
 def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:

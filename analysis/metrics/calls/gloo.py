@@ -99,7 +99,7 @@ def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str,
         if source is not None:
             source.row = row
     place = {key: activities[0][key] for key in ("rank", "cycle")}
-    return rows, [place | dict(group) | _of(source) for source in issued if source.row is None]
+    return rows, [place | dict(group) | _columns_of_issuer(source) for source in issued if source.row is None]
 
 
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
@@ -162,7 +162,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
     types = {t for t in annotation["in_types"] or () if dtype_name(t)} or set(source.types if source else ())
     dtype = dtype_name(types.pop()) if len(types) == 1 else None
     if source is not None:
-        return _of(source) | {"dtype": dtype, "metadata_from": "c10d"}
+        return _columns_of_issuer(source) | {"dtype": dtype, "metadata_from": "c10d"}
     elems = _elems(annotation["in_dims"])
     collective = collective_name(annotation["name"].removeprefix(markers.GLOO_MARK))
     symmetric = collective in ("all_reduce", "broadcast", "reduce", "all_to_all", "send", "recv")
@@ -175,7 +175,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
     }
 
 
-def _of(source: _Issued) -> Row:
+def _columns_of_issuer(source: _Issued) -> Row:
     """Columns of a call that its issuing operator determines."""
     dtypes = {dtype_name(t) for t in source.types}
     return {

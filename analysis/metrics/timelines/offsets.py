@@ -41,11 +41,11 @@ class Lane(NamedTuple):
 
 def offset_at(lanes: Sequence[Lane], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
     """The fit of ends at, or near, a given offset; None if no ends coincide."""
-    usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
+    usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
     return _fit(usable, compatible, level_ns, origin_ns) if usable else None
 
 
-class _Telling(NamedTuple):
+class _UsableCalls(NamedTuple):
     """The calls of a lane that say something about clocks, by end, with numbers of their kinds; 0 if any is unknown."""
 
     ours: Entries
@@ -85,7 +85,7 @@ def offset(
     `origin_ns` is a time on their clock. If another witness `expected` an offset, with some uncertainty, only that is
     tried.
     """
-    usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
+    usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
     tried = _peaks(usable, compatible, COINCIDE_NS, _CANDIDATES)
     if sum(len(lane.ours) + len(lane.theirs) for lane in usable) <= _FEW:
         # In a dense loop the right offset may stand beside one at which more ends come near, but none coincides.
@@ -110,7 +110,7 @@ def _by_end(entries: Entries) -> Entries:
     return entries.take(telling[np.argsort(entries.end[telling], kind="stable")])
 
 
-def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
+def _usable_calls(ours: Entries, theirs: Entries) -> _UsableCalls | None:
     if not len(ours) or not len(theirs):
         return None
     columns = [np.concatenate([getattr(ours, name), getattr(theirs, name)]) for name in _KINDS]
@@ -118,7 +118,7 @@ def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
     if all((column >= 0).all() or (column < 0).all() for column in columns[1:]) and columns[0].max() < len(CALL_KINDS):
         for column in columns:
             kind = np.unique(kind * (int(column.max()) + 2) + column, return_inverse=True)[1]
-    return _Telling(ours, theirs, kind[: len(ours)], kind[len(ours) :])
+    return _UsableCalls(ours, theirs, kind[: len(ours)], kind[len(ours) :])
 
 
 _KINDS = ("kind", "dtype", "size", "name")
@@ -163,7 +163,7 @@ def _tighter(count: int) -> float:
     return max(_TIGHTER, math.exp(_TIGHTER_OF_FEW / math.sqrt(max(count - 2, 1))))
 
 
-def _peaks(lanes: Iterable[_Telling], compatible: Flags, within_ns: int, most: int) -> list[float]:
+def _peaks(lanes: Iterable[_UsableCalls], compatible: Flags, within_ns: int, most: int) -> list[float]:
     """Offsets at which many pairs of ends coincide to within `within_ns`, the most frequent first."""
     counted: list[tuple[int, float]] = []
     apart_of: dict[int, list[Floats]] = {}
@@ -217,7 +217,7 @@ class _Pairs(NamedTuple):
     missed: float
 
 
-def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
+def _fit(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
     """Fit the offset near this one: start where most ends coincide, then extend to both sides as a drift allows."""
     slope = 0.0
     centre = reach = None
@@ -256,7 +256,7 @@ def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_n
     )
 
 
-def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
+def _pairs(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
     since, apart, steps, missed, unmatched = [], [], [], [], 0
     for lane in lanes:
         ours, theirs = lane.ours, lane.theirs
@@ -285,7 +285,7 @@ def _within(ours: Entries, theirs: Entries) -> int:
     return int(theirs.cover(ours.end, after_ns=COINCIDE_NS).sum())
 
 
-def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
+def _mutual(lane: _UsableCalls, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
     """Pairs of calls that are each other's nearest of their kind and could be the same; ours are `moved`."""
     since = min(moved.end[0], lane.theirs.end[0])
     apart = 2 * int(max(moved.end[-1], lane.theirs.end[-1]) - since) + 1

@@ -63,10 +63,10 @@ class Culprits(NamedTuple):
             return f", {host}"
         named = standing_out(shares)
         if len(named) == 1:
-            return f", {shares[named[0]]:.0%} of {of} for rank {named[0]}{self._why(named[0])}"
+            return f", {shares[named[0]]:.0%} of {of} for rank {named[0]}{self._late_clause(named[0])}"
         if named:
             most = ", ".join(f"rank {rank} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
-            return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._why(
+            return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._late_clause(
                 named[0], "the first"
             )
         return ""
@@ -82,7 +82,7 @@ class Culprits(NamedTuple):
             ranks = [int(r) for r in ranks_of[host]]
             shares_of_host = shares.reindex(ranks).fillna(0)
             if len(ranks) > 1 and not standing_out(shares_of_host / max(shares_of_host.sum(), 1e-12)):
-                why = self._why(int(shares_of_host.idxmax()), "whose ranks", several=True)
+                why = self._late_clause(int(shares_of_host.idxmax()), "whose ranks", several=True)
                 return f"{by_host[host]:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
         return None
 
@@ -119,7 +119,7 @@ class Culprits(NamedTuple):
         doing = on_cpu(self.late_work, rank)
         return "gives its device work later than the others" + (f"; {doing.clause}" if doing else "")
 
-    def _why(self, rank: int, who: str = "", *, several: bool = False) -> str:
+    def _late_clause(self, rank: int, who: str = "", *, several: bool = False) -> str:
         late = self._late(rank)
         if late is None:
             return ""

@@ -52,11 +52,11 @@ def reason(
     joined = unsplit.merge(collectives[columns], on="collective_id")
     joined["at_jump"] = unclear(joined["start_ns"], joined["rank"], clocks)
     joined["at_jump"] = joined.groupby("collective_id", sort=False)["at_jump"].transform("any")
-    kinds = joined.assign(why=[_why(row, ranks, some_missing, has_starts) for row in records(joined)])
+    kinds = joined.assign(why=[_reason_of(row, ranks, some_missing, has_starts) for row in records(joined)])
     return str(kinds.groupby("why")["dur_ns"].sum().idxmax()) if len(kinds) else ""
 
 
-def _why(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
+def _reason_of(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
     if {int(r) for r in (collective["pg_ranks"] or "").split()} - ranks:
         return "missing"
     if collective["collective"] is None:

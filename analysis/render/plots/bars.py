@@ -127,7 +127,11 @@ def causes(ranks: Any) -> Figure:
     rows = [row for row in plain(ranks).rows if row["caused_wait_ns"]]
     rows.sort(key=lambda row: -row["caused_wait_ns"])
     entries = [
-        (f"rank {row['rank']}" + (f" ({row['host']})" if row["host"] else ""), row["caused_wait_ns"] / 1e6, _why(row))
+        (
+            f"rank {row['rank']}" + (f" ({row['host']})" if row["host"] else ""),
+            row["caused_wait_ns"] / 1e6,
+            _reason(row),
+        )
         for row in rows[:_MOST_KERNELS]
     ]
     return Figure(
@@ -140,7 +144,7 @@ def causes(ranks: Any) -> Figure:
     )
 
 
-def _why(row: Row) -> str:
+def _reason(row: Row) -> str:
     return " in ".join(part for part in (row["because"], row["kernel"]) if part)
 
 

@@ -31,7 +31,7 @@ def faster_links(factor: float, links: Mapping[int, Linked], group: str = "") ->
     def faster(transfer: float, latency: float) -> float:
         return latency + (transfer - latency) / factor
 
-    return Scenario(f"{_of(group)} {factor:g} times as fast", _ALL_BUT_LATENCY, _both_ways(links, faster))
+    return Scenario(f"{_links_name(group)} {factor:g} times as fast", _ALL_BUT_LATENCY, _both_ways(links, faster))
 
 
 def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -> Scenario:
@@ -43,14 +43,14 @@ def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -
     fitted = any(linked.is_fitted for linked in links.values())
     unknown = "" if fitted else "no collective ran with sizes different enough to tell its latency: bounds only"
     ways = _both_ways(links, faster)
-    return Scenario(f"{_of(group)} with 1/{factor:g} of the latency", "only latency changes", ways, unknown)
+    return Scenario(f"{_links_name(group)} with 1/{factor:g} of the latency", "only latency changes", ways, unknown)
 
 
 _MOST_NAMED = 4
 _ALL_BUT_LATENCY = "all but the latency is bandwidth"
 
 
-def _of(group: str) -> str:
+def _links_name(group: str) -> str:
     return {"": "all links", BETWEEN: "links between hosts"}.get(group, f"links of group {group}")
 
 

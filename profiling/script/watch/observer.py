@@ -114,13 +114,13 @@ class Observer:
         finally:  # a signal may have come meanwhile
             if self._captured is not None:
                 self._conclude(self._captured, error)
-            self._say_loss()
+            self._report_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
             say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
-    def _say_loss(self) -> None:
+    def _report_loss(self) -> None:
         """Report what of the capture could not be written."""
         sentence = self._entered[0].loss(self._entered[1]) if self._entered is not None else None
         if sentence is not None:
@@ -241,7 +241,7 @@ class Observer:
         self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
         if who.rank == 0:
-            say(f"{_what(self._config)}; traces go to {session.run_dir}")
+            say(f"{_plan_text(self._config)}; traces go to {session.run_dir}")
 
     def _part(self, who: Identity) -> str | None:
         """A name that distinguishes this capture from others of the same command; None if it is the only one."""
@@ -319,7 +319,7 @@ def _ended_well(error: BaseException | None) -> bool:
     return error is None or (isinstance(error, SystemExit) and not error.code)
 
 
-def _what(config: RunConfig) -> str:
+def _plan_text(config: RunConfig) -> str:
     if config.limits is not None:
         return "the whole run is traced"
     schedule = config.schedule

@@ -43,7 +43,7 @@ def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: Fa
         # Files, not pipes: a process that the script forks meanwhile would keep a pipe open.
         with TemporaryFile() as out, TemporaryFile() as said:
             code = _run(arguments, is_over, _environment(), (out, said))
-            return Printed(_text(out), _TOO_LONG if code is None else _why(code, _text(said)))
+            return Printed(_text(out), _TOO_LONG if code is None else _last_error(code, _text(said)))
     except (OSError, ValueError) as err:
         return Printed(why=f"no process could be started for it: {err}")
 
@@ -86,16 +86,16 @@ def _text(stream: IO[bytes]) -> str:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _OF_THE_SCRIPT}
-    return kept | _ONE_THREAD | _NO_COLOURS | {"PYTHONIOENCODING": _shown_as()}
+    return kept | _ONE_THREAD | _NO_COLOURS | {"PYTHONIOENCODING": _encoding()}
 
 
-def _shown_as() -> str:
+def _encoding() -> str:
     """Encoding of its output, which is shown where this process prints."""
     ours = getattr(sys.__stderr__, "encoding", None) or "ascii"
     return "utf-8" if ours.lower().startswith("utf") else "ascii"
 
 
-def _why(code: int, said: str) -> str | None:
+def _last_error(code: int, said: str) -> str | None:
     """The last error in its output; None if all went well."""
     if code == 0:
         return None

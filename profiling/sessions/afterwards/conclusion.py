@@ -82,7 +82,7 @@ class Conclusion:
             # A trace of each cycle, and the side file.
             most = Allowance(share_bytes, facts.schedule.repeat + 1)
             taken = hand_over.take(self._run_dir, most, is_over)
-            for line in _told(taken.missing, self._run_dir):
+            for line in _lines_on_missing(taken.missing, self._run_dir):
                 say(line)
             if taken.forged:
                 say(_ignored(taken.forged))
@@ -142,7 +142,7 @@ def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], N
 _READING = ("--keep-going", "--no-cache")
 
 
-def _told(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
+def _lines_on_missing(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
     """One line per reason. Ranks that share the folder leave traces there silently."""
     by_reason: dict[str, list[int]] = {}
     for rank, why in missing.items():

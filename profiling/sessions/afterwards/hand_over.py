@@ -111,7 +111,7 @@ class HandOver:
 
         Returns when that is in the store. Raises HandOverError.
         """
-        return _bounded(lambda: self._given(run_dir, parcel, most_bytes, is_over), is_over)
+        return _bounded(lambda: self._handed_over(run_dir, parcel, most_bytes, is_over), is_over)
 
     def until_closed(self, is_over: Callable[[], bool]) -> None:
         """As another rank, wait until rank 0 is finished, so that all ranks go on together."""
@@ -138,7 +138,9 @@ class HandOver:
     def _is_closed(self) -> bool:
         return self._messages.read("closed", 0) is not None
 
-    def _given(self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]) -> bool:
+    def _handed_over(
+        self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]
+    ) -> bool:
         if self._is_closed():
             raise HandOverError("rank 0 no longer waited for this rank")
         folder = (self._messages.read("folder", _MARK_BYTES) or b"").decode("ascii", "replace")

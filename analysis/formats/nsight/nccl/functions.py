@@ -63,16 +63,16 @@ class LaunchedTogether:
 
 
 @dataclass(frozen=True)
-class FunctionsTold:
+class CollectiveArguments:
     """Rows of arguments, and ranges `nccl:coalesced` to put around launches of several calls."""
 
     rows: list[dict[str, Any]]
     coalesced: list[Range]
 
 
-def told_by_nccl(
+def collective_arguments(
     ranges: Sequence[Range], schemas: Schemas, launches: Iterable[KernelLaunch], group_sizes: Mapping[int, int]
-) -> FunctionsTold:
+) -> CollectiveArguments:
     """Arguments of the kernels of one process, from the ranges around their launches; times in ns as exported."""
     by_thread: dict[int, list[Range]] = {}
     for marked in ranges:
@@ -81,11 +81,11 @@ def told_by_nccl(
     mark_around = _enclosing(marked for marked in ranges if marked.name.startswith(markers.NCCL_MARK))
     kernels = [(launch, batch_around(launch.thread, launch.at, launch.at)) for launch in launches]
     in_batch = Counter(id(batch) for _, batch in kernels)
-    arguments = FunctionsTold([], [])
+    arguments = CollectiveArguments([], [])
     for launch, batch in kernels:
         # Which of several kernels did what is not known.
         if batch is not None and batch.whole and in_batch[id(batch)] == 1:
-            _tell(arguments, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
+            _add_arguments(arguments, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
     return arguments
 
 
@@ -137,8 +137,8 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
         before = name
 
 
-def _tell(
-    arguments: FunctionsTold,
+def _add_arguments(
+    arguments: CollectiveArguments,
     launch: KernelLaunch,
     batch: LaunchedTogether,
     around: Range | None,
