@@ -1,4 +1,4 @@
-"""Options that many commands share, declared once and handed over together."""
+"""Groups of options that many commands share, declared once and passed as one argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 
 def with_bundle(command: Callable[..., None], name: str, make: Callable[..., Any]) -> Callable[..., None]:
-    """The command with the options that `make` takes; what it makes of them is the command's argument `name`."""
+    """Add the options of `make` to a command; the command gets its result as the argument `name`."""
     shared = list(inspect.signature(make, eval_str=True).parameters.values())
 
     def with_options(**given: Any) -> None:
@@ -16,13 +16,13 @@ def with_bundle(command: Callable[..., None], name: str, make: Callable[..., Any
         command(**given, **{name: bundle})
 
     hints = get_type_hints(command, include_extras=True)
-    own = [
+    parameters = [
         parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(command).parameters.values()
         if parameter.name != name
     ]
     added = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in shared]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    with_options.__signature__ = inspect.Signature([*parameters, *added])  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *added)}
     return with_options
