@@ -19,6 +19,7 @@ from watched import Heard, Watched, as_said, name_of, rows_in, touch, write_cycl
 from commtrace import analyse_cycles
 from commtrace.analysis.core import disk
 from commtrace.analysis.errors import NoTraces, UnreadableFile, WatchedAlready
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.watching.done import DoneCycles, LastTrace, Writers, is_whole, joined_ranges, open_cycles
 from commtrace.analysis.watching.follow import Ending
 from commtrace.analysis.watching.ledger import Ledger, numbered
@@ -223,7 +224,7 @@ def test_recordings_count_like_traces(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "run")
     write_cycle(watched.folder, 0)
     traces = sorted(watched.folder.glob("*.json.gz"))
-    with Reading(traces, ReadOptions(workers=1)) as reading:
+    with Reading(list(map(TraceInput, traces)), ReadOptions(workers=1)) as reading:
         assert len(list(pack(reading, ReadOptions(), None, None))) == 2
     traces[1].unlink()  # one beside its recording, of one only that
     watched.run(once=True)

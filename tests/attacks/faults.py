@@ -25,6 +25,7 @@ from builders import MS, Collective, write_run
 import commtrace.analysis.core.disk
 import commtrace.profiling.base.disk
 from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.profiling.base import run_directory as rundir
 from commtrace.profiling.base.contract.comms import OutOfBounds
@@ -84,7 +85,7 @@ def cache(folder: Path, run: Path) -> str | None:
     trace = sorted(run.glob("*.pt.trace.json*"))[0]
     found = kept.read(trace, ReadOptions())
     names = [path.name for path in (folder / "cache").glob("*")]
-    again = Cache(folder / "cache").read(trace, ReadOptions())
+    again = Cache(folder / "cache").read(TraceInput(trace), ReadOptions())
     if again != found or any(name.endswith(".partial") for name in names):
         return f"another content, or left behind: {names}"
     for path in (folder / "cache").iterdir():
