@@ -75,7 +75,7 @@ test-newest test-oldest: test-%:
 	rm -rf .venv-$* build
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[remote]' \
 		hypothesis perfetto pytest pytest-xdist
 	rm -rf build commtrace.egg-info
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \

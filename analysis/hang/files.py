@@ -11,7 +11,7 @@ from ...common.wording import counted
 from ...contract.limits import RANK_LIMIT
 from ..errors import AnalysisError, DuplicateRank, NoTraces, UnknownRank, UnreadableFile
 from ..formats.flight_recorder.entry import looks_like_dump
-from ..reading.trace_files import is_side_file, trace_files
+from ..reading.trace_files import is_side_file, is_without_traces
 
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _RANK = re.compile(r"rank[-_.= ]?([0-9]{1,7})", re.IGNORECASE)
@@ -38,15 +38,9 @@ def looks_like_dumps(paths: Sequence[Path]) -> bool:
     if not first.is_dir():
         return looks_like_dump(first)
     try:
-        trace_files([first])
-    except NoTraces:
-        try:
-            return bool(_dumps_in(first))
-        except AnalysisError:
-            return False
+        return is_without_traces(first) and bool(_dumps_in(first))
     except AnalysisError:
         return False
-    return False
 
 
 def _dumps_in(folder: Path) -> list[Path]:

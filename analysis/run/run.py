@@ -17,6 +17,7 @@ from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
+from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
@@ -154,7 +155,8 @@ class Run:
             own = {name: getattr(whole, name) for name in DETAILED}
             return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
-            with Reading(self.files[rank], ReadOptions(details=True, keep_going=True, workers=1)) as reading:
+            traces = list(map(TraceInput, self.files[rank]))
+            with Reading(traces, ReadOptions(details=True, keep_going=True, workers=1)) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()

@@ -21,6 +21,7 @@ from attacking import called, complaint, run_attack
 from builders import MS, Collective, write_run
 
 from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.common import disk
 from commtrace.contract.comms import OutOfBounds
@@ -79,7 +80,7 @@ def cache(folder: Path, run: Path) -> str | None:
     trace = sorted(run.glob("*.pt.trace.json*"))[0]
     found = kept.read(trace, ReadOptions())
     names = [path.name for path in (folder / "cache").glob("*")]
-    again = Cache(folder / "cache").read(trace, ReadOptions())
+    again = Cache(folder / "cache").read(TraceInput(trace), ReadOptions())
     if again != found or any(name.endswith(".partial") for name in names):
         return f"another content, or left behind: {names}"
     for path in (folder / "cache").iterdir():

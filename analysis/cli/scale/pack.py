@@ -56,7 +56,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     """
     begun = time.monotonic()
     with asking(runs):
-        files, notes, beforehand = trace_files(runs)
+        traces, notes, beforehand = trace_files(runs)
     for note in notes:
         complain(note, kind="note")
     options = replace(reading, details=details, cache=False, beforehand=beforehand)
@@ -64,7 +64,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     failed: list[TraceError] = []
     with (
         finishing_writes(),
-        Reading(files, options) as open_files,
+        Reading(traces, options) as open_files,
         reading_progress(open_files, begun) as progress,
     ):
         for packed in pack(open_files, options, output, progress):
@@ -77,7 +77,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     if not done:
         raise NoTraces(f"{runs[0]}: no trace could be packed:\n  " + "\n  ".join(map(str, failed)))
     if output is not None:
-        copy_side_files(files, output)
+        copy_side_files([trace.path for trace in traces], output)
     for note in (note for packed in done for note in packed.repaired):
         complain(note, kind="note")
     write_out(_summary(done, output, time.monotonic() - begun), None)

@@ -140,10 +140,11 @@ def watch_command(
     with gc_frozen():
         from ...watching.files import RunFolder
         from ...watching.follow import Watch
-        from ...watching.opening import analysis_by, ledger_of
+        from ...watching.ledger import Ledger
+        from ...watching.opening import analysis_by
 
         outputs = _Outputs(output_format, _log(tensorboard))
-    ledger = ledger_of(runs, state, output)
+    ledger = Ledger(runs, state, output)
     watch = Watch(RunFolder(runs), ledger, analysis_by(reading), outputs, pace)
     try:
         ending = watch.run(limits)
