@@ -14,7 +14,7 @@ from contract_files import FILES, ContractFile, choices, entry, hints, is_litera
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from commtrace.analysis.cli import app as cli
+from commtrace import cli
 from commtrace.analysis.core.contract.modes import Mode
 from commtrace.analysis.core.contract.rank import STILL_RUNNING
 from commtrace.analysis.core.contract.rank import RankFile as ReadRank
@@ -212,11 +212,11 @@ def folders(tmp_path: Path) -> dict[str, tuple[list[str], Path]]:
         "run": (["summary", str(run)], run / "run.json"),
         "rank": (["summary", str(run)], run / f"{worker}.meta.json"),
         "one device": (["breakdown", str(next(run.glob("*.pt.trace.json*")))], run / "run.json"),
-        "sweep": (["scaling", str(swept)], swept / "sweep.json"),
-        "run of a cell": (["scaling", str(swept)], cell / "run.json"),
-        "rank of a cell": (["scaling", str(swept)], next(cell.glob("*.meta.json"))),
-        "training": (["training", str(trained)], trained / "training.json"),
-        "run of a training": (["training", str(trained)], trained / "run.json"),
+        "sweep": (["table", "scaling", str(swept)], swept / "sweep.json"),
+        "run of a cell": (["table", "scaling", str(swept)], cell / "run.json"),
+        "rank of a cell": (["table", "scaling", str(swept)], next(cell.glob("*.meta.json"))),
+        "training": (["table", "training", str(trained)], trained / "training.json"),
+        "run of a training": (["table", "training", str(trained)], trained / "run.json"),
         "ceiling": (["bandwidth", "--ceiling", str(tmp_path / "comms.json"), str(run)], tmp_path / "comms.json"),
     }
 

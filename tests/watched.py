@@ -9,7 +9,6 @@ from typing import Any
 
 from builders import MS, Collective, traces_of
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.contract.rank import STILL_RUNNING
 from commtrace.analysis.core.schema import Row
 from commtrace.analysis.errors import DamagedTrace
@@ -18,6 +17,7 @@ from commtrace.analysis.watching.files import RunFolder
 from commtrace.analysis.watching.follow import Ending, Watch
 from commtrace.analysis.watching.limits import Limits, Pace
 from commtrace.analysis.watching.opening import analysis_by, ledger_of
+from commtrace.cli import main
 
 WORKER = "node_{rank}"
 

@@ -207,8 +207,8 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
 def _finished(content: SweepFile, folder: Path) -> int:
     where = shlex.quote(str(folder))
     tell(
-        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace scaling {where}\n"
-        f"  subtraction:  commtrace subtraction {where}"
+        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace table scaling {where}\n"
+        f"  subtraction:  commtrace table subtraction {where}"
     )
     failed = [one.run for one in content.cells if one.status == "failed"]
     if failed:

@@ -10,7 +10,7 @@ import pytest
 from capturing import fresh_python
 from training_builders import Trained, write_training
 
-from commtrace.analysis.cli.app import main
+from commtrace.cli import main
 
 FORMATS = ("table", "csv", "markdown", "json", "latex")
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 
 def ran(capsys, *arguments, code=0):
-    assert main(["training", *map(str, arguments)]) == code
+    assert main(["table", "training", *map(str, arguments)]) == code
     return capsys.readouterr()
 
 
@@ -58,7 +58,7 @@ def test_people_read_what_reports_print(capsys, folder) -> None:
 def test_help_ends_with_examples_that_parse(capsys, folder, tmp_path, monkeypatch) -> None:
     pytest.importorskip("plotly")
     text = ran(capsys, "--help").out
-    examples = re.findall(r"^ *commtrace training (.+)$", text.partition("Examples:")[2], re.MULTILINE)
+    examples = re.findall(r"^ *commtrace table training (.+)$", text.partition("Examples:")[2], re.MULTILINE)
     assert len(examples) == 3
     assert text.rstrip().endswith(examples[-1])
     (tmp_path / "traces").symlink_to(folder)
@@ -148,8 +148,8 @@ def test_without_plotly_a_plot_says_what_to_install(capsys, folder, tmp_path, mo
 
 def test_plotly_is_imported_for_a_plot_only(folder) -> None:
     code = (
-        "import sys; from commtrace.analysis.cli.app import main; "
-        "main(['training', sys.argv[1]]); sys.exit('plotly' in sys.modules)"
+        "import sys; from commtrace.cli import main; "
+        "main(['table', 'training', sys.argv[1]]); sys.exit('plotly' in sys.modules)"
     )
     done = fresh_python("-c", code, folder)
     assert done.returncode == 0, done.stderr

@@ -11,9 +11,9 @@ import pytest
 from builders import write_run
 from capturing import ROOT, environment
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core import disk
 from commtrace.analysis.core.disk import remove_partial_files, replace_file
+from commtrace.cli import main
 
 WRITER = """
 import sys

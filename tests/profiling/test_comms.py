@@ -15,7 +15,7 @@ from process_tree import family, listening
 from samples import with_slow
 
 from commtrace.analysis.core import nccl_tests
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.comms.bus import bus_factor
 from commtrace.profiling.comms.collectives import COLLECTIVES
 from commtrace.profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
