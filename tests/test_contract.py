@@ -14,8 +14,8 @@ from contract_files import FILES, choices, entry, hints, is_literal, is_record, 
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
+from commtrace import cli
 from commtrace.analysis.ceilings.files import read_ceiling
-from commtrace.analysis.cli import app as cli
 from commtrace.analysis.core.small_files import read_json
 from commtrace.common.nccl_tests import bus_factor
 from commtrace.contract.comms import COMMS_TOOL, CommsFile
@@ -166,11 +166,11 @@ def folders(tmp_path: Path) -> dict[str, tuple[list[str], Path]]:
         "run": (["summary", str(run)], run / "run.json"),
         "rank": (["summary", str(run)], run / f"{worker}.meta.json"),
         "one device": (["breakdown", str(next(run.glob("*.pt.trace.json*")))], run / "run.json"),
-        "sweep": (["scaling", str(swept)], swept / "sweep.json"),
-        "run of a cell": (["scaling", str(swept)], cell / "run.json"),
-        "rank of a cell": (["scaling", str(swept)], next(cell.glob("*.meta.json"))),
-        "training": (["training", str(trained)], trained / "training.json"),
-        "run of a training": (["training", str(trained)], trained / "run.json"),
+        "sweep": (["table", "scaling", str(swept)], swept / "sweep.json"),
+        "run of a cell": (["table", "scaling", str(swept)], cell / "run.json"),
+        "rank of a cell": (["table", "scaling", str(swept)], next(cell.glob("*.meta.json"))),
+        "training": (["table", "training", str(trained)], trained / "training.json"),
+        "run of a training": (["table", "training", str(trained)], trained / "run.json"),
         "ceiling": (["bandwidth", "--ceiling", str(tmp_path / "comms.json"), str(run)], tmp_path / "comms.json"),
     }
 

@@ -43,6 +43,18 @@ def looks_like_dumps(paths: Sequence[Path]) -> bool:
         return False
 
 
+def holds_dumps(paths: Sequence[Path]) -> bool:
+    """Whether any of these paths is a dump, or a folder that holds one; False where nothing can be read."""
+
+    def holds(path: Path) -> bool:
+        try:
+            return bool(_dumps_in(path)) if path.is_dir() else looks_like_dump(path)
+        except (AnalysisError, OSError):
+            return False
+
+    return any(map(holds, paths))
+
+
 def _dumps_in(folder: Path) -> list[Path]:
     """The dumps in a folder. Raises NoTraces, UnreadableFile."""
     try:

@@ -205,7 +205,7 @@ def _rank_epoch(folder: Path, side: RankFile) -> RankEpoch:
     if len(timed) != 1:
         raise DamagedTimings(
             f"{folder}: expected one timed epoch of rank {side.rank}, found {len(timed)}; run a sweep, or compare "
-            "trainings of several epochs with `training`"
+            "trainings of several epochs with `table training`"
         )
     if timed[0].steps > side.full_epoch_steps:
         raise DamagedTimings(

@@ -208,8 +208,8 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
 def _finished(content: SweepFile, folder: Path) -> int:
     where = shlex.quote(str(folder))
     tell(
-        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace scaling {where}\n"
-        f"  subtraction:  commtrace subtraction {where}"
+        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace table scaling {where}\n"
+        f"  subtraction:  commtrace table subtraction {where}"
     )
     failed = [cell.run for cell in content.cells if cell.status == "failed"]
     if failed:

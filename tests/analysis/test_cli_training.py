@@ -8,9 +8,9 @@ import re
 import pytest
 from training_builders import Trained, write_training
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.report.across import training_page
 from commtrace.analysis.training.analysis import analyse_training
+from commtrace.cli import main
 
 FORMATS = ("table", "csv", "markdown", "json", "latex")
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 
 def ran(capsys, *arguments, code=0):
-    assert main(["training", *map(str, arguments)]) == code
+    assert main(["table", "training", *map(str, arguments)]) == code
     return capsys.readouterr()
 
 
@@ -57,7 +57,7 @@ def test_people_read_what_reports_print(capsys, folder) -> None:
 
 def test_help_ends_with_examples_that_parse(capsys, folder, tmp_path, monkeypatch) -> None:
     text = ran(capsys, "--help").out
-    examples = re.findall(r"^ *commtrace training (.+)$", text.partition("Examples:")[2], re.MULTILINE)
+    examples = re.findall(r"^ *commtrace table training (.+)$", text.partition("Examples:")[2], re.MULTILINE)
     assert len(examples) == 3
     assert text.rstrip().endswith(examples[-1])
     (tmp_path / "traces").symlink_to(folder)

@@ -110,7 +110,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     os.environ["XDG_CACHE_HOME"] = str(folder / "home")
     commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
     place = Cache().place(traces[0])
-    expected = called("calls", "-f", "csv", "--no-cache", folder / "run")[1]
+    expected = called("table", "calls", "-f", "csv", "--no-cache", folder / "run")[1]
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(tries):
@@ -121,7 +121,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
         sound = place.read_bytes()
         kind = planted(place, sound, chance)
         changed = kind != "bytes" or place.read_bytes() != sound
-        code, out, err = called("calls", "-f", "csv", "--workers", "1", folder / "run")
+        code, out, err = called("table", "calls", "-f", "csv", "--workers", "1", folder / "run")
         counts[kind] += 1
         told = "its cache" in err
         if code != 0 or (kind != "value" and out != expected):

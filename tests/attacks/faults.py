@@ -70,7 +70,7 @@ def failing(fault: Fault) -> Iterator[None]:
 
 def output(folder: Path, run: Path) -> str | None:
     """What is wrong after an output; None if it was refused, or written."""
-    code, out, err = called("calls", "-f", "csv", "-o", folder / "kept", run)
+    code, out, err = called("table", "calls", "-f", "csv", "-o", folder / "kept", run)
     return complaint(code, out, err) or ("not said" if code == 0 and _content(folder) == _OLD else None)
 
 

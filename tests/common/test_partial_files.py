@@ -11,7 +11,7 @@ import pytest
 from builders import write_run
 from capturing import ROOT, environment
 
-from commtrace.analysis.cli.app import main
+from commtrace.cli import main
 from commtrace.common import disk
 from commtrace.common.disk import remove_partial_files, replace_file
 

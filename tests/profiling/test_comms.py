@@ -14,8 +14,8 @@ from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, pytho
 from process_tree import family, listening
 from samples import with_slow
 
+from commtrace.cli import main
 from commtrace.common.nccl_tests import bus_factor
-from commtrace.profiling.cli import main
 from commtrace.profiling.comms.collectives import COLLECTIVES
 from commtrace.profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
 from commtrace.profiling.comms.facts import comms_head

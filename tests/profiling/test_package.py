@@ -28,7 +28,7 @@ def test_standard_library_package_of_the_same_name_stays_importable(tmp_path) ->
 
 @pytest.mark.parametrize("args", [[], ["train"], ["--help"]])
 def test_without_torch_one_line_says_what_to_install(args) -> None:
-    done = fresh_python("-c", f"{NO_TORCH}from commtrace.profiling.cli import main; sys.exit(main({args}))")
+    done = fresh_python("-c", f"{NO_TORCH}from commtrace.cli import main; sys.exit(main({args}))")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (

@@ -9,7 +9,6 @@ from typing import Any
 
 from builders import MS, Collective, traces_of
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import Row
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.analysis.recording.options import ReadOptions
@@ -18,6 +17,7 @@ from commtrace.analysis.watching.follow import Ending, Watch
 from commtrace.analysis.watching.ledger import Ledger
 from commtrace.analysis.watching.limits import Limits, Pace
 from commtrace.analysis.watching.opening import analysis_by
+from commtrace.cli import main
 from commtrace.contract.rank import STILL_RUNNING
 
 WORKER = "node_{rank}"

@@ -56,9 +56,9 @@ def account_command(
 
     \b
     Examples:
-      commtrace account traces/my-run
-      commtrace account --by step --format csv traces/my-run
-      commtrace account --by culprit traces/my-run
+      commtrace table account traces/my-run
+      commtrace table account --by step --format csv traces/my-run
+      commtrace table account --by culprit traces/my-run
     """
     name = _TABLES[by]
     writing.check(name)

@@ -63,9 +63,9 @@ def training_command(
 
     \b
     Examples:
-      commtrace training traces/small-batch traces/large-batch
-      commtrace training --epoch 10 --baseline small-batch --plot all.html traces
-      commtrace training --by epoch --format csv traces/large-batch
+      commtrace table training traces/small-batch traces/large-batch
+      commtrace table training --epoch 10 --plot all.html traces
+      commtrace table training --by epoch --format csv traces/large-batch
     """
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"{plot}: the plot is HTML; name a file that ends with .html", param_hint="--plot")

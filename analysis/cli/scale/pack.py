@@ -28,7 +28,7 @@ PackedInto = Annotated[
         "-o",
         metavar="DIR",
         parser=path_named,
-        help="Write to this folder, together with the run's side files.",
+        help="Write the recordings to this folder, together with the run's side files.",
         show_default="beside each trace",
     ),
 ]
