@@ -74,7 +74,7 @@ test-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
 test-newest test-oldest: test-%:
 	rm -rf .venv-$* build
 	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python tests/oldest.py > .venv-$*/constraints.txt
+	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
 		hypothesis perfetto pytest pytest-xdist
 	rm -rf build commtrace.egg-info
@@ -115,7 +115,7 @@ audit:
 	test -x .venv-audit/bin/pip-audit || $(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	grep -hE '^[A-Za-z0-9._-]+==' $(PINNED) | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
-	.venv-audit/bin/python tests/oldest.py > .venv-audit/oldest.txt
+	.venv-audit/bin/python tests/support/oldest.py > .venv-audit/oldest.txt
 	@failed=0; for set in pinned oldest; do echo "$$set:"; \
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 

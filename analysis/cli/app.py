@@ -34,6 +34,7 @@ _OWN_MODULES = (
     "breakdown",
     "bandwidth",
     "critical-path",
+    "explain",
     "kernels",
     "pack",
     "plan-ranks",
@@ -76,6 +77,7 @@ _ELSEWHERE = {
 _WITHOUT_TABLE = {
     "summary": (Topic.overview, "What limits the run, what it costs, what to try (default)."),
     "account": (Topic.time, "All the time of a step, the largest part first; by device, step, culprit."),
+    "explain": (Topic.overview, "What a word of the tables means, such as exposed or busbw."),
     "report": (Topic.look, "One HTML page with pictures and tables; needs no network."),
     "hang": (Topic.waiting, "Which ranks are missing from which collective, from dumps."),
     "timeline": (Topic.look, "All ranks on one clock, as a file for Perfetto."),

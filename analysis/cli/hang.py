@@ -1,4 +1,4 @@
-"""The command that names who is missing from which collective."""
+"""`commtrace hang`: name the ranks that are missing from a collective."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOUND = 1
 
 
 class HangBy(str, Enum):
-    """Which table of a hang."""
+    """The table of a hang to print."""
 
     origin = "origin"
     wait = "wait"

@@ -1,4 +1,4 @@
-"""The JSON files of a sweep, as far as they hold timings: sweep.json, and run.json and *.meta.json of every cell."""
+"""Timings in the JSON files of a sweep: sweep.json, and run.json and *.meta.json of every cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import DamagedTimings, NoTimings, UnreadableFile
 
 
 def sweep_file(path: Path) -> SweepRecord:
-    """The content of sweep.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """Read sweep.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
     content = _json(path)
     with _explained(path):
         sweep = typed(content, SweepRecord)
@@ -28,7 +28,7 @@ def sweep_file(path: Path) -> SweepRecord:
 
 
 def run_file(folder: Path) -> SweptRun:
-    """The content of a run's run.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """Read a run's run.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
     path = folder / RUN_FILE
     content = _json(path)
     with _explained(path):
@@ -36,7 +36,7 @@ def run_file(folder: Path) -> SweptRun:
 
 
 def side_files(folder: Path, world_size: int) -> list[RankFile]:
-    """The side files of all ranks of a run, in order; each has what timings need, `TIMED`.
+    """Read the side files of all ranks, in order; each has what timings need, `TIMED`.
 
     Raises UnreadableFile, DamagedTimings, NoTimings.
     """

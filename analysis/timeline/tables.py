@@ -1,4 +1,4 @@
-"""The tables that a timeline shows, the part of them that was asked for, and columns as arrays."""
+"""The tables that a timeline shows, the requested part of them, and columns as arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_NAMED = 16
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one run, called `name`; of `steps`, or of all of them for None.
+    """Tables of the run `name`; of `steps`, or of all steps for None.
 
     `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams.
     """
@@ -36,7 +36,7 @@ class Tables:
     steps: Collection[int] | None = None
 
     def of_ranks(self, ranks: Collection[int]) -> Tables:
-        """The same without other ranks. Raises NothingMeasured where one of them did nothing, or has no trace."""
+        """Keep only these ranks. Raises NothingMeasured if one did nothing or has no trace."""
         known = self.activities["rank"].unique()
         missing = sorted(set(ranks) - set(known.tolist()))
         if missing:
@@ -55,7 +55,7 @@ class Tables:
         )
 
     def of_steps(self, steps: Collection[int]) -> Tables:
-        """The same with other steps left out of timelines. Raises NothingMeasured where no activity is of one of them.
+        """Show only these steps. Raises NothingMeasured if one has no activity.
 
         Activities stay, because where a step begins depends on those of the next one.
         """
@@ -71,7 +71,7 @@ class Tables:
         return replace(chosen, calls=calls, participation=self.participation[member])
 
     def in_steps(self, table: pd.DataFrame) -> Mask:
-        """Which rows of a table are of the steps that are shown."""
+        """Whether each row of a table is in a shown step."""
         if self.steps is None:
             return np.ones(len(table), dtype=bool)
         return table["step"].isin(list(self.steps)).to_numpy(dtype=bool)
@@ -82,14 +82,14 @@ def _rows(table: pd.DataFrame, ranks: Collection[int]) -> pd.DataFrame:
 
 
 def integers_in(column: pd.Series[int]) -> Integers:
-    """A column of integers, some of which may be NA."""
+    """Convert a column of integers with NA."""
     assert column.dtype in ("int64", "Int64"), "floats cannot hold times"
     known = column.notna().to_numpy(dtype=bool)
     return Integers(np.asarray(column.fillna(0), dtype=np.int64), known)
 
 
 def names_in(column: pd.Series[str]) -> Texts:
-    """A column of texts, some of which may be NA."""
+    """Convert a column of texts with NA."""
     codes, values = pd.factorize(column)
     return Texts(codes.astype(np.int64), tuple(map(str, values)))
 
@@ -100,7 +100,7 @@ RowsByRank = dict[int, OfRank]
 
 
 def rows_by(table: pd.DataFrame, keys: list[str], numbers: Numbers | None = None) -> RowsByRank:
-    """Which rows are of each rank, the first of the keys, and of each combination of the others, which have no NA.
+    """Rows by rank, the first key, and by the other keys, which have no NA.
 
     `numbers` are those of the rows; for None they count from 0.
     """
@@ -110,8 +110,8 @@ def rows_by(table: pd.DataFrame, keys: list[str], numbers: Numbers | None = None
         code = code * len(values) + codes
     order = np.argsort(code, kind="stable")
     begins = np.flatnonzero(np.diff(code[order], prepend=-1))
-    found: RowsByRank = {}
-    for own in np.split(order, begins[1:]) if len(order) else ():
-        rank, *where = (values[codes[own[0]]] for codes, values in kinds)
-        found.setdefault(int(rank), {})[tuple(where)] = own if numbers is None else numbers[own]
-    return found
+    by_rank: RowsByRank = {}
+    for part in np.split(order, begins[1:]) if len(order) else ():
+        rank, *where = (values[codes[part[0]]] for codes, values in kinds)
+        by_rank.setdefault(int(rank), {})[tuple(where)] = part if numbers is None else numbers[part]
+    return by_rank

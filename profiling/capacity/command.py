@@ -28,7 +28,7 @@ CAPACITY_EXAMPLES = """[bold]Examples[/bold]
 
 @dataclass(frozen=True)
 class _StackOptions:
-    """What is stacked, and on what."""
+    """What to stack, and on which devices."""
 
     grow: Annotated[GrowName, typer.Option(help="kind of layers to add until memory is exhausted")] = (
         CapacityConfig.grow
@@ -58,7 +58,7 @@ class _StackOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How it is measured, and where everything goes."""
+    """How to measure, and where to write."""
 
     warmup: Annotated[int, typer.Option(help="untimed steps before the timed ones")] = CapacityConfig.warmup
     iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters

@@ -15,7 +15,7 @@ from .config import CommsConfig
 
 
 def task(config: CommsConfig) -> Task:
-    """What `ranks.run_task` runs."""
+    """The task for `ranks.run_task`."""
 
     def check(ranks: int) -> None:
         backend_for(config.backend, parallel.rank_device(config.device, 0))

@@ -1,4 +1,4 @@
-"""Measure one layer after another, and record each as soon as it is done."""
+"""Measure layer by layer, and record each at once."""
 
 import os
 import sys
@@ -58,7 +58,7 @@ def _measure(todo: Sequence[LayerSubject], plan: Plan, results: LayersResults, s
 
 
 def _limit(limit_bytes: int, where: torch.device) -> None:
-    """Limit what the layers may allocate. Raises OutOfMemoryError if more than that is in use already."""
+    """Limit the memory of the layers. Raises OutOfMemoryError if more is in use already."""
     memory.wake(where)
     memory_use(lambda: torch.ones(1), lambda _: None, where)  # the profiler has threads too
     used_bytes = memory.status_bytes("VmData") if where.type == "cpu" else None

@@ -28,7 +28,7 @@ LAYERS_EXAMPLES = """[bold]Examples[/bold]
 
 
 def _layers(names: list[str]) -> tuple[LayerName, ...]:
-    """The layers of that name, each once, `all` for every one. Raises UsageError."""
+    """The named layers, each once; all of them for `all`. Raises UsageError."""
     for name in names:
         if name not in (*_LAYERS, "all"):
             raise UsageError(f"--layer {name}: expected one of {', '.join(_LAYERS)}, all")
@@ -37,7 +37,7 @@ def _layers(names: list[str]) -> tuple[LayerName, ...]:
 
 @dataclass(frozen=True)
 class _SubjectOptions:
-    """What is measured."""
+    """What to measure."""
 
     model: Annotated[
         ModelName | None,
@@ -64,7 +64,7 @@ class _SubjectOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How it is measured, and where everything goes."""
+    """How to measure, and where to write."""
 
     warmup: Annotated[int, typer.Option(help="untimed repetitions before the timed ones")] = LayersConfig.warmup
     iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters

@@ -1,4 +1,4 @@
-"""The parallel modes of `--parallel`, one module each: how a model is spread over ranks, and what is reported about it.
+"""The parallel modes of `--parallel`, one module each: how a model is spread over ranks, and its facts.
 
 Importable without torch, which a mode imports when it is used. A new mode is a module, and a name in `MODES`.
 """

@@ -1,4 +1,4 @@
-"""`pipeline`: consecutive blocks of the model on each rank, and microbatches that pass through them. See stages.py."""
+"""`pipeline`: consecutive blocks of the model on each rank, with microbatches passing through. See stages.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MICROBATCHES_PER_STAGE = 2
 
 
 def microbatches_of(options: ModeOptions, stages: int) -> int:
-    """Parts that a pipeline cuts each batch into: at most two per stage, and as many as divide the batch evenly.
+    """Number of parts of a batch: at most two per stage, the most that divide the batch evenly.
 
     Raises UsageError if these are fewer than 1F1B needs, which keeps every stage busy with one of its own.
     """
@@ -35,7 +35,7 @@ def microbatches_of(options: ModeOptions, stages: int) -> int:
 
 
 def check_stages(options: ModeOptions, stages: int) -> None:
-    """Raise UsageError if the model or its batch cannot be split into that many parts."""
+    """Raise UsageError if the model or its batch cannot be split into `stages` parts."""
     import torch
 
     from ..workloads.models import BLOCKS, MODELS

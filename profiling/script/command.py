@@ -33,7 +33,7 @@ RUN_EXAMPLES = """[bold]Examples[/bold]
 
 @dataclass(frozen=True)
 class _ScriptOptions:
-    """What is run, and by how many."""
+    """What to run, and with how many workers."""
 
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="what to run; with -m, the name of a module")]
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="its own arguments")] = None
@@ -46,7 +46,7 @@ class _ScriptOptions:
 
 @dataclass(frozen=True)
 class _LimitOptions:
-    """Whether the whole script is traced, and for how long."""
+    """Whether to trace the whole script, and for how long."""
 
     whole_run: Annotated[
         bool,
@@ -63,7 +63,7 @@ class _LimitOptions:
 
 @dataclass(frozen=True)
 class _OutputOptions:
-    """Where the run directory goes."""
+    """Where to write the run directory."""
 
     out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
@@ -129,7 +129,7 @@ def run(
 
 
 def _check_options(ctx: typer.Context, *, whole_run: bool) -> None:
-    """Refuse options that have no meaning beside, or without, --whole-run."""
+    """Refuse options that mean nothing with, or without, --whole-run."""
     for name in _SCHEDULE if whole_run else _LIMITS:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

@@ -34,7 +34,7 @@ FEW_STEPS_LR: Mapping[ModelName, float] = {**DEFAULT_LR, "resnet18": 0.02}
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of SGD, or of LARS: SGD with a learning rate for every layer, in proportion to its weights' norm."""
+    """Settings of SGD, or of LARS: SGD with a rate per layer in proportion to the norm of its weights."""
 
     lr: float = 0.1
     momentum: float = 0.9
@@ -117,7 +117,7 @@ class TrainConfig:
 
     @property
     def mode(self) -> ParallelMode:
-        """How it is spread over devices."""
+        """The parallel mode."""
         return MODES[self.parallel]
 
     @property
@@ -126,9 +126,9 @@ class TrainConfig:
         return bool(self.training.batch_size_schedule)
 
     def run_dir(self, world_size: int) -> Path:
-        """Where this run goes when rank 0 starts it now."""
+        """The run directory, named at the start of rank 0."""
         return options.run_dir(self.out, self.run_name, f"{self.model}-{self.parallel}-w{world_size}")
 
     def as_json(self) -> dict[str, Any]:
-        """Every option, as run.json holds it."""
+        """Every option, for run.json."""
         return options.as_json(self)

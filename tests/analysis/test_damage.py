@@ -185,7 +185,7 @@ _OTHER_ARGUMENTS = {
     "timeline": ["{run}", "-o", "{out}.pftrace"],
     "watch": ["{run}", "--once", "-f", "jsonl"],
 }
-_OF_OTHER_FILES = {"hang", "plan-ranks", "releases", "scaling", "subtraction", "training"}
+_OF_OTHER_FILES = {"explain", "hang", "plan-ranks", "releases", "scaling", "subtraction", "training"}
 
 
 @pytest.mark.parametrize("command", a_sample([name for name in commands() if name not in _OF_OTHER_FILES], 9))

@@ -1,4 +1,4 @@
-"""The commands that play a run again, and tell what a step would take if something were different."""
+"""Commands that replay a run: `replay`, `attribution`, `critical-path`, `releases`, and `predict`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ else:
 
 
 class OverlapKind(str, Enum):
-    """How much of communication compute hides."""
+    """How much of communication is hidden."""
 
     perfect = "perfect"
 
 
 class BatchKind(str, Enum):
-    """What becomes of the batch if there are more ranks."""
+    """What happens to the batch size with more ranks."""
 
     kept = "kept"
     shared = "shared"
@@ -143,7 +143,7 @@ ScenarioFile = Annotated[
 
 
 def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options, which it takes together as its argument `scenarios`."""
+    """Add the options of scenarios to a command, which gets them as one argument `scenarios`."""
 
     def scenarios(
         *,
@@ -179,7 +179,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "no_sync": no_sync,
             "no_copies": no_copies,
         }
-        found: list[dict[str, Any]] = [
+        changes: list[dict[str, Any]] = [
             {name: value, "batch": batch.value, "new_links": new_links}
             for name, values in several.items()
             for value in values or []
@@ -188,31 +188,31 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         chosen |= {"no_data_wait": no_data_wait, "cuda_graphs": cuda_graphs, "no_allocation": no_allocation}
         chosen |= {"pinned_copies": pinned_copies, "no_gc": no_gc}
         chosen |= {"no_reshard": no_reshard, "separate_gathers": separate_gathers}
-        found += [{name: value} for name, value in chosen.items() if value]
-        return [*found, *(_in_file(scenario) if scenario else [])]
+        changes += [{name: value} for name, value in chosen.items() if value]
+        return [*changes, *(_in_file(scenario) if scenario else [])]
 
     return takes(scenarios=scenarios)(command)
 
 
 def _say_first_gains(analysis: Analysis) -> None:
-    """What `remedies` puts first: the verdict and these tables are about one run, and agree."""
+    """Print the first remedies, so that the table is seen beside the verdict."""
     sentence = analysis.first_gains
     if sentence is not None:
         complain(sentence, kind="note")
 
 
 def _in_file(path: Path) -> list[dict[str, Any]]:
-    """The scenarios of a TOML file. Raises BadParameter."""
+    """Read the scenarios of a TOML file. Raises BadParameter."""
     try:
         content = tomllib.loads(small_file(path).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
         raise typer.BadParameter(f"{path}: {err}", param_hint="--scenario") from err
-    found = content.pop("scenario", None)
-    if content or not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    scenarios = content.pop("scenario", None)
+    if content or not isinstance(scenarios, list) or not all(isinstance(each, dict) for each in scenarios):
         raise typer.BadParameter(
             f"{path}: must hold tables called [[scenario]], and nothing else", param_hint="--scenario"
         )
-    return found
+    return scenarios
 
 
 @reads_traces
@@ -255,7 +255,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
 
 
 class PathBy(str, Enum):
-    """What a row of the critical path is."""
+    """What a row of the critical path stands for."""
 
     rank = "rank"
     step = "step"
@@ -290,7 +290,7 @@ def critical_path_command(
 
 
 class ReleasesBy(str, Enum):
-    """What a row of the releases is."""
+    """What a row of the releases stands for."""
 
     group = "group"
     call = "call"

@@ -1,4 +1,4 @@
-"""The command that compares trainings."""
+"""`commtrace training`: compare trainings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..output import KeepGoing, Writing, complain, write_out, writes_tables
 
 
 class TrainingBy(str, Enum):
-    """What a row is."""
+    """What a row stands for."""
 
     run = "run"
     epoch = "epoch"

@@ -1,4 +1,4 @@
-"""`commtrace watch`: a run followed while it runs."""
+"""`commtrace watch`: follow a run while it is running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_LEFT = 5
 
 
 class RowFormat(str, Enum):
-    """How a row is written to stdout."""
+    """Format of a row on stdout."""
 
     table = "table"
     jsonl = "jsonl"
@@ -158,7 +158,7 @@ def _log(folder: Path | None) -> ScalarLog | None:
 
 
 class _Outputs:
-    """stdout, stderr, and curves."""
+    """Where rows go: stdout, stderr, and curves."""
 
     def __init__(self, output_format: RowFormat, log: ScalarLog | None) -> None:
         self._format, self._log = output_format, log
@@ -166,7 +166,7 @@ class _Outputs:
         self._has_header = False
 
     def draw(self, cycle: CycleTables) -> None:
-        """The curves of its steps."""
+        """Write the curves of the cycle's steps."""
         if self._log is None:
             return
         from ...tensorboard.scalars import step_scalars
@@ -179,18 +179,18 @@ class _Outputs:
             raise UnreadableFile(f"curves for TensorBoard cannot be written: {err.strerror}") from err
 
     def show(self, row: Row) -> None:
-        """One line, and on stderr what is unusual about the cycle, unless that was so of the one before."""
+        """Print one row, and on stderr what is unusual, unless the cycle before was unusual in the same way."""
         if not still_read(self._text(row)):
             raise typer.Exit
         missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
-        found = (missing, row["note"])
-        for note in found if self._format is RowFormat.table else ():
+        unusual = (missing, row["note"])
+        for note in unusual if self._format is RowFormat.table else ():
             if note is not None and note not in self._noted:
                 complain(f"cycle {row['cycle']}: {note}", kind="note")
-        self._noted = found
+        self._noted = unusual
 
     def say(self, note: str) -> None:
-        """On stderr."""
+        """Print a note on stderr."""
         complain(note, kind="note")
 
     def _text(self, row: Row) -> str:
@@ -207,7 +207,7 @@ class _Outputs:
 
 
 def _finish(watch: Watch, ending: Ending) -> None:
-    """Say how it ended, and exit with what that means."""
+    """Print how the run ended, and exit with the code for it."""
     cycles = counted(watch.reported, "cycle")
     why = f", early: {'; '.join(watch.ended_early)}" if watch.ended_early else ""
     complain(f"{ending.value}{why}; {cycles} reported", kind="note")

@@ -1,4 +1,4 @@
-"""Mutants of real traces against the reader: `python tests/fuzz_reader.py --seconds 600`.
+"""Mutants of real traces against the reader: `python tests/support/fuzz_reader.py --seconds 600`.
 
 Anything may come out but a traceback, a hang, much memory, or numbers that plain json does not see. Of what goes wrong,
 hypothesis finds a small example; it is kept as a file, whose name is told.
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
 import pytest  # noqa: E402
 from builders import LAYOUTS  # noqa: E402

@@ -27,7 +27,7 @@ from commtrace.analysis.results.one_device import LoneDevice, lone_device
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.run.file_tables import trace_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OWN_FILES = sorted((ROOT / "traces").rglob("*.pt.trace.json.gz"))
 OPTIONS = ReadOptions()
 

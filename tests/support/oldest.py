@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10, in an environment that holds only pip
     from pip._vendor import tomli as tomllib
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 if __name__ == "__main__":
     extras = [asked for extra in PROJECT["optional-dependencies"].values() for asked in extra]

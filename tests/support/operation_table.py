@@ -1,4 +1,4 @@
-"""A table of operations of pipelined training -> Kineto traces of its ranks: `python tests/operation_table.py CSV OUT`.
+"""Operations of pipelined training -> Kineto traces of its ranks: `python tests/support/operation_table.py CSV OUT`.
 
 The table has a row for each operation: dp_rank, stage, rank, step, optype, start_us, dur_us (within its step), as
 StragglerAnalysis has it. Steps follow each other in the traces. Launches run ahead, and what an operation depends on is

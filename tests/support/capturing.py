@@ -13,7 +13,7 @@ from typing import Any
 
 import warm_python
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "profiling" / "scripts"
 
 

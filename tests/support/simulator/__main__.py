@@ -1,4 +1,4 @@
-"""Write the traces of a world and say what is true: `PYTHONPATH=tests python -m simulator SEED|NAME OUT`."""
+"""Write the traces of a world and say what is true: `PYTHONPATH=tests/support python -m simulator SEED|NAME OUT`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from commtrace.analysis.core.kinds import collective_in_name, comm_pattern, kern
 from commtrace.analysis.core.schema import Row, records
 from commtrace.common.nccl_tests import bus_factor
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "metrics"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "metrics"
 Given = dict[str, list[Row]]
 
 

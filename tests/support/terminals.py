@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Names that a trace may hold: wide, combined of several characters, with escapes or markup.
 HOSTILE = ["通信" * 40, "e\u0301" * 90, "\x1b[31mred\x1b[0m", "[bold]x[/bold]" * 9, "a b " * 40, "", "-" * 200]

@@ -1,4 +1,4 @@
-"""Mutants of logs against both ways of reading them: `python tests/fuzz_inspector.py --seconds 600`.
+"""Mutants of logs against both ways of reading them: `python tests/support/fuzz_inspector.py --seconds 600`.
 
 Anything may come out but a traceback, a hang, or two ways that count differently. The mutant that shows one is kept.
 """
@@ -14,9 +14,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
 from inspector_logs import BEGIN_US, Comm, Log  # noqa: E402
 

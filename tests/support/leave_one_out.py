@@ -1,4 +1,4 @@
-"""How well a replay foretells a step that it has not seen: `python tests/leave_one_out.py RUN...` prints a table.
+"""How well a replay foretells a step it has not seen: `python tests/support/leave_one_out.py RUN...` prints a table.
 
 Each step in turn is left out: its activities, transfers and the CPU's work before a launch take what they take on the
 same rank in the other steps, and delays are the usual ones. The step is played, and compared with the real one.

@@ -15,7 +15,7 @@ from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 
 
