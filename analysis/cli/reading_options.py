@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
 from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
-from .bundles import with_bundle
 from .inputs import PathOrUrl
 from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
 
@@ -153,7 +153,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     reading.__annotations__["of_ranks"] = Annotated[
         str | None, typer.Option(flag, metavar="RANKS", rich_help_panel="Reading", help=about)
     ]
-    return with_bundle(command, "reading", reading)
+    return takes(reading=reading)(command)
 
 
 def _ranks_in(text: str | None, flag: str) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ....common.option_groups import takes
 from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
-from ..bundles import with_bundle
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
@@ -191,7 +191,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         changes += [{name: value} for name, value in chosen.items() if value]
         return [*changes, *(_in_file(scenario) if scenario else [])]
 
-    return with_bundle(command, "scenarios", scenarios)
+    return takes(scenarios=scenarios)(command)
 
 
 def _say_first_gains(analysis: Analysis) -> None:
