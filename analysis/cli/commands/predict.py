@@ -80,10 +80,10 @@ BucketSizes = Annotated[
     list[float] | None,
     typer.Option("--bucket-mb", metavar="MIB", help="Put DDP's gradients into buckets of this size (bucket_cap_mb)."),
 ]
-MoreRanks = Annotated[
+WorldSizes = Annotated[
     list[str] | None,
     typer.Option(
-        "--ranks", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
+        "--world-size", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
     ),
 ]
 LinksToNewHosts = Annotated[
@@ -91,14 +91,15 @@ LinksToNewHosts = Annotated[
     typer.Option(
         "--new-links",
         metavar="GB/s[,us]",
-        help="With --ranks: bus bandwidth, and latency, between hosts where none was measured; or a file of `commtrace "
-        "comms` or nccl-tests.",
+        help="With --world-size: bus bandwidth, and latency, between hosts where none was measured; or a file of "
+        "`commtrace comms` or nccl-tests.",
     ),
 ]
 WhichBatch = Annotated[
     BatchKind,
     typer.Option(
-        "--batch", help="With --ranks: every rank keeps its batch size (kept), or all share the global batch (shared)."
+        "--batch",
+        help="With --world-size: every rank keeps its batch size (kept), or all share the global batch (shared).",
     ),
 ]
 Syncs = Annotated[
@@ -155,7 +156,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
         overlap: Overlap = None,
         fuse: Fuse = False,
         bucket_mb: BucketSizes = None,
-        ranks: MoreRanks = None,
+        world_size: WorldSizes = None,
         batch: WhichBatch = BatchKind.kept,
         new_links: LinksToNewHosts = None,
         no_sync: Syncs = None,
@@ -175,7 +176,7 @@ def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
             "latency": latency,
             "links_as_others": links_as_others,
             "bucket_mb": bucket_mb,
-            "ranks": ranks,
+            "world_size": world_size,
             "no_sync": no_sync,
             "no_copies": no_copies,
         }
@@ -338,7 +339,7 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
       commtrace predict traces/my-run
       commtrace predict --without-straggler 5 traces/my-run
       commtrace predict --without-straggler node03 --links between=2 traces/my-run
-      commtrace predict --ranks 64 --batch shared traces/my-run
+      commtrace predict --world-size 64 --batch shared traces/my-run
     """
     writing.check("predictions")
     analysis = analysis_of(runs, reading, details=True)
