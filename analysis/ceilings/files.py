@@ -1,4 +1,4 @@
-"""What the links reach without any training: comms.json, nccl-tests' JSON or its printed table -> the table `ceiling`.
+"""Read a ceiling from comms.json, or from JSON or printed tables of nccl-tests, as the table `ceiling`.
 
 The layouts are those of `commtrace comms` (docs/comms.md) and of NVIDIA/nccl-tests src/util.cu: its option -J, and what
 it prints.
@@ -36,7 +36,7 @@ _FIGURES = 4  # time, algbw, busbw, #wrong; with the times of single calls as ma
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A table `ceiling`, what to call it, and what a reader of it must know."""
+    """A table `ceiling`, its name, and notes on it."""
 
     name: str
     table: pd.DataFrame
@@ -44,7 +44,7 @@ class Ceiling:
 
 
 def read_ceiling(path: Path) -> Ceiling:
-    """The ceiling in the file, or in the comms.json of the folder, at `path`. Raises UnreadableFile, NotACeiling."""
+    """Read the file at `path`, or comms.json in that folder. Raises UnreadableFile, NotACeiling."""
     file = path / COMMS_FILE if path.is_dir() else path
     try:
         content = small_file(file)
@@ -98,7 +98,7 @@ def _ranks(file: Path, found: NcclTestsFile) -> int:
 
 
 def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
-    """The tables that nccl-tests prints, one after another where several were kept in one file."""
+    """Read tables printed by nccl-tests, several of them if one file has several."""
     rows: list[Row] = []
     program, groups, each, cpu_time = None, list[str | None](), _FIGURES, False
     for line in _lines(content):
@@ -139,7 +139,7 @@ def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measu
 
 
 def _busbw(collective: str, ranks: int, size_bytes: int, place: Measurement) -> float | None:
-    """In GB/s, from the time where it is there, since bandwidths are written with few digits.
+    """Bus bandwidth in GB/s, from the time if there is one, since printed bandwidths have few digits.
 
     Not the bus bandwidth that was written: with NCCL_ALGO=NVLS nccl-tests takes another factor for all_reduce than it
     does else, and than the run is measured with.
@@ -161,7 +161,7 @@ def _collective(file: Path, name: str | None) -> str:
 
 
 def _number(value: float | str | None) -> float | None:
-    """nccl-tests writes what is not a number as text: nan, N/A."""
+    """The number; nccl-tests writes nan or N/A as text."""
     try:
         number = float(value) if value is not None else None
     except ValueError:

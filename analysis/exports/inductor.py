@@ -18,7 +18,7 @@ _SIZE = ["collective", "pg_ranks", "dtype", "out_elems"]
 
 
 class ProfiledTables(Protocol):
-    """What a profile needs of a run, as an `Analysis` has it."""
+    """The part of `Analysis` that a profile needs."""
 
     @property
     def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
@@ -30,7 +30,7 @@ class ProfiledTables(Protocol):
 
 @dataclass(frozen=True)
 class InductorProfile:
-    """A profile for torch's compiler: the parts of its file, with so many sizes of collectives and operators.
+    """A profile for torch's compiler: parts of its file, and numbers of collective sizes and operators.
 
     `left_out` calls have no size in the trace, or could not be split into wait and transfer.
     """
@@ -42,7 +42,7 @@ class InductorProfile:
 
 
 def inductor_profile(analysis: ProfiledTables, rank: int | None = None) -> InductorProfile:
-    """The collectives of all ranks, and what one of them computed in its last cycle; the first rank for None.
+    """The collectives of all ranks, and the compute of one rank in its last cycle; the first rank for None.
 
     Raises NothingMeasured where there is no such rank, or no collective whose transfer is known; TraceError.
     """
@@ -66,7 +66,7 @@ def inductor_profile(analysis: ProfiledTables, rank: int | None = None) -> Induc
 
 
 def _collectives(known: pd.DataFrame) -> Iterator[ProfiledCollective]:
-    """One for each size in a group, with its median transfer: torch takes the first that fits."""
+    """Yield the median transfer of each size in a group: torch takes the first that fits."""
     told = {"transfer_ns": "median", "in_elems": "max", "process_group": "first"}
     for row in records(known.groupby(_SIZE).agg(told).reset_index()):
         ranks = tuple(sorted(map(int, row["pg_ranks"].split())))

@@ -1,4 +1,4 @@
-"""One file that shows one device: its breakdown directly from what was read, in half the memory of tables.
+"""The breakdown of a file with one device, directly from its content, in half the memory of tables.
 
 Tables of everything need pandas, whose import takes as long as half of reading 200 MB. For a single device no call can
 be split into wait and transfer, so a breakdown needs no calls, and only kinds and times of the activities.
@@ -29,7 +29,7 @@ from ..run.unseen import unseen_communication
 
 @dataclass(frozen=True)
 class LoneDevice:
-    """What ran on the only known device, in the only cycle, and notes on its file."""
+    """Activities of the only device in the only cycle, and notes on its file."""
 
     rank: int
     device: str
@@ -50,7 +50,7 @@ class LoneDevice:
 
 
 def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
-    """The device that the only file of a run shows; None if it shows none or several, or not when, or is damaged.
+    """The only device in the only file of a run; None with several, without times, or if damaged.
 
     Also None if it is the whole job, and communicates: then calls wait for no one, and the tables say so.
 

@@ -1,4 +1,4 @@
-"""Part of the ranks of a run, chosen by number, host or process group, as if the other files were not there."""
+"""Choose part of a run's ranks, by number, host or process group, as if the other files did not exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _F = TypeVar("_F", bound=ReadFile)
 
 
 def worth_reading(traces: Sequence[TraceInput], options: ReadOptions) -> tuple[list[TraceInput], list[str]]:
-    """The files but for those of other ranks, and a note on these, if side files or paths tell the ranks of all."""
+    """Leave out files of other ranks, if side files or paths give all ranks; with a note on that."""
     if not options.ranks:
         return list(traces), []
     names = {trace: name_parts(trace.path.name) for trace in traces}
@@ -37,7 +37,7 @@ def worth_reading(traces: Sequence[TraceInput], options: ReadOptions) -> tuple[l
 
 
 def _told_rank(path: Path, side: Path | None) -> int | None:
-    """The rank of a file as its path or its side file tells it."""
+    """The rank of a file from its path or its side file."""
     shared = shared_rank(path)
     if shared is not None:
         return shared.rank
@@ -89,7 +89,7 @@ def _host_of(member: Member[_F]) -> str | None:
 
 
 def _group_names(members: Iterable[Member[_F]]) -> Iterator[tuple[str | None, int]]:
-    """Names and descriptions of process groups, with each of their ranks."""
+    """Yield the names and descriptions of process groups with each of their ranks."""
     for member in members:
         for group in member.file.header.process_groups:
             yield from ((name, rank) for name in (group.name, group.description) for rank in group.ranks)
@@ -103,7 +103,7 @@ def _left_out(ranks: Sequence[int]) -> Iterator[str]:
 
 
 def _seen_in_part(members: Iterable[Member[_F]], kept: set[int]) -> Iterator[str]:
-    """Process groups of ranks that are kept, of which others are left out."""
+    """Yield notes on process groups of which some ranks are left out."""
     groups = {
         (group.description or group.name, tuple(sorted(group.ranks)))
         for member in members
