@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..clocks.frame import Flags, Floats, Ints
-from .state import AMBIGUOUS, State, rows_by_key
+from .state import AMBIGUOUS, Findings, Grouping, State, rows_by_key
 
 _MEMBERS_ASKED = 8
 _CLEARLY = 4.0
@@ -29,7 +29,7 @@ class _Group(NamedTuple):
         return [int(rank) for rank in self.pg_ranks.split()]
 
 
-def assign_groups(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> None:
+def by_membership(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> Findings:
     """Give calls without a process group the one that fits best; if several fit, the call is never certain."""
     unknown = calls["process_group"].isna() & (calls["device"] != "cpu") & ~calls["collective"].isin(["peer_copy"])
     unknown &= ~calls["collective"].isin(["send", "recv"]) & (state.collective < 0)
@@ -51,12 +51,11 @@ def assign_groups(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> No
         listed = [g for g in of_rank[int(ranks[clock])] if pd.isna(known) or known == g.pg_ranks]
         if listed:
             chosen.append(_chosen(looking, own, _distinct(looking, listed, codes), codes))
-    for group, code in codes.items():
-        state.named[code] = (group.name, tuple(group.ranks))
+    named = {code: (group.name, tuple(group.ranks)) for group, code in codes.items()}
+    yield Grouping(rows[:0], rows[:0], rows[:0], named)
     for own, of_call, size, clear in chosen:
-        state.group[own], state.group_size[own] = of_call, size
-        state.assumed[own] = ~clear
-        state.note[own[~clear]] = AMBIGUOUS
+        yield Grouping(own, of_call, size, {})
+        yield state.decided(own[~clear])._replace(group_assumed=True, note=AMBIGUOUS)
 
 
 def _listed(groups: pd.DataFrame, calls: pd.DataFrame) -> dict[int, list[_Group]]:
@@ -82,10 +81,8 @@ def _codes(state: State, calls: pd.DataFrame, of_rank: dict[int, list[_Group]]) 
         _Group(str(name), str(ranks)): int(state.group[row])
         for name, ranks, row in zip(first["process_group"], first["pg_ranks"], rows, strict=True)
     }
-    for group in dict.fromkeys(g for listed in of_rank.values() for g in listed):
-        if group not in found:
-            found[group] = state.groups = state.groups + 1
-    return found
+    new = dict.fromkeys(g for listed in of_rank.values() for g in listed if g not in found)
+    return found | {group: state.groups + 1 + place for place, group in enumerate(new)}
 
 
 def _told(calls: pd.DataFrame, codes: dict[_Group, int]) -> Ints:
@@ -123,7 +120,8 @@ class _Looking(NamedTuple):
         clock = self.clock_of.get(member)
         result = np.full(len(own), np.nan)
         here = state.clock[own[0]]
-        if clock is None or state.frame.component[clock] != state.frame.component[here]:
+        component = state.clocks.frame.component
+        if clock is None or component[clock] != component[here]:
             return result
         of_clock = np.flatnonzero(state.clock == clock)
         may_be = (self.told[of_clock] == code) | np.isin(of_clock, self.unknown.get(clock, own[:0]))
@@ -154,7 +152,7 @@ def _chosen(
     for k, group in enumerate(listed):
         others = [r for r in group.ranks if r != rank and r in looking.clock_of]
         found = np.array([looking.away_ns(own, member, codes[group]) for member in _some(others)]).reshape(-1, len(own))
-        near = found <= state.ends_ns
+        near = found <= state.clocks.ends_ns
         asked = ~np.isnan(found)
         lacking[k] = np.where(asked.any(axis=0), (asked & ~near).sum(axis=0) / np.maximum(asked.sum(axis=0), 1), 0.0)
         unasked[k] = ~asked.any(axis=0)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import CALL_KINDS
-from .state import BY_STEP, State, codes, group_codes, kind_codes
+from .state import BY_STEP, Findings, State, codes, group_codes, kind_codes
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -31,7 +31,7 @@ class _Issued(NamedTuple):
     signature: Ints
 
 
-def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> None:
+def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> Findings:
     """Match the calls that no id has matched, and whose step, turn and process group are known."""
     issued = _issued(calls, pending)
     if not len(issued.row):
@@ -44,10 +44,8 @@ def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> None:
     shown = (number >= 0) & (issued.row >= 0)
     ranks = pd.Series(issued.rank[shown]).groupby(number[shown]).transform("nunique").to_numpy()
     rows, kept = issued.row[shown][ranks > 1], number[shown][ranks > 1]
-    free = state.collective[rows] < 0
-    found, keys = pd.factorize(kept[free])
-    state.collective[rows[free]] = state.new(len(keys))[found]
-    state.rung[rows[free]] = BY_STEP
+    undecided = state.collective[rows] < 0
+    yield state.together(rows[undecided], pd.factorize(kept[undecided])[0], BY_STEP)
 
 
 def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
