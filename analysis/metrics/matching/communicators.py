@@ -1,9 +1,9 @@
-"""Communicators that no trace names, told apart by who waits for whom.
+"""Tell communicators apart that no trace names, by who waits for whom.
 
 Where nothing says which ranks belong together, calls of the same kernel at the same time are taken for one collective.
-If these are several, with ranks that run the same program, ends coincide more closely within each of them. But that is
-also true within each host of a single one. The difference: after the last arrival, moving data takes equally long each
-time, for a communicator after its own last rank, whatever other ranks do.
+They may be several, of ranks that run the same program. Then ends coincide more closely within each communicator; but
+so they do within each host of a single one. The difference is what each waits for: moving the data takes equally long
+each time, counted from the arrival of the communicator's own last rank, whatever other ranks do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Where times contradict what steps say, and where only times say which calls belong together."""
+"""What makes matching doubt: times against steps, times against names of hosts, and groups that no trace names.
+
+Two facts about collectives are evidence here, as they hold for any program. No rank leaves a synchronising collective
+before all have arrived, so calls of which one had ended before another began are not the same. And all ranks leave it
+at nearly the same time, so ends that coincide for call after call are no accident.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _OFTEN_ALONE = 0.2
 
 
 def steps_contradicted(state: State) -> Findings:
-    """Undo what steps matched for ranks whose times contradict: on one host, or by how ends coincide."""
+    """Undo what steps matched for ranks whose times contradict them: on one host, or by how ends coincide."""
     matched = (state.rung == BY_STEP) & ~state.on_cpu
     meeting, pairs = np.flatnonzero(matched & _meeting(state)), np.flatnonzero(matched & (state.calls.kind == PAIR))
     rows = np.concatenate([meeting, pairs])
@@ -29,12 +34,14 @@ def steps_contradicted(state: State) -> Findings:
         return
     apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
     bad = _contradicted(state, rows, apart)
-    # Either they number their steps differently, or their clock is not that of their host.
+    # A contradiction has two explanations: the rank numbers its steps differently, or its host's name is wrong and it
+    # has another clock. The second is tried first, as times can confirm it: at some constant offset ends coincide.
     while bad and (parted := _own_clocks(state, np.flatnonzero(_meeting(state)), bad)):
         yield state.clocks.parted(parted)
         apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
         bad = _contradicted(state, rows, apart)
     yield from _without_steps(state, np.isin(state.clock, list(bad)))
+    # Of ranks that are right on the whole, single calls may still be wrong, as where one rank issued something else.
     impossible = rows[apart > COINCIDE_NS]
     yield state.undecided(impossible[state.rung[impossible] == BY_STEP])
     yield _lonely_undecided(state)
@@ -82,14 +89,14 @@ def strangers(state: State) -> list[int]:
     for group, own in rows_by_key(state.group, rows).items():
         for clock, part in rows_by_key(state.clock, own).items():
             lanes.setdefault(group, {})[clock] = state.shown(part)
-    found, hosts = [], state.clocks.hosts
+    strange, hosts = [], state.clocks.hosts
     for of_host in rows_by_key(hosts, np.arange(len(hosts))).values():
         first, *others = of_host.tolist()
         for clock in others:
             shared = [Lane(parts[clock], parts[first]) for parts in lanes.values() if clock in parts and first in parts]
             if shared and _are_strangers(state, shared):
-                found.append(clock)
-    return found
+                strange.append(clock)
+    return strange
 
 
 def _are_strangers(state: State, lanes: list[Lane]) -> bool:

@@ -1,4 +1,9 @@
-"""Calls that carry the same id are one collective, unless they contradict each other."""
+"""The first rungs: calls that carry the same id are one collective, unless they contradict each other.
+
+torch computes the id on every rank from the name of the process group and the number of the call in it, so equal ids
+need neither a clock nor an order of calls. Only two things make an id doubtful: groups that share a name, and ranks
+that count differently because one of them skipped a call.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from .state import RUNGS, TOO_MANY, Findings, State, known_kind
 
 def by_id(state: State, calls: pd.DataFrame, key: str) -> Findings:
     """Match by the column `key`: `comms_id` or `seq`."""
-    # Each rank counts its own sends and receives, so their sequence numbers differ on the two sides.
+    # Each rank counts its own sends and receives, so the numbers of the two sides differ.
     usable = (state.collective < 0) & calls[key].notna().to_numpy() & ~calls["collective"].isin(["send", "recv"])
     rows = np.flatnonzero(usable)
     if not len(rows):
@@ -20,7 +25,7 @@ def by_id(state: State, calls: pd.DataFrame, key: str) -> Findings:
     table = _numbered(state, calls, key, rows)
     agree, several, too_many = _agree(state, table, rows), _several(table), _too_many(state, table, rows)
     bad = pd.Series(~agree | several | too_many).groupby(table["key"].to_numpy()).transform("any").to_numpy()
-    # An id that contradicts itself was not given to one collective, so it is no reason to look by other means either.
+    # Calls that share an id and contradict each other stay alone: no other evidence may join them against their id.
     yield state.alone(rows[bad & agree & too_many], TOO_MANY)
     yield state.alone(rows[bad & agree & ~too_many], f"its {key} stands more often on one rank than on another")
     yield state.alone(rows[bad & ~agree], f"its {key} has another kind, dtype or size on another rank")

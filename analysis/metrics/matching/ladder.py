@@ -7,11 +7,11 @@
 - `time`: by times, call by call, because a trace lacks some in between.
 
 Each rung looks at the calls that no rung above it has matched, and yields its findings; `matches` applies them, and
-nothing else changes the state. So each rung may rest on all that was found before it, in whatever group: what is
+nothing else changes the state. So each rung may rest on all that is known before it, in whatever group: what is
 matched for certain fixes clocks, and clocks say what coincides. What nothing confirms is shown, but it is not certain,
 and no clock rests on it. A call that fits nowhere stays alone, and its note says why.
 
-docs/metrics/ladder.md draws the ladder; docs/metrics/matching.md defines every rung.
+docs/metrics/matching.md defines every rung.
 """
 
 from __future__ import annotations

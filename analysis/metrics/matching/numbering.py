@@ -1,14 +1,14 @@
 """Whether hosts number their steps alike: what steps join between clocks that nothing else compares.
 
-Steps say which calls belong together only if the ranks count them alike. One that was restarted, or whose profiler
-began elsewhere, does not, and in a loop the calls of another step look the same. Ranks of one host are held to their
-clock (`doubts`). Between hosts one of three witnesses must agree with the steps:
+Steps say which calls belong together only if the ranks count them alike. A rank that was restarted, or whose profiler
+began elsewhere, does not, and in a loop the calls of another step look the same. Between ranks of one host, their
+common clock decides (`doubts`). Between hosts one of three witnesses must agree with the steps:
 
 - ids of other calls, which were issued in the same steps, or were not;
 - times, if ends coincide where the steps put them, and at no other offset as well;
 - the clocks of the hosts as they are, or as a clock probe has measured them, if they agree to a part of a step.
 
-If times fit far better elsewhere, steps are wrong. If no witness agrees, they stay as a guess, on which nothing builds.
+If times fit far better elsewhere, steps are wrong. If no witness agrees, they stay as a guess, on which nothing rests.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def witnessed(state: State, meeting: Flags) -> Witnessed:
 
 
 def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, Entries]]:
-    """What each side shows of each group: its collectives, and the calls without one of that rank that shows most.
+    """What each side shows of each group: its collectives, and the unmatched calls of the rank that shows most.
 
     `side` gives the clock, or the host, of each clock; `row` is negative for calls without a collective.
     """
@@ -118,8 +118,9 @@ def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | Non
     if len(alike):
         # What carries an id is the same collective on both sides, so its steps are known to be the same step.
         return Numbered.ALIKE if alike.mean() > 1 - _CONTRADICTED_FRAC else Numbered.DIFFERENTLY
+    # Without ids, times are the witness: do ends coincide where the steps put them, and nowhere else?
     level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
-    # Steps are what is asked about, so they are no evidence.
+    # The steps are in question, so they are no evidence.
     times = [Lane(*(side.without_steps() for side in lane)) for lane in lanes]
     best = offset(times, state.compatible, origin_ns, probed)
     here = offset_at(times, state.compatible, level, origin_ns)

@@ -1,4 +1,8 @@
-"""Pairs of sends from one CPU with receives on another, where steps do not tell which belong together."""
+"""The last rung: pair sends from one CPU with receives on another, where steps do not say which belong together.
+
+On a CPU a send may end long before it is received, so neither ends nor overlaps identify a pair. The order does: both
+sides go through their messages in the same order.
+"""
 
 from __future__ import annotations
 

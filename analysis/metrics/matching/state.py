@@ -1,4 +1,8 @@
-"""What the rungs of the ladder share: calls as columns of codes, and what has been decided about each."""
+"""What the rungs of the ladder read, and what they yield.
+
+A rung reads the `State`: calls as columns of codes, and all that is known about them so far. It yields findings, which
+the ladder applies: a `Decision` about calls, a `Grouping` into process groups, `Clocks`, or `StepsIgnored`.
+"""
 
 from __future__ import annotations
 
@@ -108,9 +112,9 @@ class Clocks:
 
 
 Finding = Decision | Grouping | StepsIgnored | Clocks
-"""What a rung may find out."""
+"""What a rung may yield."""
 Findings = Iterator[Finding]
-"""What a rung finds out, in turn: each finding is applied before the rung goes on, and may rest on those before."""
+"""What a rung yields, in turn: each finding is applied before the rung goes on, and may rest on those before."""
 
 
 @dataclass
@@ -158,7 +162,7 @@ class State:
         self.groups = int(self.group.max(initial=0))
 
     def apply(self, finding: Finding) -> None:
-        """Take over what a rung has found out."""
+        """Take over the finding of a rung."""
         match finding:
             case Decision(rows, collective, rung, certain, group_assumed, note):
                 self.collective[rows], self.rung[rows], self.certain[rows] = collective, rung, certain

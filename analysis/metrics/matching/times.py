@@ -1,8 +1,9 @@
-"""Matches what neither ids nor steps have matched, by the times at which calls begin and end, group by group.
+"""The rungs of times: match what neither ids nor steps have matched, by when calls begin and end, group by group.
 
-Where clocks can be compared, calls are laid onto the timeline of their group one rank after another. Where they cannot,
-the timelines of the two sides are aligned, all groups together (`offsets`), so what one group fixes holds for all the
-others.
+Where clocks can be compared, calls are laid onto the timeline of their group one rank after another (`placement`).
+Where they cannot, the timelines of the two sides are aligned (`offsets`): all groups together, because a clock has one
+offset, whatever group it is seen in. Times are trusted only where every other placement, shift or offset fits clearly
+worse: in a loop of equal calls, something always fits.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .state import (
 from .whole import settled
 
 _LEAST_ENDS_NS = 20_000
-_LEAST_SETTLED = 32
+_LEAST_LINKED = 32  # with fewer calls, what nearly all of them do is not known
 # On CPUs one rank may be done long before another: only an overlap is significant.
 _ANY_END_NS = 1 << 62
 
@@ -65,7 +66,7 @@ def linked_clocks(state: State) -> Clocks:
 
 def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
     """How far apart ends of one collective may be: as far as nearly all are, if enough are known."""
-    if len(ends.collective) < _LEAST_SETTLED:
+    if len(ends.collective) < _LEAST_LINKED:
         return COINCIDE_NS
     apart = apart_ns(ends, frame)
     apart = np.abs(apart - np.nan_to_num(medians(apart, ends.clock, len(frame.offset_ns)))[ends.clock])
@@ -75,6 +76,7 @@ def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
 def by_time(state: State) -> Findings:
     """Match all calls that are left, but pairs on CPUs."""
     left = (state.collective < 0) & ~state.pair_on_cpu
+    # Calls that other rungs have matched are pins: what lies between two of them lies between them on every rank.
     touched = np.isin(state.group, np.unique(state.group[left])) & ((state.rung != UNMATCHED) | left)
     groups: list[Ints] = []
     for rows in rows_by_key(state.group, np.flatnonzero(touched)).values():
@@ -94,7 +96,8 @@ def by_time(state: State) -> Findings:
 
 
 def again(state: State) -> Findings:
-    """Match by time once more with what is known of clocks by then, if some calls have not found all of their own."""
+    """Match by time once more, on the clocks known by then, if some ranks of a group lack calls that others show."""
+    # The first round used the clocks that were linked before it; what it has matched may link more.
     timed = np.flatnonzero((state.rung == BY_TIME) | (state.rung == BY_ORDER))
     timed = timed[~state.pair_on_cpu[timed]]
     members = np.bincount(state.collective[timed], minlength=state.collectives)
@@ -122,6 +125,7 @@ def laid_within(state: State, rows: Ints) -> tuple[Decision, Entries]:
     members = rows_by_key(state.member, rows)
     laid, numbers, doubts = [rows[:0]], [rows[:0]], [np.full(0, None)]
     count = state.collectives
+    # The rank that shows most comes first: its calls are the timeline of the others.
     for member in sorted(left, key=lambda m: -len(members[m])):
         calls = state.shown(members[member])
         pins = _positions(timeline, state.collective[calls.row])
@@ -189,7 +193,7 @@ def _laid_between(state: State, lanes: Lanes) -> Findings:
                 waiting.remove(part)
                 doubtful.pop(part, None)
                 linked = True
-        # If there are rivals, the best one is shown, but nothing builds on it.
+        # If an offset has rivals, it is shown as the best guess, but no clock is linked by it.
         for part, best in doubtful.items():
             merging.lay(lanes, (part, base), Nearness(COINCIDE_NS, COINCIDE_NS), best)
             waiting.remove(part)

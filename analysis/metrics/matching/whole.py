@@ -1,4 +1,4 @@
-"""Calls that are certain because the order of all ranks is whole, however far apart their ends are.
+"""Make calls certain because the order of all ranks is whole, however far apart their ends are.
 
 Ends say which calls belong together only where they nearly coincide. In an uneven all_to_all, or where each rank waits
 for its own tokens only, they do not. But a rank's calls of one group run one after the other, no rank leaves a
