@@ -14,7 +14,7 @@ from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import LEAST_COINCIDING, Lane, Offset, offset, offset_at
-from .numbering import level_ns, most_shared, sides_by_group, witnessed
+from .numbering import level_ns, most_shared, sides_by_group, steps_of_hosts
 from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, Decision, Findings, State, StepsIgnored, rows_by_key
 
 # Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
@@ -45,7 +45,7 @@ def steps_contradicted(state: State) -> Findings:
     impossible = rows[apart > COINCIDE_NS]
     yield state.undecided(impossible[state.rung[impossible] == BY_STEP])
     yield _lonely_undecided(state)
-    contradicted, doubts = witnessed(state, _meeting(state))
+    contradicted, doubts = steps_of_hosts(state, _meeting(state))
     yield from doubts
     for host in contradicted:
         yield from _without_steps(state, state.clocks.hosts[state.clock] == host)

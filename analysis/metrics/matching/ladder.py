@@ -11,7 +11,7 @@ nothing else changes the state. So each rung may rest on all that is known befor
 matched for certain fixes clocks, and clocks say what coincides. What nothing confirms is shown, but it is not certain,
 and no clock rests on it. A call that fits nowhere stays alone, and its note says why.
 
-docs/metrics/matching.md defines every rung.
+docs/metrics/ladder.md draws the ladder; docs/metrics/matching.md defines every rung.
 """
 
 from __future__ import annotations

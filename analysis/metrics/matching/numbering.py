@@ -45,14 +45,14 @@ class Numbered(Enum):
     NOT_KNOWN = "not known"
 
 
-class Witnessed(NamedTuple):
+class StepsOfHosts(NamedTuple):
     """The hosts whose steps are contradicted, and doubts about what joins others without a witness."""
 
     contradicted: list[int]
     doubts: list[Finding]
 
 
-def witnessed(state: State, meeting: Flags) -> Witnessed:
+def steps_of_hosts(state: State, meeting: Flags) -> StepsOfHosts:
     """What speaks for and against the steps of hosts, by calls of all kinds that are `meeting`: see `doubts`."""
     hosts = state.clocks.hosts
     lanes = sides_by_group(state, np.flatnonzero(meeting), hosts)
@@ -72,7 +72,7 @@ def witnessed(state: State, meeting: Flags) -> Witnessed:
             if numbered is Numbered.ALIKE:
                 joined = part[host]
                 part |= {known: part[other] for known in part if part[known] == joined}
-    return Witnessed(wrong, _doubts_between(state, {host: of for host, of in part.items() if host not in wrong}))
+    return StepsOfHosts(wrong, _doubts_between(state, {host: of for host, of in part.items() if host not in wrong}))
 
 
 def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, Entries]]:

@@ -21,7 +21,7 @@ from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.probes import Ahead, probed
 from ..timelines.entries import CALL_KINDS, Entries
 
-Texts = NDArray[np.object_]
+Notes = NDArray[np.object_]
 
 RUNGS = ("comms_id", "seq", "step", "order", "time", "none")
 BY_STEP, BY_ORDER, BY_TIME, UNMATCHED = (RUNGS.index(name) for name in ("step", "order", "time", "none"))
@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     rung: Ints | int
     certain: Flags | bool
     group_assumed: Flags | bool
-    note: Texts | str | None
+    note: Notes | str | None
 
 
 class Grouping(NamedTuple):
@@ -145,7 +145,7 @@ class State:
     rung: Ints = field(init=False)
     certain: Flags = field(init=False)
     group_assumed: Flags = field(init=False)
-    note: Texts = field(init=False)
+    note: Notes = field(init=False)
     collectives: int = 0
     groups: int = 0
     named: dict[int, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class State:
     def undecided(self, rows: Ints) -> Decision:
         """The calls as undecided again; a doubt about their process group stays."""
         group_assumed = self.group_assumed[rows]
-        note: Texts = np.full(len(rows), None)
+        note: Notes = np.full(len(rows), None)
         note[group_assumed] = AMBIGUOUS
         return Decision(rows, collective=-1, rung=UNMATCHED, certain=True, group_assumed=group_assumed, note=note)
 

@@ -34,8 +34,8 @@ from .state import (
     Clocks,
     Decision,
     Findings,
+    Notes,
     State,
-    Texts,
     rows_by_key,
 )
 from .whole import settled
@@ -142,15 +142,15 @@ def laid_within(state: State, rows: Ints) -> tuple[Decision, Entries]:
     return _by_time(state, np.concatenate(laid), np.concatenate(numbers), np.concatenate(doubts)), timeline
 
 
-def _doubts(placed: Placement) -> Texts:
+def _doubts(placed: Placement) -> Notes:
     """Why each call may belong elsewhere; None where it is certain."""
-    why: Texts = np.full(len(placed.certain), None)
+    why: Notes = np.full(len(placed.certain), None)
     why[~placed.certain] = REPEATS
     why[placed.far_apart], why[placed.other_step] = FAR_APART, OTHER_STEP
     return why
 
 
-def _by_time(state: State, rows: Ints, collective: Ints, doubt: Texts) -> Decision:
+def _by_time(state: State, rows: Ints, collective: Ints, doubt: Notes) -> Decision:
     """The calls as of these collectives; `doubt` says why one may belong elsewhere, None if it is certain."""
     doubtful = doubt != None  # noqa: E711 - elementwise
     note = np.where(doubtful, doubt, state.note[rows])
@@ -211,7 +211,7 @@ class _Merging:
 
     other: Ints
     known: Flags
-    doubt: Texts
+    doubt: Notes
     compatible: Flags
 
     @classmethod
