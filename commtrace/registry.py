@@ -44,6 +44,9 @@ _ROWS = (
         "report", _LOOK, "One HTML page with pictures and tables; needs no network.", "analysis.cli.commands.report"
     ),
     Command("timeline", _LOOK, "All ranks on one clock, as a file for Perfetto.", "analysis.cli.commands.timeline"),
+    Command(
+        "explain", _LOOK, "What a word of the tables means, such as exposed or busbw.", "analysis.cli.commands.explain"
+    ),
     Command("table", _LOOK, "One table of a run, a sweep or trainings; alone, the list of all tables."),
     Command(
         "breakdown",

@@ -1,4 +1,4 @@
-"""The command that names who is missing from which collective."""
+"""`commtrace hang`: name the ranks that are missing from a collective."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FOUND = 1
 
 
 class HangBy(str, Enum):
-    """Which table of a hang."""
+    """The table of a hang to print."""
 
     origin = "origin"
     wait = "wait"
@@ -105,7 +105,7 @@ def hang_command(
 def _holds_traces(paths: list[Path]) -> bool:
     """Whether the files at these paths are named like traces."""
     try:
-        return all(format_named_like(path.name) is not None for path in trace_files(paths).paths)
+        return all(format_named_like(trace.path.name) is not None for trace in trace_files(paths).traces)
     except AnalysisError:
         return False
 

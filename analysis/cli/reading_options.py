@@ -1,4 +1,4 @@
-"""The options of all commands that read traces, and the reading itself."""
+"""Options of all commands that read traces, and the reading itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
 from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
-from .bundles import with_bundle
 from .inputs import PathOrUrl
 from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
 
@@ -122,7 +122,7 @@ NoCache = Annotated[
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options, which it takes together as its argument `reading`."""
+    """Add these options to a command, which gets them as one argument `reading`."""
 
     def reading(
         *,
@@ -153,7 +153,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             groups=tuple(groups or ()),
         )
 
-    return with_bundle(command, "reading", reading)
+    return takes(reading=reading)(command)
 
 
 def _ranks_in(text: str | None) -> tuple[int, ...]:
@@ -166,13 +166,13 @@ def _ranks_in(text: str | None) -> tuple[int, ...]:
 def analysis_of(
     runs: list[Path], options: ReadOptions, ceiling: Path | None = None, *, details: bool = False
 ) -> Analysis:
-    """The analysis of a run, with `details` also of its operators and allocations. Raises AnalysisError."""
+    """The analysis of a run; with `details` also of operators and allocations. Raises AnalysisError."""
     with opened(runs, replace(options, details=details)) as run:
         return analysed(run, ceiling)
 
 
 def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
-    """Dumps of the flight recorder that hold durations; None if these are no dumps. Raises AnalysisError."""
+    """Dumps of the flight recorder that hold durations; None for other files. Raises AnalysisError."""
     if not looks_like_dumps(runs):
         return None
     from ..timed_dumps.analysis import timed_dumps
@@ -181,7 +181,7 @@ def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
 
 
 def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
-    """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
+    """Start to read a run, in a `with` block. Raises AnalysisError."""
     if looks_like_dumps(runs):
         raise no_such_table(name_of_dumps(runs))
     with gc_frozen():
@@ -193,7 +193,7 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
 
 
 def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
-    """The analysis of an open run, beside what `ceiling` says its links can do. Raises AnalysisError."""
+    """The analysis of an open run, with the bandwidth in the file `ceiling`. Raises AnalysisError."""
     with gc_frozen():
         from .. import render  # noqa: F401 - this and pandas take their time while others read
         from ..results import analysis  # noqa: F401
@@ -201,7 +201,7 @@ def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
 
 
 def one_device(run: OpenRun) -> LoneDevice | None:
-    """The device of an open run, if its only file shows no other. Raises AnalysisError."""
+    """The device of an open run, if its only file has no other; else None. Raises AnalysisError."""
     with gc_frozen():
         from .. import render  # noqa: F401 - this takes its time while others read
         from ..results import one_device  # noqa: F401
@@ -209,12 +209,12 @@ def one_device(run: OpenRun) -> LoneDevice | None:
 
 
 def finish(analysis: Analysis) -> None:
-    """Say which files could not be used, and end with exit code 1 if there are any."""
+    """Print which files could not be used, and exit with 1 if there are any."""
     finish_failed(analysis.run.failed)
 
 
 def finish_failed(failed: Sequence[str]) -> None:
-    """The same of these."""
+    """Print these failures, and exit with 1 if there are any."""
     for failure in failed:
         complain(failure)
     if failed:

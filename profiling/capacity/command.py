@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import DeviceName
-from ..base.commands.option_groups import takes
 from ..machine import memory
 from ..ranks.exits import exit_with
 from .config import CapacityConfig, GrowName, share
@@ -15,7 +15,7 @@ from .config import CapacityConfig, GrowName, share
 
 @dataclass(frozen=True)
 class _StackOptions:
-    """What is stacked, and on what."""
+    """What to stack, and on which devices."""
 
     grow: Annotated[GrowName, typer.Option(help="kind of layers to add until memory is exhausted")] = (
         CapacityConfig.grow
@@ -45,7 +45,7 @@ class _StackOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How it is measured, and where everything goes."""
+    """How to measure, and where to write."""
 
     warmup: Annotated[int, typer.Option(help="untimed steps before the timed ones")] = CapacityConfig.warmup
     iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters

@@ -6,8 +6,8 @@ from typing import Annotated, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import CIFAR_IMAGE_SIZE, DeviceName, ModelName
-from ..base.commands.option_groups import takes
 from ..errors import UsageError
 from ..machine import memory
 from ..ranks.exits import exit_with
@@ -17,7 +17,7 @@ _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
 
 def _layers(names: list[str]) -> tuple[LayerName, ...]:
-    """The layers of that name, each once, `all` for every one. Raises UsageError."""
+    """The named layers, each once; all of them for `all`. Raises UsageError."""
     for name in names:
         if name not in (*_LAYERS, "all"):
             raise UsageError(f"--layer {name}: expected one of {', '.join(_LAYERS)}, all")
@@ -26,7 +26,7 @@ def _layers(names: list[str]) -> tuple[LayerName, ...]:
 
 @dataclass(frozen=True)
 class _SubjectOptions:
-    """What is measured."""
+    """What to measure."""
 
     model: Annotated[
         ModelName | None,
@@ -53,7 +53,7 @@ class _SubjectOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How it is measured, and where everything goes."""
+    """How to measure, and where to write."""
 
     warmup: Annotated[int, typer.Option(help="untimed repetitions before the timed ones")] = LayersConfig.warmup
     iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..base.commands.option_groups import takes
+from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import Afterwards
@@ -20,7 +20,7 @@ _LIMITS = ("max_seconds", "max_memory_gb")
 
 @dataclass(frozen=True)
 class _ScriptOptions:
-    """What is run, and by how many."""
+    """What to run, and with how many workers."""
 
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="what to run; with -m, the name of a module")]
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="its own arguments")] = None
@@ -33,7 +33,7 @@ class _ScriptOptions:
 
 @dataclass(frozen=True)
 class _LimitOptions:
-    """Whether the whole script is traced, and for how long."""
+    """Whether to trace the whole script, and for how long."""
 
     whole_run: Annotated[
         bool,
@@ -50,7 +50,7 @@ class _LimitOptions:
 
 @dataclass(frozen=True)
 class _OutputOptions:
-    """Where the run directory goes."""
+    """Where to write the run directory."""
 
     out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
@@ -124,7 +124,7 @@ def run_command(
 
 
 def _check_options(ctx: typer.Context, *, whole_run: bool) -> None:
-    """Refuse options that have no meaning beside, or without, --whole-run."""
+    """Refuse options that mean nothing with, or without, --whole-run."""
     for name in _SCHEDULE if whole_run else _LIMITS:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

@@ -1,4 +1,4 @@
-"""The command `sweep`: its options, and nothing else."""
+"""The options of `sweep`."""
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import ModelName
-from ..base.commands.option_groups import takes
 from ..base.commands.options import check_run_name
 from ..base.libraries import require
 from ..errors import UsageError
@@ -54,7 +54,7 @@ class _GridOptions:
 
 @dataclass(frozen=True)
 class _CellOptions:
-    """What is the same in every cell."""
+    """Options that are the same in every cell."""
 
     steps_per_epoch: Annotated[
         int | None,
@@ -79,7 +79,7 @@ class _CellOptions:
 
 @dataclass(frozen=True)
 class _PlaceOptions:
-    """Where the options come from, and where the sweep goes."""
+    """Where options come from, and where to write."""
 
     config: Annotated[
         Path | None, typer.Option(help="TOML file with any of these options; the command line overrides it")
@@ -129,7 +129,7 @@ def sweep_command(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptio
 
 
 def _request(given: dict[str, Any], config: Path | None, resume: Path | None, args: list[str]) -> bench.Request:
-    """Where to, and what is given: by the file, and over it by the command line. Raises UsageError."""
+    """The folder and the options, from the file and, above it, the command line. Raises UsageError."""
     given = (grid.from_file(config) if config else {}) | given
     if resume is not None and given.keys() & {"out", "run_name"}:
         raise UsageError(f"--resume {resume}: names the directory already; leave --out and --run-name out")

@@ -14,12 +14,12 @@ from builders import MS, Collective, Trace, traces_of, write_run
 from commtrace import Analysis, Comparison, analyse, compare
 from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.comparison.analysis import Judgement
-from commtrace.analysis.core.contract.rank import RankFile
-from commtrace.analysis.core.contract.reader import lenient
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.run.side_files import Side, step_time_rows
 from commtrace.cli import main
+from commtrace.contract.rank import RankFile
+from commtrace.contract.reading import lenient
 
 STEPS = 10
 # Steps are never quite the same: a spread of half a percent.

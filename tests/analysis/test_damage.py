@@ -187,7 +187,7 @@ _OTHER_ARGUMENTS = {
     "watch": ["{run}", "--once", "-f", "jsonl"],
 }
 _OF_OTHER_FILES = {
-    "hang", "plan-ranks", "table releases", "table scaling", "table subtraction", "table training"
+    "explain", "hang", "plan-ranks", "table releases", "table scaling", "table subtraction", "table training"
 }  # fmt: skip
 _COMMANDS = [
     row.name

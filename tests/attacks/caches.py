@@ -24,6 +24,7 @@ from builders import MS, Collective, traces_of
 import commtrace.analysis.reading.pool
 from commtrace.analysis.formats.recordings.content import MAGIC
 from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 
 _OTHER_USER = 65_534
@@ -116,7 +117,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
         for hidden in (place.parent, folder / "home"):
             with suppress(FileNotFoundError):
                 shutil.rmtree(hidden)
-        Cache().read(traces[0], ReadOptions())
+        Cache().read(TraceInput(traces[0]), ReadOptions())
         sound = place.read_bytes()
         kind = planted(place, sound, chance)
         changed = kind != "bytes" or place.read_bytes() != sound

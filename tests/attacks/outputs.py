@@ -16,7 +16,7 @@ from unittest import mock
 from attacking import called, complaint, run_attack
 from builders import MS, Collective, write_run
 
-import commtrace.analysis.core.disk
+import commtrace.common.disk
 
 _KINDS = (
     "trace", "side file", "link to a trace", "hard link", "through a folder", "link", "dangling link", "link to itself",
@@ -107,7 +107,7 @@ def _written(kind: str, chance: random.Random, *arguments: object) -> tuple[int 
         left -= done
         return done
 
-    with mock.patch.object(commtrace.analysis.core.disk, "write", write):
+    with mock.patch.object(commtrace.common.disk, "write", write):
         return called(*arguments)
 
 

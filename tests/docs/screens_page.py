@@ -88,6 +88,6 @@ def _block(command: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # a script's own folder is on the path, the project is not
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # a script's own folder is on the path, the project is not
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")

@@ -12,6 +12,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "errors": "",
         "core": "errors",
         "catalog": "core errors",
+        "glossary": "",
         "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "render catalog core errors",
@@ -34,7 +35,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
             "watching exports timed_dumps hang tensorboard sweeps comparison training results report replay timeline "
-            "streaming metrics run reading formats recording ceilings render catalog core errors"
+            "streaming metrics run reading formats recording ceilings render glossary catalog core errors"
         ),
     },
     "profiling": {

@@ -121,7 +121,7 @@ def test_two_ranks_train_for_an_epoch_of_cifar10(tmp_path) -> None:
     epochs = ["--warmup-epochs", "1", "--timed-epochs", "1"]
     done = torchrun(
         2,
-        *(ROOT / "tests" / "tiny_cifar10.py", tmp_path, "train", *options, *schedule, *epochs),
+        *(ROOT / "tests/support/tiny_cifar10.py", tmp_path, "train", *options, *schedule, *epochs),
         *("--out", tmp_path, "--run-name", "run"),
     )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The commands that write for other tools: for TensorBoard a copy of a run, and scalars; for torch's compiler."""
+"""Commands that write for other tools: TensorBoard (a copy of a run, or scalars) and torch's compiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...core.wording import counted
+from ....common.wording import counted
 from ...recording.options import ReadOptions
 from ..output import check_new_folder, complain, replace_among, write_folder, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
@@ -129,19 +129,20 @@ def inductor_command(
     analysis = analysis_of(runs, reading)
     from ...exports.inductor import inductor_profile
 
-    found = inductor_profile(analysis, rank)
+    profile = inductor_profile(analysis, rank)
     for note in analysis.run.notes:
         complain(note, kind="note")
     target = output or Path(f"{analysis.run.name}.inductor.json")
-    write_parts(found.parts, target)
-    told = f"{counted(found.collectives, 'size')} of collectives, {counted(found.operators, 'call')} of operators"
-    write_out(f"{target}: {told}\n", None) if output is None else complain(f"{target}: {told}", kind="note")
-    if found.left_out:
-        left_out = counted(found.left_out, "call")
+    write_parts(profile.parts, target)
+    sizes, calls = counted(profile.collectives, "size"), counted(profile.operators, "call")
+    written = f"{sizes} of collectives, {calls} of operators"
+    write_out(f"{target}: {written}\n", None) if output is None else complain(f"{target}: {written}", kind="note")
+    if profile.left_out:
+        left_out = counted(profile.left_out, "call")
         complain(
             f"{left_out} of collectives left out: the trace has no size, or wait and transfer could not be split",
             kind="note",
         )
-    if not found.operators:
+    if not profile.operators:
         complain("no operator has shapes; capture with record_shapes=True to include operators", kind="note")
     finish(analysis)

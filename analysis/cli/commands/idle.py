@@ -1,4 +1,4 @@
-"""Why devices were idle, in sum and gap by gap, and which calls made them wait."""
+"""`commtrace idle`, `gaps` and `syncs`: idle time in sum and gap by gap, and the calls that caused it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_GAPS = 10
 
 
 class SyncsBy(str, Enum):
-    """What a row of the calls is."""
+    """What a row of the calls stands for."""
 
     rank = "rank"
     step = "step"

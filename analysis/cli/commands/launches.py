@@ -1,4 +1,4 @@
-"""What launching costs, and what queues on streams."""
+"""`commtrace launches` and `queue`: the cost of launching, and the queues of streams."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..tables import print_table
 
 
 class LaunchesBy(str, Enum):
-    """What a row of the launches is."""
+    """What a row of the launches stands for."""
 
     kind = "kind"
     name = "name"
 
 
 class QueueBy(str, Enum):
-    """What a row of the queues is."""
+    """What a row of the queues stands for."""
 
     stream = "stream"
     time = "time"

@@ -1,4 +1,4 @@
-"""Epoch times, speedups and efficiencies of a sweep."""
+"""`commtrace scaling`: epoch times, speedups and efficiencies of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Communication by subtracting epoch times."""
+"""`commtrace subtraction`: communication as a difference of epoch times."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def subtraction_command(
 
 
 def _checked(names: list[str]) -> list[str]:
-    """The mistakes asked for, each once. Raises BadParameter."""
+    """The chosen mistakes, each once. Raises BadParameter."""
     if "all" in names:
         return list(KNOWN_MISTAKES)
     for name in names:
