@@ -16,6 +16,7 @@ from commtrace.cli import main
 from commtrace.registry import COMMANDS, FORMER, FORMER_OPTIONS, table_commands
 
 ROOT = Path(__file__).resolve().parents[1]
+RUN = ROOT / "tests/data/nccl-straggler"
 CAPTURING = [name for name, row in COMMANDS.items() if row.captures]
 BEFORE = [
     "verdicts",
@@ -167,6 +168,37 @@ def test_a_rank_alone_can_still_be_read(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_table_by_another_name(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", word, "run"]) == 2
     assert capsys.readouterr().err == f"error: no such table: {word}; {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [
+        ("t.csv", "rank,device,"),
+        ("t.json", '"rows": ['),
+        ("t.MD", "| rank |"),
+        ("t.tex", "{tabular}"),
+        ("t.txt", "    3  3  "),
+    ],
+)
+def test_the_suffix_of_the_output_chooses_its_format(
+    name: str, holds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["breakdown", "--no-cache", "-o", str(tmp_path / name), str(RUN)]) == 0
+    assert holds in (tmp_path / name).read_text(encoding="utf-8")
+    assert main(["breakdown", "--no-cache", "-f", "json", "-o", str(tmp_path / name), str(RUN)]) == 0
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith("{")
+    assert capsys.readouterr().out == ""
+
+
+def test_hang_takes_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hang", "--no-cache", str(RUN)]) == 0
+    assert capsys.readouterr().out == "no collective hangs\n"
+    assert main(["hang", "--no-cache", "-f", "csv", str(RUN)]) == 0
+    assert capsys.readouterr().out.startswith("collective,process_group,")
+    assert main(["hang", "--by", "wait", str(RUN)]) == 2
+    assert "there are only traces" in " ".join(capsys.readouterr().err.split())
+    assert main(["hang", "--ranks", "0", str(ROOT / "tests/data/hung-gloo")]) == 2
+    assert "dumps are read whole" in capsys.readouterr().err
 
 
 def test_help_imports_neither_torch_nor_pandas() -> None:

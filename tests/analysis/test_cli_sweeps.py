@@ -44,24 +44,24 @@ def fails(capsys, *arguments, naming):
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
-@pytest.mark.parametrize("arguments", [("scaling",), ("subtraction",), ("subtraction", "--mistake", "all")], ids=str)
+@pytest.mark.parametrize("arguments", ["scaling", "subtraction", "subtraction --mistake all"], ids=str)
 def test_every_command_in_every_format(capsys, sweep, arguments, output_format):
-    captured = ran(capsys, *arguments, sweep, "--format", output_format)
+    captured = ran(capsys, "table", *arguments.split(), sweep, "--format", output_format)
     assert captured.out.endswith("\n")
     assert captured.err == ""
 
 
-@pytest.mark.parametrize("arguments", [("scaling",), ("subtraction",), ("subtraction", "--mistake", "all")], ids=str)
+@pytest.mark.parametrize("arguments", ["scaling", "subtraction", "subtraction --mistake all"], ids=str)
 def test_json_and_csv_say_the_same(capsys, sweep, arguments):
-    content = json.loads(ran(capsys, *arguments, sweep, "-f", "json").out)
-    rows = list(csv.DictReader(io.StringIO(ran(capsys, *arguments, sweep, "-f", "csv").out)))
+    content = json.loads(ran(capsys, "table", *arguments.split(), sweep, "-f", "json").out)
+    rows = list(csv.DictReader(io.StringIO(ran(capsys, "table", *arguments.split(), sweep, "-f", "csv").out)))
     assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in content["rows"]] == rows
-    assert content["table"] == ("mistakes" if "--mistake" in arguments else arguments[0])
+    assert content["table"] == ("mistakes" if "--mistake" in arguments else arguments)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_cell_is_dropped(capsys, sweep, command):
-    text = ran(capsys, command, sweep).out
+    text = ran(capsys, "table", command, sweep).out
     for shown in ("out_of_memory", "CUDA out of memory", "open", "not run yet", "scaled to a whole epoch"):
         assert shown in text
 
@@ -109,7 +109,7 @@ def test_mistakes_need_no_traces(capsys, sweep, tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_examples_that_parse(capsys, sweep, tmp_path, monkeypatch, command):
-    text = ran(capsys, command, "--help").out
+    text = ran(capsys, "table", command, "--help").out
     assert "{prog}" not in text
     examples = re.findall(r"^ *commtrace (.+)$", text.partition("Examples:")[2], re.MULTILINE)
     assert len(examples) == 3
@@ -124,13 +124,13 @@ def test_help_ends_with_examples_that_parse(capsys, sweep, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bad_input_is_one_line(capsys, sweep, tmp_path, command):
-    fails(capsys, command, tmp_path / "nowhere", naming="nowhere: no such file or directory")
-    fails(capsys, command, tmp_path, naming="expected a sweep")
+    fails(capsys, "table", command, tmp_path / "nowhere", naming="nowhere: no such file or directory")
+    fails(capsys, "table", command, tmp_path, naming="expected a sweep")
     table = tmp_path / "t.csv"
     table.write_text(f'{HEADER}\nm\x1b[2J,ddp,1,32,"5,0"\n', encoding="utf-8")
-    fails(capsys, command, table, naming="t.csv, line 2: epoch_s is '5,0'")
-    fails(capsys, command, sweep, sweep, naming="give each cell once")
-    assert ran(capsys, command, code=2).out == ""
+    fails(capsys, "table", command, table, naming="t.csv, line 2: epoch_s is '5,0'")
+    fails(capsys, "table", command, sweep, sweep, naming="give each cell once")
+    assert ran(capsys, "table", command, code=2).out == ""
 
 
 def test_a_sweep_is_no_run_but_holds_some(capsys, sweep):
@@ -150,8 +150,8 @@ def test_only_one_worker(capsys, tmp_path):
 def test_keep_going_shows_the_other_cells_and_exits_1(capsys, tmp_path, command):
     folder = write_sweep(tmp_path, [Cell(1), Cell(2), Cell(4)])
     edited(folder / "resnet18-ddp-w2-b32" / "node_1.meta.json", epochs=None)
-    fails(capsys, command, folder, naming="node_1.meta.json")
-    captured = ran(capsys, command, folder, "--keep-going", "-f", "json", code=1)
+    fails(capsys, "table", command, folder, naming="node_1.meta.json")
+    captured = ran(capsys, "table", command, folder, "--keep-going", "-f", "json", code=1)
     rows = {row["workers"]: row for row in json.loads(captured.out)["rows"]}
     assert (rows[2]["status"], rows[4]["status"]) == ("unreadable", "done")
     assert "node_1.meta.json" in captured.err
@@ -172,12 +172,12 @@ def test_names_cannot_move_the_cursor(capsys, tmp_path, output_format):
         tmp_path, [Cell(1, model="=m\x1b[2J|x"), Cell(2, model="=m\x1b[2J|x", status="failed", reason="\x07\n")]
     )
     for command in COMMANDS:
-        text = ran(capsys, command, tmp_path, "-f", output_format).out
+        text = ran(capsys, "table", command, tmp_path, "-f", output_format).out
         assert all(c.isprintable() or c == "\n" for c in text)
 
 
 def test_the_traces_are_not_touched(capsys, sweep):
     before = {p: p.stat().st_mtime_ns for p in sweep.rglob("*")}
     for command in COMMANDS:
-        ran(capsys, command, sweep)
+        ran(capsys, "table", command, sweep)
     assert {p: p.stat().st_mtime_ns for p in sweep.rglob("*")} == before

@@ -112,7 +112,8 @@ def output(capsys, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", [entry.name for entry in CATALOG.values() if entry.command and entry.of is InputKind.run]
+    "name",
+    [entry.name for entry in CATALOG.values() if entry.command not in (None, "hang") and entry.of is InputKind.run],
 )
 def test_every_table_command_takes_them_before_it_reads(capsys, name) -> None:
     command = (CATALOG[name].command or "").replace("FILE", "/nowhere").split()

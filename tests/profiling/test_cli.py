@@ -37,11 +37,6 @@ def error_line(capsys) -> str:
     return err
 
 
-def test_without_arguments_shows_help(capsys) -> None:
-    assert main([]) == 2
-    assert "train" in capsys.readouterr().out
-
-
 def test_version_is_that_of_the_analysis(capsys) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"commtrace {version()}\n"

@@ -1,4 +1,4 @@
-"""`commtrace kernels`: device time by kernel, operator or annotation."""
+"""`commtrace table kernels`: device time by kernel, operator or annotation."""
 
 from __future__ import annotations
 

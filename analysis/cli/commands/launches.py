@@ -1,4 +1,4 @@
-"""`commtrace launches` and `queue`: the cost of launching, and the queues of streams."""
+"""`commtrace table launches` and `table queue`: the cost of launching, and the queues of streams."""
 
 from __future__ import annotations
 

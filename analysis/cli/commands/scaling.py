@@ -1,4 +1,4 @@
-"""`commtrace scaling`: epoch times, speedups and efficiencies of a sweep."""
+"""`commtrace table scaling`: epoch times, speedups and efficiencies of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace subtraction`: communication as a difference of epoch times."""
+"""`commtrace table subtraction`: communication as a difference of epoch times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace training`: compare trainings."""
+"""`commtrace table training`: compare trainings."""
 
 from __future__ import annotations
 
