@@ -29,8 +29,6 @@ AnalysisError
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── ClusterError          workers elsewhere cannot be reached, or cannot do the work
-├── UnknownCollective     no formula for this collective
-├── UnknownDtype          no item size for this dtype
 └── SchemaError           a table does not have the columns it promises
 
 A message says which file, rank or collective, what was expected and found, and what to do next.
@@ -159,14 +157,6 @@ class MissingLibrary(AnalysisError):
 
 class ClusterError(AnalysisError):
     """Remote workers cannot be reached, or cannot do the work."""
-
-
-class UnknownCollective(AnalysisError):
-    """There is no formula for this collective."""
-
-
-class UnknownDtype(AnalysisError):
-    """There is no item size for this dtype."""
 
 
 class SchemaError(AnalysisError):

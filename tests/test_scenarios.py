@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from builders import MS, Trace
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.errors import BadScenario, NothingMeasured
 from commtrace.analysis.results.analysis import Analysis
 

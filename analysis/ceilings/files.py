@@ -15,15 +15,16 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from ..core.contract.comms import COMMS_TOOL, CommsFile, Measurement
-from ..core.contract.reader import OtherVersion, check_version, typed
-from ..core.nccl_tests import bus_factor, collective_name
+from ...common.nccl_tests import bus_factor, collective_name
+from ...contract.comms import COMMS_FILE, COMMS_TOOL
+from ...contract.limits import RANK_LIMIT
+from ...contract.reading import OtherVersion, check_version, typed
 from ..core.schema import Row
-from ..core.small_files import RANK_LIMIT, NotJson, json_of, small_file
+from ..core.small_files import NotJson, json_of, small_file
 from ..core.tables.communication import CEILING
 from ..errors import NotACeiling, UnreadableFile
+from .nccl_tests_json import Measurement, NcclTestsFile
 
-COMMS_FILE = "comms.json"
 _EXPECTED = "expected comms.json of `commtrace comms`, or what nccl-tests wrote with -J or printed"
 # mpirun --tag-output puts this before every line.
 _TAG = re.compile(r"^\[[\d,]+\](<std(out|err)>)?:? ?")
@@ -65,7 +66,7 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
         parsed = json_of(content)
         if isinstance(parsed, dict) and parsed.get("tool") == COMMS_TOOL:
             check_version(parsed)
-        found = typed(parsed, CommsFile)
+        found = typed(parsed, NcclTestsFile)
     except msgspec.ValidationError as err:
         raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
     except OtherVersion as err:
@@ -83,7 +84,7 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
     return rows, [] if found.complete else [f"{file.name}: the ceiling is not complete: {found.reason}"]
 
 
-def _ranks(file: Path, found: CommsFile) -> int:
+def _ranks(file: Path, found: NcclTestsFile) -> int:
     """Ranks of one communicator. nccl-tests lists one device per process, and splits processes into groups."""
     if found.world_size is not None:
         return found.world_size

@@ -99,7 +99,7 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield from _beside(file_of(path).parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
-        for files_in in (lambda paths: trace_files(paths).paths, dump_files):
+        for files_in in (lambda paths: [one.path for one in trace_files(paths).traces], dump_files):
             with suppress(AnalysisError):
                 yield from files_in([folder])
         yield from _beside(folder)

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from ...common.disk import new_folder, write_all
+from ...common.wording import counted
 from ..catalog import CATALOG
-from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
+from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain
-from ..core.wording import counted
 from ..errors import UnreadableFile
 from .bundles import with_bundle
 from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout
@@ -49,17 +50,42 @@ class Format(str, Enum):
     latex = "latex"
 
 
-OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How the output is written.")]
+_BY_SUFFIX = {".csv": Format.csv, ".md": Format.markdown, ".json": Format.json, ".tex": Format.latex}
+
+OutputFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-f",
+        rich_help_panel="Output",
+        help="How the output is written.",
+        show_default="by the suffix of --output, table otherwise",
+    ),
+]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        rich_help_panel="Output",
+        help="Write to this file instead of stdout, as its suffix says (.csv, .json, .md, .tex; others: table), unless "
+        "--format is given.",
+    ),
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="Show every column and rank, even if they do not fit the terminal.")
+    bool,
+    typer.Option(
+        "--all",
+        rich_help_panel="Output",
+        help="Show every column and rank, even if they do not fit the terminal.",
+    ),
 ]
 RowConditions = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
+        rich_help_panel="Rows",
         metavar="CONDITION",
         help="Only rows like 'rank=3', 'dur_ns>1ms' or 'name~gemm' (contains); with = != < <= > >= ~; repeatable.",
     ),
@@ -68,21 +94,31 @@ SortColumns = Annotated[
     list[str] | None,
     typer.Option(
         "--sort",
+        rich_help_panel="Rows",
         metavar="COLUMN",
         help="Sort by this column: numbers from the largest, text from A. COLUMN:asc and COLUMN:desc choose; "
         "repeatable.",
     ),
 ]
-FirstRows = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="Only the first N rows.")]
+FirstRows = Annotated[
+    int | None, typer.Option("--top", metavar="N", min=1, rich_help_panel="Rows", help="Only the first N rows.")
+]
 CommNames = Annotated[
     list[str] | None,
     typer.Option(
-        "--comm-kernel", metavar="REGEX", help="Also count kernels with a matching name as communication; repeatable."
+        "--comm-kernel",
+        metavar="REGEX",
+        rich_help_panel="Reading",
+        help="Also count kernels with a matching name as communication; repeatable.",
     ),
 ]
 KeepGoing = Annotated[
     bool,
-    typer.Option("--keep-going", help="Use damaged files up to the damage, skip unreadable ones, and exit with 1."),
+    typer.Option(
+        "--keep-going",
+        rich_help_panel="Reading",
+        help="Use damaged files up to the damage, skip unreadable ones, and exit with 1.",
+    ),
 ]
 
 
@@ -173,7 +209,7 @@ def _console() -> Console:
     return Shown(stderr=True)
 
 
-def take_any_text() -> None:
+def accept_any_text() -> None:
     """Let stdout and stderr take any text; if the shell closed one, no other file takes its place."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -189,13 +225,13 @@ def complain(message: str, kind: str = "error") -> None:
 def write_out(text: str, output: Path | None) -> None:
     """Write to stdout, or to a file, whole or not at all. Raises UnreadableFile."""
     if output is None:
-        still_read(text)
+        write_if_read(text)
         return
     write_parts([text.encode("utf-8", "backslashreplace")], output)
 
 
-def still_read(text: str) -> bool:
-    """Write to stdout at once and return whether anybody still reads it. Raises UnreadableFile."""
+def write_if_read(text: str) -> bool:
+    """Write to stdout at once, and return whether it is still read. Raises UnreadableFile."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -349,6 +385,12 @@ class Writing:
             self.text(as_text(name, rows, self.screen))
 
 
+def _format_of(given: Format | None, output: Path | None) -> Format:
+    """The format asked for, or that of the file's suffix."""
+    suffix = "" if output is None else output.suffix.lower()
+    return given or _BY_SUFFIX.get(suffix, Format.table)
+
+
 def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of output and rows to a command, which gets them as one argument `writing`."""
 
@@ -356,7 +398,7 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
         where: RowConditions = None,
         sort: SortColumns = None,
         top: FirstRows = None,
-        output_format: OutputFormat = Format.table,
+        output_format: OutputFormat = None,
         output: Output = None,
         everything: Everything = False,
     ) -> Writing:
@@ -368,7 +410,7 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
             orders = tuple(map(SortBy.parse, sort or ()))
         except BadChoice as err:
             raise typer.BadParameter(str(err), param_hint="--sort") from err
-        return Writing(output_format, output, everything, RowChoice(conditions, orders, top))
+        return Writing(_format_of(output_format, output), output, everything, RowChoice(conditions, orders, top))
 
     return with_bundle(command, "writing", writing)
 
@@ -376,9 +418,7 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
 def writes_text(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of output to a command, which gets them as one argument `writing`."""
 
-    def writing(
-        output_format: OutputFormat = Format.table, output: Output = None, everything: Everything = False
-    ) -> Writing:
-        return Writing(output_format, output, everything)
+    def writing(output_format: OutputFormat = None, output: Output = None, everything: Everything = False) -> Writing:
+        return Writing(_format_of(output_format, output), output, everything)
 
     return with_bundle(command, "writing", writing)

@@ -46,12 +46,19 @@ CeilingFile = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Number of processes that read traces.", show_default="one per core"),
+    typer.Option(
+        "--workers",
+        rich_help_panel="Reading",
+        min=1,
+        help="Number of processes that read traces.",
+        show_default="one per core",
+    ),
 ]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
         "--cache",
+        rich_help_panel="Reading",
         metavar="DIR",
         help="Cache large traces in this folder.",
         show_default="a hidden folder beside them",
@@ -60,13 +67,16 @@ CacheFolder = Annotated[
 Verify = Annotated[
     bool,
     typer.Option(
-        "--verify", help="Decode every event a second time with another parser and compare; about ten times slower."
+        "--verify",
+        rich_help_panel="Reading",
+        help="Decode every event a second time with another parser and compare; about ten times slower.",
     ),
 ]
 Memory = Annotated[
     float | None,
     typer.Option(
         "--memory",
+        rich_help_panel="Reading",
         metavar="GB",
         min=1e-6,
         help="Memory that the traces may take, in GB (1e9 bytes).",
@@ -77,19 +87,30 @@ OnDask = Annotated[
     str | None,
     typer.Option(
         "--dask",
+        rich_help_panel="Reading",
         metavar="WHERE",
         help="Read rank by rank with the Dask workers of a scheduler: its tls:// or tcp://HOST:PORT, or its scheduler "
         "file. 'local': with processes of this machine, without Dask.",
     ),
 ]
 OfHosts = Annotated[
-    list[str] | None, typer.Option("--hosts", metavar="HOST", help="Read only the ranks of this host; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--hosts", rich_help_panel="Reading", metavar="HOST", help="Read only the ranks of this host; repeatable."
+    ),
 ]
 OfGroups = Annotated[
     list[str] | None,
-    typer.Option("--groups", metavar="GROUP", help="Read only the ranks of this process group; repeatable."),
+    typer.Option(
+        "--groups",
+        rich_help_panel="Reading",
+        metavar="GROUP",
+        help="Read only the ranks of this process group; repeatable.",
+    ),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew and cache nothing.")]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", rich_help_panel="Reading", help="Read every trace anew and cache nothing.")
+]
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
@@ -129,7 +150,9 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         )
 
     about = "Read only these ranks, such as 0-7,64-71, as if there were no others."
-    reading.__annotations__["of_ranks"] = Annotated[str | None, typer.Option(flag, metavar="RANKS", help=about)]
+    reading.__annotations__["of_ranks"] = Annotated[
+        str | None, typer.Option(flag, metavar="RANKS", rich_help_panel="Reading", help=about)
+    ]
     return with_bundle(command, "reading", reading)
 
 

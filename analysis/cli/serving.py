@@ -15,7 +15,7 @@ from threading import BoundedSemaphore, Event, Timer
 from typing import Any
 from urllib.parse import quote
 
-from ..core.disk import content_of
+from ...common.disk import content_of
 from ..errors import CannotServe
 
 VIEWER = "https://ui.perfetto.dev"

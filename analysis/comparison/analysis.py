@@ -13,11 +13,11 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
-from ..core.wording import counted
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from ...common.wording import counted
+from ...contract.reading import lenient
+from ...contract.run import RunFile
 from ..catalog import CATALOG
-from ..core.contract.reader import lenient
-from ..core.contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
-from ..core.wording import counted
 from ..render import Table, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen
@@ -106,7 +106,7 @@ def _of_run(run: Any) -> dict[str, str]:
     for column in ("device_name", "versions", "backend"):
         listed = sorted(set(run.traces[column].dropna()))
         known[column.removesuffix("_name")] = ", ".join(listed) or "not known"
-    options = lenient(run.config, RunFile).record.config
+    options = lenient(run.config, RunFile)[0].config
     return known | {key: str(value) for key, value in options.items() if key not in ("out", "run_name")}
 
 

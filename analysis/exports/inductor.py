@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from ...common.wording import shortened
 from ..core.kinds import COMM
 from ..core.schema import records
 from ..errors import NothingMeasured
@@ -47,7 +48,7 @@ def inductor_profile(analysis: ProfiledTables, rank: int | None = None) -> Induc
     """
     run = analysis.run
     if rank is not None and rank not in run.files:
-        raise NothingMeasured(f"{run.name}: has no trace of rank {rank}; there are {_some(run.ranks)}")
+        raise NothingMeasured(f"{run.name}: has no trace of rank {rank}; there are {shortened(run.ranks, 8)}")
     known = analysis.calls.merge(analysis.participation[["call_id", "transfer_ns"]], on="call_id")
     known = known.dropna(subset=[*_SIZE, "in_elems", "transfer_ns"])
     collectives = list(_collectives(known))
@@ -72,7 +73,3 @@ def _collectives(known: pd.DataFrame) -> Iterator[ProfiledCollective]:
         elems = (int(row["in_elems"]), int(row["out_elems"]))
         group = row["process_group"] or ""
         yield ProfiledCollective(row["collective"], group, ranks, row["dtype"], *elems, int(row["transfer_ns"]))
-
-
-def _some(ranks: list[int], most: int = 8) -> str:
-    return ", ".join(map(str, ranks[:most])) + (", ..." if len(ranks) > most else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +29,8 @@ def format_of(path: Path) -> TraceFormat:
     """The format of the file at `path`; the last one registered if none recognises it."""
     from ..recording.compression import first_bytes  # slow to import: it loads the unpacker
 
-    return next(
-        (known for known in TRACE_FORMATS if known.recognises(path, lambda: first_bytes(path))), TRACE_FORMATS[-1]
-    )
+    begin = cache(lambda: first_bytes(path))
+    return next((known for known in TRACE_FORMATS if known.recognises(path, begin)), TRACE_FORMATS[-1])
 
 
 def format_named_like(name: str) -> TraceFormat | None:

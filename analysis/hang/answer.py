@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
-from ..core.wording import counted, ranges_of
+from ...common.wording import counted, ranges_of
 from ..formats.flight_recorder.dump import Dump
 from .groups import JobGroup, world_of
 from .origins import HangOrigin, Why

@@ -7,11 +7,11 @@ import stat
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
-from ..core.small_files import RANK_LIMIT
-from ..core.wording import counted
+from ...common.wording import counted
+from ...contract.limits import RANK_LIMIT
 from ..errors import AnalysisError, DuplicateRank, NoTraces, UnknownRank, UnreadableFile
 from ..formats.flight_recorder.entry import looks_like_dump
-from ..reading.trace_files import is_side_file, trace_files
+from ..reading.trace_files import is_side_file, is_without_traces
 
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _RANK = re.compile(r"rank[-_.= ]?([0-9]{1,7})", re.IGNORECASE)
@@ -38,15 +38,21 @@ def looks_like_dumps(paths: Sequence[Path]) -> bool:
     if not first.is_dir():
         return looks_like_dump(first)
     try:
-        trace_files([first])
-    except NoTraces:
-        try:
-            return bool(_dumps_in(first))
-        except AnalysisError:
-            return False
+        return is_without_traces(first) and bool(_dumps_in(first))
     except AnalysisError:
         return False
-    return False
+
+
+def holds_dumps(paths: Sequence[Path]) -> bool:
+    """Whether any of these paths is a dump, or a folder that holds one; False where nothing can be read."""
+
+    def holds(path: Path) -> bool:
+        try:
+            return bool(_dumps_in(path)) if path.is_dir() else looks_like_dump(path)
+        except (AnalysisError, OSError):
+            return False
+
+    return any(map(holds, paths))
 
 
 def _dumps_in(folder: Path) -> list[Path]:

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from ...common.wording import ranges_of
 from ..core.schema import Row
-from ..core.wording import ranges_of
 from ..formats.flight_recorder.dump import Call, Dump, Frame
 from .groups import JobGroup, Standing
 from .mismatches import Mismatch

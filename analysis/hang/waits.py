@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.nccl_tests import ROOTED
+from ...common.nccl_tests import ROOTED
 from ..formats.flight_recorder.dump import Call, Dump, Transfer
 from .groups import JobGroup, Standing
 from .mismatches import Mismatch, first_mismatches

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..core.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
+from ...common.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
 from ..core.tables.communication import BANDWIDTH, FITS
 from .latency import fitted_latency
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
+from ...common.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
 from ..core.schema import grouped
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
 from .clocks.frame import Flags, Ints
 
 # In these, receivers need the root; in the others, the root needs all.

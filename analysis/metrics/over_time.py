@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import bus_factor
+from ...common.nccl_tests import bus_factor
 from ..core.schema import Row
 from ..core.tables.communication import BANDWIDTH_TIMES
 from .clocks.frame import Flags, Floats, Ints

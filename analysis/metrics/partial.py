@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
 from ..core.schema import text_codes
 from .clocks.frame import Flags, Floats
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ...common.nccl_tests import bus_factor
 from ..core.intervals import spans, total
-from ..core.nccl_tests import bus_factor
 from ..core.schema import Row
 from ..core.tables.lateness import HOSTS, RANKS
 from .causes.blame import blamed, caused, kernel_of

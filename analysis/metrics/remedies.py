@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT
+from ...common.nccl_tests import POINT_TO_POINT
+from ...common.wording import shortened
 from ..core.schema import Row, records
 from ..core.tables.lateness import REMEDIES
 from .causes.blame import shares_of_waiting, standing_out
@@ -237,8 +238,7 @@ def named_ranks(ranks: Sequence[int], host: str | None = None) -> str:
     """`rank 5`, `ranks 2, 5` or `host node1`; at most four ranks are named."""
     if host is not None:
         return f"host {host}"
-    more = ", ..." if len(ranks) > _MOST_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {shortened(ranks, _MOST_NAMED)}"
 
 
 def _between_stages(costs: StepCosts) -> bool:

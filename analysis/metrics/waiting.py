@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING, bus_factor
+from ...common.nccl_tests import SYNCHRONISING, bus_factor
 from ..core.tables.communication import COLLECTIVES, PARTICIPATION
 from .clocks.table import NO_STARTS, aligned, unclear
 from .needs import FROM_ROOT, TO_ROOT, needs

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.wording import counted
 from ..core.escaping import encodable
-from ..core.wording import counted
 from .recording import Annotation, Columns, RawTrace
 
 Int64s = NDArray[np.int64]

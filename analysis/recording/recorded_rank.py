@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...common.nccl_tests import SYNCHRONISING, collective_name
 from ..core.markers import RECORD
-from ..core.nccl_tests import SYNCHRONISING, collective_name
 
 _DEFAULT_GROUP = "0"
 

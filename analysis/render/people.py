@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import PlainTable, plain
-from ..core.wording import counted
 from .fitting import GAP, Column, fitted, shortened, shortened_kernel
 from .screen import MOST_RANKS, PAPER, WORST, Screen
 from .worst import Label, worst_of

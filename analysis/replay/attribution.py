@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...common.nccl_tests import POINT_TO_POINT
 from ..core.intervals import Spans
-from ..core.nccl_tests import POINT_TO_POINT
 from ..metrics.clocks.frame import Flags
 from .alike import peers
 from .engine import Playing

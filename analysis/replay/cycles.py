@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from ...common.nccl_tests import SYNCHRONISING
 from ..core.kinds import MEMORY
-from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
 from ..core.tables.device_time import CPU_OPERATORS, STREAM_WAITS

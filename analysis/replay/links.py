@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING
+from ...common.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING
 from ..core.schema import records
 from ..errors import NothingMeasured
 from ..metrics.latency import SIZES, UNBOUNDED, Bounds, Place, latency_bounds, place_of

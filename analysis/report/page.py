@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.disk import replace_file
 from ..core.escaping import encodable
+from ..core.places.files import replace_file
 from ..render.plots.colours import stylesheet
 from .parts import Section
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import plain
-from ..core.wording import counted
 from ..render.people import Table, cells
 from ..render.plots.figure import Figure
 

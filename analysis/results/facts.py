@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from ...common.nccl_tests import SYNCHRONISING
+from ...common.wording import counted, ranges_of
 from ..ceilings.files import Ceiling
-from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
-from ..core.wording import counted, ranges_of
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS

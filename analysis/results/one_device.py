@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...contract.run import RUN_FILE
 from ..core import markers
 from ..core.kinds import COMM, KINDS
 from ..core.schema import PlainTable
@@ -63,7 +64,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes, recorded_rank=known)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:
         return None
-    side_content(file_of(path).with_name("run.json"))  # a side file that cannot be read is an error, here as elsewhere
+    side_content(file_of(path).with_name(RUN_FILE))  # a side file that cannot be read is an error, here as elsewhere
     on_gloo = sum(annotation.name.startswith(markers.GLOO_MARK) for annotation in raw.annotations)
     return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))
 

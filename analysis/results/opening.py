@@ -20,6 +20,7 @@ from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
 from ..reading.pool import Reading, check_calls, cores, is_worth_spreading, with_details_if_small
 from ..reading.trace_files import run_name, trace_files
+from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
 
@@ -57,11 +58,11 @@ class OpenRun:
         self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found = trace_files(self._paths)
         options = replace(options, beforehand=found.beforehand)
-        files, left_out = worth_reading(found.paths, options)
-        options = with_details_if_small(files, options)
+        traces, left_out = worth_reading(found.traces, options)
+        options = with_details_if_small(traces, options)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
-        self._reading = _reading_of(files, options, start)
+        self._reading = _reading_of(traces, options, start)
 
     def __enter__(self) -> OpenRun:
         self._reading.__enter__()
@@ -120,21 +121,21 @@ class OpenRun:
         return Analysis(run, limit, early.of(run))
 
 
-def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
-    check_calls(files, options)
+def _reading_of(traces: Sequence[TraceInput], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+    check_calls(traces, options)
     # A cluster of Dask on this machine would listen on ports, and everybody here who reaches them could run code.
     is_local = options.dask == _THIS_MACHINE
     if options.dask is not None and not is_local and start is None:
         from ..reading.dask_crew import dask_client
 
         start = _on_dask(dask_client(options.dask))
-    if start is None and not is_local and not is_worth_spreading(files, options):
-        return Reading(files, options)
+    if start is None and not is_local and not is_worth_spreading(traces, options):
+        return Reading(traces, options)
     from .spreading import SpreadReading
 
     if start is None:
         start = _standing(LocalCrew(cores() if options.workers is None else options.workers))
-    return SpreadReading(files, options, start)
+    return SpreadReading(traces, options, start)
 
 
 def _standing(crew: LocalCrew) -> StartCrew:

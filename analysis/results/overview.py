@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import pandas as pd
 from rich.cells import cell_len
 
+from ...common.wording import counted, listed, ranges_of
 from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
-from ..core.wording import counted, listed, ranges_of
 from ..metrics.causes.blame import shares_of_waiting
 from ..metrics.prices import Prices
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
@@ -101,8 +101,8 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], name
     # On a line of its own and whole, however long: it is there to be copied.
     yield f"More: commtrace summary --all {named}"
     yield from wrapped(
-        "has everything, `report` pictures, `lateness` and `ranks` who was late and why, `bandwidth` every size; "
-        "`commtrace --help` lists the rest.",
+        "has everything, `report` pictures, `table lateness` and `ranks` who was late and why, `bandwidth` every size; "
+        "`commtrace table` and `commtrace --help` list the rest.",
         width,
     )
 

@@ -17,7 +17,7 @@ from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..reading.cache import Cache
 from ..reading.pool import WORTH_A_CACHE_BYTES
-from ..recording.compression import packed_bytes
+from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
@@ -43,14 +43,14 @@ class ReadPart(NamedTuple):
 class SpreadReading:
     """Files being read by a crew, for a `with` block like `Reading`; starts with the first part."""
 
-    def __init__(self, paths: Sequence[Path], options: ReadOptions, start: StartCrew) -> None:
+    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions, start: StartCrew) -> None:
         """Limit all results to the memory in the options."""
         keep_freed_memory()
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
-        self.paths, self.start = list(paths), start
+        self.paths, self.start = [one.path for one in traces], start
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._cache = None if options.verify else Cache.at(options.cache)
-        self._sizes = [packed_bytes(path) for path in self.paths]
+        self._sizes = [one.size_bytes for one in traces]
         self.files_read = 0
 
     def __enter__(self) -> SpreadReading:

@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
+from ...contract.limits import RANK_LIMIT
+from ...contract.rank import META_SUFFIX
 from ..core.places.place import fetch_begins
-from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
 from ..recording.communicators import Shown, job_ranks
@@ -134,7 +135,7 @@ def _worker(path: Path) -> str:
 
 
 def _side_path(path: Path) -> Path:
-    return file_of(path).with_name(f"{_worker(path)}.meta.json")
+    return file_of(path).with_name(_worker(path) + META_SUFFIX)
 
 
 def _check_one_job(members: list[Member[F]]) -> None:

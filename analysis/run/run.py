@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.schema import records
 from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
@@ -16,6 +17,7 @@ from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
+from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
@@ -153,7 +155,8 @@ class Run:
             own = {name: getattr(whole, name) for name in DETAILED}
             return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
-            with Reading(self.files[rank], ReadOptions(details=True, keep_going=True, workers=1)) as reading:
+            traces = list(map(TraceInput, self.files[rank]))
+            with Reading(traces, ReadOptions(details=True, keep_going=True, workers=1)) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()
@@ -250,7 +253,7 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    config = side_content(file_of(members[0].file.path).with_name("run.json"), lost if options.keep_going else None)
+    config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
     return replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)

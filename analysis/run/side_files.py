@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.contract.rank import GpuState, RankFile
-from ..core.contract.reader import OtherVersion, lenient, read_json
+from ...common.wording import ranges_of
+from ...contract.limits import RANK_LIMIT
+from ...contract.machine import GpuState
+from ...contract.rank import RankFile
+from ...contract.reading import OtherVersion, lenient
 from ..core.escaping import printable
 from ..core.schema import Row
-from ..core.small_files import RANK_LIMIT, NotJson
-from ..core.wording import ranges_of
+from ..core.small_files import NotJson, read_json
 from ..errors import UnreadableFile
 
 
@@ -20,8 +22,8 @@ from ..errors import UnreadableFile
 class Side:
     """The side file of a rank; `odd` names implausible fields."""
 
-    record: RankFile = field(default_factory=RankFile)
-    odd: frozenset[str] = frozenset()
+    record: RankFile
+    odd: frozenset[str]
 
 
 def rank_file(path: Path, lost: list[str] | None = None) -> Side:
@@ -67,7 +69,7 @@ def _sensible(content: object) -> dict[str, Any]:
 def probe_rows(rank: int, side: Side) -> list[Row]:
     """Rows of `clock_probes`."""
     names = ("at", "unix_ns", "offset_ns", "uncertainty_ns")
-    return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe]
+    return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe or ()]
 
 
 def step_time_rows(rank: int, side: Side) -> Iterator[Row]:

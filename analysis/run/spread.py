@@ -21,10 +21,10 @@ from ..core.escaping import encodable
 from ..formats.recordings.content import TraceSource, packed
 from ..formats.recordings.entry import RECORDING
 from ..formats.recordings.reader import packed_content, recorded_in
-from ..formats.registry import format_of
 from ..reading.cache import Cache
 from ..reading.crew import Crew
 from ..reading.one_file import read_file
+from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cpu_activities import with_activities
@@ -53,13 +53,14 @@ def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tupl
 
 def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTrace, bytes]:
     """The content of a file, and a recording of it: the file itself, if it is one."""
-    one = format_of(path)
+    read = TraceInput(path)
+    one = read.format
     if one is RECORDING and not options.verify:
         data = packed_content(path, options.budget())
         recorded = recorded_in(path, data, options)
         if recorded.is_all:
             return recorded.trace, data
-    raw = read_file(path, options, cache)
+    raw = read_file(read, options, cache)
     source = TraceSource(encodable(path.name), one.name, one.version, comm_names=options.comm_names)
     return raw, packed(raw, source, [], how="fast")
 

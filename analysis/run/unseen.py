@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...common.wording import counted
 from ..core import markers
 from ..core.escaping import encodable
 from ..core.kinds import COMM
-from ..core.wording import counted
 from ..recording.arrays import integers
 from ..recording.recording import RawTrace
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.process import allow_open_files
-from ..core.wording import counted
 from ..errors import DamagedTrace, NoTraces, TooLarge, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
 from ..formats.inspector.log import LOG_BLOCK_BYTES, InspectorLog

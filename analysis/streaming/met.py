@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
 from ..formats.inspector.columns import RECORDED_KINDS, LogBlock
 from ..metrics.clocks.frame import Floats, Ints
 from ..metrics.over_time import MetCollectives, known_bus_factor

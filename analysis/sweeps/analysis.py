@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.escaping import printable
 from ..core.places.place import path_named
 from ..core.schema import Row, records
-from ..core.wording import counted
 from ..errors import AnalysisError, NoTraces
 from ..recording.options import ReadOptions, cache_place
 from ..results.opening import analyse_with

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..core.contract.modes import MODES
-from ..core.contract.rank import EpochTime, ModelSize, TimedRank
-from ..core.contract.sweep import SweepCell
+from ...contract.modes import MODES
+from ...contract.rank import EpochTime, RankFile
+from ...contract.run import RUN_FILE
+from ...contract.sweep import SWEEP_FILE, SweepCell
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.sweeps import TIMINGS
 from ..errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
-from .files import RUN_FILE, SWEEP_FILE, run_file, side_files, sweep_file
+from .files import run_file, side_files, sweep_file
 from .timings_csv import csv_rows
 
 _KEY = ("model", "parallel", "workers", "batch_size_per_worker")
@@ -165,7 +166,7 @@ def _run_row(folder: Path) -> Row:
         if len(values) > 1:
             listed = " and ".join(map(str, sorted(values, key=str)))
             raise DamagedTimings(f"{folder}: the ranks differ in {name}: {listed}; run it again")
-    config, model = run.config, first.model or ModelSize()
+    config, model = run.config, first.model
     epoch = whole_epoch([_rank_epoch(folder, side) for side in sides])
     if max(epoch["epoch_ns"], epoch["data_ns"]) > _LONGEST_NS:
         raise DamagedTimings(f"{folder}: its epoch would take more than {_YEARS} years; run it again")
@@ -191,17 +192,20 @@ def _run_row(folder: Path) -> Row:
         "shared_cores": _shared_cores(sides),
         "dataset_samples": first.dataset_samples,
         "sample_bytes": _CHANNELS * config.image_size**2 if config.image_size else None,
-        "parameters_elems": model.parameters or None,
-        "parameters_bytes": model.bytes or None,
+        "parameters_elems": (model and model.parameters) or None,
+        "parameters_bytes": (model and model.bytes) or None,
     }
 
 
-def _rank_epoch(folder: Path, side: TimedRank) -> RankEpoch:
+def _rank_epoch(folder: Path, side: RankFile) -> RankEpoch:
+    assert side.rank is not None
+    assert side.epochs is not None
+    assert side.full_epoch_steps is not None
     timed = [epoch for epoch in side.epochs if epoch.phase == "timed"]
     if len(timed) != 1:
         raise DamagedTimings(
             f"{folder}: expected one timed epoch of rank {side.rank}, found {len(timed)}; run a sweep, or compare "
-            "trainings of several epochs with `training`"
+            "trainings of several epochs with `table training`"
         )
     if timed[0].steps > side.full_epoch_steps:
         raise DamagedTimings(
@@ -219,7 +223,7 @@ def _spread_frac(epoch: EpochTime) -> float | None:
     return (high - low) / middle
 
 
-def _shared_cores(sides: Sequence[TimedRank]) -> int | None:
+def _shared_cores(sides: Sequence[RankFile]) -> int | None:
     """Cores of the machine if all ranks compute on its CPU; else None."""
     machines = {(side.machine.boot_id or side.host, side.machine.usable_cores) for side in sides}
     if len(machines) > 1 or any(side.device.type != "cpu" for side in sides):

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
-from ..core.contract.modes import MODES, ONE_WORKER
+from ...common.wording import counted
+from ...contract.modes import MODES, ONE_WORKER
 from ..core.schema import Row, records
 from ..core.tables.sweeps import SCALING
-from ..core.wording import counted
 
 Cells = Mapping[tuple[str, str, int, int], Row]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..core.contract.modes import MODES
-from ..core.nccl_tests import bus_factor
+from ...common.nccl_tests import bus_factor
+from ...contract.modes import MODES
 from ..core.schema import Row, records
 from ..core.tables.sweeps import MEASURED, MISTAKES, SUBTRACTION
 from .by_hand import KNOWN_MISTAKES, Estimate, Facts, Unknown

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..core.contract.modes import MODES
+from ...contract.modes import MODES
 from ..core.schema import Row
 from ..core.small_files import small_file
 from ..errors import DamagedTimings, NoTimings, UnreadableFile

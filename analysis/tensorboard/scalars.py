@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
-from ..core.disk import append
+from ...common.disk import append
 from ..errors import MissingLibrary, NothingMeasured
 
 SUFFIX = ".commtrace"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
+from ...common.nccl_tests import SYNCHRONISING, NoFormula, bus_factor, item_bytes, size_elems
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.nccl_tests import SYNCHRONISING, bus_factor, item_bytes, size_elems
 from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, PARTICIPATION
-from ..errors import NothingMeasured, TraceError, UnknownCollective, UnknownDtype
+from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
 from ..hang.files import dump_files, looks_like_dumps, ranks_of
@@ -209,7 +209,7 @@ def _row(rank: int, call: TimedCall) -> dict[str, Any]:
 def _is_known(kind: str) -> bool:
     try:
         size_elems(kind, 0, 0)
-    except UnknownCollective:
+    except NoFormula:
         return False
     return True
 
@@ -219,7 +219,7 @@ def _size_bytes(call: TimedCall) -> int | None:
         return None
     try:
         return size_elems(call.kind, call.in_elems, call.out_elems) * item_bytes(call.dtype)
-    except (UnknownCollective, UnknownDtype):
+    except NoFormula:
         return None
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core.wording import counted
+from ...common.wording import counted, shortened
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
 from .slices import Integers, Mask, Numbers, Texts
+
+_MOST_NAMED = 16
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Tables:
         if missing:
             raise NothingMeasured(
                 f"{self.name}: shows no activity of {counted(len(missing), 'rank')} that the timeline is to show: "
-                f"{_some(missing)}; there are {_some(sorted(known.tolist()))}"
+                f"{shortened(missing, _MOST_NAMED)}; there are {shortened(sorted(known.tolist()), _MOST_NAMED)}"
             )
         return replace(
             self,
@@ -59,8 +61,10 @@ class Tables:
         """
         known = self.activities["step"].dropna().unique().tolist()
         if not any(step in steps for step in known):
-            there = f"there are {_some(sorted(known))}" if known else "no activity has a step"
-            raise NothingMeasured(f"{self.name}: shows no activity of the steps {_some(sorted(steps))}; {there}")
+            there = f"there are {shortened(sorted(known), _MOST_NAMED)}" if known else "no activity has a step"
+            raise NothingMeasured(
+                f"{self.name}: shows no activity of the steps {shortened(sorted(steps), _MOST_NAMED)}; {there}"
+            )
         chosen = replace(self, steps=steps)
         calls = self.calls[chosen.in_steps(self.calls)]
         member = self.participation["call_id"].isin(calls["call_id"])
@@ -75,11 +79,6 @@ class Tables:
 
 def _rows(table: pd.DataFrame, ranks: Collection[int]) -> pd.DataFrame:
     return table[table["rank"].isin(list(ranks))]
-
-
-def _some(numbers: list[int], most: int = 16) -> str:
-    """Format numbers for people: the first few, if they are many."""
-    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
 
 
 def integers_in(column: pd.Series[int]) -> Integers:

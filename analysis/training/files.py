@@ -14,16 +14,14 @@ from typing import TypeVar
 import msgspec
 import pandas as pd
 
-from ..core.contract.reader import OtherVersion, read_json, typed
-from ..core.contract.run import TrainedRun
-from ..core.contract.training import TrainedEpoch, TrainingFile
+from ...contract.reading import OtherVersion, typed
+from ...contract.run import RUN_FILE, TrainedRun
+from ...contract.training import TRAINING_FILE, TrainedEpoch, TrainingFile
 from ..core.escaping import encodable
 from ..core.schema import Row
-from ..core.small_files import NotJson
+from ..core.small_files import NotJson, read_json
 from ..core.tables.training import TRAINING_EPOCHS
 from ..errors import AnalysisError, DamagedTraining, NoTraining, UnreadableFile
-
-TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def _folders(path: Path) -> list[Path]:
             raise NoTraining(f"{path}: no such file or directory; expected a run directory of `train --epochs`")
         if not path.is_dir():
             raise NoTraining(f"{path}: is a file; expected a run directory of `train --epochs`")
-        if (path / TRAINING_FILE).exists() or (path / _RUN_FILE).exists():
+        if (path / TRAINING_FILE).exists() or (path / RUN_FILE).exists():
             return [path]
         inner = sorted(each.parent for each in path.glob(f"*/{TRAINING_FILE}"))
     except OSError as err:  # a folder on the way may not be entered, or the name is too long
@@ -98,7 +96,7 @@ def _folders(path: Path) -> list[Path]:
 def _rows(folder: Path) -> list[Row]:
     """The epochs of one training. Raises UnreadableFile, DamagedTraining, NoTraining."""
     path = folder / TRAINING_FILE
-    content, config = _read(path, TrainingFile), _read(folder / _RUN_FILE, TrainedRun).config
+    content, config = _read(path, TrainingFile), _read(folder / RUN_FILE, TrainedRun).config
     numbers = [epoch.epoch for epoch in content.epochs]
     if numbers != list(range(len(numbers))) or len(numbers) > content.planned_epochs:
         raise DamagedTraining(
@@ -139,7 +137,7 @@ def _epoch_row(epoch: TrainedEpoch) -> Row:
     }
 
 
-_File = TypeVar("_File", bound=msgspec.Struct)
+_File = TypeVar("_File")
 
 
 def _read(path: Path, kind: type[_File]) -> _File:

@@ -10,9 +10,9 @@ from itertools import groupby
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.schema import Row, records
 from ..core.tables.training import TRAINING
-from ..core.wording import counted
 
 # Most reports compare after the fifth epoch.
 _AFTER_EPOCHS = 5

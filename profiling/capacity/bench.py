@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
+from ...contract.rank import STILL_RUNNING
+from ...contract.single import CapacityFile, Try
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
-from ..base.contract.single import CapacityFile, Try
 from ..errors import DeviceError, MeasurementError, UsageError
 from ..machine import measurement
 from ..ranks import process_group as parallel
@@ -99,7 +100,7 @@ class _Bench:
 
     def _add(self, capacity: Capacity) -> None:
         self.results.capacities.append(capacity)
-        self.save(rundir.UNFINISHED)
+        self.save(STILL_RUNNING)
 
     def _grown(self, devices: int) -> Capacity:
         """The largest stack with a fixed number of layers of the other kind, with each device as full as possible."""
@@ -214,7 +215,7 @@ class _Bench:
         self.reporter.advance(len(tried), what)
         result = self.run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
         tried.append(result)
-        self.save(rundir.UNFINISHED)
+        self.save(STILL_RUNNING)
         said = "fits" if result.fits else f"out of memory: {result.reason}"
         self.reporter.say(f"try {len(tried):>3}  {what}  {result.dur_s:.1f} s  {said}")
         return result

@@ -12,19 +12,6 @@ from ..machine import memory
 from ..ranks.exits import exit_with
 from .config import CapacityConfig, GrowName, share
 
-CAPACITY_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace capacity
-
-    commtrace capacity --devices 2
-
-    commtrace capacity --devices 2 --stack 138+62
-
-    commtrace capacity --grow linear --fixed 10 --memory-limit 8GiB
-
-    commtrace capacity --device cpu --memory-limit 2GiB --fixed 4 --batch-size 4
-    """
-
 
 @dataclass(frozen=True)
 class _StackOptions:
@@ -74,10 +61,18 @@ class _HowOptions:
 
 
 @takes(stacked=_StackOptions, how=_HowOptions)
-def capacity(ctx: typer.Context, *, stacked: _StackOptions, how: _HowOptions) -> None:
+def capacity_command(ctx: typer.Context, *, stacked: _StackOptions, how: _HowOptions) -> None:
     """Find how many convolutions and linear layers a device can train, and how a larger stack splits over several.
 
     The table goes to stdout, every try to capacity.json in the results' folder.
+
+    \b
+    Examples:
+      commtrace capacity
+      commtrace capacity --devices 2
+      commtrace capacity --devices 2 --stack 138+62
+      commtrace capacity --grow linear --fixed 10 --memory-limit 8GiB
+      commtrace capacity --device cpu --memory-limit 2GiB --fixed 4 --batch-size 4
     """
     config = CapacityConfig(
         grow=stacked.grow,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...contract.single import LayerCounts
 from ..base.commands import options
 from ..base.commands.choices import DeviceName
-from ..base.contract.single import LayerCounts
 from ..errors import UsageError
 
 GrowName = Literal["conv", "linear"]

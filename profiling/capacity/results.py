@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...contract.single import CapacityEntry, CapacityFile, Try
 from ..base.console import text_table as plain_table
-from ..base.contract.single import CapacityEntry, CapacityFile, Try
 from .config import Share
 
 CAPACITY_FILE = "capacity.json"

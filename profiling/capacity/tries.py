@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from ..base.contract.single import Try
+from ...contract.single import Try
 from ..errors import MeasurementError
 from ..machine import memory
 from ..ranks import launch

@@ -10,6 +10,8 @@ from signal import Signals
 
 import torch
 
+from ...contract.comms import COMMS_FILE
+from ...contract.rank import STILL_RUNNING
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
@@ -26,7 +28,7 @@ from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for
 from .config import CollectiveName, CommsConfig, DtypeName
 from .exchange import Exchange
 from .facts import comms_head, device_facts
-from .results import COMMS_FILE, CommsResults, CommsRow, Skipped, footer, header, title
+from .results import CommsResults, CommsRow, Skipped, footer, header, title
 
 _TIMED, _CHECKED = 0, 1  # repetitions of the inputs
 _PROBE_BYTES = 64
@@ -70,7 +72,7 @@ class Bench:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Record in comms.json how the block ends and what was measured until then."""
-        self._save(rundir.UNFINISHED)
+        self._save(STILL_RUNNING)
         self._interrupts.start()
         try:
             yield
@@ -184,7 +186,7 @@ class Bench:
             self._print([f"# {row.collective} ({'in place' if row.in_place else 'out of place'})", *header()])
         rows.append(row)
         self._print([row.line()])
-        self._save(rundir.UNFINISHED)
+        self._save(STILL_RUNNING)
 
     def _agreed(self, reason: str | None) -> str | None:
         """The reason of the first rank that cannot go on; None on every rank if all can."""

@@ -18,19 +18,6 @@ _OPS: tuple[OpName, ...] = get_args(OpName)
 # What `all` stands for: float8 only on request.
 _ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
 
-COMMS_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace comms
-
-    commtrace comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
-
-    commtrace comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
-
-    torchrun --nproc-per-node 8 -m commtrace comms --run-name ceiling
-
-    commtrace bandwidth --ceiling traces/ceiling traces/my-run
-    """
-
 
 def _size(text: str | int) -> int:
     try:
@@ -140,11 +127,19 @@ class _OutputOptions:
 
 
 @takes(what=_WhatOptions, how=_HowOptions, output=_OutputOptions)
-def comms(ctx: typer.Context, *, what: _WhatOptions, how: _HowOptions, output: _OutputOptions) -> None:
+def comms_command(ctx: typer.Context, *, what: _WhatOptions, how: _HowOptions, output: _OutputOptions) -> None:
     """Measure collectives at many sizes as nccl-tests does, and check their results: the ceiling of this machine.
 
     The table goes to stdout, details to comms.json in the run directory. Under torchrun this process is one rank;
     otherwise it launches --workers ranks. The exit code is 1 if a result is wrong.
+
+    \b
+    Examples:
+      commtrace comms
+      commtrace comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
+      commtrace comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
+      torchrun --nproc-per-node 8 -m commtrace comms --run-name ceiling
+      commtrace bandwidth --ceiling traces/ceiling traces/my-run
     """
     config = CommsConfig(
         collectives=distinct(what.collectives or _COLLECTIVES),

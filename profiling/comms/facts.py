@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..base.contract.comms import CommsDevice, CommsFile, CommsOptions
+from ...contract.comms import COMMS_TOOL, CommsDevice, CommsFile, CommsOptions
 from ..machine import environment
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
@@ -26,7 +26,7 @@ def comms_head(
 ) -> CommsFile:
     """The content of comms.json before the first row."""
     return CommsFile(
-        tool="commtrace comms",
+        tool=COMMS_TOOL,
         start_time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         args=list(command),
         backend=parallel.backend(),

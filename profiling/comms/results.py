@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from ..base.contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
-from ..base.wording import counted
-from .bus import algbw_gb_per_s, bus_factor
-
-COMMS_FILE = "comms.json"
+from ...common.nccl_tests import algbw_gb_per_s, bus_factor
+from ...common.wording import counted
+from ...contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
 
 _COLUMNS = (
     ("size", "(B)", 12),

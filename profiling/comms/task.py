@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...contract.comms import COMMS_FILE
 from ..errors import UsageError
 from ..ranks import process_group as parallel
 from ..ranks.task import Task
 from . import bench
 from .backends import backend_for
 from .config import CommsConfig
-from .results import COMMS_FILE
 
 
 def task(config: CommsConfig) -> Task:

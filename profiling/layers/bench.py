@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...contract.rank import STILL_RUNNING
+from ...contract.single import LayersFile
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
-from ..base.contract.single import LayersFile
 from ..errors import OutOfMemoryError, UsageError
 from ..machine import environment, measurement, memory
 from ..ranks import process_group as parallel
@@ -53,7 +54,7 @@ def _measure(todo: Sequence[LayerSubject], plan: Plan, results: LayersResults, s
             if not reporter.advance(number, subject.name):
                 reporter.say(f"layer {number + 1:>3}/{len(todo)}  {subject.name}")
             results.rows.append(measured(subject, plan))
-            save(rundir.UNFINISHED)
+            save(STILL_RUNNING)
 
 
 def _limit(limit_bytes: int, where: torch.device) -> None:

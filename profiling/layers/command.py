@@ -15,17 +15,6 @@ from .config import DEFAULT_MODEL, MODEL_BATCH_SIZE, LayerName, LayersConfig
 
 _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
-LAYERS_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace layers --model vgg16 --batch-size 128
-
-    commtrace layers --model vgg16-swapped --batch-size 128
-
-    commtrace layers --layer all
-
-    commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
-    """
-
 
 def _layers(names: list[str]) -> tuple[LayerName, ...]:
     """The named layers, each once; all of them for `all`. Raises UsageError."""
@@ -90,10 +79,17 @@ class _HowOptions:
 
 
 @takes(subject=_SubjectOptions, how=_HowOptions)
-def layers(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOptions) -> None:
+def layers_command(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOptions) -> None:
     """Measure every layer by itself: time of the forward and backward pass, memory, and power.
 
     The table goes to stdout, single times and reasons to layers.json in the results' folder.
+
+    \b
+    Examples:
+      commtrace layers --model vgg16 --batch-size 128
+      commtrace layers --model vgg16-swapped --batch-size 128
+      commtrace layers --layer all
+      commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
     """
     config = LayersConfig(
         model=subject.model,

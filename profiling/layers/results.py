@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from ...contract.single import LayerEntry, LayersFile
 from ..base.console import text_table as plain_table
-from ..base.contract.single import LayerEntry, LayersFile
 from ..machine.power import Power
 
 LAYERS_FILE = "layers.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.contract.machine import Device, Machine, Numerics, Versions
+from ...contract.machine import Device, Machine, Numerics, Versions
 from . import nvml
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

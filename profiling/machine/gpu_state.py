@@ -3,8 +3,7 @@
 import time
 from typing import Any
 
-from ..base.contract.machine import GpuState
-from ..base.contract.rank import End
+from ...contract.machine import End, GpuState
 from . import nvml
 
 try:

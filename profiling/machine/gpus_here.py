@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..base.wording import counted
+from ...common.wording import counted
 from . import nvml
 from .nvml import DriverFacts
 

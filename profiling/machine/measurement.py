@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from ...contract.rank import STILL_RUNNING
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
-from ..base.run_directory import UNFINISHED
 from . import environment
 
 
@@ -35,9 +35,9 @@ def recorded(save: Callable[[str | None], None]) -> Iterator[None]:
     A signal raises in the block, but not while `save` runs at its end.
     """
     interrupts = Interrupts(lambda: None, lambda _: None, BLOCKED_GRACE_S)
-    save(UNFINISHED)
+    save(STILL_RUNNING)
     interrupts.start()
-    reason: str | None = UNFINISHED
+    reason: str | None = STILL_RUNNING
     try:
         yield
         reason = None

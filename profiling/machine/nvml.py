@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.contract.machine import Links, NvLink, Pcie, Peer
+from ...contract.machine import Links, NvLink, Pcie, Peer
 
 try:
     import pynvml

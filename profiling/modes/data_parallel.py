@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base.contract.modes import DpFacts
+from ...contract.modes import DpFacts
 from ..errors import DeviceError, UsageError
 from .mode import LeadingSteps, ModeOptions, ParallelMode
 
@@ -75,7 +75,6 @@ DATA_PARALLEL = ParallelMode(
     batch_help="per GPU",
     workers_help="GPUs to drive",
     leading_steps=LeadingSteps(1, "nn.DataParallel sets up NCCL in its first iteration"),
-    drives_workers=True,
     refused_options={
         "amp": "the threads of nn.DataParallel cast to float16, whatever is asked for",
         "channels_last": "nn.DataParallel copies weights to the other GPUs in their usual order",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from ..base.contract.modes import FsdpFacts, FsdpGroup
+from ...contract.modes import FsdpFacts, FsdpGroup
 from .mode import LeadingSteps, ModeOptions, ParallelMode
 
 if TYPE_CHECKING:

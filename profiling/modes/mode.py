@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from ...contract.modes import MODES, Mode
 from ..base.commands.choices import DeviceName, ModelName, PipelineScheduleName
 from ..errors import UsageError
 
@@ -107,20 +108,16 @@ class ParallelMode:
 
     `help` is its part of the help of --parallel; `batch_help` and `workers_help` those of --batch-size and --workers,
     if these do not mean a rank's batch and the ranks. `distributed` modes need a process group, even for one rank; the
-    others are one process. `shares_batch`: all ranks work on the same batch; otherwise each has its own batches.
-    `splits_model`: each rank has another part of the model. `drives_workers`: the single process drives --workers
-    devices; other modes of one process take no workers. `own_options` are options that no other mode takes, and
-    `refused_options` those that this one does not, with the reason.
+    others are one process. `splits_model`: each rank has another part of the model. `own_options` are options that no
+    other mode takes, and `refused_options` those that this one does not, with the reason.
     """
 
-    name: str
+    name: Mode
     help: str
     build: Callable[[nn.Module, torch.device, Any], nn.Module]
     """Puts a model, which is on any device, in its place on this rank; the options are `ModeOptions`."""
     distributed: bool = True
-    shares_batch: bool = False
     splits_model: bool = False
-    drives_workers: bool = False
     batch_help: str | None = None
     workers_help: str | None = None
     leading_steps: LeadingSteps | None = None
@@ -145,6 +142,16 @@ class ParallelMode:
     """Clears what predictions leave behind in a model."""
     facts: Callable[[nn.Module], object] | None = None
     """What meta.json says about a model under the mode's name; None for models of other modes."""
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether all ranks work on the same batch; otherwise each has its own batches."""
+        return MODES[self.name].shares_batch
+
+    @property
+    def drives_workers(self) -> bool:
+        """Whether the single process drives --workers devices; other modes of one process take no workers."""
+        return MODES[self.name].drives_workers
 
     def check_world(self, ranks: int) -> None:
         """Raise UsageError if a mode of one process was launched as several."""

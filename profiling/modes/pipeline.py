@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..base.contract.modes import PipelineFacts
+from ...contract.modes import PipelineFacts
 from ..errors import UsageError
 from .mode import LeadingSteps, ModeOptions, ParallelMode
 
@@ -106,7 +106,6 @@ PIPELINE = ParallelMode(
     "pipeline",
     "consecutive blocks of the model on each rank (only the last one knows the loss, so it is not shown)",
     _build,
-    shares_batch=True,
     splits_model=True,
     batch_help="of all ranks together, which share each batch",
     leading_steps=LeadingSteps(1, "the stages agree on the shapes they exchange in the first iteration"),

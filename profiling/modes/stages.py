@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ...contract.modes import PipelineFacts, TensorShape
 from ..base.commands.choices import PipelineScheduleName
-from ..base.contract.modes import PipelineFacts, TensorShape
 from ..workloads.models import BLOCKS
 from .mode import ModeOptions
 

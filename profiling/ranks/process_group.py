@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...contract.rank import GroupFacts
 from ..base import torch_private
 from ..base.console.notices import say
-from ..base.contract.rank import GroupFacts
 from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 from ..machine import gpus_here
 from . import places

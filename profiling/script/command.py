@@ -17,19 +17,6 @@ from .config import WHOLE_RUN, Limits, RunConfig, Target
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _LIMITS = ("max_seconds", "max_memory_gb")
 
-RUN_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace run train.py --epochs 3
-
-    commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
-
-    torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
-
-    torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
-
-    commtrace run --whole-run --max-seconds 20 infer.py
-    """
-
 
 @dataclass(frozen=True)
 class _ScriptOptions:
@@ -90,7 +77,7 @@ class _OutputOptions:
     output=_OutputOptions,
     kept=KeepOptions,
 )
-def run(
+def run_command(
     ctx: typer.Context,
     *,
     of: _ScriptOptions,
@@ -106,6 +93,14 @@ def run(
     0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
     starts, with torch.multiprocessing or by running itself again, are captured too. What the script prints and how it
     ends stay its own.
+
+    \b
+    Examples:
+      commtrace run train.py --epochs 3
+      commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
+      torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
+      torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
+      commtrace run --whole-run --max-seconds 20 infer.py
     """
     _check_options(ctx, whole_run=limits.whole_run)
     config = RunConfig(

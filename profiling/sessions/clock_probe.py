@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from ..base.contract.rank import ClockOffset, End
+from ...contract.machine import End
+from ...contract.rank import ClockOffset
 from ..machine import environment
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity

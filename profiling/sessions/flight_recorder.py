@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from ..base import disk
+from ...common import disk
 from ..base.flight_recorder import DUMP_PREFIX, keep_dumps_in
 from ..base.torch_private import flight_recorder_dump, flight_recorder_state
 from ..errors import CaptureError
@@ -49,7 +49,7 @@ class FlightRecorder:
         with self._lock:
             content = flight_recorder_dump()
             try:
-                with disk.replacing(self._path) as file:
+                with disk.replacing(self._path, mode=disk.permissions(self._path)) as file:
                     file.write(content)
             except OSError as err:
                 print(f"{self._path}: cannot be written: {err.strerror}", file=sys.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.schedule import Phase
+from ...contract.rank import Phase
 from ..base.torch_private import kineto_has_stopped
 from . import gpu_reach
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.wording import counted
+from ...common.wording import counted
 from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
@@ -47,6 +47,11 @@ class Outcome:
             return f"rank {self.rank} of {self.world_size:,}"
         here = self.world_size - len(self.absent or ())
         return counted(here, "rank") + (f" of {self.world_size:,}" if self.absent else "")
+
+
+def ended_well(error: BaseException | None) -> bool:
+    """Whether a block or script that ended with `error`, None for none, did not fail: `sys.exit()` is no failure."""
+    return error is None or (isinstance(error, SystemExit) and not error.code)
 
 
 def absence(ranks: Sequence[int]) -> str:

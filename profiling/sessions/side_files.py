@@ -1,6 +1,6 @@
 """The content of run.json and <host>_<rank>.meta.json.
 
-Their fields are described in `base.contract`. To what `rank_facts` holds from beginning to end a session adds what
+Their fields are described in `commtrace.contract`. To what `rank_facts` holds from beginning to end a session adds what
 changes; `train` adds its epochs, after each one when it trains for `--epochs`.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...contract.rank import ProfilerOptions, RankFile, ScheduleFacts
+from ...contract.run import ModelSize, RunFile
 from ..base import run_directory as rundir
-from ..base.contract.rank import ProfilerOptions, RankFile, ScheduleFacts
-from ..base.contract.run import ModelSize, RunFile
 from ..base.schedule import Schedule
 from ..machine import environment, nvml
 from ..ranks import process_group as parallel

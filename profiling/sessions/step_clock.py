@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..base.contract.rank import StepTime
-from ..base.schedule import Phase
-from ..base.wording import counted
+from ...common.wording import counted
+from ...contract.rank import Phase, StepTime
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2

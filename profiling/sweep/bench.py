@@ -11,8 +11,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ...contract.record import SCHEMA_VERSION
+from ...contract.sweep import SWEEP_FILE
 from ..base.console.messages import tell
-from ..base.contract.run import SCHEMA_VERSION
 from ..errors import DeviceError, ProfilingError, UsageError
 from . import directory as sweep_dir
 from .cell import run_cell
@@ -53,8 +54,8 @@ def run_sweep(request: Request, *, run_cell: RunCell = run_cell) -> int:
     Raises ProfilingError for what is found before the first cell.
     """
     folder = request.folder
-    if request.resume and not (folder / sweep_dir.SWEEP_FILE).is_file():
-        raise UsageError(f"--resume {folder}: expected a sweep's directory, found no {sweep_dir.SWEEP_FILE} in it")
+    if request.resume and not (folder / SWEEP_FILE).is_file():
+        raise UsageError(f"--resume {folder}: expected a sweep's directory, found no {SWEEP_FILE} in it")
     try:
         with _signals_raise(), SweepReporter() as reporter:
             content = _run(request, run_cell, reporter)
@@ -196,7 +197,7 @@ def _signals_raise() -> Iterator[None]:
 def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
     code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
     name = signal.Signals(code - 128).name
-    if (folder / sweep_dir.SWEEP_FILE).is_file():
+    if (folder / SWEEP_FILE).is_file():
         resume = f"commtrace sweep --resume {shlex.quote(str(folder))}"
         print(f"stopped by {name}; finished cells are kept; to go on: {resume}", file=sys.stderr)
     else:
@@ -207,8 +208,8 @@ def _stopped(error: KeyboardInterrupt | SystemExit, folder: Path) -> int:
 def _finished(content: SweepFile, folder: Path) -> int:
     where = shlex.quote(str(folder))
     tell(
-        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace scaling {where}\n"
-        f"  subtraction:  commtrace subtraction {where}"
+        f"{table(content.cells, folder)}\n\n{folder}\n  scaling:      commtrace table scaling {where}\n"
+        f"  subtraction:  commtrace table subtraction {where}"
     )
     failed = [cell.run for cell in content.cells if cell.status == "failed"]
     if failed:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
+from ...contract.sweep import Status
 from ..base import run_directory as rundir
-from ..base.contract.sweep import Status
 from ..errors import OutOfDataError, OutOfMemoryError, UsageError
 from ..machine import memory
 from ..ranks.apart import run_apart

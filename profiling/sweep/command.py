@@ -16,20 +16,6 @@ from ..modes import MODES
 from . import bench, grid
 from .grid import SweepConfig
 
-SWEEP_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace sweep
-
-    commtrace sweep --batch-size 32,128,512,2048 --workers 1,2,4 --steps-per-epoch 0 --run-name grid
-
-    commtrace sweep --resume traces/grid
-
-    commtrace sweep --parallel single --workers 1 --batch-size 32 --batch-size-until-oom
-
-    commtrace sweep --config sweep.toml --run-name cifar --workers 1,2
-
-    In a file, options have no leading dashes, and lists are in brackets: workers = [1, 2], run-name = "cifar".
-    """
 _OUT, _EVERY_CELL = "Output", "In every cell, as in train"
 
 
@@ -119,11 +105,21 @@ class _PlaceOptions:
 
 
 @takes(points=_GridOptions, cells=_CellOptions, place=_PlaceOptions)
-def sweep(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, place: _PlaceOptions) -> None:
+def sweep_command(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, place: _PlaceOptions) -> None:
     """Time and trace every cell of a grid: models x parallel modes x workers x batch sizes.
 
     A cell is one train command in its own processes: a warm-up epoch, a timed epoch, then a few traced steps, which are
     never among the timed ones. A sweep may be interrupted at any moment; the same command continues it.
+
+    In a file, options have no leading dashes, and lists are in brackets: workers = [1, 2], run-name = "cifar".
+
+    \b
+    Examples:
+      commtrace sweep
+      commtrace sweep --batch-size 32,128,512,2048 --workers 1,2,4 --steps-per-epoch 0 --run-name grid
+      commtrace sweep --resume traces/grid
+      commtrace sweep --parallel single --workers 1 --batch-size 32 --batch-size-until-oom
+      commtrace sweep --config sweep.toml --run-name cifar --workers 1,2
     """
     require("torchvision")
     bench.check_not_launched()

@@ -19,13 +19,15 @@ from typing import Any
 
 import msgspec
 
+from ...common.disk import remove_partial_files
+from ...contract.rank import META_SUFFIX
+from ...contract.record import SCHEMA_VERSION
+from ...contract.run import RUN_FILE
+from ...contract.sweep import SWEEP_FILE, SweepRecord
 from ..base import run_directory as rundir
-from ..base.contract.run import SCHEMA_VERSION
-from ..base.contract.sweep import SweepRecord
 from ..errors import RunDirError
 from .grid import Cell, SweepConfig
 
-SWEEP_FILE = "sweep.json"
 SET_ASIDE = "set-aside"
 _LOCK_FILE = ".lock"
 # Ranks of a killed sweep get this long to write their files and end: torchrun's 30 s, and some.
@@ -85,8 +87,7 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
         _take(descriptor, folder, say)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        for leftover in folder.glob(f".{SWEEP_FILE}.*.tmp"):  # of a sweep that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        remove_partial_files(folder)  # of a sweep that was killed while it wrote
         yield descriptor
     finally:
         os.close(descriptor)
@@ -111,7 +112,7 @@ def set_aside(folder: Path, run: str) -> Path | None:
 def missing(run_dir: Path) -> str | None:
     """What the run directory of a cell lacks; None if it is complete."""
     try:
-        world_size = int(_json(run_dir / rundir.RUN_FILE)["world_size"])
+        world_size = int(_json(run_dir / RUN_FILE)["world_size"])
         metas = side_files(run_dir)
     except (OSError, ValueError, KeyError, TypeError) as err:
         return f"{run_dir}: its side files cannot be read: {err}"
@@ -130,7 +131,7 @@ def missing(run_dir: Path) -> str | None:
 
 def side_files(run_dir: Path) -> Sequence[dict[str, Any]]:
     """Read meta.json of every rank. Raises OSError, ValueError."""
-    return [_json(path) for path in sorted(run_dir.glob(f"*{rundir.META_SUFFIX}"))]
+    return [_json(path) for path in sorted(run_dir.glob(f"*{META_SUFFIX}"))]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -16,12 +16,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from ...contract.modes import Mode
+from ...contract.sweep import Status, SweepCell
 from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, AmpName, DataName, DeviceName, ModelName
-from ..base.contract.sweep import Status, SweepCell
 from ..base.schedule import Schedule
 from ..errors import UsageError
 from ..machine.memory import parse_bytes
-from ..modes import DEFAULT_MODE, ParallelName
+from ..modes import DEFAULT_MODE
 from ..train.config import FEW_STEPS_LR, OptimizerConfig, TrainConfig
 
 # What running a cell once more would not change.
@@ -42,7 +43,7 @@ class SweepConfig:
     """A grid, and options of `train` that are the same in all cells, under their own names."""
 
     model: tuple[ModelName, ...] = ("resnet18",)
-    parallel: tuple[ParallelName, ...] = (DEFAULT_MODE,)
+    parallel: tuple[Mode, ...] = (DEFAULT_MODE,)
     batch_size: tuple[_AtLeast1, ...] = (8, 32)
     workers: tuple[_AtLeast1, ...] = (1, 2)
     batch_size_until_oom: bool = False
@@ -67,7 +68,7 @@ class Cell(SweepCell):
     """One point of the grid, and its result."""
 
     model: ModelName
-    parallel: ParallelName
+    parallel: Mode
 
     @property
     def series(self) -> tuple[str, str, int]:
@@ -79,7 +80,7 @@ class Cell(SweepCell):
         return cell(self.model, self.parallel, self.workers, self.batch_size_per_rank * BATCH_SIZE_FACTOR)
 
 
-def cell(model: ModelName, parallel: ParallelName, workers: int, batch_size: int) -> Cell:
+def cell(model: ModelName, parallel: Mode, workers: int, batch_size: int) -> Cell:
     """A cell that has not been run."""
     return Cell(f"{model}-{parallel}-w{workers}-b{batch_size}", model, parallel, workers, batch_size)
 

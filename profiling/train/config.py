@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...contract.modes import Mode
 from ..base.commands import options
 from ..base.commands.choices import (
     CIFAR10_SAMPLES,
@@ -19,7 +20,7 @@ from ..base.detail import SHAPES_ONLY, Detail
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps, check_steps, check_wait
 from ..errors import UsageError
-from ..modes import DEFAULT_MODE, MODES, ParallelName
+from ..modes import DEFAULT_MODE, MODES
 from ..modes.mode import ParallelMode
 from .plan import NO_TRAINING, TrainingPlan, check_plan
 
@@ -62,7 +63,7 @@ class TrainConfig:
     data: DataName = "synthetic"
     data_root: Path = Path("data")
     image_size: int = CIFAR_IMAGE_SIZE
-    parallel: ParallelName = DEFAULT_MODE
+    parallel: Mode = DEFAULT_MODE
     amp: AmpName | None = None
     channels_last: bool = False
     batch_size: int = 32

@@ -1,7 +1,7 @@
 """Train and test in epochs before the session's first step; no profiler is on in them.
 
-After every epoch rank 0 replaces training.json (`base.contract.training`), so a run that is stopped has all epochs that
-it finished.
+After every epoch rank 0 replaces training.json (`commtrace.contract.training`), so a run that is stopped has all epochs
+that it finished.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ...contract.rank import EpochTime
+from ...contract.training import TRAINING_FILE, Score, TrainedEpoch, TrainingFile
 from ..base import run_directory as rundir
-from ..base.contract.rank import EpochTime
-from ..base.contract.training import Score, TrainedEpoch, TrainingFile
 from ..ranks import process_group as parallel
 from ..sessions.session import Session
 from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
@@ -99,7 +99,7 @@ def train_in_epochs(run: TrainRun, trainee: Trainee, train_on: TrainOn, held_out
             rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, (train, test), slowest))
             reporter.trained_epoch(time, epoch.full_steps, train, test, rows[-1].last_lr)
             if first_rank:
-                rundir.write_json(run.session.run_dir / rundir.TRAINING_FILE, replace(facts, epochs=rows))
+                rundir.write_json(run.session.run_dir / TRAINING_FILE, replace(facts, epochs=rows))
                 add(epoch.epoch + 1, _scalars(rows[-1]))
             _note(run.session, epoch, batches, times)
 

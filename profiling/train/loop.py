@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...common.wording import counted
+from ...contract.rank import EpochPhase
 from ..base.console.messages import tell
 from ..base.console.notices import say
-from ..base.contract.rank import EpochPhase
 from ..base.flight_recorder import record_calls
-from ..base.wording import counted
 from ..machine import memory
 from ..ranks import nccl_log
 from ..ranks import process_group as parallel

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...contract.modes import Mode
 from ..base.commands.choices import (
     CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
@@ -17,7 +18,7 @@ from ..base.commands.choices import (
 )
 from ..base.schedule import TRAILING_STEPS
 from ..machine.memory import parse_bytes
-from ..modes import DEFAULT_MODE, MODES, ParallelName
+from ..modes import DEFAULT_MODE, MODES
 from .config import DEFAULT_LR, FEW_STEPS_LR, OptimizerConfig, OptimizerName, TrainConfig
 from .plan import LrScaling, TrainingPlan, parse_batch_size_schedule
 
@@ -92,9 +93,9 @@ class OptimizerOptions:
 class ParallelOptions:
     """The parallel mode, and options of single modes."""
 
-    parallel: Annotated[
-        ParallelName, typer.Option(help="; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values()))
-    ] = DEFAULT_MODE
+    parallel: Annotated[Mode, typer.Option(help="; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values()))] = (
+        DEFAULT_MODE
+    )
     bucket_cap_mb: Annotated[
         int,
         typer.Option(min=0, help="MiB in each bucket of DDP's gradients; 0: torch's default (25, the first one 1)"),

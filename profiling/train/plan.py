@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from ..base.contract.rank import EpochPhase
+from ...contract.rank import EpochPhase
 from ..errors import UsageError
 from .learning.lr_policy import REFERENCE_BATCH, linearly_scaled, warmed_up
 

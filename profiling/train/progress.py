@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from ...common.wording import counted
+from ...contract.rank import EpochTime, Phase, StepTime
+from ...contract.training import Score
 from ..base.console.progress import Reporter
-from ..base.contract.rank import EpochTime, StepTime
-from ..base.contract.training import Score
-from ..base.schedule import Phase
-from ..base.wording import counted
 from ..sessions.step_clock import Overhead
 
 _Batch = TypeVar("_Batch")

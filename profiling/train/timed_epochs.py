@@ -9,7 +9,7 @@ from statistics import quantiles
 import torch
 from torch import Tensor
 
-from ..base.contract.rank import EpochPhase, EpochTime
+from ...contract.rank import EpochPhase, EpochTime
 from ..sessions.step_clock import finish, mark
 from ..workloads.data import Batch
 from .learning.trainee import TrainOn

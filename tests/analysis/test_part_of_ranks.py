@@ -9,11 +9,11 @@ import pytest
 
 import commtrace.analysis.reading.pool
 from commtrace.analysis.catalog import CATALOG, InputKind
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import NoSuchRanks, NothingMeasured
 from commtrace.analysis.recording.options import numbers_in
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

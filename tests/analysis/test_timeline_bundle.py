@@ -14,10 +14,10 @@ import pytest
 from perfetto_reading import tracks_of
 
 from commtrace.analysis.cli import serving
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.cli.commands import timeline
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.timeline.bundle import bundle, tar
+from commtrace.cli import main
 
 RUN = Path(__file__).parent.parent / "data" / "nccl-two-hosts"
 VIEWER = "https://ui.perfetto.dev"

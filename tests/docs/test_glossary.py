@@ -6,8 +6,8 @@ import pytest
 from glossary_page import PAGE, page
 
 from commtrace.analysis.catalog import CATALOG
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.glossary import GLOSSARY, look_up
+from commtrace.cli import main
 
 
 def test_the_page_is_what_the_glossary_says() -> None:

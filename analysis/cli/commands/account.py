@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.wording import counted, ranges_of
+from ....common.wording import counted, ranges_of
 from ...recording.options import ReadOptions
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces
@@ -56,9 +56,9 @@ def account_command(
 
     \b
     Examples:
-      commtrace account traces/my-run
-      commtrace account --by step --format csv traces/my-run
-      commtrace account --by culprit traces/my-run
+      commtrace table account traces/my-run
+      commtrace table account --by step --format csv traces/my-run
+      commtrace table account --by culprit traces/my-run
     """
     name = _TABLES[by]
     writing.check(name)

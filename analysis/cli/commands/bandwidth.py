@@ -95,11 +95,10 @@ def _interval_ns(text: str) -> int:
 def _logs(runs: Sequence[Path]) -> list[Path]:
     """The logs of NCCL Inspector at these paths; none if there are other traces."""
     from ...formats.inspector.entry import INSPECTOR
-    from ...formats.registry import format_of
     from ...reading.trace_files import trace_files
 
-    files = trace_files(runs).paths
-    return files if all(format_of(file) is INSPECTOR for file in files) else []
+    traces = trace_files(runs).traces
+    return [one.path for one in traces] if all(one.format is INSPECTOR for one in traces) else []
 
 
 def _print_logs(files: list[Path], every_ns: int, writing: Writing, reading: ReadOptions) -> None:

@@ -55,10 +55,10 @@ def kernels_command(
 
     \b
     Examples:
-      commtrace kernels traces/my-run
-      commtrace kernels --by operator --top 20 traces/my-run
-      commtrace kernels --by annotation traces/my-run
-      commtrace kernels --rank 0 --format csv --output rank0.csv traces/my-run
+      commtrace table kernels traces/my-run
+      commtrace table kernels --by operator --top 20 traces/my-run
+      commtrace table kernels --by annotation traces/my-run
+      commtrace table kernels --rank 0 --output rank0.csv traces/my-run
     """
     if rank is not None and rank != "all" and not (rank.isascii() and rank.isdecimal()):
         raise typer.BadParameter(f"{rank!r} is neither a rank nor all", param_hint="--rank")

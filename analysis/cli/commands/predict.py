@@ -193,7 +193,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
 
     \b
     Examples:
-      commtrace replay traces/my-run
+      commtrace table replay traces/my-run
     """
     writing.check("replay_steps")
     analysis = analysis_of(runs, reading, details=True)
@@ -213,7 +213,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
 
     \b
     Examples:
-      commtrace attribution traces/my-run
+      commtrace table attribution traces/my-run
     """
     writing.check("attribution")
     analysis = analysis_of(runs, reading, details=True)
@@ -246,8 +246,8 @@ def critical_path_command(
 
     \b
     Examples:
-      commtrace critical-path traces/my-run
-      commtrace critical-path --by piece --format csv traces/my-run
+      commtrace table critical-path traces/my-run
+      commtrace table critical-path --by piece --format csv traces/my-run
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
@@ -282,8 +282,8 @@ def releases_command(
 
     \b
     Examples:
-      commtrace releases traces/my-run
-      commtrace releases --by call --top 20 traces/my-run
+      commtrace table releases traces/my-run
+      commtrace table releases --by call --top 20 traces/my-run
     """
     name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)

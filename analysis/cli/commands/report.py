@@ -31,7 +31,11 @@ AfterRuns = Annotated[
 ReportFile = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.html in the current folder"
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the page to this file, as HTML.",
+        show_default="RUN.html in the current folder",
     ),
 ]
 DrawnStep = Annotated[

@@ -38,9 +38,9 @@ def subtraction_command(
 
     \b
     Examples:
-      commtrace subtraction traces/my-sweep
-      commtrace subtraction --mistake one-message --mistake gib timings.csv
-      commtrace subtraction --mistake all --format markdown traces/my-sweep
+      commtrace table subtraction traces/my-sweep
+      commtrace table subtraction --mistake one-message --mistake gib timings.csv
+      commtrace table subtraction --mistake all --format markdown traces/my-sweep
     """
     names = _checked(mistake or [])
     name = "mistakes" if names else "subtraction"
@@ -53,7 +53,7 @@ def subtraction_command(
     if not len(table):
         raise NothingMeasured(
             f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
-            "2 or more workers, or use `scaling`"
+            "2 or more workers, or use `table scaling`"
         )
     writing.table(name, table)
     finish_sweep(analysis)

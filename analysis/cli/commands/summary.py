@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from ....common.wording import counted
 from ...core.escaping import encodable, for_shell, printable
-from ...core.wording import counted
 from ...errors import AnalysisError
 from ...reading.trace_files import runs_inside
 from ...recording.options import ReadOptions

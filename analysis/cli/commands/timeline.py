@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.disk import content_of
-from ...core.wording import counted
+from ....common.disk import content_of
+from ....common.wording import counted
 from ...errors import UnreadableFile
 from ...recording.options import ReadOptions, numbers_in
 from ..output import complain, write_out, write_parts
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 TimelineFile = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.pftrace in the current folder"
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to this file: a trace for Perfetto, or with --bundle a TAR.",
+        show_default="RUN.pftrace in the current folder",
     ),
 ]
 SomeSteps = Annotated[str | None, typer.Option("--step", metavar="N|A-B", help="Draw only this step, or these.")]

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.places.place import path_named
 from ...core.process import finishing_writes
-from ...core.wording import counted
 from ...errors import NoTraces, TraceError
 from ...reading.packing import PackedTrace, copy_side_files, pack
 from ...reading.pool import Reading
@@ -28,7 +28,7 @@ PackedInto = Annotated[
         "-o",
         metavar="DIR",
         parser=path_named,
-        help="Write to this folder, together with the run's side files.",
+        help="Write the recordings to this folder, together with the run's side files.",
         show_default="beside each trace",
     ),
 ]
@@ -56,7 +56,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     """
     begun = time.monotonic()
     with asking(runs):
-        files, notes, beforehand = trace_files(runs)
+        traces, notes, beforehand = trace_files(runs)
     for note in notes:
         complain(note, kind="note")
     options = replace(reading, details=details, cache=False, beforehand=beforehand)
@@ -64,7 +64,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     failed: list[TraceError] = []
     with (
         finishing_writes(),
-        Reading(files, options) as open_files,
+        Reading(traces, options) as open_files,
         reading_progress(open_files, begun) as progress,
     ):
         for packed in pack(open_files, options, output, progress):
@@ -77,7 +77,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     if not done:
         raise NoTraces(f"{runs[0]}: no trace could be packed:\n  " + "\n  ".join(map(str, failed)))
     if output is not None:
-        copy_side_files(files, output)
+        copy_side_files([trace.path for trace in traces], output)
     for note in (note for packed in done for note in packed.repaired):
         complain(note, kind="note")
     write_out(_summary(done, output, time.monotonic() - begun), None)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.escaping import printable
-from ...core.wording import counted
 from ...metrics.rank_plan import INNERMOST_FIRST, Layout, Plan, cheapest_of_each, rank_plans
 from ..output import write_out
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.process import gc_frozen
 from ...core.schema import Row
-from ...core.wording import counted
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
 from ..bundles import with_bundle
-from ..output import CommNames, checked_patterns, complain, still_read
+from ..output import CommNames, checked_patterns, complain, write_if_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
 
@@ -140,10 +140,11 @@ def watch_command(
     with gc_frozen():
         from ...watching.files import RunFolder
         from ...watching.follow import Watch
-        from ...watching.opening import analysis_by, ledger_of
+        from ...watching.ledger import Ledger
+        from ...watching.opening import analysis_by
 
         outputs = _Outputs(output_format, _log(tensorboard))
-    ledger = ledger_of(runs, state, output)
+    ledger = Ledger(runs, state, output)
     watch = Watch(RunFolder(runs), ledger, analysis_by(reading), outputs, pace)
     try:
         ending = watch.run(limits)
@@ -183,7 +184,7 @@ class _Outputs:
 
     def show(self, row: Row) -> None:
         """Print one row, and on stderr what is unusual, unless the cycle before was unusual in the same way."""
-        if not still_read(self._text(row)):
+        if not write_if_read(self._text(row)):
             raise typer.Exit
         missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
         unusual = (missing, row["note"])

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ....common.disk import open_plain
+from ....common.nccl_tests import collective_name, dtype_name, elements
+from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
-from ...core.disk import open_plain
 from ...core.markers import COALESCED, GLOO_MARK
-from ...core.nccl_tests import collective_name, dtype_name, elements
-from ...core.small_files import MOST_BYTES, RANK_LIMIT, NotJson, any_json, json_bytes
+from ...core.small_files import MOST_BYTES, NotJson, any_json, json_bytes
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from .entry import is_pickle

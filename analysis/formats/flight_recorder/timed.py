@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ....common.nccl_tests import dtype_name, elements
 from ...core.markers import COALESCED
-from ...core.nccl_tests import dtype_name, elements
 from ...errors import DamagedTrace
 from .dump import Dump, GroupName, Taking, budget_of, dump_content, dump_of, scalar_text, whole_number
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....common.wording import counted
 from ...core.escaping import encodable
-from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.building import columns_of, events_of, header_of
 from ...recording.header import Communicator

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.nccl_tests import recorded_dtype
+from ....common.nccl_tests import recorded_dtype
 from .events import AnnotationArgs
 from .stream import EventStream
 

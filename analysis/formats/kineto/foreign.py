@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from ....common.wording import counted
 from ...core.escaping import encodable
-from ...core.wording import counted
 from ...errors import NotATrace
 from ...recording.recording import Events
 from .cuts import NO_JSON

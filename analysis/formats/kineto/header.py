@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from ....common.wording import counted
 from ...core.json_repairs import Habits, without_numbers_that_are_none
-from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64

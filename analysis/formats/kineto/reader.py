@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
+from ....common.wording import counted
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
 from ...core.markers import DETAILS, STEERING
-from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
 from ...recording.options import Progress, ReadOptions

@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ...core.disk import open_state
+from ....common.wording import counted
 from ...core.json_repairs import Habits, with_quoted_names
-from ...core.wording import counted
+from ...core.places.files import open_state
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
 from .cuts import (

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...core.budget import Budget
-from ...core.disk import plain_file
 from ...core.escaping import encodable
+from ...core.places.files import plain_file
 from ...errors import DamagedTrace, NotATrace, TooLarge, TraceError, UnreadableFile
 from ...recording.arrays import Int64s
 from ...recording.compression import is_regular, packed_bytes

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ....common.wording import counted
 from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
-from ...core.wording import counted
 from ...recording.arrays import Int64s
 from ...recording.values import MISSING
 from .tables import ExportTables, stacked

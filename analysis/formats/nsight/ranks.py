@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from ....common.wording import shortened
+from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
-from ...core.small_files import RANK_LIMIT
 from ...errors import MixedJobs, TraceError
 from ...recording.options import Beforehand, ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
@@ -214,16 +215,12 @@ def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int
         for process in export.processes
     ]
     what = "files in order, and processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
-    yield f"{what} by their GPUs are counted as ranks, which nothing names: {_listed(named)}"
+    yield f"{what} by their GPUs are counted as ranks, which nothing names: {shortened(named, _MOST_NAMED)}"
 
 
 def _on_others(export: Export) -> Iterator[str]:
     if export.others:
-        left_out = _listed([str(process.pid) for process in export.others])
+        left_out = shortened([process.pid for process in export.others], _MOST_NAMED)
         yield (
             f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process {left_out}"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

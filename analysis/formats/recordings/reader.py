@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from ...core.budget import Budget
-from ...core.disk import plain_file
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
+from ...core.places.files import plain_file
 from ...errors import DamagedTrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from ...recording.options import Progress, ReadOptions

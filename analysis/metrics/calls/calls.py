@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ....common.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
 from ...core import markers
 from ...core.kinds import COMM
-from ...core.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
 from ...core.schema import Row, bare, grouped, plain
 from ...core.tables.communication import CALLS, PENDING
 from .gloo import gloo_rows

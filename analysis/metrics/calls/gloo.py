@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from ....common.nccl_tests import collective_name, dtype_name, elements
 from ...core import markers
-from ...core.nccl_tests import collective_name, dtype_name, elements
 from ...core.schema import Row
 
 _NUMBER = re.compile(r"[0-9]{1,18}")

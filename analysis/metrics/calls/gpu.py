@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ....common.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core import markers
 from ...core.kinds import COMPUTE, collective_in_name
-from ...core.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core.schema import Row, records
 from .gloo import C10D_OPERATORS
 from .issued import coalesced_parts

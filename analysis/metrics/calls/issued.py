@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ....common.nccl_tests import POINT_TO_POINT
 from ...core import markers
-from ...core.nccl_tests import POINT_TO_POINT
 from ...core.schema import Row
 from ...core.steps import NO_STEP, steps_at
 

@@ -7,7 +7,7 @@ from statistics import median
 
 import pandas as pd
 
-from ...core.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING, bus_factor
+from ....common.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING, bus_factor
 from ...core.schema import records
 
 _KNOWN = SYNCHRONISING | ROOTED | POINT_TO_POINT

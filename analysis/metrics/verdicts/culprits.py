@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.wording import listed
+from ....common.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
-from ...core.wording import listed
+from ....common.wording import listed
 from ..device.idle import HOST
 from ..prices import Prices
 

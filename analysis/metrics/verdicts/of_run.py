@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ....common.wording import counted, listed
 from ...core.schema import Row, records
-from ...core.wording import counted, listed
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING, bus_factor
+from ....common.nccl_tests import SYNCHRONISING, bus_factor
+from ....common.wording import counted
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
-from ...core.wording import counted
 from ..causes.blame import kernel_of
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from ...core.disk import replace_file
 from ...core.escaping import encodable
+from ...core.places.files import replace_file
 from ..people import Table
 from .colours import stylesheet
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....common.wording import shortened
 from ...core.escaping import printable
 from ...core.schema import Row, plain
 from .colours import LEVELS, level
@@ -128,8 +129,7 @@ def _who_is_marked(ranks: Sequence[int]) -> str:
         return ""
     if len(ranks) == 1:
         return f" The frame marks rank {ranks[0]}, for which the others wait most."
-    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
-    return f" Frames mark ranks {names}, for which the others wait most."
+    return f" Frames mark ranks {shortened(ranks, _MOST_NAMED)}, for which the others wait most."
 
 
 def _placed(order: Sequence[int], ranks: Sequence[int]) -> Callable[[int], tuple[int, int]]:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ....common.nccl_tests import dtype_name, item_bytes
 from ...core.markers import GRADIENT, PROFILER_STEP
-from ...core.nccl_tests import dtype_name, item_bytes
 from ...core.schema import grouped
 from ...core.steps import NO_STEP, steps_at
 from ...errors import NothingMeasured

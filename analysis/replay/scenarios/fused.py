@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....common.nccl_tests import POINT_TO_POINT
 from ...core.intervals import spans, total
-from ...core.nccl_tests import POINT_TO_POINT
 from ..edges import Edges
 from ..engine import Playing
 from ..links import Linked

@@ -9,7 +9,7 @@ from math import ceil, log2
 import numpy as np
 import pandas as pd
 
-from ...core.nccl_tests import POINT_TO_POINT, bus_factor
+from ....common.nccl_tests import POINT_TO_POINT, bus_factor
 from ...metrics.latency import most_latency_ns, spread, steps
 from ..engine import Playing
 from ..links import Linked, Links

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...base.contract.run import ModelSize
+from ....contract.run import ModelSize
 from ...base.torch_private import is_set_up, own_modules, own_parameters
 from ...ranks.process_group import current_device
 

@@ -25,6 +25,7 @@ from ...errors import CaptureError, ProfilingError, RunDirRefusedError, Unwritab
 from ...ranks import process_group as parallel
 from ...ranks.places import one_of_several, place_of_several
 from ...ranks.process_group import Identity
+from ...sessions.outcome import ended_well
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
 from ...sessions.step_clock import captures_graph
@@ -105,7 +106,7 @@ class Observer:
         if os.getpid() != self._pid:
             return
         session = self._session
-        if session is not None and self._config.limits is not None and _ended_well(error):
+        if session is not None and self._config.limits is not None and ended_well(error):
             self._attempt(session.step)
         if session is not None and self._steps_in_graph and session.steps_done < self._config.schedule.total_steps:
             session.cut_short(_GRAPH)
@@ -313,10 +314,6 @@ def _leaver(observer: Observer) -> Callable[[], None]:
             left.leave()
 
     return leave
-
-
-def _ended_well(error: BaseException | None) -> bool:
-    return error is None or (isinstance(error, SystemExit) and not error.code)
 
 
 def _plan_text(config: RunConfig) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
+from ....common.wording import ranks_in_words
+from ....contract.rank import RankFile
+from ....contract.record import json_bytes
 from ...base import run_directory as rundir
 from ...base.console.notices import say
-from ...base.contract.rank import RankFile
 from ...base.keeping import Keeping
-from ...base.wording import ranks_in_words
 from ...errors import RunDirError
 from ...ranks.process_group import Identity
 from .aside import run_aside
@@ -98,7 +99,7 @@ class Conclusion:
     def _parcel(self, facts: RankFile) -> Parcel:
         """The recordings, and a side file that names only them. Raises HandOverError."""
         names = self.files.recordings
-        meta = rundir.json_bytes(replace(facts, traces=names))
+        meta = json_bytes(replace(facts, traces=names))
         try:
             contents = [(name, (self._run_dir / name).read_bytes()) for name in names]
         except OSError as err:

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ....contract.rank import META_SUFFIX
+from ....contract.run import RUN_FILE
 from ...base import run_directory as rundir
 from ...errors import RunDirError
 from ...ranks import process_group as parallel
@@ -316,7 +318,7 @@ def _ranks_here(run_dir: Path) -> set[int]:
         names = [path.name for path in run_dir.iterdir()]
     except OSError:
         return set()
-    ranks = (re.fullmatch(rf".*_([0-9]{{1,9}}){re.escape(rundir.META_SUFFIX)}", name) for name in names)
+    ranks = (re.fullmatch(rf".*_([0-9]{{1,9}}){re.escape(META_SUFFIX)}", name) for name in names)
     return {int(rank[1]) for rank in ranks if rank}
 
 
@@ -354,6 +356,6 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
 def _mark(run_dir: Path) -> str:
     """A mark that distinguishes this run directory from all others."""
     try:
-        return hashlib.sha256((run_dir / rundir.RUN_FILE).read_bytes()).hexdigest()
+        return hashlib.sha256((run_dir / RUN_FILE).read_bytes()).hexdigest()
     except OSError:
         return ""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 
+from ....common.wording import counted
+from ....contract.rank import Keep
 from ...base import run_directory as rundir
 from ...base.console.notices import say
-from ...base.keeping import Keep
-from ...base.wording import counted
 from .aside import run_aside
 
 _POLL_S = 0.02

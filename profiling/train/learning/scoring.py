@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...base.contract.training import Score
+from ....contract.training import Score
 from ...modes.mode import ParallelMode
 from ...workloads.held_out import HeldOut
 

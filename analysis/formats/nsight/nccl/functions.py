@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from .....common.nccl_tests import collective_name
 from ....core import markers
-from ....core.nccl_tests import collective_name
 from ..ranges import Range
 from .payloads import Payload, Schemas
 

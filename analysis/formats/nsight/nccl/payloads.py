@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ....core.small_files import RANK_LIMIT
+from .....contract.limits import RANK_LIMIT
 from ..tables import ExportTables
 
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
