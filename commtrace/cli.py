@@ -1,9 +1,11 @@
 """The command line: find the command, and whether it captures or analyses."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 
 from .analysis.core.process import gc_frozen, interrupts_end_quietly
 from .registry import COMMANDS, FORMER_OPTIONS, commands_of, former_command
@@ -44,9 +46,9 @@ def _capture(arguments: list[str], words: list[str]) -> int:
         import_module("typer.completion").get_completion_inspect_parameters()  # has the shells known
     with interrupts_end_quietly():
         from .command_line import parser_for
-        from .profiling.cli import ended_well
+        from .profiling.guard import guarded
 
-    return ended_well(lambda: parser_for(words).main(args=arguments, prog_name="commtrace", obj=arguments))
+    return guarded(lambda: parser_for(words).main(args=arguments, prog_name="commtrace", obj=arguments))
 
 
 def _analyse(arguments: list[str], words: list[str]) -> int:
@@ -113,8 +115,14 @@ def _table_suggestion(given: list[str]) -> str | None:
 
 def _renamed_option(given: list[str]) -> str | None:
     """A sentence on an option that has been renamed; else None."""
-    for word in given[1:]:
-        now = FORMER_OPTIONS.get((given[0], word.partition("=")[0]))
+    for word, after in pairwise([*given, ""]):
+        option, _, value = word.partition("=")
+        now = FORMER_OPTIONS.get((given[0], option))
         if now is not None:
-            return f"`{word.partition('=')[0]}` of `commtrace {given[0]}` is now `{now}`"
+            return f"`{option}` of `commtrace {given[0]}` is now `{now}`"
+        # A single number was the size of the world, and read as a rank it would be another prediction without a word.
+        size = re.fullmatch("(.+=)?([0-9]+)", value or after) if (given[0], option) == ("predict", "--ranks") else None
+        if size is not None:
+            alone = f"; to read only rank {size[2]}: `--ranks {size[2]}-{size[2]}`" if size[1] is None else ""
+            return f"`--ranks {size[0]}` of `commtrace predict` is now `--world-size {size[0]}`{alone}"
     return None

@@ -141,6 +141,17 @@ def test_a_former_option_names_the_new_one(command: str, option: str, capsys: py
     assert f"  {now} " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["--ranks", "64"], ["--ranks=64"], ["--ranks", "dp=64"], ["--ranks=dp=64"]])
+def test_a_number_of_ranks_is_the_world_size_now(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *words, "traces/resnet18-ddp-w2"]) == 2
+    assert re.match(r"error: `--ranks (dp=)?64` of .* is now `--world-size (dp=)?64`", capsys.readouterr().err)
+
+
+def test_a_rank_alone_can_still_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--ranks", "99-99", "traces/resnet18-ddp-w2"]) == 1
+    assert "no trace of rank 99" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("word", "said"),
     [

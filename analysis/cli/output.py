@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from ...common.disk import new_folder, write_all
+from ...common.option_groups import takes
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
@@ -26,7 +27,6 @@ from ..core.places.place import is_remote
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain
 from ..errors import UnreadableFile
-from .bundles import with_bundle
 from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.BadParameter(str(err), param_hint="--sort") from err
         return Writing(_format_of(output_format, output), output, everything, RowChoice(conditions, orders, top))
 
-    return with_bundle(command, "writing", writing)
+    return takes(writing=writing)(command)
 
 
 def writes_text(command: Callable[..., None]) -> Callable[..., None]:
@@ -421,4 +421,4 @@ def writes_text(command: Callable[..., None]) -> Callable[..., None]:
     def writing(output_format: OutputFormat = None, output: Output = None, everything: Everything = False) -> Writing:
         return Writing(_format_of(output_format, output), output, everything)
 
-    return with_bundle(command, "writing", writing)
+    return takes(writing=writing)(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
 from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
-from .bundles import with_bundle
 from .inputs import PathOrUrl
 from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
 
@@ -93,6 +92,15 @@ OnDask = Annotated[
         "file. 'local': with processes of this machine, without Dask.",
     ),
 ]
+OfRanks = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks",
+        metavar="RANKS",
+        rich_help_panel="Reading",
+        help="Read only these ranks, such as 0-7,64-71, as if there were no others.",
+    ),
+]
 OfHosts = Annotated[
     list[str] | None,
     typer.Option(
@@ -114,15 +122,11 @@ NoCache = Annotated[
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """Add these options to a command, which gets them as one argument `reading`.
-
-    Where it has an option --ranks of its own, the ranks to read are chosen by --only-ranks.
-    """
-    flag = "--only-ranks" if "ranks" in inspect.signature(command).parameters else "--ranks"
+    """Add these options to a command, which gets them as one argument `reading`."""
 
     def reading(
         *,
-        of_ranks: str | None = None,
+        ranks: OfRanks = None,
         hosts: OfHosts = None,
         groups: OfGroups = None,
         comm_kernel: CommNames = None,
@@ -144,23 +148,19 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             verify=verify,
             memory_gb=memory,
             dask=dask,
-            ranks=_ranks_in(of_ranks, flag),
+            ranks=_ranks_in(ranks),
             hosts=tuple(hosts or ()),
             groups=tuple(groups or ()),
         )
 
-    about = "Read only these ranks, such as 0-7,64-71, as if there were no others."
-    reading.__annotations__["of_ranks"] = Annotated[
-        str | None, typer.Option(flag, metavar="RANKS", rich_help_panel="Reading", help=about)
-    ]
-    return with_bundle(command, "reading", reading)
+    return takes(reading=reading)(command)
 
 
-def _ranks_in(text: str | None, flag: str) -> tuple[int, ...]:
+def _ranks_in(text: str | None) -> tuple[int, ...]:
     try:
         return () if text is None else tuple(numbers_in(text))
     except ValueError as err:
-        raise typer.BadParameter(str(err), param_hint=flag) from err
+        raise typer.BadParameter(str(err), param_hint="--ranks") from err
 
 
 def analysis_of(

@@ -66,6 +66,8 @@ def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
 
 
 def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
+    if "ranks" in options:
+        raise BadScenario("the option `ranks` of a scenario is now `world_size`")
     unknown = sorted(set(options) - {*_KNOWN, "name", "batch", "new_links"})
     if unknown:
         raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
@@ -141,7 +143,7 @@ def _fuse(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     return fused(_known(analysis))
 
 
-def _ranks(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
+def _world_size(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
     """Another total number of ranks; the groups of all ranks grow, or the named one and all like it."""
     group, _, number = str(text).rpartition("=")
     if not re.fullmatch(r"[0-9]{1,6}", number) or not int(number):
@@ -328,7 +330,7 @@ _KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
     "no_jitter": _no_jitter,
     "overlap": _overlap,
     "fuse": _fuse,
-    "ranks": _ranks,
+    "world_size": _world_size,
     "bucket_mb": _buckets,
     "no_sync": _no_sync,
     "no_data_wait": _no_data_wait,

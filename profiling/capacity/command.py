@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import DeviceName
-from ..base.commands.option_groups import takes
 from ..machine import memory
 from ..ranks.exits import exit_with
 from .config import CapacityConfig, GrowName, share

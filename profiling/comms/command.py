@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import DeviceName
-from ..base.commands.option_groups import takes
 from ..ranks.exits import exit_with
 from .config import CollectiveName, CommsConfig, DtypeName, OpName, distinct, size_bytes
 

@@ -6,8 +6,8 @@ from typing import Annotated, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import CIFAR_IMAGE_SIZE, DeviceName, ModelName
-from ..base.commands.option_groups import takes
 from ..errors import UsageError
 from ..machine import memory
 from ..ranks.exits import exit_with

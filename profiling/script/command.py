@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..base.commands.option_groups import takes
+from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import Afterwards

@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import ModelName
-from ..base.commands.option_groups import takes
 from ..base.commands.options import check_run_name
 from ..base.libraries import require
 from ..errors import UsageError

@@ -2,7 +2,7 @@
 
 import typer
 
-from ..base.commands.option_groups import takes
+from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..base.libraries import require
 from ..base.schedule import TRAILING_STEPS

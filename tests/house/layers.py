@@ -52,8 +52,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "comms": "sessions ranks machine base errors",
         "layers": "sessions workloads ranks machine base errors",
         "capacity": "workloads ranks machine base errors",
-        "cli": "train script sweep comms layers capacity ranks base errors",
-        "tied": "cli machine",
+        "guard": "ranks errors",
+        "tied": "machine",
     },
 }
 """A package -> its folders, and single modules beside them -> what they may import, besides themselves."""

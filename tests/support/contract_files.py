@@ -73,5 +73,5 @@ def is_literal(hint: Any) -> bool:
 
 def rewritten(path: Path, kind: type) -> str:
     """What the file would be, had it been written from a record of that kind."""
-    record = msgspec.convert(json.loads(path.read_text(encoding="utf-8")), kind)
+    record: Any = msgspec.convert(json.loads(path.read_text(encoding="utf-8")), kind)
     return json_bytes(record).decode()

@@ -1,7 +1,8 @@
 """What the Distributed view of torch-tb-profiler shows of a copy, beside what our tables say."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -42,7 +43,7 @@ def assert_times_of_breakdown(view: View, analysis: Analysis) -> None:
             row.exposed_comm_ns,
             row.exposed_memory_ns + row.idle_ns,
         ]
-        for row in steps.itertuples()
+        for row in cast("Iterator[Any]", steps.itertuples())
     }
     several = steps.groupby("rank")["device"].nunique().max() > 1
     only = dict(zip(steps["rank"], steps["device"], strict=True))

@@ -113,14 +113,14 @@ def _spliced(text: bytes, draw: Callable[[Any], Any]) -> bytes:
     if kind == "cut":
         return text[:at]
     other = draw(st.integers(0, max(0, len(text) - 1))) if kind == "elsewhere" else at
-    put = {
+    put: dict[str, Callable[[], bytes]] = {
         "token": lambda: draw(st.sampled_from(_TOKENS)),
         "nothing": lambda: b"",
         "again": lambda: text[at : at + length] * 2,
         "elsewhere": lambda: text[other : other + length],
         "byte": lambda: bytes([draw(st.integers(0, 255))]),
-    }[kind]()
-    return text[:at] + put + text[at + length :]
+    }
+    return text[:at] + put[kind]() + text[at + length :]
 
 
 def _respaced(text: bytes, draw: Callable[[Any], Any]) -> bytes:
@@ -129,7 +129,8 @@ def _respaced(text: bytes, draw: Callable[[Any], Any]) -> bytes:
     if not breaks:
         return text
     begin, end = breaks[draw(st.integers(0, len(breaks) - 1))]
-    return text[:begin] + draw(st.sampled_from([b"", b" ", b"\n", b"\n ", b"\n  ", b"\n    ", b"\r\n  "])) + text[end:]
+    put: bytes = draw(st.sampled_from([b"", b" ", b"\n", b"\n ", b"\n  ", b"\n    ", b"\r\n  "]))
+    return text[:begin] + put + text[end:]
 
 
 def _restructured(document: Any, draw: Callable[[Any], Any]) -> Any:

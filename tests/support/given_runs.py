@@ -40,7 +40,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     annotations = schema.ANNOTATIONS.frame({"rank": 0, "cycle": 0, "thread": 1, **row}
                                            for row in given.get("annotations", []))  # fmt: skip
     launches = schema.LAUNCHES.frame({**row, "thread": 1, "start_ns": row["issue_ns"]} for row in launched)
-    tables = EventTables(
+    events = EventTables(
         activities=_with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations),
         launches=launches,
         annotations=annotations,
@@ -55,7 +55,7 @@ def analysis_of_run(tables: Given) -> Analysis:
             name="example",
             traces=schema.TRACES.frame({"cycle": 0, "world_size": len(traces), **row} for row in traces),
             process_groups=schema.PROCESS_GROUPS.frame(given.get("process_groups", [])),
-            tables=tables,
+            tables=events,
             config={},
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),

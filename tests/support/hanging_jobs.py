@@ -58,7 +58,7 @@ class Job:
         """Until nothing moves any more."""
         fault = {one.rank: one for one in self.faults}
         for one in self.faults:
-            if one.what == "other":
+            if one.what == "other" and one.instead is not None:
                 self.programs[one.rank][one.at] = one.instead
         self.issued = dict.fromkeys(self.programs, 0)
         self.done = dict.fromkeys(self.programs, 0)

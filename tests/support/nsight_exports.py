@@ -155,7 +155,7 @@ class _Process:
         return [e for e in self.events if e.get("cat") == kind and e["name"].startswith(begin)]
 
     def ns(self, us: float) -> int:
-        return self.document.get("baseTimeNanoseconds", 0) + round(us * 1000) - UTC_NS + SYSTEM_NS
+        return int(self.document.get("baseTimeNanoseconds", 0)) + round(us * 1000) - UTC_NS + SYSTEM_NS
 
     def span(self, event: dict[str, Any]) -> dict[str, int]:
         start = self.ns(event["ts"])
@@ -178,7 +178,8 @@ class _Process:
                 operation = (
                     "" if event["name"].startswith("ProfilerStep") else f", op_id = {args.get('External id', 1)}"
                 )
-                self.export.range(self.thread(event), event["name"] + operation, **self.span(event))
+                start, end = self.span(event).values()
+                self.export.range(self.thread(event), event["name"] + operation, start, end)
         if self.with_payloads:
             self._joined()
             for event in self.of("kernel", "nccl"):
@@ -245,9 +246,11 @@ class _Process:
         self.export.range(thread, "ncclGroupEnd", start - 5, end + 5, nccl=True)
 
     def _group(self, args: dict[str, Any]) -> list[int]:
-        groups = {g["pg_name"]: g["ranks"] for g in self.document["distributedInfo"].get("pg_config", [])}
+        groups: dict[str, list[int]] = {
+            g["pg_name"]: g["ranks"] for g in self.document["distributedInfo"].get("pg_config", [])
+        }
         listed = args.get("Process Group Ranks", "[]")
-        return groups.get(args.get("Process Group Name")) or json.loads(listed)
+        return groups.get(str(args.get("Process Group Name"))) or list(json.loads(listed))
 
     def _call(self, args: dict[str, Any]) -> tuple[str, bytes]:
         record = self.records.get(args.get("External id"), args)  # only it has the root

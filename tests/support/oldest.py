@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 try:
-    import tomllib
+    import tomllib  # type: ignore[import-not-found, unused-ignore]
 except ModuleNotFoundError:  # Python 3.10, in an environment that holds only pip
     from pip._vendor import tomli as tomllib
 
@@ -13,5 +13,5 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 if __name__ == "__main__":
     extras = [asked for extra in PROJECT["optional-dependencies"].values() for asked in extra]
     for asked in [*PROJECT["dependencies"], *extras]:
-        name, bound, marker = re.fullmatch(r"([\w.-]+)>=([\w.]+)(;.*)?", asked.replace(" ", "")).groups(default="")
+        ((name, bound, marker),) = re.findall(r"^([\w.-]+)>=([\w.]+)(;.*)?$", asked.replace(" ", ""))
         print(f"{name}=={bound}{marker.replace('python_version', ' python_version ')}")

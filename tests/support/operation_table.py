@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -34,7 +34,8 @@ class _Trace:
     """The trace of one rank while it is written. Times in us."""
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.events, self.cpu_us, self.correlation = rank, [], 0.0, 0
+        self.rank, self.cpu_us, self.correlation = rank, 0.0, 0
+        self.events: list[dict[str, Any]] = []
         self._free_us: dict[int, float] = {}
 
     def call(self, name: str, dur: float = 0.2, correlation: int | None = None) -> None:
@@ -106,13 +107,20 @@ def write_traces(table: pd.DataFrame, out: Path) -> None:
     traces, groups, begin = {rank: _Trace(rank) for rank in ranks.values()}, _Groups(), 0.0
     for number, of_step in table.groupby("step"):
         for place, rank in ranks.items():
-            own = of_step[of_step["rank"] == rank].assign(at_us=lambda rows, begin=begin: rows["start_us"] + begin)
+            own = of_step[of_step["rank"] == rank]
+            own = own.assign(at_us=own["start_us"] + begin)
             trace = traces[rank]
             trace.cpu_us = max(trace.cpu_us, begin)
             began = trace.cpu_us
-            _one_step(trace, own.sort_values("start_us").to_dict("records"), place, ranks, groups)
+            _one_step(
+                trace,
+                cast("list[dict[str, Any]]", own.sort_values("start_us").to_dict("records")),
+                place,
+                ranks,
+                groups,
+            )
             trace.call("cudaDeviceSynchronize", max(trace.ends_us - trace.cpu_us, 0) + 2)
-            trace.step(int(number), began)
+            trace.step(int(cast("int", number)), began)
         begin += float((of_step["start_us"] + of_step["dur_us"]).max()) + 10
     apart = gcd(*traces) or 1
     for rank, trace in traces.items():

@@ -56,8 +56,8 @@ def oracle_tables(document: bytes) -> Tables:
         "marks": [row for e in marked if not (row := _annotation(e, base_ns))[0].startswith(_LOADING)],
         "loads": sorted((_annotation(e, base_ns) for e in marked + loads if e["name"].startswith(_LOADING)), key=repr),
         "handed": [_annotation(e, base_ns) for e in handed],
-        "kernel_args": [row for e in spans if (row := _kernel_args(e)) is not None],
-        "record_args": [row for e in operators if (row := _record_args(e, base_ns)) is not None],
+        "kernel_args": [found for e in spans if (found := _kernel_args(e)) is not None],
+        "record_args": [found for e in operators if (found := _record_args(e, base_ns)) is not None],
         "cpu_ops": [] if activities else [_operator(e, base_ns) for e in operators if _is_work(e.get("name", ""))],
         "gloo_threads": sorted({_row_id(e.get("tid", 0)) for e in events if _is_gloo_thread(e)}),
         "window_end": max((_ns(e["ts"]) + base_ns for e in events if _is_window_end(e)), default=None),
@@ -226,7 +226,7 @@ def _pid(spans: list[Object], operators: list[Object], *, with_work: bool) -> in
 
 
 def _is_idle(event: Object) -> bool:
-    return event["cat"] == RUNTIME and event.get("name", "").startswith(IDLE_CALLS)
+    return bool(event["cat"] == RUNTIME and event.get("name", "").startswith(IDLE_CALLS))
 
 
 def _annotation(event: Object, base_ns: int) -> tuple[Any, ...]:
@@ -277,7 +277,6 @@ def _comm_row(args: Object) -> Object:
         return number if number is not None and least <= number <= most else None
 
     ranks = _text(args.get("Process Group Ranks"))
-    whole = ranks is not None and "..." not in ranks
     comms_id = args.get("Comms Id")
     return {
         "correlation": first("correlation"),
@@ -292,7 +291,7 @@ def _comm_row(args: Object) -> Object:
         "out_split": _text(args.get("Out split size")),
         "group_size": counted(first("Group size"), 1, 2**24),
         "process_group": _text(args.get("Process Group Name")),
-        "pg_ranks": " ".join(re.findall(r"\d+", ranks)) or None if whole else None,
+        "pg_ranks": " ".join(re.findall(r"\d+", ranks)) or None if ranks is not None and "..." not in ranks else None,
         "seq": first("Seq"),
         "comms_id": None if comms_id is None else comms_id if isinstance(comms_id, str) else str(int(comms_id)),
         "root": first("Rank"),

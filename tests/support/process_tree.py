@@ -66,7 +66,7 @@ def _environment(process: Path) -> list[bytes]:
 
 
 def _links(pid: int) -> list[str]:
-    found = []
+    found: list[str] = []
     with suppress(OSError):  # it has ended, or has closed one meanwhile
         found.extend(str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir())
     return found

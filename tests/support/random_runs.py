@@ -1,6 +1,7 @@
 """Random runs of which everything is known: who arrived when, how long moving took, how wrong every clock is."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,11 +51,10 @@ def random_run(seed: int, shape: Shape) -> Run:
     shown = (events["start_ns"] * (1 + rate)).round().astype("int64") + events["rank"].map(offset)
     shown_end = (events["end_ns"] * (1 + rate)).round().astype("int64") + events["rank"].map(offset)
     rows = events.assign(call_id=range(len(events)), start_ns=shown, issue_ns=shown - 50 * US, dur_ns=shown_end - shown)
-    calls = CALLS.conform(
-        rows.reindex(columns=list(CALLS.columns)).assign(
-            cycle=0, device="0", stream=7, name="ncclDevKernel", in_elems=pd.NA, out_elems=pd.NA, metadata_from="kernel"
-        )
-    )
+    unknown: Any = pd.NA
+    same: dict[str, Any] = {"cycle": 0, "device": "0", "stream": 7, "name": "ncclDevKernel", "metadata_from": "kernel"}
+    columns = rows.reindex(columns=list(CALLS.columns))
+    calls = CALLS.conform(columns.assign(**same, in_elems=unknown, out_elems=unknown))
     truth = rows[["call_id", "rank", "true_id", "wait_ns", "transfer_ns", "collective"]]
     return Run(calls, truth, offset, drift)
 
@@ -67,7 +67,7 @@ def _events(rng: np.random.Generator, shape: Shape) -> pd.DataFrame:
         for _ in range(shape.collectives_a_step)
     ]
     now = np.zeros(shape.ranks, dtype=np.int64) + 1_000_000_000
-    sequence: dict[str, int] = {}
+    sequence: dict[tuple[str, int], int] = {}
     rows: list[dict[str, object]] = []
     for step in range(shape.steps):
         now += rng.exponential(shape.mean_compute_ns, shape.ranks).astype(np.int64)

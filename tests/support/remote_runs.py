@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fsspec.core
 import pytest
@@ -19,7 +20,7 @@ DATA = Path(__file__).parents[1] / "data"
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 
 
-def tables_of(run: Path | str, **options) -> dict[str, str]:
+def tables_of(run: Path | str, **options: Any) -> dict[str, str]:
     """Every table of a run as CSV, or why it has none."""
     found = analyse(run, **options)
     tables = {}
@@ -48,7 +49,9 @@ def asked(filesystem: type) -> Iterator[list[tuple[str, str]]]:
     before = {name: getattr(filesystem, name) for name in ("info", "ls", "cat_file")}
     for name in before:
 
-        def noted(self, path, start=None, end=None, *, _name=name, **more):
+        def noted(
+            self: Any, path: str, start: int | None = None, end: int | None = None, *, _name: str = name, **more: Any
+        ) -> Any:
             bounds = {} if _name != "cat_file" else {"start": start, "end": end}
             seen.append((_name if not bounds else "all" if end is None else "begin", path))
             return before[_name](self, path, **bounds, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from builders import LAYOUTS, MS, Trace
 
@@ -20,7 +21,8 @@ def trace() -> Trace:
     for number in range(KERNELS):
         made.kernel(f"gemm {number}", number * 10 * MS, 3 * MS)
         made.event("python_function", f"train.py: {number}", number * 10 * MS, 9 * MS)
-    return made.nccl("all_reduce", 80 * MS, 5 * MS, Seq=1, **{"Comms Id": 18446744073709551557})
+    ids: dict[str, Any] = {"Seq": 1, "Comms Id": 18446744073709551557}
+    return made.nccl("all_reduce", 80 * MS, 5 * MS, **ids)
 
 
 def content(layout: str = "kineto") -> bytes:

@@ -183,7 +183,7 @@ def _forget() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     atexit._clear()
     atexit.register(logging.shutdown)
-    atexit.register(multiprocessing.util._exit_function)
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
     for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
@@ -217,10 +217,10 @@ def _ran(arguments: Sequence[str]) -> int:
         print(err.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         return -signal.SIGINT
     except BaseException:  # noqa: BLE001 - whatever it is, it ends the program
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0
 

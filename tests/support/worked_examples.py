@@ -191,11 +191,13 @@ def _same(text: str, value: Any) -> bool:
         return text.replace(",", "") == str(value)
     if isinstance(value, float):
         decimals = len(text.partition(".")[2])
-        return abs(float(text.replace(",", "")) - value) <= 0.5000001 * 10**-decimals * (decimals > 0) + 1e-9
+        return bool(abs(float(text.replace(",", "")) - value) <= 0.5000001 * 10**-decimals * (decimals > 0) + 1e-9)
     return text == str(value)
 
 
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "min": min, "max": max, "median": lambda *values: statistics.median(values), "exp": math.exp, "sqrt": math.sqrt,
 }  # fmt: skip

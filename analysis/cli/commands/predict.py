@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ....common.option_groups import takes
 from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
-from ..bundles import with_bundle
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
@@ -83,21 +82,21 @@ class ScenarioOptions:
         list[float] | None,
         typer.Option(metavar="MIB", help="Put DDP's gradients into buckets of this size (bucket_cap_mb)."),
     ] = None
-    ranks: Annotated[
+    world_size: Annotated[
         list[str] | None,
         typer.Option(metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."),
     ] = None
     batch: Annotated[
         BatchKind,
         typer.Option(
-            help="With --ranks: every rank keeps its batch size (kept), or all share the global batch (shared)."
+            help="With --world-size: every rank keeps its batch size (kept), or all share the global batch (shared)."
         ),
     ] = BatchKind.kept
     new_links: Annotated[
         str | None,
         typer.Option(
             metavar="GB/s[,us]",
-            help="With --ranks: bus bandwidth, and latency, between hosts where none was measured; or a file of "
+            help="With --world-size: bus bandwidth, and latency, between hosts where none was measured; or a file of "
             "`commtrace comms` or nccl-tests.",
         ),
     ] = None
@@ -292,7 +291,7 @@ def releases_command(
 
 @reads_traces
 @writes_tables
-@partial(with_bundle, name="changes", make=ScenarioOptions)
+@takes(changes=ScenarioOptions)
 def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, reading: ReadOptions) -> None:
     """Print step times under changes.
 
@@ -305,7 +304,7 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
       commtrace predict traces/my-run
       commtrace predict --without-straggler 5 traces/my-run
       commtrace predict --without-straggler node03 --links between=2 traces/my-run
-      commtrace predict --ranks 64 --batch shared traces/my-run
+      commtrace predict --world-size 64 --batch shared traces/my-run
     """
     writing.check("predictions")
     scenarios = changes.scenarios()

@@ -32,7 +32,8 @@ TimelineFile = Annotated[
 ]
 SomeSteps = Annotated[str | None, typer.Option("--step", metavar="N|A-B", help="Draw only this step, or these.")]
 SomeRanks = Annotated[
-    str | None, typer.Option("--ranks", metavar="RANKS", help="Draw only these ranks, such as 0-7,64-71.")
+    str | None,
+    typer.Option("--draw-ranks", metavar="RANKS", help="Read all ranks, and draw only these, such as 0-7,64-71."),
 ]
 WithTraces = Annotated[
     bool, typer.Option("--bundle", help="Write a TAR that also holds the traces and their clock offsets.")
@@ -47,7 +48,7 @@ def timeline_command(
     runs: Runs,
     output: TimelineFile = None,
     step: SomeSteps = None,
-    ranks: SomeRanks = None,
+    draw_ranks: SomeRanks = None,
     bundle: WithTraces = False,
     open_: InBrowser = False,
     *,
@@ -62,10 +63,10 @@ def timeline_command(
     \b
     Examples:
       commtrace timeline traces/my-run
-      commtrace timeline --step 3-4 --ranks 0-1 traces/my-run
+      commtrace timeline --step 3-4 --draw-ranks 0-1 traces/my-run
       commtrace timeline --bundle --output all.tar traces/my-run
     """
-    steps, of_ranks = _numbers(step, "--step"), _numbers(ranks, "--ranks")
+    steps, of_ranks = _numbers(step, "--step"), _numbers(draw_ranks, "--draw-ranks")
     analysis = analysis_of(runs, reading, details=True)
     timeline = analysis.drawn(steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ....common.option_groups import takes
 from ....common.wording import counted
 from ...core.process import gc_frozen
 from ...core.schema import Row
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
-from ..bundles import with_bundle
 from ..output import CommNames, checked_patterns, complain, write_if_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
@@ -106,9 +105,7 @@ def _options(comm_kernel: CommNames = None, workers: Workers = None) -> ReadOpti
     return ReadOptions(comm_names=tuple(checked_patterns(comm_kernel)), workers=workers)
 
 
-@partial(with_bundle, name="reading", make=_options)
-@partial(with_bundle, name="pace", make=_pace)
-@partial(with_bundle, name="limits", make=_limits)
+@takes(limits=_limits, pace=_pace, reading=_options)
 def watch_command(
     runs: Watched,
     output_format: StdoutFormat = RowFormat.table,

@@ -45,7 +45,7 @@ def _world(kind: str, seed: int, rng: random.Random) -> World:
     hosts, gpus = rng.choice(((2, 1), (2, 2), (2, 4), (3, 2), (4, 2)) if kind != "messages" else ((2, 2), (2, 4)))
     ranks = hosts * gpus
     who = tuple(rng.sample(range(ranks), 1))
-    late = ()
+    late: tuple[tuple[int, float], ...] = ()
     if kind == "late ends":
         host, by = rng.randrange(hosts), rng.choice((5.0, 15.0, 40.0))
         late = tuple((host * gpus + gpu, by) for gpu in range(gpus))

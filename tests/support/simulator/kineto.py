@@ -233,7 +233,7 @@ class Events:
             self._event_call(seen, correlation, "cudaEventRecord", 0.42)
             self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.44)
             self._event_call(seen, correlation, "cudaEventRecord", 0.91)
-            if not op.work:
+            if not getattr(op, "work", True):
                 self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.95)
         if isinstance(op, P2P):
             told = [told_of_message(m, op.group, ran.rank, op.dtype) for m in op.messages]

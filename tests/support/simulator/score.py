@@ -142,7 +142,8 @@ def _compared_us(truth: Truth, own: pd.DataFrame, reference: int) -> NDArray[np.
     links = [any(near & set(members[number]) for number in numbers) for numbers in own["collectives"]]
     ends = own["true_end_us"][links]
     times = own[["true_start_us", "true_end_us"]].to_numpy(dtype=np.float64).ravel()
-    return times[(times >= ends.min()) & (times <= ends.max())]
+    inside: NDArray[np.float64] = times[(times >= ends.min()) & (times <= ends.max())]
+    return inside
 
 
 def _gpu_shown_ns(truth: Truth, rank: int, true_us: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,15 +3,13 @@
 import sys
 from collections.abc import Callable
 
-from .base.libraries import require
 from .errors import ProfilingError
 from .ranks.exits import Afterwards
 
 
-def ended_well(run: Callable[[], object]) -> int:
+def guarded(run: Callable[[], object]) -> int:
     """Run a command; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
     try:
-        require("torch")
         run()
     except Afterwards as then:
         start = then.start
