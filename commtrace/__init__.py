@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 else:
 
     def capture(*args: Any, **options: Any) -> Any:
-        """A profiler session around a loop of your own, which writes a run directory: see docs. Imports torch.
+        """Profile a training loop of your own and write a run directory; see docs/capture.md. Imports torch.
 
         Takes what `commtrace.profiling.sessions.session.capture` does. Raises ProfilingError.
         """

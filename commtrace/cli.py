@@ -1,4 +1,4 @@
-"""The command line: which command is meant, and whether it captures or analyses."""
+"""The command line: find the command, and whether it captures or analyses."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def _capture(arguments: list[str], words: list[str]) -> int:
 
 
 def _analyse(arguments: list[str], words: list[str]) -> int:
-    """Run a command of `analysis`, or say which was meant."""
+    """Run a command of `analysis`, or suggest the nearest one."""
     with interrupts_end_quietly(), gc_frozen():
         from .analysis.cli.bugs import VERBOSE
         from .analysis.cli.guard import guarded
@@ -63,10 +63,10 @@ def _analyse(arguments: list[str], words: list[str]) -> int:
     def run() -> int:
         of_command = given
         if given and given[0] not in commands_of("") and not given[0].startswith(_FOR_ALL):
-            if sentence := _meant(given[0]):
+            if sentence := _suggestion(given[0]):
                 return _refused(sentence)
             of_command = [_DEFAULT, *given]  # `RUN` alone means `summary RUN`
-        if sentence := _meant_table(of_command) or _renamed_option(of_command):
+        if sentence := _table_suggestion(of_command) or _renamed_option(of_command):
             return _refused(sentence)
         parser_for(of_command or words).main(args=of_command, prog_name="commtrace")
         return 0
@@ -75,15 +75,15 @@ def _analyse(arguments: list[str], words: list[str]) -> int:
 
 
 def _refused(sentence: str) -> int:
-    """Say what is wrong with the command line; the exit code."""
+    """Print what is wrong with the command line; return the exit code."""
     from .analysis.cli.output import complain
 
     complain(sentence)
     return _USAGE
 
 
-def _meant(word: str) -> str | None:
-    """What to say of a first word that is no command; None where it may be a path."""
+def _suggestion(word: str) -> str | None:
+    """A sentence on a first word that is no command, with the nearest one; None if it may be a path."""
     from .command_line import closest
 
     now = former_command(word)
@@ -95,8 +95,8 @@ def _meant(word: str) -> str | None:
     return command and f"no such command or folder: {word}; did you mean {names[command]}?"
 
 
-def _meant_table(given: list[str]) -> str | None:
-    """What to say of `table NAME` if there is no such table."""
+def _table_suggestion(given: list[str]) -> str | None:
+    """A sentence on `table NAME` if there is no such table; else None."""
     tables = commands_of("table") if given[:1] == ["table"] else {}
     if len(given) < 2 or not tables or given[1] in tables or given[1].startswith("-"):
         return None
@@ -114,7 +114,7 @@ def _meant_table(given: list[str]) -> str | None:
 
 
 def _renamed_option(given: list[str]) -> str | None:
-    """What to say of an option that has another name now."""
+    """A sentence on an option that has been renamed; else None."""
     for word, after in pairwise([*given, ""]):
         option, _, value = word.partition("=")
         now = FORMER_OPTIONS.get((given[0], option))

@@ -1,4 +1,4 @@
-"""The parser: commands from the registry, one of them loaded, all listed; one style of help; completion for shells."""
+"""The parser: it loads one command from the registry and lists all; one style of help; shell completion."""
 
 from __future__ import annotations
 
@@ -75,24 +75,24 @@ Examples:
 
 
 class CommandGroup(TyperGroup):
-    """Commands under the heading that each names as its panel, every one on one line where that is wide enough.
+    """Commands listed by heading, one line each where the terminal is wide enough.
 
     The order is that in which they were added, of headings that of their first command.
     """
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """As click does it; what is wrong with URLs is said without their secrets."""
+        """Parse as click does, and keep secrets of URLs out of its errors."""
         self._words = list(args)
         with _secrets_hidden(self._words):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """As click does it, in the same way."""
+        """Invoke as click does, and keep secrets of URLs out of its errors."""
         with _secrets_hidden(self._words):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click has it
-        """As click does, but for the headings."""
+        """List the commands by heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             heading = getattr(command, "rich_help_panel", None) or "Commands"
@@ -104,10 +104,10 @@ class CommandGroup(TyperGroup):
 
 
 class OptionsByHeading(TyperCommand):
-    """A command whose help lists options under the heading that each names as its panel."""
+    """A command whose help lists options by heading."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """As click does, but for the headings."""
+        """List the options by heading."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
@@ -123,7 +123,7 @@ class OptionsByHeading(TyperCommand):
 
 @contextmanager
 def _secrets_hidden(words: list[str]) -> Iterator[None]:
-    """Take secrets of URLs among these words out of what click says about them meanwhile."""
+    """Hide secrets of URLs among these words in errors that click raises in the block."""
     try:
         yield
     except Exception as err:
@@ -133,7 +133,7 @@ def _secrets_hidden(words: list[str]) -> Iterator[None]:
 
 
 def parser_for(words: Sequence[str]) -> TyperGroup:
-    """The whole command line, with the command that these words begin with ready to run, alone; without, all listed.
+    """The whole command line, with only the command that these words name loaded; all others are listed.
 
     Others are not loaded: importing all of them takes seconds.
     """
@@ -143,7 +143,7 @@ def parser_for(words: Sequence[str]) -> TyperGroup:
 
 
 def _group(name: str, about: str, words: Sequence[str]) -> TyperGroup:
-    """A group of commands, or the command line itself, with the one that the words begin with, or all listed."""
+    """A group of commands, or the command line itself, with one command loaded or all listed."""
     app = typer.Typer(
         cls=CommandGroup,
         add_completion=False,
@@ -169,7 +169,7 @@ def _group(name: str, about: str, words: Sequence[str]) -> TyperGroup:
 
 
 def _add(app: typer.Typer, command: Command) -> None:
-    """Import a command, and add it; its docstring holds, behind the first line, the rest of its help and examples."""
+    """Import a command and add it; its docstring after the first line is the rest of its help."""
     function = getattr(import_module(f".{command.module}", __package__), command.function, None)
     name = command.name.split()[-1]
     if function is None:
@@ -194,18 +194,18 @@ def _class_of(command: Command) -> type[TyperCommand]:
     from .analysis.cli.column_help import HelpWithColumns
 
     class AnalysisCommand(HelpWithColumns, OptionsByHeading):
-        """Checks its inputs, and explains the columns of its tables."""
+        """A command that checks its inputs and explains the columns of its tables."""
 
     return AnalysisCommand
 
 
 def _listed(name: str, command: Command) -> TyperCommand:
-    """A command that help and completion know, and that is not loaded."""
+    """A command for help and completion only, without loading it."""
     return TyperCommand(name, help=command.about, rich_help_panel=command.topic)
 
 
 def _print_version(ctx: typer.Context, value: bool) -> None:
-    """What --version does."""
+    """Print the version and exit."""
     if value and not ctx.resilient_parsing:
         from .common.version import version
 
@@ -225,20 +225,20 @@ def _root(
 
 
 def _list_tables(ctx: typer.Context) -> None:
-    """What a group without a command does."""
+    """Print the help of a group that is given without a command."""
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
 
 def _add_completion(group: TyperGroup) -> None:
-    """The options --install-completion and --show-completion, and what shells then ask."""
+    """Add the options --install-completion and --show-completion, and answer shells."""
     from typer.main import get_install_completion_arguments
 
     group.params.extend(get_install_completion_arguments())
 
 
 def closest(word: str, commands: Iterable[str]) -> str | None:
-    """The command that a mistyped word was meant to be; None where it may be a path, which often has hyphens."""
+    """The command closest to a mistyped word; None if the word may be a path, as paths often have hyphens."""
     if os.path.lexists(word) or not re.fullmatch("[A-Za-z_-]+", word):
         return None
     from difflib import get_close_matches

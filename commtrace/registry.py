@@ -164,7 +164,7 @@ _PLAIN_TABLE = "analysis.cli.tables"
 
 
 def commands_of(group: str) -> dict[str, Command]:
-    """The commands of a group by their last word; of the command line itself, where the group is empty."""
+    """Commands of a group by their last word; of the command line itself if `group` is empty."""
     if group == "table":
         return table_commands()
     if group:
@@ -173,7 +173,7 @@ def commands_of(group: str) -> dict[str, Command]:
 
 
 def former_command(word: str) -> str | None:
-    """What a command that was once called so is called now; None if none was."""
+    """The present name of a renamed command; None if no command had this name."""
     name = word.replace("_", "-")
     if name in table_commands() and word not in COMMANDS:
         return f"table {name}"

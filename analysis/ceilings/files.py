@@ -66,32 +66,32 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
         parsed = json_of(content)
         if isinstance(parsed, dict) and parsed.get("tool") == COMMS_TOOL:
             check_version(parsed)
-        found = typed(parsed, NcclTestsFile)
+        nccl_tests = typed(parsed, NcclTestsFile)
     except msgspec.ValidationError as err:
         raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
     except OtherVersion as err:
         raise NotACeiling(f"{file}: {err}") from err
     except NotJson as err:
         raise NotACeiling(f"{file}: is damaged or ends early: {err}; measure again") from err
-    ranks = _ranks(file, found)
-    program = found.args[0] if found.args else None
+    ranks = _ranks(file, nccl_tests)
+    program = nccl_tests.args[0] if nccl_tests.args else None
     rows = [
         _row(file, result.collective or result.experiment_name or program, ranks, result.size, place)
-        for result in found.results
+        for result in nccl_tests.results
         for place in (result.out_of_place, result.in_place)
         if place is not None
     ]
-    return rows, [] if found.complete else [f"{file.name}: the ceiling is not complete: {found.reason}"]
+    return rows, [] if nccl_tests.complete else [f"{file.name}: the ceiling is not complete: {nccl_tests.reason}"]
 
 
-def _ranks(file: Path, found: NcclTestsFile) -> int:
+def _ranks(file: Path, content: NcclTestsFile) -> int:
     """Ranks of one communicator. nccl-tests lists one device per process, and splits processes into groups."""
-    if found.world_size is not None:
-        return found.world_size
-    groups = [device.group for device in found.config.devices or ()]
+    if content.world_size is not None:
+        return content.world_size
+    groups = [device.group for device in content.config.devices or ()]
     if not groups:
         raise NotACeiling(f"{file}: names no devices, so the number of ranks is not known; {_EXPECTED}")
-    ranks = groups.count(groups[0]) * found.config.nthreads * found.config.ngpus
+    ranks = groups.count(groups[0]) * content.config.nthreads * content.config.ngpus
     if ranks > RANK_LIMIT:
         raise NotACeiling(f"{file}: is of {ranks:,} ranks, expected {RANK_LIMIT:,} at most; {_EXPECTED}")
     return ranks
@@ -108,13 +108,13 @@ def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
             groups.append(device["group"])
         elif line.startswith("#") and "busbw" in line:
             each, cpu_time = 2 * _FIGURES if "i_min" in line else _FIGURES, "cputime" in line
-        elif found := _ROW.match(line):
-            figures = found["figures"].split()
+        elif match := _ROW.match(line):
+            figures = match["figures"].split()
             ranks = groups.count(groups[0]) if groups else 0
             for place in (figures[:_FIGURES], figures[each : each + _FIGURES]):
                 if len(place) == _FIGURES:
                     measured = Measurement(None if cpu_time else place[0], place[1], place[3])
-                    rows.append(_row(file, program, ranks, int(found["size"]), measured))
+                    rows.append(_row(file, program, ranks, int(match["size"]), measured))
     if not rows:
         raise NotACeiling(f"{file}: {_EXPECTED}, found neither JSON nor a row of nccl-tests")
     if not all(row["group_size"] for row in rows):
@@ -152,12 +152,12 @@ def _busbw(collective: str, ranks: int, size_bytes: int, place: Measurement) -> 
 
 def _collective(file: Path, name: str | None) -> str:
     plain = re.sub(r"_perf.*", "", Path(name or "").name)
-    found = "send_recv" if plain.lower() in ("sendrecv", "send_recv") else collective_name(plain)
-    if found is None:
+    spelled = "send_recv" if plain.lower() in ("sendrecv", "send_recv") else collective_name(plain)
+    if spelled is None:
         raise NotACeiling(
             f"{file}: says not which collective it measured (found {name!r}); {_EXPECTED}: older versions do not say it"
         )
-    return found
+    return spelled
 
 
 def _number(value: float | str | None) -> float | None:

@@ -8,7 +8,7 @@ from ..core.places.redaction import hide_secrets
 from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
 from .bugs import BUG, report_of
-from .output import complain, take_any_text
+from .output import accept_any_text, complain
 
 _INTERRUPTED = 130
 
@@ -20,7 +20,7 @@ def guarded(run: Callable[[], int], given: Sequence[str], *, verbose: bool) -> i
     """
     start_no_blas_threads()
     try:
-        take_any_text()
+        accept_any_text()
         return run()
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1

@@ -209,7 +209,7 @@ def _console() -> Console:
     return Shown(stderr=True)
 
 
-def take_any_text() -> None:
+def accept_any_text() -> None:
     """Let stdout and stderr take any text; if the shell closed one, no other file takes its place."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -225,13 +225,13 @@ def complain(message: str, kind: str = "error") -> None:
 def write_out(text: str, output: Path | None) -> None:
     """Write to stdout, or to a file, whole or not at all. Raises UnreadableFile."""
     if output is None:
-        still_read(text)
+        write_if_read(text)
         return
     write_parts([text.encode("utf-8", "backslashreplace")], output)
 
 
-def still_read(text: str) -> bool:
-    """Write to stdout at once and return whether anybody still reads it. Raises UnreadableFile."""
+def write_if_read(text: str) -> bool:
+    """Write to stdout at once, and return whether it is still read. Raises UnreadableFile."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

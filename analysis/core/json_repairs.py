@@ -127,16 +127,16 @@ class Habits:
         Half a letter is not of another encoding if there are whole ones: damage may have joined the halves of two
         names, and what lay between them is gone.
         """
-        found = text
+        repaired = text
         try:
             text.decode()
         except UnicodeDecodeError:
-            found = with_names_that_are_text(text)
-            found.decode()
-        self._has_letters |= not found.isascii()
-        if self._has_letters and found != text:
+            repaired = with_names_that_are_text(text)
+            repaired.decode()
+        self._has_letters |= not repaired.isascii()
+        if self._has_letters and repaired != text:
             _check_letters(text)
-        return found
+        return repaired
 
     def _learn_commas(self, events: Iterable[_Event]) -> None:
         brackets, commas, events_with = Counter[_Kind](), Counter[_Kind](), Counter[_Kind]()

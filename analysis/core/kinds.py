@@ -108,8 +108,8 @@ def is_copy(name: str) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def collective_in_name(name: str) -> str | None:
     """The collective in a kernel's name, spelled as in torch, or None."""
-    found = (collective for collective, pattern in (*_OTHERS, *_COLLECTIVES) if collective and pattern.search(name))
-    return next(found, None)
+    named = (collective for collective, pattern in (*_OTHERS, *_COLLECTIVES) if collective and pattern.search(name))
+    return next(named, None)
 
 
 @functools.lru_cache(maxsize=1 << 14)

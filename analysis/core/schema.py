@@ -122,9 +122,9 @@ def grouped(
     values = [bare(table[key]) for key in keys]
     changes = np.logical_or.reduce([column[1:] != column[:-1] for column in values])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
-    found = list(zip(*(column[bounds[:-1]].tolist() for column in values), strict=True)) if len(table) else []
-    if all(a < b for a, b in pairwise(found)):
-        for key, (start, end) in zip(found, pairwise(bounds), strict=False):  # without rows there are only bounds
+    groups = list(zip(*(column[bounds[:-1]].tolist() for column in values), strict=True)) if len(table) else []
+    if all(a < b for a, b in pairwise(groups)):
+        for key, (start, end) in zip(groups, pairwise(bounds), strict=False):  # without rows there are only bounds
             yield key, table.iloc[start:end]
         return
     for key, rows in (table if columns is None else table[columns]).groupby(keys, sort=True):
@@ -158,8 +158,8 @@ class Schema:
         result = frame[list(self.columns)] if list(frame.columns) != list(self.columns) else frame.copy(deep=False)
         result.index = pd.RangeIndex(len(result))
         # All at once: taking a column out of a frame costs ten times as much, and there are many small tables.
-        found = [str(dtype) for dtype in result.dtypes]
-        for (column, (dtype, _)), is_now in zip(self.columns.items(), found, strict=True):
+        dtypes = [str(dtype) for dtype in result.dtypes]
+        for (column, (dtype, _)), is_now in zip(self.columns.items(), dtypes, strict=True):
             if is_now == dtype:
                 continue
             try:

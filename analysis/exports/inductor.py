@@ -67,8 +67,8 @@ def inductor_profile(analysis: ProfiledTables, rank: int | None = None) -> Induc
 
 def _collectives(known: pd.DataFrame) -> Iterator[ProfiledCollective]:
     """Yield the median transfer of each size in a group: torch takes the first that fits."""
-    told = {"transfer_ns": "median", "in_elems": "max", "process_group": "first"}
-    for row in records(known.groupby(_SIZE).agg(told).reset_index()):
+    aggregates = {"transfer_ns": "median", "in_elems": "max", "process_group": "first"}
+    for row in records(known.groupby(_SIZE).agg(aggregates).reset_index()):
         ranks = tuple(sorted(map(int, row["pg_ranks"].split())))
         elems = (int(row["in_elems"]), int(row["out_elems"]))
         group = row["process_group"] or ""

@@ -85,14 +85,14 @@ def _by_process(file: Shown) -> tuple[str, int]:
 
 
 def _members(files: Sequence[Shown], ranks: Sequence[int], world_size: int | None) -> dict[str, tuple[int, ...]]:
-    found: dict[str, dict[int, int]] = {}
+    places: dict[str, dict[int, int]] = {}
     sizes: dict[str, int] = {}
     for file, rank in zip(files, ranks, strict=True):
         for one in file.communicators:
             sizes[one.id] = one.size
-            found.setdefault(one.id, {})[one.rank] = rank
+            places.setdefault(one.id, {})[one.rank] = rank
     members = {
-        id_: tuple(own[place] for place in range(sizes[id_])) for id_, own in found.items() if len(own) == sizes[id_]
+        id_: tuple(own[place] for place in range(sizes[id_])) for id_, own in places.items() if len(own) == sizes[id_]
     }
     if world_size is not None:
         members |= {id_: tuple(range(size)) for id_, size in sizes.items() if size == world_size}

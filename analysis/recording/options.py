@@ -80,11 +80,11 @@ def cache_place(cache: str | os.PathLike[str] | bool) -> str | bool:
 
 def numbers_in(text: str) -> list[int]:
     """Parse `0-2,5` as [0, 1, 2, 5]. Raises ValueError."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
         if not first <= last < first + _MOST_NUMBERS:
             raise ValueError(f"{text!r} is not a number or a range, such as 3 or 0-7")
-        found.extend(range(first, last + 1))
-    return found
+        numbers.extend(range(first, last + 1))
+    return numbers

@@ -89,11 +89,11 @@ class Unread(msgspec.Struct, frozen=True):
 
 def with_unread(before: dict[str, Unread], more: dict[str, Unread]) -> dict[str, Unread]:
     """Add events of unknown categories."""
-    found = dict(before)
+    unread = dict(before)
     for category, events in more.items():
-        old = found.get(category, Unread(0, is_of_device=False, pid=events.pid))
-        found[category] = Unread(old.events + events.events, old.is_of_device or events.is_of_device, old.pid)
-    return found
+        old = unread.get(category, Unread(0, is_of_device=False, pid=events.pid))
+        unread[category] = Unread(old.events + events.events, old.is_of_device or events.is_of_device, old.pid)
+    return unread
 
 
 class Events(msgspec.Struct, kw_only=True):

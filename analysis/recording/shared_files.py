@@ -15,8 +15,8 @@ _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 
 def rank_in_name(name: str) -> int | None:
     """The rank in a file name; None without one."""
-    found = _RANK_IN_NAME.search(name)
-    return int(found[1]) if found else None
+    match = _RANK_IN_NAME.search(name)
+    return int(match[1]) if match else None
 
 
 class SharedRank(NamedTuple):
@@ -34,10 +34,10 @@ class SharedRank(NamedTuple):
 
 def shared_rank(path: Path) -> SharedRank | None:
     """The rank of a shared file that this path names; None for other paths."""
-    found = _NAME.fullmatch(path.name)
-    if found is None or path.parent.is_dir():
+    match = _NAME.fullmatch(path.name)
+    if match is None or path.parent.is_dir():
         return None
-    return SharedRank(int(found["rank"]), None if found["world"] is None else int(found["world"]), int(found["pid"]))
+    return SharedRank(int(match["rank"]), None if match["world"] is None else int(match["world"]), int(match["pid"]))
 
 
 def file_of(path: Path) -> Path:

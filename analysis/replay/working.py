@@ -1,8 +1,8 @@
 """How long a rank's CPU worked before each call that matters to its device.
 
-That are launches, and calls that wait for the device. All other calls, such as cudaEventQuery, cudaStreamIsCapturing
-or cudaMalloc, are part of the work in which they happen. Threads that launch take turns, as those of forward and
-backward do: what passes between two launches is work of the later one, whichever thread made the earlier.
+Those calls are launches and calls that wait for the device. All other calls, such as cudaEventQuery,
+cudaStreamIsCapturing or cudaMalloc, are part of the work in which they happen. Threads that launch take turns, as those
+of forward and backward do: what passes between two launches is work of the later one, whatever thread made the first.
 """
 
 from __future__ import annotations

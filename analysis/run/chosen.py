@@ -29,11 +29,11 @@ def worth_reading(traces: Sequence[TraceInput], options: ReadOptions) -> tuple[l
         trace: trace.path.with_name(name.worker + META_SUFFIX) for trace, name in names.items() if name is not None
     }
     fetch_begins(sides.values())
-    told = {trace: _told_rank(trace.path, sides.get(trace)) for trace in traces}
-    if None in told.values() or not set(options.ranks) <= set(told.values()):
+    rank_of = {trace: _told_rank(trace.path, sides.get(trace)) for trace in traces}
+    if None in rank_of.values() or not set(options.ranks) <= set(rank_of.values()):
         return list(traces), []
-    left = sorted({rank for rank in told.values() if rank is not None} - set(options.ranks))
-    return [trace for trace, rank in told.items() if rank in options.ranks], list(_left_out(left))
+    left = sorted({rank for rank in rank_of.values() if rank is not None} - set(options.ranks))
+    return [trace for trace, rank in rank_of.items() if rank in options.ranks], list(_left_out(left))
 
 
 def _told_rank(path: Path, side: Path | None) -> int | None:
@@ -73,15 +73,15 @@ def _known(what: str, asked: Iterable[int], there: Sequence[int]) -> set[int]:
 
 def _ranks_by(named: Iterable[tuple[str | None, int]], what: str, asked: Sequence[str]) -> set[int]:
     """The ranks of these names. Raises NoSuchRanks for a name that nothing has."""
-    found: dict[str, set[int]] = {}
+    ranks_of: dict[str, set[int]] = {}
     for name, rank in named:
         if name:
-            found.setdefault(name, set()).add(rank)
-    unknown = [name for name in asked if name not in found]
+            ranks_of.setdefault(name, set()).add(rank)
+    unknown = [name for name in asked if name not in ranks_of]
     if unknown:
-        known = ", ".join(sorted(found)[:12]) or "none is named"
+        known = ", ".join(sorted(ranks_of)[:12]) or "none is named"
         raise NoSuchRanks(f"no {what} is called {unknown[0]}; those of the traces are: {known}")
-    return set().union(*(found[name] for name in asked))
+    return set().union(*(ranks_of[name] for name in asked))
 
 
 def _host_of(member: Member[_F]) -> str | None:

@@ -116,7 +116,7 @@ def _with_ranks(files: Sequence[F]) -> list[F]:
         return list(files)
     shown = [Shown(f.header.communicators, f.header.first_us, f.header.last_us) for f in of_places]
     job = job_ranks(shown)
-    found = {
+    ranked = {
         file.path: replace(
             file,
             header=structs.replace(
@@ -126,7 +126,7 @@ def _with_ranks(files: Sequence[F]) -> list[F]:
         )
         for file, rank, own in zip(of_places, job.ranks, shown, strict=True)
     }
-    return [found.get(file.path, file) for file in files]
+    return [ranked.get(file.path, file) for file in files]
 
 
 def _worker(path: Path) -> str:
@@ -171,8 +171,8 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
                 "its own, or name the files of one of them"
             )
         # A cycle in which the CPU did nothing, or whose beginning is lost, does not say which process it was.
-        told = {m.file.pid for m in (first, other)} - {None}
-        if len(told) > 1 and not first.file.header.communicators:
+        pids = {m.file.pid for m in (first, other)} - {None}
+        if len(pids) > 1 and not first.file.header.communicators:
             raise MixedJobs(
                 f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
                 f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "

@@ -140,13 +140,13 @@ class Run:
     def hosts(self) -> dict[int, str | None]:
         """Host of each rank, None if no file names it; machines of one name are told apart by boot id."""
         machines: dict[str, str] = {}
-        found: dict[int, str | None] = {}
+        hosts: dict[int, str | None] = {}
         for row in records(self.traces.drop_duplicates("rank")):
             host, boot = row["host"], row["boot_id"]
             if boot is not None and boot not in machines:
                 machines[boot] = f"{host} ({boot[:8]})" if host in machines.values() else host or boot[:8]
-            found[row["rank"]] = host if boot is None else machines[boot]
-        return found
+            hosts[row["rank"]] = host if boot is None else machines[boot]
+        return hosts
 
     def detailed(self, rank: int) -> EventTables:
         """The tables of one rank with details, read from its files again if needed."""
@@ -164,12 +164,12 @@ class Run:
     @property
     def ends_ns(self) -> pd.Series[int]:
         """End of each rank's trace on its own clock, in ns: when the profiler stopped, or the last activity ended."""
-        told = self.traces.groupby("rank")["window_end_ns"].max()
+        ends = self.traces.groupby("rank")["window_end_ns"].max()
         last: dict[int, int] = {}
         for ran in self.tables.ran:
             last[ran.rank] = max(ran.ended_ns, last.get(ran.rank, ran.ended_ns))
         ended = pd.Series(last, dtype="int64").rename_axis("rank")
-        return told.fillna(ended).dropna().astype("int64")
+        return ends.fillna(ended).dropna().astype("int64")
 
     @property
     def has_starts(self) -> bool:
@@ -220,9 +220,9 @@ def run_of(
 
 def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
     """Yield the tables of each file, or its error. The content they were made from is freed."""
-    for path, found in zip(reading.paths, reading.results(progress), strict=True):
+    for path, content in zip(reading.paths, reading.results(progress), strict=True):
         try:
-            yield found if isinstance(found, TraceError) else trace_file(path, found)
+            yield content if isinstance(content, TraceError) else trace_file(path, content)
         except TraceError as err:
             yield err
 

@@ -87,9 +87,9 @@ class SpreadTables:
         self._pieces: dict[int, list[_Piece]] = {}
         ran: list[RanInCycle] = []
         for file, rank, cycle in placed:
-            found = kept[file.path]
-            self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, found.recording, options))
-            ran += [one._replace(rank=rank, cycle=cycle) for one in found.ran]
+            part = kept[file.path]
+            self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, part.recording, options))
+            ran += [one._replace(rank=rank, cycle=cycle) for one in part.ran]
         self.ran = tuple(ran)
 
     @cached_property

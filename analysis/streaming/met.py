@@ -26,16 +26,16 @@ def met_collectives(calls: WaitingColumns) -> MetCollectives:
     """
     number = np.unique(calls.key, return_inverse=True)[1]
     dur_ns = calls.dur_us * _US_NS
-    found = split_durations(number, dur_ns)
-    first = found.at
+    split = split_durations(number, dur_ns)
+    first = split.at
     communicator, kind, _ = key_parts(calls.key[first])
     size = calls.size[first]
     rows = len(first)
     agree = (_most(number, calls.size_bytes, rows) == -_most(number, -calls.size_bytes, rows)) & (
         np.bincount(number, ~calls.by_gpu, rows) == 0
     )
-    several = agree & _SYNCHRONISING[kind] & (found.calls > 1)
-    whole = (several & (found.calls == size)) | (agree & (size == 1))
+    several = agree & _SYNCHRONISING[kind] & (split.calls > 1)
+    whole = (several & (split.calls == size)) | (agree & (size == 1))
     logged = ~np.isnan(calls.busbw_gb_per_s)
     return MetCollectives(
         at_ns=_by_first_rank(number, calls) * 1000,
@@ -43,15 +43,15 @@ def met_collectives(calls: WaitingColumns) -> MetCollectives:
         kind=_NAME_OF[kind],
         size_bytes=np.where(agree & (calls.size_bytes[first] >= 0), calls.size_bytes[first], np.nan),
         busbw_factor=_factors(kind, size),
-        transfer_ns=np.where(whole & (size > 1), found.shortest_ns, np.nan),
-        transfer_low_ns=np.where(whole & (size > 1), found.shortest_ns, np.nan),
-        transfer_high_ns=np.where(whole & (size > 1), found.longest_ns, np.nan),
-        wait_ns=np.where(whole, found.wait_ns, np.nan),
-        wait_low_ns=np.where(several, found.wait_ns, np.nan),
-        dur_ns=found.sum_ns,
-        mean_dur_ns=found.sum_ns / found.calls,
-        last=np.where(several & (found.by_ns > 0), calls.place[first], -1),
-        last_by_ns=found.by_ns,
+        transfer_ns=np.where(whole & (size > 1), split.shortest_ns, np.nan),
+        transfer_low_ns=np.where(whole & (size > 1), split.shortest_ns, np.nan),
+        transfer_high_ns=np.where(whole & (size > 1), split.longest_ns, np.nan),
+        wait_ns=np.where(whole, split.wait_ns, np.nan),
+        wait_low_ns=np.where(several, split.wait_ns, np.nan),
+        dur_ns=split.sum_ns,
+        mean_dur_ns=split.sum_ns / split.calls,
+        last=np.where(several & (split.by_ns > 0), calls.place[first], -1),
+        last_by_ns=split.by_ns,
         logged=np.bincount(number, logged, rows).astype(np.int64),
         logged_gb_per_s=np.bincount(number, np.where(logged, calls.busbw_gb_per_s, 0.0), rows).astype(np.float64),
     )
@@ -84,17 +84,17 @@ def met_messages(block: LogBlock, communicator: Ints) -> MetCollectives:
 
 def _most(number: Ints, values: Ints, rows: int) -> Ints:
     """The largest value of each number."""
-    found = np.full(rows, np.iinfo(np.int64).min)
-    np.maximum.at(found, number, values)
-    return found
+    most = np.full(rows, np.iinfo(np.int64).min)
+    np.maximum.at(most, number, values)
+    return most
 
 
 def _by_first_rank(number: Ints, calls: WaitingColumns) -> Ints:
     """End of each in us, on the clock of the first rank that shows it: clocks differ, and any will do."""
     order = np.lexsort((calls.place, number))
     begins = np.flatnonzero(np.append(True, np.diff(number[order]) != 0)[: len(order)])
-    found: Ints = calls.ended_us[order[begins]]
-    return found
+    ended_us: Ints = calls.ended_us[order[begins]]
+    return ended_us
 
 
 def _factors(kind: Ints, size: Ints) -> Floats:

@@ -64,8 +64,8 @@ class DeviceWorker:
         whole = covered(spans(*_ends(self.communication)), starts, ends) == ends - starts
         step = np.where(whole, self._step_around(starts, ends), NO_STEP)
         ids = calls["collective_id"].to_numpy(dtype=np.int64)
-        found = pd.DataFrame({"start_ns": starts, "step": step}, index=ids)
-        once: pd.DataFrame = found[(step != NO_STEP) & ~found.index.duplicated(keep=False)]
+        begun = pd.DataFrame({"start_ns": starts, "step": step}, index=ids)
+        once: pd.DataFrame = begun[(step != NO_STEP) & ~begun.index.duplicated(keep=False)]
         return once
 
     def _step_around(self, starts: _Ints, ends: _Ints) -> _Ints:
@@ -89,13 +89,13 @@ def paired_collectives(workers: Sequence[DeviceWorker]) -> dict[int, int]:
 
     torch-tb-profiler pairs the n-th of each worker, whatever it is.
     """
-    found: Any = pd.concat(dict(enumerate(worker.candidates() for worker in workers)), axis=1, join="inner")
-    starts, steps = (found.xs(name, axis=1, level=1).to_numpy() for name in ("start_ns", "step"))
+    candidates: Any = pd.concat(dict(enumerate(worker.candidates() for worker in workers)), axis=1, join="inner")
+    starts, steps = (candidates.xs(name, axis=1, level=1).to_numpy() for name in ("start_ns", "step"))
     numbers: dict[int, int] = {}
     last = np.full(len(workers), np.iinfo(np.int64).min)
     for row in np.lexsort(starts.T[::-1]):
         if (starts[row] > last).all() and (steps[row] == steps[row, 0]).all():
-            numbers[int(found.index[row])] = len(numbers) + 1
+            numbers[int(candidates.index[row])] = len(numbers) + 1
             last = starts[row]
     return numbers
 

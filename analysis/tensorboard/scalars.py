@@ -59,8 +59,8 @@ def step_scalars(analysis: SteppedTables) -> list[Scalar]:
         raise NothingMeasured(f"{analysis.run.name}: no steps are marked; call profiler.step() after each")
     marked = analysis.run.activities.dropna(subset=["step"])
     began_s = marked.groupby("step")["start_ns"].min() / 1e9
-    found = [*_times(steps), *_bandwidths(analysis)]
-    return [Scalar(tag, step, float(began_s[step]), value) for tag, step, value in sorted(found)]
+    scalars = [*_times(steps), *_bandwidths(analysis)]
+    return [Scalar(tag, step, float(began_s[step]), value) for tag, step, value in sorted(scalars)]
 
 
 def _times(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:

@@ -90,24 +90,27 @@ class TimedDumps:
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per call: its wait is the time above the shortest call of its collective."""
-        found = waiting.participation(self.calls, self._matches, self._clocks, None)
-        calls = found.merge(self._whole.rename("whole"), left_on="collective_id", right_index=True)
-        wait = found["wait_clock_free_ns"].where(calls["whole"].to_numpy())
-        one = found["wait_ns"]  # of groups of one rank
-        found = found.assign(wait_ns=wait.fillna(one), wait_low_ns=wait.fillna(one))
-        return PARTICIPATION.conform(found.assign(transfer_ns=found["dur_ns"] - found["wait_ns"]))
+        table = waiting.participation(self.calls, self._matches, self._clocks, None)
+        calls = table.merge(self._whole.rename("whole"), left_on="collective_id", right_index=True)
+        wait = table["wait_clock_free_ns"].where(calls["whole"].to_numpy())
+        one = table["wait_ns"]  # of groups of one rank
+        table = table.assign(wait_ns=wait.fillna(one), wait_low_ns=wait.fillna(one))
+        return PARTICIPATION.conform(table.assign(transfer_ns=table["dur_ns"] - table["wait_ns"]))
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
         """One row per collective; its transfer is the shortest duration of its ranks."""
-        found = self._collectives
-        transfer = found["min_dur_ns"].astype("Int64").where(self._whole.to_numpy())
-        algbw = found["size_bytes"].astype("Float64").where(found["size_bytes"] > 0) / transfer.where(transfer > 0)
+        collectives = self._collectives
+        transfer = collectives["min_dur_ns"].astype("Int64").where(self._whole.to_numpy())
+        algbw = collectives["size_bytes"].astype("Float64").where(collectives["size_bytes"] > 0) / transfer.where(
+            transfer > 0
+        )
         factor = pd.Series(
-            [_factor(*pair) for pair in zip(found["collective"], found["group_size"], strict=True)], dtype="Float64"
+            [_factor(*pair) for pair in zip(collectives["collective"], collectives["group_size"], strict=True)],
+            dtype="Float64",
         )
         return COLLECTIVES.conform(
-            found.assign(transfer_ns=transfer, algbw_gb_per_s=algbw, busbw_gb_per_s=algbw * factor)
+            collectives.assign(transfer_ns=transfer, algbw_gb_per_s=algbw, busbw_gb_per_s=algbw * factor)
         )
 
     @cached_property
@@ -118,10 +121,12 @@ class TimedDumps:
     @cached_property
     def _whole(self) -> pd.Series[bool]:
         """Whether all ranks of each collective are there, so that the last one did not wait."""
-        found = self._collectives
-        several = found["ranks"].str.contains(" ", regex=False)
-        whole = found["complete"] & found["certain"] & several & found["collective"].isin(SYNCHRONISING)
-        return pd.Series(whole.fillna(False).astype(bool).to_numpy(), index=found["collective_id"])
+        collectives = self._collectives
+        several = collectives["ranks"].str.contains(" ", regex=False)
+        whole = (
+            collectives["complete"] & collectives["certain"] & several & collectives["collective"].isin(SYNCHRONISING)
+        )
+        return pd.Series(whole.fillna(False).astype(bool).to_numpy(), index=collectives["collective_id"])
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
@@ -137,8 +142,8 @@ class TimedDumps:
         """The table of this name. Raises NothingMeasured for tables that dumps cannot give."""
         if name not in TIMED_TABLES:
             raise no_such_table(self.name)
-        found: pd.DataFrame = getattr(self, name)
-        return found
+        table: pd.DataFrame = getattr(self, name)
+        return table
 
 
 def timed_dumps(
@@ -151,17 +156,17 @@ def timed_dumps(
     limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
     budget = Budget(limit_bytes)
     readers = max(1, min(workers or cores(), len(files) // _WORTH_A_PROCESS))
-    found: list[TimedDump | TraceError] = []
+    results: list[TimedDump | TraceError] = []
     with LocalCrew(readers) as crew:
         for one in crew.results(_read, ((path, limit_bytes // readers) for path in files)):
-            found.append(one)
+            results.append(one)
             if isinstance(one, TimedDump):
                 needed_bytes = one.dump.kept_bytes + len(one.calls) * _CALL_BYTES
-                budget.draw(f"{files[len(found) - 1]}: with all dumps before it", needed_bytes)
-    errors = [one for one in found if isinstance(one, TraceError)]
-    if errors and (not keep_going or len(errors) == len(found)):
+                budget.draw(f"{files[len(results) - 1]}: with all dumps before it", needed_bytes)
+    errors = [one for one in results if isinstance(one, TraceError)]
+    if errors and (not keep_going or len(errors) == len(results)):
         raise errors[0]
-    usable = [(path, one) for path, one in zip(files, found, strict=True) if isinstance(one, TimedDump)]
+    usable = [(path, one) for path, one in zip(files, results, strict=True) if isinstance(one, TimedDump)]
     ranks = ranks_of([path for path, _ in usable], possible_ranks([(path, timed.dump) for path, timed in usable]))
     of_rank = dict(sorted(zip(ranks, (timed for _, timed in usable), strict=True)))
     name = name_of_dumps(paths)

@@ -1,1 +1,1 @@
-"""What capture and analysis share: free of torch and pandas."""
+"""Code that capture and analysis share, free of torch and pandas."""

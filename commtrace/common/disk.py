@@ -33,7 +33,7 @@ _KINDS = (
 
 
 def create(path: Path, mode: int) -> int:
-    """A descriptor of a new file, to write to. Raises OSError if anything has that name, even a link."""
+    """Create a file and return its descriptor. Raises OSError if anything has that name, even a link."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
@@ -48,12 +48,12 @@ def sync(descriptor: int) -> None:
 
 
 def close(descriptor: int) -> None:
-    """Raises OSError if a network file system reports only now that it did not write; the file is closed anyway."""
+    """Close a descriptor. Raises OSError if a network file system reports a failed write only now."""
     os.close(descriptor)
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Raises OSError."""
+    """Set the permissions. Raises OSError."""
     os.fchmod(descriptor, mode)
 
 
@@ -68,14 +68,14 @@ def make_folder(path: Path) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Raises OSError."""
+    """Write all bytes. Raises OSError."""
     left = memoryview(data)
     while left:
         left = left[write(descriptor, left) :]
 
 
 class Writer:
-    """Takes the bytes of a new file, as a binary file does."""
+    """A binary file to write a new file's bytes to."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -86,7 +86,7 @@ class Writer:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """Do nothing: there is no buffer."""
 
 
 def permissions(path: Path) -> int | None:
@@ -147,7 +147,7 @@ def folder_beside(path: Path) -> Iterator[Path]:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of the file at `path`, which is made if it is not there. Raises OSError."""
+    """Append to the file at `path`, which is created if missing. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         write_all(descriptor, content)
@@ -156,7 +156,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def held(path: Path) -> tuple[int, bool]:
-    """A descriptor of the file at `path`, to read from and add to, that no other process holds until it is closed.
+    """Open and lock the file at `path` to read and append, until the descriptor is closed.
 
     With it, False if the file system has no locks. A file that is not there is made. Raises BlockingIOError if it is
     held already, OSError.
@@ -175,7 +175,7 @@ def held(path: Path) -> tuple[int, bool]:
 
 
 def held_folder(path: Path) -> int:
-    """A descriptor of the folder at `path`, whose number no other one gets until it is closed. Raises OSError."""
+    """A descriptor of the folder at `path`, which keeps its number from being reused. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
@@ -225,7 +225,7 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    """Remove a file unless somebody has locked it. Raises OSError, also then, and where a file system has no locks."""
+    """Remove a file unless it is locked. Raises OSError, also then and without support for locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,7 +235,7 @@ def _remove_unlocked(path: Path) -> None:
 
 
 def _begun(path: Path, permissions: int) -> tuple[Path, int]:
-    """A new file beside `path`, locked, and its descriptor. Raises OSError."""
+    """A new, locked file beside `path`, and its descriptor. Raises OSError."""
     while True:
         partial = path.with_name(_partial_name())
         descriptor = create(partial, permissions)
@@ -257,7 +257,7 @@ def _partial_name() -> str:
 
 @lru_cache(maxsize=1)
 def _this_boot() -> str:
-    """What tells this machine, since it last started, from others."""
+    """An identifier of this machine since its last start."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
@@ -267,7 +267,7 @@ def _this_boot() -> str:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals that would end the program wait until the block is done."""
+    """Delay signals that would end the program until the end of the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -276,7 +276,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]:
-    """A descriptor of the plain file at `path`, to read from, and its status; a link only where links are followed.
+    """Open a plain file to read: descriptor and status; links only if `follow`.
 
     Raises OSError for anything but a plain file. A pipe is not opened: it might block forever.
     """
@@ -293,7 +293,7 @@ def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]
 
 
 def content_of(path: Path, size: int) -> Iterator[bytes]:
-    """The first bytes of a plain file, this many, in parts. Raises OSError, also where there are fewer.
+    """Yield the first `size` bytes of a plain file in parts. Raises OSError, also if it has fewer.
 
     It may be read while another file is being replaced: a signal that would end the program then raises
     KeyboardInterrupt.

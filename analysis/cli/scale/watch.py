@@ -16,7 +16,7 @@ from ...core.schema import Row
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
-from ..output import CommNames, checked_patterns, complain, still_read
+from ..output import CommNames, checked_patterns, complain, write_if_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
 
@@ -181,7 +181,7 @@ class _Outputs:
 
     def show(self, row: Row) -> None:
         """Print one row, and on stderr what is unusual, unless the cycle before was unusual in the same way."""
-        if not still_read(self._text(row)):
+        if not write_if_read(self._text(row)):
             raise typer.Exit
         missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
         unusual = (missing, row["note"])
