@@ -13,11 +13,12 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test test-all test-newest test-oldest check fuzz bench gpu-check lock audit clean
+.PHONY: help demo quick test test-all test-newest test-oldest check fuzz bench gpu-check lock audit clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
-	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
-	@echo "make test-all  and the slow tests"
+	@echo "make quick  tests of the analysis that need no torch, for while you work: under a minute; no lint, no types"
+	@echo "make test   lint, types and all tests but the slow ones, in the same environment: minutes"
+	@echo "make test-all  and the slow ones"
 	@echo "make test-newest, test-oldest  the analysis as pip installs it, with the newest and the oldest libraries"
 	@echo "make check  lint and types only"
 	@echo "make fuzz   every reader for SECONDS (600), with inputs that a fuzzer grows; Linux, Python 3.11 to 3.13"
@@ -55,6 +56,13 @@ check: $(READY)
 # The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
 PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 TESTS = tests/test_*.py tests/profiling tests/docs tests/shared tests/analysis tests/house
+
+# For while you work: the core, Kineto traces, metrics of a rank and across ranks, and the rules of imports. No lint and no
+# types, which your editor and pre-commit show.
+QUICK = intervals schema spans catalog column_help kineto chunks calls breakdown budget idle gaps launches kernels copies \
+	queue matching waiting lateness late_work bandwidth
+quick: $(READY)
+	$(PYTEST) --without-torch -m "not slow and not alone" tests/house $(patsubst %,tests/analysis/test_%.py,$(QUICK))
 
 test: check
 	$(PYTEST) -m "not slow and not alone" $(TESTS)
@@ -120,4 +128,4 @@ audit:
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-oldest .venv-audit traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .venv-newest .venv-oldest .venv-audit traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
