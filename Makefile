@@ -13,7 +13,7 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo quick test test-all test-newest test-oldest check fuzz bench gpu-check lock audit clean
+.PHONY: help demo quick test test-all test-newest test-oldest check fuzz bench gpu-check lock site audit clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make quick  tests of the analysis that need no torch, for while you work: under a minute; no lint, no types"
@@ -24,6 +24,7 @@ help:
 	@echo "make fuzz   every reader for SECONDS (600), with inputs that a fuzzer grows; Linux, Python 3.11 to 3.13"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
+	@echo "make site   the pages of docs/ and the API as a site, in build/site"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
 	@echo "make audit  known vulnerabilities of what is pinned, and of the oldest that pyproject.toml admits; needs network"
 	@echo "make clean  remove the environment and captured runs"
@@ -115,6 +116,23 @@ lock:
 	sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements.lock > $(VENV)/locked.txt
 	printf '%s\n' $(S3) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(LOCKED)) \
 		--output-file requirements-s3.txt -
+	$(COMPILE) --group docs --output-file requirements-docs.txt
+
+# The site of docs/ in build/site, strictly: a link or a heading that leads nowhere is an error. Docstrings are read, not
+# imported, from a copy, since links to folders and folders without __init__.py would be left out.
+SITE = .venv-docs
+$(SITE)/.ready: requirements-docs.txt
+	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	@touch $@
+
+site: $(SITE)/.ready
+	@rm -rf build/api build/site
+	@mkdir -p build/api
+	@cp -rL commtrace build/api/
+	@touch build/api/commtrace/analysis/__init__.py build/api/commtrace/profiling/__init__.py
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # Advisories change every day, so this is no test. --strict: what could not be looked up is not taken for sound.
 PIP_AUDIT = .venv-audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip
@@ -124,8 +142,9 @@ audit:
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	grep -hE '^[A-Za-z0-9._-]+==' $(PINNED) | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
 	.venv-audit/bin/python tests/support/oldest.py > .venv-audit/oldest.txt
-	@failed=0; for set in pinned oldest; do echo "$$set:"; \
+	grep -hE '^[A-Za-z0-9._-]+==' requirements-docs.txt | sed 's/[[:space:]]*[#\\].*//' > .venv-audit/docs.txt
+	@failed=0; for set in pinned oldest docs; do echo "$$set:"; \
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 
 clean:
-	rm -rf $(VENV) build .venv-newest .venv-oldest .venv-audit traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .venv-newest .venv-oldest .venv-audit .venv-docs traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
