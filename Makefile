@@ -56,7 +56,7 @@ check: $(READY)
 
 # The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
 PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-TESTS = tests/test_*.py tests/profiling tests/docs tests/shared tests/analysis tests/house
+TESTS = tests/test_*.py tests/common tests/profiling tests/docs tests/shared tests/analysis tests/house
 
 # For while you work: the core, Kineto traces, metrics of a rank and across ranks, and the rules of imports. No lint and no
 # types, which your editor and pre-commit show.
@@ -84,12 +84,12 @@ test-newest test-oldest: test-%:
 	rm -rf .venv-$* build
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[remote]' \
 		hypothesis perfetto pytest pytest-xdist
 	rm -rf build commtrace.egg-info
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
-		tests/docs tests/analysis \
+		tests/docs tests/common tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
 # Not in the lock: it is for these Pythons only, and no test needs it.

@@ -104,7 +104,7 @@ def test_batch_larger_than_the_data_set_is_said(cifar10_root) -> None:
 @pytest.mark.slow
 @forks
 def test_training_on_cifar10_from_the_command_line(cifar10_root, tmp_path) -> None:
-    from commtrace.profiling.cli import main
+    from commtrace.cli import main
 
     options = ["--data", "cifar10", "--data-root", str(cifar10_root), "--parallel", "single", "--device", "cpu"]
     schedule = ["--wait", "0", "--warmup", "1", "--active", "1", "--steps", "3"]

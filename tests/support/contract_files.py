@@ -1,49 +1,34 @@
-"""The files of a run directory: the records each is written from, and those the analysis reads it as."""
+"""The files of a run directory and their records."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from commtrace.analysis.core.contract import comms as read_comms
-from commtrace.analysis.core.contract import rank as read_rank
-from commtrace.analysis.core.contract import run as read_run
-from commtrace.analysis.core.contract import sweep as read_sweep
-from commtrace.analysis.core.contract import training as read_training
-from commtrace.profiling.base.contract.comms import CommsFile
-from commtrace.profiling.base.contract.fields import content
-from commtrace.profiling.base.contract.rank import RankFile
-from commtrace.profiling.base.contract.run import RunFile
-from commtrace.profiling.base.contract.single import CapacityFile, LayersFile
-from commtrace.profiling.base.contract.sweep import SweepRecord
-from commtrace.profiling.base.contract.training import TrainingFile
+from commtrace.contract.comms import CommsFile
+from commtrace.contract.rank import RankFile
+from commtrace.contract.record import json_bytes
+from commtrace.contract.run import RunFile
+from commtrace.contract.single import CapacityFile, LayersFile
+from commtrace.contract.sweep import SweepRecord
+from commtrace.contract.training import TrainingFile
 
-
-@dataclass(frozen=True)
-class ContractFile:
-    """One kind of file. `foreign` are fields that are read of other programs' files of that name only."""
-
-    name: str
-    written: type
-    read: tuple[type[msgspec.Struct], ...] = ()
-    foreign: tuple[str, ...] = ()
-
-
-FILES = (
-    ContractFile("run.json", RunFile, (read_run.RunFile, read_run.SweptRun, read_run.TrainedRun)),
-    ContractFile("<host>_<rank>.meta.json", RankFile, (read_rank.RankFile, read_rank.TimedRank)),
-    ContractFile("training.json", TrainingFile, (read_training.TrainingFile,)),
-    ContractFile("sweep.json", SweepRecord, (read_sweep.SweepRecord,)),
-    ContractFile("comms.json", CommsFile, (read_comms.CommsFile,), ("config", "args", "experiment_name")),
-    ContractFile("capacity.json", CapacityFile),
-    ContractFile("layers.json", LayersFile),
-)
+FILES = {
+    "run.json": RunFile,
+    "<host>_<rank>.meta.json": RankFile,
+    "training.json": TrainingFile,
+    "sweep.json": SweepRecord,
+    "comms.json": CommsFile,
+    "capacity.json": CapacityFile,
+    "layers.json": LayersFile,
+}
+"""The files of a run directory, and the record of each."""
 
 
 def hints(kind: type) -> dict[str, Any]:
@@ -89,4 +74,4 @@ def is_literal(hint: Any) -> bool:
 def rewritten(path: Path, kind: type) -> str:
     """What the file would be, had it been written from a record of that kind."""
     record: Any = msgspec.convert(json.loads(path.read_text(encoding="utf-8")), kind)
-    return json.dumps(content(record), indent=1, default=str) + "\n"
+    return json_bytes(record).decode()

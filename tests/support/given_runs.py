@@ -8,7 +8,6 @@ import pandas as pd
 from worked_examples import Given
 
 from commtrace.analysis.ceilings.files import Ceiling
-from commtrace.analysis.core.nccl_tests import dtype_name
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.steps import with_steps
 from commtrace.analysis.core.tables import communication as schema
@@ -19,6 +18,7 @@ from commtrace.analysis.run.cpu_activities import cpu_activities
 from commtrace.analysis.run.event_tables import EventTables
 from commtrace.analysis.run.file_tables import TraceFile
 from commtrace.analysis.run.run import Run
+from commtrace.common.nccl_tests import dtype_name
 
 
 def analysis_of_run(tables: Given) -> Analysis:

@@ -19,7 +19,7 @@ from typing import Any
 from simulator import simulate
 from simulator.worlds import PRESETS
 
-from commtrace.analysis.core.nccl_tests import collective_name, dtype_name, item_bytes
+from commtrace.common.nccl_tests import collective_name, dtype_name, item_bytes
 
 KERNEL, ALL_REDUCE = "gemm(float*)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 UTC_NS, SYSTEM_NS = 1_759_299_000_000_000_000, 7_000_000_000

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.workloads.torchvision_import import torchvision
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tiny_cifar10
 from torch import nn
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.workloads import models
 from commtrace.profiling.workloads.torchvision_import import torchvision
 

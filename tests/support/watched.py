@@ -9,15 +9,16 @@ from typing import Any
 
 from builders import MS, Collective, traces_of
 
-from commtrace.analysis.cli.app import main
-from commtrace.analysis.core.contract.rank import STILL_RUNNING
 from commtrace.analysis.core.schema import Row
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.watching.files import RunFolder
 from commtrace.analysis.watching.follow import Ending, Watch
+from commtrace.analysis.watching.ledger import Ledger
 from commtrace.analysis.watching.limits import Limits, Pace
-from commtrace.analysis.watching.opening import analysis_by, ledger_of
+from commtrace.analysis.watching.opening import analysis_by
+from commtrace.cli import main
+from commtrace.contract.rank import STILL_RUNNING
 
 WORKER = "node_{rank}"
 
@@ -101,7 +102,7 @@ class Watched:
 
     def run(self, limits: Limits | None = None, *, state: Path | None = None, **pace: Any) -> Ending:
         """What a new process does. The locks of the one before are gone."""
-        ledger = ledger_of(self.folder, state, self.rows_path)
+        ledger = Ledger(self.folder, state, self.rows_path)
         try:
             how = Pace(now=self.clock.now, sleep=self.clock.sleep, **pace)
             self.watch = Watch(RunFolder(self.folder), ledger, self._analysed, self.heard, how)

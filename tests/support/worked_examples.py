@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from commtrace.analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
-from commtrace.analysis.core.nccl_tests import bus_factor
 from commtrace.analysis.core.schema import Row, records
+from commtrace.common.nccl_tests import bus_factor
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "metrics"
 Given = dict[str, list[Row]]
