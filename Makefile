@@ -13,16 +13,18 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: help demo test test-all test-newest test-oldest check fuzz bench gpu-check lock audit clean
+.PHONY: help demo quick test test-all test-newest test-oldest check fuzz bench gpu-check lock site audit clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
-	@echo "make test   lint, types and the quick tests, in the same environment: minutes"
-	@echo "make test-all  and the slow tests"
+	@echo "make quick  tests of the analysis that need no torch, for while you work: under a minute; no lint, no types"
+	@echo "make test   lint, types and all tests but the slow ones, in the same environment: minutes"
+	@echo "make test-all  and the slow ones"
 	@echo "make test-newest, test-oldest  the analysis as pip installs it, with the newest and the oldest libraries"
 	@echo "make check  lint and types only"
 	@echo "make fuzz   every reader for SECONDS (600), with inputs that a fuzzer grows; Linux, Python 3.11 to 3.13"
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
+	@echo "make site   the pages of docs/ and the API as a site, in build/site"
 	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
 	@echo "make audit  known vulnerabilities of what is pinned, and of the oldest that pyproject.toml admits; needs network"
 	@echo "make clean  remove the environment and captured runs"
@@ -55,6 +57,13 @@ check: $(READY)
 # The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
 PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 TESTS = tests/test_*.py tests/common tests/profiling tests/docs tests/shared tests/analysis tests/house
+
+# For while you work: the core, Kineto traces, metrics of a rank and across ranks, and the rules of imports. No lint and no
+# types, which your editor and pre-commit show.
+QUICK = intervals schema spans catalog column_help kineto chunks run calls breakdown budget idle gaps launches kernels \
+	copies queue steps matching waiting lateness bandwidth latency verdict results render sweeps scaling training cli_training
+quick: $(READY)
+	$(PYTEST) --without-torch -m "not slow and not alone" tests/house $(patsubst %,tests/analysis/test_%.py,$(QUICK))
 
 test: check
 	$(PYTEST) -m "not slow and not alone" $(TESTS)
@@ -107,6 +116,23 @@ lock:
 	sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements.lock > $(VENV)/locked.txt
 	printf '%s\n' $(S3) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(LOCKED)) \
 		--output-file requirements-s3.txt -
+	$(COMPILE) --group docs --output-file requirements-docs.txt
+
+# The site of docs/ in build/site, strictly: a link or a heading that leads nowhere is an error. Docstrings are read, not
+# imported, from a copy, since links to folders and folders without __init__.py would be left out.
+SITE = .venv-docs
+$(SITE)/.ready: requirements-docs.txt
+	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	@touch $@
+
+site: $(SITE)/.ready
+	@rm -rf build/api build/site
+	@mkdir -p build/api
+	@cp -rL commtrace build/api/
+	@touch build/api/commtrace/analysis/__init__.py build/api/commtrace/profiling/__init__.py
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # Advisories change every day, so this is no test. --strict: what could not be looked up is not taken for sound.
 PIP_AUDIT = .venv-audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip
@@ -116,8 +142,9 @@ audit:
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	grep -hE '^[A-Za-z0-9._-]+==' $(PINNED) | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
 	.venv-audit/bin/python tests/support/oldest.py > .venv-audit/oldest.txt
-	@failed=0; for set in pinned oldest; do echo "$$set:"; \
+	grep -hE '^[A-Za-z0-9._-]+==' requirements-docs.txt | sed 's/[[:space:]]*[#\\].*//' > .venv-audit/docs.txt
+	@failed=0; for set in pinned oldest docs; do echo "$$set:"; \
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-oldest .venv-audit traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .venv-newest .venv-oldest .venv-audit .venv-docs traces/demo-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -25,6 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
     )
+    parser.addoption("--without-torch", action="store_true", help="let every import of torch fail, as where it is not")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is imported."""
+    if config.getoption("--without-torch"):
+        assert "torch" not in sys.modules
+        sys.modules["torch"] = None  # type: ignore[assignment]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -8,7 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-(OLDEST,) = re.findall(r'^requires-python = ">=([0-9.]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+PROJECT = (ROOT / "pyproject.toml").read_text()
+(OLDEST,) = re.findall(r'^requires-python = ">=([0-9.]+)"$', PROJECT, re.MULTILINE)
 PINS = [
     Requirement(text)
     for file in ("requirements.txt", "requirements-hta.txt", "requirements-s3.txt")
@@ -16,6 +17,7 @@ PINS = [
     if (text := line.partition("#")[0].partition("\\")[0].strip()) and not text.startswith("--hash")
 ]
 LOCK = "".join((ROOT / name).read_text() for name in ("requirements.lock", "requirements-s3.txt"))
+DOCS = (ROOT / "requirements-docs.txt").read_text()
 # Of these, the build is for the machine.
 UNLOCKED = {"torch", "torchvision", "traceinsight"}
 
@@ -46,7 +48,15 @@ def test_every_pin_is_locked(pin: Requirement) -> None:
     assert re.search(rf"^{re.escape(pin.name)}{re.escape(str(pin.specifier))}\b", LOCK, re.MULTILINE | re.IGNORECASE)
 
 
+def test_every_dependency_group_is_pinned() -> None:
+    pins = {pin.name for pin in PINS} | set(re.findall(r"^([\w.-]+)==", DOCS, re.MULTILINE))
+    (groups,) = re.findall(r"^\[dependency-groups\]\n(.*?)^\[", PROJECT, re.MULTILINE | re.DOTALL)
+    names = re.findall(r'"([\w.-]+)(?:\[\w+\])?>=', groups)
+    assert len(names) > 8
+    assert [name for name in names if name not in pins] == []
+
+
 def test_all_that_is_locked_has_hashes() -> None:
-    locked = re.split(r"^(?=\S)", LOCK, flags=re.MULTILINE)[1:]
+    locked = re.split(r"^(?=\S)", LOCK + DOCS, flags=re.MULTILINE)[1:]
     assert len(locked) > len(PINS)
     assert [entry for entry in locked if "--hash=sha256:" not in entry] == []

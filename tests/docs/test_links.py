@@ -24,6 +24,12 @@ def test_documents_that_the_code_names_exist(package: str) -> None:
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    assert sorted(re.findall(r"[\w./-]+\.md", navigation)) == sorted(pages)
+
+
 def _leads(document: Path, link: str) -> bool:
     path, _, heading = link.partition("#")
     target = document.parent / path if path else document
