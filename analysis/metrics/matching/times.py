@@ -251,16 +251,17 @@ class _Merging:
 
     def decision(self, state: State) -> Decision:
         """Number the calls anew."""
+        moved = self.other != np.arange(len(self.other))
+        doubtful = self.doubt != None  # noqa: E711 - elementwise
         rows = np.flatnonzero(state.collective >= 0)
+        rows = rows[(moved | doubtful)[state.collective[rows]]]
         before = state.collective[rows]
-        moved = self.other[before] != before
-        doubt = self.doubt[before]
-        doubtful = doubt != None  # noqa: E711 - elementwise
+        moved, doubtful = moved[before], doubtful[before]
         return state.decided(rows)._replace(
             collective=self.other[before],
             rung=np.where(moved, np.maximum(state.rung[rows], BY_TIME), state.rung[rows]),
             certain=state.certain[rows] & ~(moved & doubtful),
-            note=np.where(doubtful, doubt, state.note[rows]),
+            note=np.where(doubtful, self.doubt[before], state.note[rows]),
         )
 
 
