@@ -9,8 +9,7 @@ from pathlib import Path
 from ..core.budget import GB, Budget, default_limit_bytes
 from ..errors import TraceError
 from ..formats.flight_recorder.dump import Dump, listed_ranks, read_dump
-from ..reading.crew import LocalCrew
-from ..reading.pool import cores
+from ..reading.executor import Processes, cores, results
 from .files import dump_files, ranks_of
 
 _AT_ONCE = 16
@@ -39,8 +38,8 @@ def read_dumps(
     blocks = [tuple(files[first : first + _AT_ONCE]) for first in range(0, len(files), _AT_ONCE)]
     found: list[Dump | TraceError] = []
     readers = max(1, min(workers or cores(), len(blocks)))
-    with LocalCrew(readers) as crew:
-        for block in crew.results(_read_all, ((block, limit_bytes // readers) for block in blocks)):
+    with Processes(readers if readers > 1 else 0) as executor:
+        for block in results(executor, _read_all, ((block, limit_bytes // readers) for block in blocks)):
             found += block
             kept_bytes = sum(one.kept_bytes for one in block if isinstance(one, Dump))
             budget.draw(f"{files[len(found) - 1]}: with all dumps before it", kept_bytes)

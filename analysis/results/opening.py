@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.places.place import path_named
 from ..errors import AnalysisError
-from ..reading.crew import LocalCrew
-from ..reading.pool import Reading, check_calls, cores, is_worth_spreading, with_details_if_small
+from ..reading.executor import Executor, Processes, cores
+from ..reading.pool import Reading, check_calls, is_worth_spreading, with_details_if_small
 from ..reading.trace_files import run_name, trace_files
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from ..run.run import Run
-    from ..run.spread import StartCrew
     from .analysis import Analysis
     from .early_work import EarlyWork
     from .one_device import LoneDevice
@@ -47,12 +45,12 @@ class OpenRun:
     """A run whose traces are being read; for a `with` block. Raises AnalysisError."""
 
     def __init__(
-        self, path: Paths, options: ReadOptions, report: Report = _silent, start: StartCrew | None = None
+        self, path: Paths, options: ReadOptions, report: Report = _silent, executor: Executor | None = None
     ) -> None:
         """A run directory, any folder of traces, a trace file, or several of these.
 
-        Each file is read by the crew that `start` begins; without, in this process, or by one of this machine if there
-        is much to read.
+        Each file is read as a whole by the `executor`; without one, by this process or others of this machine, in
+        whatever way suits how much there is to read.
         """
         self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found = trace_files(self._paths)
@@ -61,7 +59,7 @@ class OpenRun:
         options = with_details_if_small(files, options)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
-        self._reading = _reading_of(files, options, start)
+        self._reading = _reading_of(files, options, executor)
 
     def __enter__(self) -> OpenRun:
         self._reading.__enter__()
@@ -120,32 +118,22 @@ class OpenRun:
         return Analysis(run, limit, early.of(run))
 
 
-def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+def _reading_of(files: Sequence[Path], options: ReadOptions, executor: Executor | None) -> Reading | SpreadReading:
     check_calls(files, options)
     # A cluster of Dask on this machine would listen on ports, and everybody here who reaches them could run code.
     is_local = options.dask == _THIS_MACHINE
-    if options.dask is not None and not is_local and start is None:
-        from ..reading.dask_crew import dask_client
+    if options.dask is not None and not is_local and executor is None:
+        from ..reading.dask_executor import DaskExecutor, dask_client
 
-        start = _on_dask(dask_client(options.dask))
-    if start is None and not is_local and not is_worth_spreading(files, options):
+        executor = DaskExecutor(dask_client(options.dask))
+    if executor is None and not is_local and not is_worth_spreading(files, options):
         return Reading(files, options)
     from .spreading import SpreadReading
 
-    if start is None:
-        start = _standing(LocalCrew(cores() if options.workers is None else options.workers))
-    return SpreadReading(files, options, start)
-
-
-def _standing(crew: LocalCrew) -> StartCrew:
-    """One crew for all that is computed later: starting another takes longer than some of that."""
-    return lambda: nullcontext(crew)
-
-
-def _on_dask(client: Client) -> StartCrew:
-    from ..reading.dask_crew import DaskCrew
-
-    return partial(DaskCrew, client)
+    if executor is None:
+        workers = cores() if options.workers is None else options.workers
+        executor = Processes(workers if workers > 1 else 0)
+    return SpreadReading(files, options, executor)
 
 
 def analyse(
@@ -203,7 +191,12 @@ def analyse_with(
     client: Client | None = None,
 ) -> Analysis:
     """`analyse` with all options in one object."""
-    with OpenRun(path, options, start=None if client is None else _on_dask(client)) as run:
+    executor = None
+    if client is not None:
+        from ..reading.dask_executor import DaskExecutor
+
+        executor = DaskExecutor(client)
+    with OpenRun(path, options, executor=executor) as run:
         return run.analysis(None if ceiling is None else path_named(ceiling))
 
 

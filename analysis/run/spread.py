@@ -8,11 +8,10 @@ the memory of this process grows with calls, not with kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -23,7 +22,7 @@ from ..formats.recordings.entry import RECORDING
 from ..formats.recordings.reader import packed_content, recorded_in
 from ..formats.registry import format_of
 from ..reading.cache import Cache
-from ..reading.crew import Crew
+from ..reading.executor import Executor, results
 from ..reading.one_file import read_file
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
@@ -33,7 +32,6 @@ from .file_tables import Placed, TraceFile, joined_tables, trace_file
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-StartCrew = Callable[[], AbstractContextManager[Crew]]
 
 
 class KeptFile(NamedTuple):
@@ -78,10 +76,10 @@ class SpreadTables:
     """Tables of a run that are made rank by rank."""
 
     def __init__(
-        self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, start: StartCrew
+        self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, executor: Executor
     ) -> None:
-        """`kept` is what is kept of each file, read with `options`; `start` begins work in other processes."""
-        self._start = start
+        """`kept` is what is kept of each file, read with `options`."""
+        self._executor = executor
         options = replace(options, keep_going=True, memory_gb=None)
         self._pieces: dict[int, list[_Piece]] = {}
         ran: list[RanInCycle] = []
@@ -105,8 +103,7 @@ class SpreadTables:
     ) -> Iterator[_T]:
         """What `work`, a function of a module, finds in the tables of each of these ranks, with what it is given."""
         calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
-        with self._start() as crew:
-            yield from cast("Iterator[_T]", crew.results(_on_rank, calls))
+        return results(self._executor, _on_rank, calls)
 
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:

@@ -25,8 +25,7 @@ from ..hang.files import dump_files, looks_like_dumps, ranks_of
 from ..hang.reading import possible_ranks
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import waiting
-from ..reading.crew import LocalCrew
-from ..reading.pool import cores
+from ..reading.executor import Processes, cores, results
 from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
 _SOURCE = "dump"
@@ -152,8 +151,8 @@ def timed_dumps(
     budget = Budget(limit_bytes)
     readers = max(1, min(workers or cores(), len(files) // _WORTH_A_PROCESS))
     found: list[TimedDump | TraceError] = []
-    with LocalCrew(readers) as crew:
-        for one in crew.results(_read, ((path, limit_bytes // readers) for path in files)):
+    with Processes(readers if readers > 1 else 0) as executor:
+        for one in results(executor, _read, ((path, limit_bytes // readers) for path in files)):
             found.append(one)
             if isinstance(one, TimedDump):
                 needed_bytes = one.dump.kept_bytes + len(one.calls) * _CALL_BYTES
