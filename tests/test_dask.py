@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-import commtrace.analysis.reading.dask_crew
+import commtrace.analysis.reading.dask_executor
 from commtrace.analysis.errors import ClusterError, DamagedTrace
-from commtrace.analysis.reading.dask_crew import DaskCrew, dask_client
+from commtrace.analysis.reading.dask_executor import DaskExecutor, dask_client
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
 from commtrace.cli import main
@@ -54,17 +54,17 @@ def test_damage_is_said_as_ever(client, tmp_path):
 
 
 def test_another_version_on_a_worker_is_refused(client, monkeypatch):
-    crew = commtrace.analysis.reading.dask_crew
-    monkeypatch.setattr(crew, "version", lambda: "0.0.1")
-    here = crew._versions()
+    module = commtrace.analysis.reading.dask_executor
+    monkeypatch.setattr(module, "version", lambda: "0.0.1")
+    here = module._versions()
     monkeypatch.undo()
     monkeypatch.setattr(
-        commtrace.analysis.reading.dask_crew,
+        commtrace.analysis.reading.dask_executor,
         "_versions",
-        _in_turn(here, commtrace.analysis.reading.dask_crew._versions()),
+        _in_turn(here, commtrace.analysis.reading.dask_executor._versions()),
     )
     with pytest.raises(ClusterError, match=r"has commtrace .* instead of 0\.0\.1; install the same everywhere"):
-        DaskCrew(client)
+        DaskExecutor(client)
 
 
 def _in_turn(first, other):
@@ -98,7 +98,7 @@ def test_the_cluster_of_this_machine_needs_no_dask_and_opens_no_port():
     [("nowhere", "is neither 'local', nor the address"), ("tcp://127.0.0.1:1", "no scheduler can be reached there")],
 )
 def test_a_scheduler_that_is_not_there(capsys, monkeypatch, where, told):
-    monkeypatch.setattr(commtrace.analysis.reading.dask_crew, "_CONNECTING_S", 1)
+    monkeypatch.setattr(commtrace.analysis.reading.dask_executor, "_CONNECTING_S", 1)
     dask_client.cache_clear()
     assert main(["breakdown", "--dask", where, str(DATA / "nccl-straggler")]) == 1
     assert told in capsys.readouterr().err

@@ -9,8 +9,8 @@ from pathlib import Path
 from ..core.budget import GB, Budget, default_limit_bytes
 from ..errors import TraceError
 from ..formats.flight_recorder.dump import Dump, listed_ranks, read_dump
-from ..reading.crew import LocalCrew
-from ..reading.pool import cores
+from ..reading.executor import Processes, cores
+from ..reading.executor import results as results_of
 from .files import dump_files, ranks_of
 
 _AT_ONCE = 16
@@ -39,8 +39,8 @@ def read_dumps(
     blocks = [tuple(files[first : first + _AT_ONCE]) for first in range(0, len(files), _AT_ONCE)]
     results: list[Dump | TraceError] = []
     readers = max(1, min(workers or cores(), len(blocks)))
-    with LocalCrew(readers) as crew:
-        for block in crew.results(_read_all, ((block, limit_bytes // readers) for block in blocks)):
+    with Processes(readers if readers > 1 else 0) as executor:
+        for block in results_of(executor, _read_all, ((block, limit_bytes // readers) for block in blocks)):
             results += block
             kept_bytes = sum(result.kept_bytes for result in block if isinstance(result, Dump))
             budget.draw(f"{files[len(results) - 1]}: with all dumps before it", kept_bytes)

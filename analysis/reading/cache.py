@@ -55,7 +55,7 @@ class Cache:
         """The cache in a folder; for True the one beside each file, for False none."""
         if isinstance(place, bool):
             return Cache(keeps=place)
-        return Cache(Path(place))
+        return Cache(Path(place).absolute())  # other processes work in other folders
 
     def read(
         self,

@@ -1,8 +1,12 @@
-"""One trace file, of whatever format, read by this process."""
+"""One trace file, of whatever format: read by this process, or by another one, which sends what it read."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..core.escaping import encodable
+from ..core.places.place import path_at
+from ..core.process import stop_garbage_collection
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache
@@ -25,3 +29,18 @@ def read_file(
         found.notes.append(f"{name}: files of the format {kind} cannot be verified, so it was not")
         return found
     return reader.verified(trace.path, found, progress)
+
+
+def file_at(address: bytes, options: ReadOptions, cache: Cache | None, progress: Progress | None = None) -> RawTrace:
+    """What the file at this address holds, for a process that does nothing but read. Raises TraceError."""
+    stop_garbage_collection()
+    return read_file(TraceInput(path_at(address)), options, cache, progress)
+
+
+def part_at(address: bytes, options: ReadOptions, part: int, parts: int, progress: Progress | None = None) -> Any:
+    """One of the `parts` parts of that file, a structure of its format; never from a cache. Raises TraceError."""
+    stop_garbage_collection()
+    trace = TraceInput(path_at(address))
+    in_parts = trace.format.reader().parts
+    assert in_parts is not None
+    return in_parts.read(trace.path, options, part, parts, progress)

@@ -19,7 +19,8 @@ from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from ..recording.shared_files import file_of
 from .cache import file_state
-from .pool import Reading, cores
+from .executor import cores
+from .pool import Reading
 from .trace_files import is_side_file
 from .trace_input import TraceInput
 

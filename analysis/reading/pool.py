@@ -6,20 +6,13 @@ when a `Reading` is made, in separate processes, so that the caller can import p
 
 from __future__ import annotations
 
-import os
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from selectors import EVENT_READ, DefaultSelector
+from functools import cached_property, partial
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-import msgspec
-
-from .. import errors
 from ..core.budget import GB, Budget, default_limit_bytes
 from ..core.places.place import address, fetch_begins, is_remote
 from ..core.process import keep_freed_memory
@@ -31,10 +24,11 @@ from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from ..recording.row_bytes import tables_bytes
 from .cache import Cache, Slot
-from .one_file import read_file
-from .spawn import Worker, start_worker
+from .executor import ProcessCall, Processes, cores
+from .one_file import file_at, part_at, read_file
+from .spawn import Worker
 from .trace_input import TraceInput
-from .worker import Answer, Failed, Found, FoundPart, PackedPart, Position, Task, frame, send
+from .worker import Answer
 
 # Below these sizes reading a file takes less time than starting a process, finding and sending a part, or a cache.
 WORTH_A_PROCESS_BYTES = 32 << 20
@@ -52,12 +46,6 @@ _PARTS_PER_WORKER = 4
 _LARGEST_PART_BYTES = 64 << 20
 # Each part of a packed file costs unpacking everything before it: twice as many would save only a fifth of the time.
 _MOST_PACKED_PARTS = 8
-_ANSWER = msgspec.msgpack.Decoder(Answer)
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bool:
@@ -191,14 +179,17 @@ class Reading:
         self._files = [_File(one, number) for number, one in enumerate(self.traces)]
         for file in self._files:
             _ = file.reader  # imported once, before this process is copied
-        self._tasks = deque(self._divided(workers))
-        self.processes: list[Worker] = []
-        self._in_hand: dict[int, int] = {}
+        wanted = list(self._divided(workers))
+        self._executor = Processes(min(workers, len(wanted)))
+        self._calls: dict[ProcessCall[Any], tuple[_File, int, int]] = {}
         try:
-            self._start(min(workers, len(self._tasks)))
+            for file, part in wanted:
+                self._submit(file, part)
+            self._executor.close()
         except BaseException:
             self._end()
             raise
+        self.processes: list[Worker] = list(self._executor.workers)
 
     def _divided(self, workers: int) -> Iterator[tuple[_File, int]]:
         """The files for other processes to read, each with the numbers of its parts; none if it is not worth it."""
@@ -210,14 +201,18 @@ class Reading:
             self._divide(file, workers // last)
         yield from ((file, part) for file in regular if file.found is None for part in range(file.parts))
 
-    def _start(self, workers: int) -> None:
-        with suppress(OSError):  # no more processes are allowed: the existing ones read, or this one
-            for _ in range(workers):
-                worker = start_worker(self.processes)
-                self.processes.append(worker)
-                self._in_hand[worker.pid] = 0
-        for worker in self.processes * 2:
-            self._hand_out(worker)
+    def _submit(self, file: _File, part: int, *, is_next: bool = False) -> None:
+        """Let a process read a file, or a part of it."""
+        where, tell = address(file.trace.path), partial(self._tell, file, part, file.parts)
+        if file.parts > 1:
+            arguments: tuple[Any, ...] = (part_at, where, self.options, part, file.parts)
+        else:
+            arguments = (file_at, where, self.options, self._cache_of(file))
+        self._calls[self._executor.submit(*arguments, progress=tell, is_next=is_next)] = file, part, file.parts
+
+    def _tell(self, file: _File, part: int, parts: int, position: int) -> None:
+        if parts == file.parts:
+            file.tell(part, position)
 
     @property
     def total_bytes(self) -> int:
@@ -256,14 +251,7 @@ class Reading:
     def _end(self) -> None:
         for file in self._files:
             file.found = None
-        for worker in self.processes:
-            worker.kill()  # it only reads, there is nothing to lose
-        for worker in self.processes:
-            for stream in (worker.stdin, worker.stdout):
-                assert stream is not None
-                with suppress(BrokenPipeError):
-                    stream.close()
-            worker.wait()
+        self._executor.cancel()
 
     def __iter__(self) -> Iterator[RawTrace | TraceError]:
         """What was read from each file, or why it cannot be used, in the order of the files."""
@@ -271,11 +259,10 @@ class Reading:
 
     def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
         """The same, with progress."""
-        with self._selector() as selector:
-            for file in self._files:
-                found = self._wait_for(file, selector, progress)
-                file.found = None
-                yield self._within_limit(file, found)
+        for file in self._files:
+            found = self._wait_for(file, progress)
+            file.found = None
+            yield self._within_limit(file, found)
 
     def _within_limit(self, file: _File, found: RawTrace | TraceError) -> RawTrace | TraceError:
         """What was read from a file, if there is memory for it and all files before it."""
@@ -289,20 +276,12 @@ class Reading:
 
     def first(self, progress: Progress | None) -> RawTrace | TraceError:
         """What was read from the first file; `results` gives it again."""
-        with self._selector() as selector:
-            return self._wait_for(self._files[0], selector, progress)
+        return self._wait_for(self._files[0], progress)
 
-    def _selector(self) -> DefaultSelector:
-        selector = DefaultSelector()
-        for worker in self.processes:
-            selector.register(_stdout(worker), EVENT_READ, worker)
-        return selector
-
-    def _wait_for(self, file: _File, selector: DefaultSelector, progress: Progress | None) -> RawTrace | TraceError:
-        while file.found is None and file.trace.is_for_all and selector.get_map():
-            for key, _ in selector.select():
-                if not self._receive(key.data):
-                    selector.unregister(key.fileobj)
+    def _wait_for(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
+        while file.found is None and file.trace.is_for_all and self._executor.is_busy:
+            for call in self._executor.wait():
+                self._take(call, *self._calls.pop(call))
             self._report(progress)
         if file.found is None:  # there are no workers, or they were killed
             file.end(self._read_here(file, progress))
@@ -331,82 +310,33 @@ class Reading:
             return self._cache
         return Cache(keeps=False)
 
-    def _hand_out(self, worker: Worker) -> None:
-        """Send the worker its next task, or the end if there is none.
-
-        A worker gets another task while it still has one, so that it can go on while this process is busy; but the last
-        tasks are for workers that have none.
-        """
-        stdin = worker.stdin
-        assert stdin is not None
-        if self._in_hand[worker.pid] and len(self._tasks) < len(self.processes):
-            return
-        try:
-            if self._tasks:
-                file, part = self._tasks.popleft()
-                self._in_hand[worker.pid] += 1
-                send(stdin, self._task(file, part))
-            else:
-                stdin.close()
-        except BrokenPipeError:
-            return  # `_receive` will see that it is gone
-
-    def _task(self, file: _File, part: int) -> Task:
-        cache = self._cache_of(file)
-        folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
-        keeps = cache is not None and cache.keeps
-        return Task(file.number, address(file.trace.path), self.options, folder, part, file.parts, keeps)
-
-    def _receive(self, worker: Worker) -> bool:
-        """Take one answer; False when the worker has ended."""
-        answer = self._answer(worker)
-        if answer is None:
-            return False
-        if not isinstance(answer, Position):
-            self._in_hand[worker.pid] -= 1
-        if isinstance(answer, Found | FoundPart):
-            self._hand_out(worker)  # so that it goes on, or ends, while this is processed
-        file = self._files[answer.number]
-        if answer.parts != file.parts:
-            pass  # a part of a file that is now read as a whole
-        elif isinstance(answer, Position):
-            file.tell(answer.part, answer.bytes)
-        elif isinstance(answer, Found):
-            file.end(answer.trace)
-        elif isinstance(answer, FoundPart):
-            if not file.add(answer.part, answer.found, self.options):
+    def _take(self, call: ProcessCall[Any], file: _File, part: int, parts: int) -> None:
+        """Use what became of a file, or of a part of it."""
+        if parts != file.parts:
+            return  # a part of a file that is now read as a whole
+        if call.answer is Answer.result:
+            if parts == 1:
+                file.end(call.value)
+            elif not self._add(file, part, call):
                 self._undivide(file)
-        elif file.parts > 1:
-            self._undivide(file)
-        else:
-            file.end(getattr(errors, answer.error)(answer.message.decode("utf-8", "surrogateescape")))
-        if isinstance(answer, Failed):
-            self._hand_out(worker)
-        return True
+        elif isinstance(call.value, TraceError):
+            if parts == 1:
+                file.end(call.value)
+            else:
+                self._undivide(file)
+        # Otherwise it is read here, once it is waited for and nobody is at work.
 
-    def _answer(self, worker: Worker) -> Position | Found | FoundPart | Failed | None:
-        """The next answer, None when the worker has ended. Its packed form, which is as large, is freed."""
-        payload = frame(_stdout(worker))
-        if payload is None:
-            return None
-        answer: Answer = _ANSWER.decode(payload)
-        if not isinstance(answer, PackedPart):
-            return answer
-        in_parts = self._files[answer.number].reader.parts
+    def _add(self, file: _File, part: int, call: ProcessCall[Any]) -> bool:
+        """Add a part to a file; False if the file cannot be read in parts."""
+        in_parts = file.reader.parts
         assert in_parts is not None
-        try:
-            found = msgspec.msgpack.decode(answer.found, type=in_parts.part)
-        except msgspec.ValidationError:  # the file was replaced by one of another format
-            return Failed(answer.number, answer.parts, TraceError.__name__, b"")
-        return FoundPart(answer.number, answer.part, answer.parts, found)
+        found, call.value = call.value, None  # which is not to be kept twice
+        # The file may have been replaced by one of another format.
+        return isinstance(found, in_parts.part) and file.add(part, found, self.options)
 
     def _undivide(self, file: _File) -> None:
         """Read a file as a whole, and next, because its parts could not be used."""
         file.be_whole()
-        self._tasks = deque(task for task in self._tasks if task[0] is not file)
-        self._tasks.appendleft((file, 0))
-
-
-def _stdout(worker: Worker) -> IO[bytes]:
-    assert worker.stdout is not None
-    return worker.stdout
+        for call in [call for call, (of, _, _) in self._calls.items() if of is file]:
+            self._executor.withdraw(call)
+        self._submit(file, 0, is_next=True)

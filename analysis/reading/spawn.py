@@ -1,4 +1,4 @@
-"""Processes that read trace files for this one: forks of it where that is safe, otherwise new interpreters.
+"""Processes that work for this one: forks of it where that is safe, otherwise new interpreters.
 
 A fork is ready at once; a new interpreter takes a tenth of a second of a core to import what it needs.
 """
@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from ...common.processes import ANYWHERE, isolated
-from .worker import Serves, run_worker, serve
+from .worker import run_worker, serve
 
 
 class Worker(Protocol):
-    """A process that serves tasks, see `worker`; `returncode` is None until it has been waited for."""
+    """A process that serves calls, see `worker`; `returncode` is None until it has been waited for."""
 
     pid: int
     returncode: int | None
 
     @property
     def stdin(self) -> IO[bytes] | None:
-        """Where its tasks go."""
+        """Where its calls go."""
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """Where its answers come from; unbuffered, so that a selector sees whether there are more."""
+        """Where its answers come from; unbuffered, so that a poll sees whether there are more."""
 
     def kill(self) -> None:
         """End it at once, whatever it is doing."""
@@ -40,12 +40,9 @@ class Worker(Protocol):
         """Its exit code, once it has ended."""
 
 
-def start_worker(others: Sequence[Worker], serves: Serves = serve) -> Worker:
-    """A new worker beside `others`: all that were started before and not yet waited for. Raises OSError.
-
-    It `serves` its tasks until they end: a function of a module.
-    """
-    return _Copy(others, serves) if _has_one_thread() else _new_interpreter(serves)
+def start_worker(others: Sequence[Worker]) -> Worker:
+    """Start a worker beside `others`: all that were started before and not yet waited for. Raises OSError."""
+    return _Copy(others) if _has_one_thread() else _new_interpreter()
 
 
 def _has_one_thread() -> bool:
@@ -59,13 +56,13 @@ def _has_one_thread() -> bool:
 class _Copy:
     """A fork of this process, which goes on as a worker."""
 
-    def __init__(self, others: Sequence[Worker], serves: Serves) -> None:
+    def __init__(self, others: Sequence[Worker]) -> None:
         """Raises OSError where no more processes, or open files, are allowed."""
-        tasks, own_stdin = os.pipe()
+        calls, own_stdin = os.pipe()
         try:
             own_stdout, answers = os.pipe()
         except OSError:
-            _close(tasks, own_stdin)
+            _close(calls, own_stdin)
             raise
         # A pipe ends when its last writer closes it, and the fork inherits all of them.
         inherited = [stream.fileno() for o in others for stream in (o.stdin, o.stdout) if stream and not stream.closed]
@@ -75,13 +72,13 @@ class _Copy:
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                _serve_and_exit(serves, (tasks, answers), (own_stdin, own_stdout, *inherited), mask)
+                _serve_and_exit((calls, answers), (own_stdin, own_stdout, *inherited), mask)
         except OSError:
             _close(own_stdin, own_stdout)
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            _close(tasks, answers)
+            _close(calls, answers)
         self.stdin: IO[bytes] | None = os.fdopen(own_stdin, "wb", buffering=0)
         self.stdout: IO[bytes] | None = os.fdopen(own_stdout, "rb", buffering=0)
 
@@ -104,9 +101,7 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def _serve_and_exit(
-    serves: Serves, pipes: tuple[int, int], not_mine: tuple[int, ...], mask: set[int | signal.Signals]
-) -> None:
+def _serve_and_exit(pipes: tuple[int, int], not_mine: tuple[int, ...], mask: set[int | signal.Signals]) -> None:
     """Never returns, and skips all cleanup of the process that was forked."""
     code = 1
     try:
@@ -114,7 +109,7 @@ def _serve_and_exit(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _close(*not_mine)
         source, sink = os.fdopen(pipes[0], "rb"), os.fdopen(pipes[1], "wb")
-        serves(source, sink)
+        serve(source, sink)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it is, it ends here
         with suppress(Exception):  # stderr may be gone
@@ -123,8 +118,6 @@ def _serve_and_exit(
         os._exit(code)
 
 
-def _new_interpreter(serves: Serves) -> Worker:
-    wanted = ((run_worker, "run_worker"), (serves, "serves"))
-    imports = (f"from {of.__module__} import {of.__name__} as {name}" for of, name in wanted)
-    command = [sys.executable, *isolated("; ".join((*imports, "run_worker(serves)")))]
+def _new_interpreter() -> Worker:
+    command = [sys.executable, *isolated(f"from {run_worker.__module__} import run_worker; run_worker()")]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ANYWHERE)  # noqa: S603

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.places.place import path_named
 from ..errors import AnalysisError
-from ..reading.crew import LocalCrew
-from ..reading.pool import Reading, check_calls, cores, is_worth_spreading, with_details_if_small
+from ..reading.executor import Executor, Processes, cores
+from ..reading.pool import Reading, check_calls, is_worth_spreading, with_details_if_small
 from ..reading.trace_files import run_name, trace_files
 from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from ..run.run import Run
-    from ..run.spread import StartCrew
     from .analysis import Analysis
     from .early_work import EarlyWork
     from .one_device import LoneDevice
@@ -48,12 +46,12 @@ class OpenRun:
     """A run whose traces are being read; for use in a `with` block. Raises AnalysisError."""
 
     def __init__(
-        self, path: Paths, options: ReadOptions, report: Report = _silent, start: StartCrew | None = None
+        self, path: Paths, options: ReadOptions, report: Report = _silent, executor: Executor | None = None
     ) -> None:
         """Start to read a run directory, a folder of traces, a trace file, or several of these.
 
-        Each file is read by the crew that `start` begins; without, in this process, or by one of this machine if there
-        is much to read.
+        Each file is read as a whole by the `executor`; without one, by this process or others of this machine, in
+        whatever way suits how much there is to read.
         """
         self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found = trace_files(self._paths)
@@ -62,7 +60,7 @@ class OpenRun:
         options = with_details_if_small(traces, options)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
-        self._reading = _reading_of(traces, options, start)
+        self._reading = _reading_of(traces, options, executor)
 
     def __enter__(self) -> OpenRun:
         self._reading.__enter__()
@@ -121,32 +119,24 @@ class OpenRun:
         return Analysis(run, limit, early.of(run))
 
 
-def _reading_of(traces: Sequence[TraceInput], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+def _reading_of(
+    traces: Sequence[TraceInput], options: ReadOptions, executor: Executor | None
+) -> Reading | SpreadReading:
     check_calls(traces, options)
     # A cluster of Dask on this machine would listen on ports, and everybody here who reaches them could run code.
     is_local = options.dask == _THIS_MACHINE
-    if options.dask is not None and not is_local and start is None:
-        from ..reading.dask_crew import dask_client
+    if options.dask is not None and not is_local and executor is None:
+        from ..reading.dask_executor import DaskExecutor, dask_client
 
-        start = _on_dask(dask_client(options.dask))
-    if start is None and not is_local and not is_worth_spreading(traces, options):
+        executor = DaskExecutor(dask_client(options.dask))
+    if executor is None and not is_local and not is_worth_spreading(traces, options):
         return Reading(traces, options)
     from .spreading import SpreadReading
 
-    if start is None:
-        start = _standing(LocalCrew(cores() if options.workers is None else options.workers))
-    return SpreadReading(traces, options, start)
-
-
-def _standing(crew: LocalCrew) -> StartCrew:
-    """A crew that is kept for all later work, as starting one takes longer than some of that."""
-    return lambda: nullcontext(crew)
-
-
-def _on_dask(client: Client) -> StartCrew:
-    from ..reading.dask_crew import DaskCrew
-
-    return partial(DaskCrew, client)
+    if executor is None:
+        workers = cores() if options.workers is None else options.workers
+        executor = Processes(workers if workers > 1 else 0)
+    return SpreadReading(traces, options, executor)
 
 
 def analyse(
@@ -204,7 +194,12 @@ def analyse_with(
     client: Client | None = None,
 ) -> Analysis:
     """Call `analyse` with all options in one object."""
-    with OpenRun(path, options, start=None if client is None else _on_dask(client)) as run:
+    executor = None
+    if client is not None:
+        from ..reading.dask_executor import DaskExecutor
+
+        executor = DaskExecutor(client)
+    with OpenRun(path, options, executor=executor) as run:
         return run.analysis(None if ceiling is None else path_named(ceiling))
 
 

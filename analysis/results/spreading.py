@@ -16,6 +16,7 @@ from ..core.budget import GB, default_limit_bytes
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..reading.cache import Cache
+from ..reading.executor import Executor, results
 from ..reading.pool import WORTH_A_CACHE_BYTES
 from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
@@ -23,7 +24,7 @@ from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
 from ..run.file_tables import Placed, TraceFile
 from ..run.run import Run, joined_run, summable
-from ..run.spread import KeptFile, SpreadTables, StartCrew, read_and_kept
+from ..run.spread import KeptFile, SpreadTables, read_and_kept
 from .early_work import Devices, EarlyWork, SlimCalls, calls_of, devices_of, slim_calls
 
 _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
@@ -41,13 +42,13 @@ class ReadPart(NamedTuple):
 
 
 class SpreadReading:
-    """Files being read by a crew, for a `with` block like `Reading`; starts with the first part."""
+    """Files being read by an executor, for a `with` block like `Reading`; starts with the first part."""
 
-    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions, start: StartCrew) -> None:
+    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions, executor: Executor) -> None:
         """Limit all results to the memory in the options."""
         keep_freed_memory()
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
-        self.paths, self.start = [one.path for one in traces], start
+        self.paths, self.executor = [one.path for one in traces], executor
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._cache = None if options.verify else Cache.at(options.cache)
         self._sizes = [one.size_bytes for one in traces]
@@ -57,7 +58,7 @@ class SpreadReading:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to end: each crew ends with its work."""
+        """Keep the executor for later work on the tables."""
 
     @property
     def total_bytes(self) -> int:
@@ -70,20 +71,19 @@ class SpreadReading:
         read_bytes = 0
         budget = self.options.budget()
         known: dict[Groups, Groups] = {}
-        with self.start() as crew:
-            for number, part in enumerate(crew.results(read_for_run, calls)):
-                self.files_read, read_bytes = number + 1, read_bytes + self._sizes[number]
-                if progress is not None:
-                    progress(read_bytes)
-                if isinstance(part, TraceError):
-                    yield part
-                    continue
-                try:
-                    budget.draw(f"{self.paths[number]}: with all files before it", _needed_bytes(part))
-                except TooLarge as err:
-                    yield err
-                    continue
-                yield _found_at(self.paths[number], part, known)
+        for number, part in enumerate(results(self.executor, read_for_run, calls)):
+            self.files_read, read_bytes = number + 1, read_bytes + self._sizes[number]
+            if progress is not None:
+                progress(read_bytes)
+            if isinstance(part, TraceError):
+                yield part
+                continue
+            try:
+                budget.draw(f"{self.paths[number]}: with all files before it", _needed_bytes(part))
+            except TooLarge as err:
+                yield err
+                continue
+            yield _found_at(self.paths[number], part, known)
 
     def _cache_of(self, number: int) -> Cache | None:
         if self._cache is None or self._sizes[number] >= WORTH_A_CACHE_BYTES:
@@ -139,6 +139,6 @@ def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress
             yield part.kept.file
 
     def tables(placed: list[Placed]) -> SpreadTables:
-        return SpreadTables(kept, placed, reading.options, reading.start)
+        return SpreadTables(kept, placed, reading.options, reading.executor)
 
     return joined_run(paths, summable(files()), tables, reading.options)

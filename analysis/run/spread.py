@@ -8,11 +8,10 @@ the memory of this process grows with calls, not with kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -22,7 +21,7 @@ from ..formats.recordings.content import TraceSource, packed
 from ..formats.recordings.entry import RECORDING
 from ..formats.recordings.reader import packed_content, recorded_in
 from ..reading.cache import Cache
-from ..reading.crew import Crew
+from ..reading.executor import Executor, results
 from ..reading.one_file import read_file
 from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
@@ -33,7 +32,6 @@ from .file_tables import Placed, TraceFile, joined_tables, trace_file
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-StartCrew = Callable[[], AbstractContextManager[Crew]]
 
 
 class KeptFile(NamedTuple):
@@ -79,10 +77,10 @@ class SpreadTables:
     """Tables of a run that are made rank by rank."""
 
     def __init__(
-        self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, start: StartCrew
+        self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, executor: Executor
     ) -> None:
-        """Keep the parts `kept` of files read with `options`; `start` begins work in other processes."""
-        self._start = start
+        """Keep the parts `kept` of files read with `options`; `executor` makes their tables."""
+        self._executor = executor
         options = replace(options, keep_going=True, memory_gb=None)
         self._pieces: dict[int, list[_Piece]] = {}
         ran: list[RanInCycle] = []
@@ -106,8 +104,7 @@ class SpreadTables:
     ) -> Iterator[_T]:
         """Yield the result of `work`, a module's function, for the tables and arguments of each rank."""
         calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
-        with self._start() as crew:
-            yield from cast("Iterator[_T]", crew.results(_on_rank, calls))
+        return results(self._executor, _on_rank, calls)
 
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:

@@ -25,8 +25,7 @@ from ..hang.files import dump_files, looks_like_dumps, ranks_of
 from ..hang.reading import possible_ranks
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import waiting
-from ..reading.crew import LocalCrew
-from ..reading.pool import cores
+from ..reading.executor import Processes, cores, results
 from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
 _SOURCE = "dump"
@@ -156,17 +155,17 @@ def timed_dumps(
     limit_bytes = default_limit_bytes() if memory_gb is None else int(memory_gb * GB)
     budget = Budget(limit_bytes)
     readers = max(1, min(workers or cores(), len(files) // _WORTH_A_PROCESS))
-    results: list[TimedDump | TraceError] = []
-    with LocalCrew(readers) as crew:
-        for one in crew.results(_read, ((path, limit_bytes // readers) for path in files)):
-            results.append(one)
+    outcomes: list[TimedDump | TraceError] = []
+    with Processes(readers if readers > 1 else 0) as executor:
+        for one in results(executor, _read, ((path, limit_bytes // readers) for path in files)):
+            outcomes.append(one)
             if isinstance(one, TimedDump):
                 needed_bytes = one.dump.kept_bytes + len(one.calls) * _CALL_BYTES
-                budget.draw(f"{files[len(results) - 1]}: with all dumps before it", needed_bytes)
-    errors = [one for one in results if isinstance(one, TraceError)]
-    if errors and (not keep_going or len(errors) == len(results)):
+                budget.draw(f"{files[len(outcomes) - 1]}: with all dumps before it", needed_bytes)
+    errors = [one for one in outcomes if isinstance(one, TraceError)]
+    if errors and (not keep_going or len(errors) == len(outcomes)):
         raise errors[0]
-    usable = [(path, one) for path, one in zip(files, results, strict=True) if isinstance(one, TimedDump)]
+    usable = [(path, one) for path, one in zip(files, outcomes, strict=True) if isinstance(one, TimedDump)]
     ranks = ranks_of([path for path, _ in usable], possible_ranks([(path, timed.dump) for path, timed in usable]))
     of_rank = dict(sorted(zip(ranks, (timed for _, timed in usable), strict=True)))
     name = name_of_dumps(paths)

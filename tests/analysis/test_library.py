@@ -8,6 +8,7 @@ from pandas.testing import assert_frame_equal
 from sweep_builders import Cell, write_sweep
 
 import commtrace.analysis.reading.cache
+import commtrace.analysis.reading.executor
 import commtrace.analysis.reading.pool
 from commtrace import analyse, analyse_sweep, compare
 from commtrace.analysis.errors import DamagedTrace
@@ -29,7 +30,7 @@ def sweep(tmp_path):
 def started(monkeypatch) -> list[int]:
     """The pid of every process that was started to read, however little there is."""
     begun: list[int] = []
-    start = commtrace.analysis.reading.pool.start_worker
+    start = commtrace.analysis.reading.executor.start_worker
 
     def noted(others):
         worker = start(others)
@@ -37,7 +38,7 @@ def started(monkeypatch) -> list[int]:
         return worker
 
     monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "start_worker", noted)
+    monkeypatch.setattr(commtrace.analysis.reading.executor, "start_worker", noted)
     return begun
 
 

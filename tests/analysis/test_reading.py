@@ -10,10 +10,12 @@ from builders import US, Trace, write_bytes
 from capturing import fresh_python
 from samples import with_slow
 
+import commtrace.analysis.reading.executor
 import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import DamagedTrace, TraceError, UnreadableFile
 from commtrace.analysis.reading.cache import Cache
-from commtrace.analysis.reading.pool import Reading, cores
+from commtrace.analysis.reading.executor import cores
+from commtrace.analysis.reading.pool import Reading
 from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
@@ -201,7 +203,7 @@ def test_where_no_process_can_be_started_this_one_reads(tmp_path, monkeypatch):
         raise BlockingIOError("no more processes")
 
     paths = written(tmp_path)
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "start_worker", refuse)
+    monkeypatch.setattr(commtrace.analysis.reading.executor, "start_worker", refuse)
     assert read(paths, 2) == read(paths, 1)
 
 

@@ -3,6 +3,7 @@
 import operator
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from builders import Collective, write_run
 import commtrace.analysis.reading.pool
 from commtrace.analysis.catalog import CATALOG, InputKind
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
-from commtrace.analysis.reading.crew import LocalCrew
+from commtrace.analysis.reading.executor import Processes, results
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
 from commtrace.cli import main
@@ -111,36 +112,78 @@ def calls(count: int) -> list[tuple[str]]:
     return [(dies,) if n == 13 else (f"{waits}({n % 3 / 1000}) or {n} ** 2",) for n in range(count)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_results_come_in_order_and_a_lost_process_costs_none(workers):
-    with LocalCrew(workers) as crew:
-        assert list(crew.results(eval, calls(40))) == [n * n for n in range(40)]
-        assert list(crew.results(eval, ())) == []
-        assert list(crew.results(eval, calls(3))) == [0, 1, 4]
+@pytest.mark.parametrize("count", [0, 2, 5])
+def test_results_come_in_order_and_a_lost_process_costs_none(count):
+    with Processes(count) as executor:
+        assert list(results(executor, eval, calls(40))) == [n * n for n in range(40)]
+        assert list(results(executor, eval, ())) == []
+        assert list(results(executor, eval, calls(3))) == [0, 1, 4]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_is_raised_where_its_result_would_be(workers):
-    with LocalCrew(workers) as crew:
-        results = crew.results(eval, [("9",), ("int('x')",), ("25",)])
-        assert next(results) == 9
-        with pytest.raises(ValueError, match="invalid literal"):
-            next(results)
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("raised", [ValueError("x"), TooLarge("x")])
+def test_an_error_is_raised_where_its_result_would_be(count, raised):
+    with Processes(count) as executor:
+        found = results(executor, _raised_if_error, [(9,), (raised,), (25,)])
+        assert next(found) == 9
+        with pytest.raises(type(raised), match="x"):
+            next(found)
 
 
-def test_calls_and_results_may_be_larger_than_a_pipe():
+def _raised_if_error(value):
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def test_what_cannot_travel_back_is_made_here():
+    with Processes(2) as executor:
+        (found, _) = results(executor, eval, [("lambda: 9",), ("5",)])
+    assert found() == 9
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_calls_and_results_may_be_larger_than_a_pipe(count):
     given = bytes(range(256)) * 4096
-    with LocalCrew(3) as crew:
-        found = list(crew.results(operator.mul, ((given, n) for n in range(1, 9))))
+    with Processes(count) as executor:
+        found = list(results(executor, operator.mul, ((given, n) for n in range(1, 9))))
     assert [len(one) for one in found] == [n * len(given) for n in range(1, 9)]
 
 
+def test_no_more_calls_are_taken_than_are_worth_it():
+    taken = []
+    with Processes(2) as executor:
+        found = results(executor, eval, ((f"{taken.append(n) or n}",) for n in range(1000)))
+        assert [next(found) for _ in range(10)] == list(range(10))
+        assert len(taken) == 10 + executor.at_once
+
+
 def test_no_process_is_left_behind(process_ids):
-    with LocalCrew(2) as crew:
-        results = crew.results(eval, calls(10))
-        assert next(results) == 0
+    with Processes(2) as executor:
+        found = results(executor, eval, calls(10))
+        assert next(found) == 0
         assert len(process_ids()) == 2
     assert not process_ids()
+
+
+def test_work_that_nobody_wants_any_more_ends_at_once(process_ids):
+    with Processes(2) as executor:
+        found = results(executor, eval, [("0",), ("__import__('time').sleep(600)",)])
+        assert next(found) == 0
+        found.close()
+        assert not process_ids()
+        assert list(results(executor, eval, calls(3))) == [0, 1, 4]
+
+
+def test_processes_that_died_while_nobody_needed_them_are_replaced(process_ids):
+    with Processes(2) as executor:
+        assert list(results(executor, eval, calls(3))) == [0, 1, 4]
+        before = process_ids()
+        os.kill(executor.workers[0].pid, signal.SIGKILL)
+        os.waitid(os.P_PID, executor.workers[0].pid, os.WEXITED | os.WNOWAIT)
+        assert list(results(executor, eval, calls(3))) == [0, 1, 4]
+        assert not before & process_ids()
+        assert len(process_ids()) == 2
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -12,13 +13,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 from builders import US, Trace
 from samples import with_slow
 
+from commtrace.analysis.reading.one_file import file_at
 from commtrace.analysis.reading.spawn import start_worker
-from commtrace.analysis.reading.worker import Answer, Failed, Found, Position, Task, frame, send
+from commtrace.analysis.reading.worker import Answer, frame, write_frame
 from commtrace.analysis.recording.options import ReadOptions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,12 +94,12 @@ def test_answers_that_cannot_be_sent_are_found_by_the_caller(tmp_path, sent, err
     code = f"""
 import commtrace.analysis.reading.worker
 write, sent = commtrace.analysis.reading.worker.write_frame, []
-def fail(stream, payload):
+def fail(stream, *payload):
     if threading.current_thread() is not threading.main_thread():
         sent.append(payload)
         if len(sent) > {sent}:
             raise {error}
-    write(stream, payload)
+    write(stream, *payload)
 commtrace.analysis.reading.worker.write_frame = fail
 print(read(2)[0] == read(1)[0])
 """
@@ -129,7 +130,7 @@ def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
     code = f"""
 import time
 import commtrace.analysis.reading.worker
-commtrace.analysis.reading.worker._TELL_EVERY_S = -1
+commtrace.analysis.reading.worker._REPORT_EVERY_S = -1
 commtrace.analysis.reading.pool.WORTH_A_PART_BYTES = {part_bytes}
 print(*(type(found).__name__ for found in read(2, lambda reading: time.sleep(0.7))[0]))
 """
@@ -214,11 +215,11 @@ def test_of_two_frames_in_a_pipe_one_stays_there():
     """As a selector sees it."""
     source, sink = os.pipe()
     with os.fdopen(source, "rb", buffering=0) as stream, os.fdopen(sink, "wb") as writer:
-        for number in (1, 2):
-            send(writer, Position(number, 0, 1, 5))
+        for _ in (1, 2):
+            write_frame(writer, b"one", b" frame")
         for _ in (1, 2):
             assert select.select([stream], [], [], 0)[0]
-            assert frame(stream)
+            assert frame(stream) == b"one frame"
         assert not select.select([stream], [], [], 0)[0]
 
 
@@ -240,15 +241,15 @@ def test_a_worker_reads_on_while_nobody_takes_what_it_found(tmp_path):
     os.mkfifo(pipe)
     worker = start_worker([])
     try:
-        for number, path in enumerate((large.write(tmp_path), pipe)):
-            send(worker.stdin, Task(number, os.fsencode(path), ReadOptions()))
+        for path in (large.write(tmp_path), pipe):
+            call = file_at, (os.fsencode(path), ReadOptions(), None), True
+            write_frame(worker.stdin, pickle.dumps(call))
         writer = opened_by_a_reader(pipe)
         assert writer is not None
         os.close(writer)
         worker.stdin.close()
-        answers = [msgspec.msgpack.decode(payload, type=Answer) for payload in iter(lambda: frame(worker.stdout), None)]
-        done = [(type(answer), answer.number) for answer in answers if not isinstance(answer, Position)]
-        assert done == [(Found, 0), (Failed, 1)]
+        answers = [payload[0] for payload in iter(lambda: frame(worker.stdout), None)]
+        assert [answer for answer in answers if answer != Answer.progress] == [Answer.result, Answer.error]
     finally:
         worker.kill()
         worker.wait()

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import atexit
 import platform
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import version as installed
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...common.version import version
 from ..errors import ClusterError, MissingLibrary
@@ -33,51 +31,73 @@ _CONNECTING_S = 30
 _SHARED = ("pandas", "numpy", "msgspec")
 
 
-class DaskCrew:
+class DaskExecutor:
     """Workers that a client of dask.distributed knows. The client stays open."""
 
     def __init__(self, client: Client) -> None:
         """Raises ClusterError if there are no workers, or they have another version of something."""
-        self._client = client
+        self._client: Any = client  # parts of it have no types
+        self._pending: set[Any] = set()
         _check_versions(client)
 
-    def __enter__(self) -> DaskCrew:
+    def __enter__(self) -> DaskExecutor:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is left: `results` cancels what was not asked for."""
+        self.cancel()
 
-    def results(self, function: Callable[..., _T], calls: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
-        """What the function returns for each of these arguments, in their order. Raises ClusterError."""
-        from distributed.scheduler import KilledWorker
+    @property
+    def at_once(self) -> int:
+        """How many calls should wait at the scheduler, so that workers never do."""
+        threads: int = sum(self._client.nthreads().values())
+        return max(1, threads) * _CALLS_PER_THREAD
 
-        waiting = iter(calls)
-        client: Any = self._client  # parts of it have no types
-        threads = sum(client.nthreads().values())
-        futures = deque(self._begun(function, call) for call in islice(waiting, max(threads, 1) * _CALLS_PER_THREAD))
-        try:
-            while futures:
-                future = futures.popleft()
-                found = future.result()
-                future.release()
-                futures.extend(self._begun(function, call) for call in islice(waiting, 1))
-                yield found
-        except KilledWorker as err:
-            raise ClusterError(
-                f"Dask: {_RETRIES + 1} workers died of one file, probably for want of memory: {err}; give workers more "
-                "memory, or fewer threads"
-            ) from err
-        except (OSError, TimeoutError) as err:
-            raise ClusterError(f"Dask: the scheduler cannot be reached any more: {err}; start it again") from err
-        finally:
-            for future in futures:
-                with suppress(Exception):  # the connection may be gone
-                    future.cancel()
+    def submit(self, function: Callable[..., _T], *arguments: Any) -> DaskCall[_T]:
+        """Let a worker call the function. Raises ClusterError."""
+        with _cluster_errors():
+            future = self._client.submit(function, *arguments, pure=False, retries=_RETRIES)
+        self._pending.add(future)
+        return DaskCall(future, self._pending)
 
-    def _begun(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-        return self._client.submit(function, *call, pure=False, retries=_RETRIES)
+    def cancel(self) -> None:
+        """Let nobody begin what is not done."""
+        for future in self._pending:
+            with suppress(Exception):  # the connection may be gone
+                future.cancel()
+        self._pending.clear()
+
+
+class DaskCall(Generic[_T]):
+    """A call that some worker does."""
+
+    def __init__(self, future: Any, pending: set[Any]) -> None:
+        self._future, self._pending = future, pending
+
+    def result(self) -> _T:
+        """What the function returned, once it has. Raises what it raised, and ClusterError."""
+        with _cluster_errors():
+            result: _T = self._future.result()
+            self._future.release()
+        self._pending.discard(self._future)
+        return result
+
+
+@contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """Raise ClusterError where Dask gives up."""
+    from distributed.scheduler import KilledWorker
+
+    try:
+        yield
+    except KilledWorker as err:
+        raise ClusterError(
+            f"Dask: {_RETRIES + 1} workers died of one file, probably for want of memory: {err}; give workers more "
+            "memory, or fewer threads"
+        ) from err
+    except (OSError, TimeoutError) as err:
+        raise ClusterError(f"Dask: the scheduler cannot be reached any more: {err}; start it again") from err
 
 
 @lru_cache(maxsize=1)  # one connection for all that a command does
