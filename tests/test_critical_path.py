@@ -11,8 +11,7 @@ from samples import a_sample
 from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, tp
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.core.steps import step_windows
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.replay.engine import Playing, play
@@ -140,7 +139,7 @@ def test_it_goes_on_with_whom_was_waited_for(tmp_path: Path) -> None:
 
 def test_the_command_prints_each_table(capsys: pytest.CaptureFixture[str]) -> None:
     for by, first in (("rank", "rank,kind"), ("step", "step,rank,kind"), ("piece", "step,rank,kind,name")):
-        assert cli.main(["critical-path", "--by", by, "-f", "csv", str(DATA / "nccl-straggler")]) == 0
+        assert cli.main(["table", "critical-path", "--by", by, "-f", "csv", str(DATA / "nccl-straggler")]) == 0
         assert capsys.readouterr().out.startswith(first)
 
 

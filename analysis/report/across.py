@@ -11,7 +11,7 @@ from .parts import Section, block
 
 
 class Swept(Protocol):
-    """What a report needs of a `SweepAnalysis`."""
+    """The part of `SweepAnalysis` that a report needs."""
 
     @property
     def verdict(self) -> str: ...  # noqa: D102
@@ -24,7 +24,7 @@ class Swept(Protocol):
 
 
 class Compared(Protocol):
-    """What a report needs of a `Comparison`."""
+    """The part of `Comparison` that a report needs."""
 
     @property
     def verdict(self) -> str: ...  # noqa: D102
@@ -39,7 +39,7 @@ class Compared(Protocol):
 
 
 class Trained(Protocol):
-    """What a report needs of a `TrainingAnalysis`."""
+    """The part of `TrainingAnalysis` that a report needs."""
 
     @property
     def verdict(self) -> str: ...  # noqa: D102
@@ -50,7 +50,7 @@ class Trained(Protocol):
 
 
 def sweep_page(name: str, sweep: Swept) -> ReportPage:
-    """The page on a sweep: scaling, and subtraction beside what was measured."""
+    """The page on a sweep: scaling, and subtraction beside measurements."""
     scaling, subtraction = sweep.scaling, sweep.subtraction
     drawn = [lines.speedup_by_workers(scaling)] if scaling["speedup_fixed_work"].notna().any() else []
     beside = [paired.subtraction_and_measured(subtraction)] if len(subtraction) else []

@@ -1,4 +1,4 @@
-"""What was read and how far it can be trusted, then the tables that answer most questions."""
+"""Facts about a run: what was read, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from ...common.nccl_tests import SYNCHRONISING
+from ...common.wording import counted, ranges_of
 from ..ceilings.files import Ceiling
-from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
-from ..core.wording import counted, ranges_of
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS
@@ -24,7 +24,7 @@ _NO_OTHER_RANK = "no other rank has a trace"
 
 
 class FactTables(Protocol):
-    """What the summary needs of a run: an `Analysis`, which cannot be imported here because it imports this module."""
+    """The part of `Analysis` that facts need; importing it here would be a circle."""
 
     @property
     def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
@@ -80,7 +80,7 @@ def _facts(analysis: FactTables) -> Iterator[tuple[str, str]]:
 
 
 def warnings(analysis: FactTables) -> Iterator[str]:
-    """What a reader of the numbers must know, one sentence each."""
+    """Yield what a reader of the numbers must know, one sentence each."""
     run = analysis.run
     yield from run.notes
     yield from analysis.ceiling.notes if analysis.ceiling is not None else ()
@@ -132,7 +132,7 @@ def warnings(analysis: FactTables) -> Iterator[str]:
 
 
 def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:
-    """How many certain synchronising collectives contradict the clocks by more than those are uncertain.
+    """Number of certain synchronising collectives that contradict the clocks beyond their uncertainty.
 
     Two clocks are each uncertain against the same reference, so a collective may be off by the sum of the two largest
     uncertainties of its ranks, and by what GPUs of one host differ.
@@ -200,7 +200,7 @@ def _collectives(analysis: FactTables) -> str:
 
 
 def _matching(analysis: FactTables) -> Iterator[tuple[str, str]]:
-    """For each process group: how many calls were matched by which rung, and how many are partial or uncertain.
+    """Yield, for each process group, how its calls were matched, and how many are partial or uncertain.
 
     The warnings say why calls are unmatched.
     """

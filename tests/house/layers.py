@@ -12,6 +12,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "errors": "",
         "core": "errors",
         "catalog": "core errors",
+        "glossary": "",
         "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "render catalog core errors",
@@ -34,7 +35,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
             "watching exports timed_dumps hang tensorboard sweeps comparison training results report replay timeline "
-            "streaming metrics run reading formats recording ceilings render catalog core errors"
+            "streaming metrics run reading formats recording ceilings render glossary catalog core errors"
         ),
     },
     "profiling": {
@@ -51,8 +52,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "comms": "sessions ranks machine base errors",
         "layers": "sessions workloads ranks machine base errors",
         "capacity": "workloads ranks machine base errors",
-        "cli": "train script sweep comms layers capacity ranks base errors",
-        "tied": "cli machine",
+        "guard": "ranks errors",
+        "tied": "machine",
     },
 }
 """A package -> its folders, and single modules beside them -> what they may import, besides themselves."""

@@ -11,7 +11,7 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Floats
 from ..needs import FROM_ROOT, TO_ROOT
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Flags, Ints
 from .accounts import Account, Sequence, account
 

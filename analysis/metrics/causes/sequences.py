@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
+from ....common.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ...core.intervals import Spans, Times, spans, union
-from ...core.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ...core.schema import grouped
 from ..clocks.table import aligned
 from .accounts import Sequence

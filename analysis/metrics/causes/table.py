@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row, records
 from ...core.tables.lateness import LATENESS
 from ..clocks.table import NO_STARTS

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row
 from ...core.tables.communication import CLOCK_PROBES, CLOCKS
 from .ends import RESOLUTION_NS, Ends, alike_codes

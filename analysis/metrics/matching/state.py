@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ....common.nccl_tests import SYNCHRONISING
 from ...core.kinds import name_on_all_ranks
-from ...core.nccl_tests import SYNCHRONISING
 from ...core.schema import text_codes
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.probes import Ahead, probed
