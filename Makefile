@@ -8,10 +8,11 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
 
 # The build of torch is for the machine, and with it come libraries of CUDA or none: these are not in the lock.
+# cffi is what pyzmq needs on PyPy only; here it would hide what requirements-s3.txt needs.
 UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl \
 	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
-	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx cffi pycparser
 
 .PHONY: help demo quick test test-all test-newest test-oldest check fuzz bench gpu-check lock site audit clean
 help:

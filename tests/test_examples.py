@@ -1,5 +1,6 @@
 """The examples run as they are, on what is in the repository."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ EXAMPLES = {
 
 def test_all_are_known() -> None:
     page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
-    names = {path.name for path in (ROOT / "examples").glob("*.py")}
+    names = {path.name for path in (ROOT / "examples").glob("*.py")} - {"notebooks.py"}
     assert names == set(EXAMPLES)
     assert all(f"[{name}]({name})" in page for name in names)
 
@@ -32,3 +33,20 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     assert "wrote" in done.stdout
     for file in written:
         assert (tmp_path / file).stat().st_size > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["read_a_run", "compare_two"])
+def test_notebooks_run_without_network(script: str) -> None:
+    pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    code = f"import notebooks, nbformat; print(nbformat.writes(notebooks.executed({script!r})))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT / "examples", env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = nbformat.reads(done.stdout, 4)
+    assert sum("svg" in str(cell.get("outputs")) for cell in made.cells) >= 1
+    assert (ROOT / f"examples/{script}.ipynb").is_file()
