@@ -69,16 +69,12 @@ if TYPE_CHECKING:
     from ..replay.scenarios.scenario import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
-    from ..timeline.drawing import Timeline
 
 
 NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
 _MINUTE_NS = 60_000_000_000
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
-_WORTH_FIXING, _MOST_FIXED = 0.05, 3
-"""Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
-
 _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 """A late rank is compared with so many; fewer where their files have to be read once more."""
 _WITH_DETAILS = "analyse(..., details=True) reads them, of recordings unless they were packed --no-details"
@@ -121,66 +117,10 @@ class Analysis:
         first = records(self.verdicts.head(1))
         return str(first[0]["because"]) if first else "nothing was measured"
 
-    def summary(self, *, everything: bool = False) -> str:
-        """The run on one screen, as text: what limits it, what that costs, who is late and why, what to try.
-
-        With `everything`, what was read, how far to trust it, and the main tables in full.
-        """
-        from ..render.screen import Screen
-        from .overview import overview
-        from .summary import summary
-
-        return summary(self, "table", Screen(everything=True)) if everything else overview(self)
-
-    def timeline(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> bytes:
-        """All ranks on one clock, as a file that Perfetto opens; of some steps or ranks only, where they are given.
-
-        Raises NothingMeasured where there is nothing to show, or a rank that was asked for did nothing.
-        """
-        return b"".join(self.drawn(steps=steps, ranks=ranks).parts)
-
-    def drawn(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> Timeline:
-        """The same in parts, and what can be said about it. Raises NothingMeasured."""
-        if not self.run.has_starts:
-            raise NothingMeasured(f"{self.run.name}: {NO_TIMES}, so there is no timeline to draw")
-        from ..timeline.drawing import timeline_of
-        from ..timeline.tables import Tables
-
-        of_calls = (self.calls, self.participation, self.collectives, self.lateness)
-        path = None if not self.run.details else self._critical_path.pieces
-        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path, self._queues)
-        if ranks is not None:
-            tables = tables.of_ranks(ranks)
-        return timeline_of(tables if steps is None else tables.of_steps(steps))
-
-    def replay(self) -> pd.DataFrame:
-        """One row per step: its measured length, and that of the step played again from what waits for what.
-
-        Needs a run with `details`. Raises NothingMeasured.
-        """
-        return self.replay_steps
-
-    def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
-        """What a step would take, a row for each scenario; for none the usual ones.
-
-        A scenario has the options of `commtrace predict`: `{"without_straggler": 5, "links": "between=2"}` is both at
-        once. Needs a run with `details`. Raises NothingMeasured, BadScenario; NotPredictable where the replay is
-        too far off.
-        """
-        from .scenario_options import scenario_of
-
-        found = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
-        return self._marked(self._replay.predictions(found or self._usual_scenarios()))
-
     @cached_property
     def replay_steps(self) -> pd.DataFrame:
         """One row per step, measured and played again."""
-        return self._marked(self._replay.steps)
-
-    @cached_property
-    def predictions(self) -> pd.DataFrame:
-        """One row per usual scenario: no stragglers, nor any of those that make others wait most; links, overlap."""
-        return self.predict()
+        return self._marked(self.replayed.steps)
 
     @cached_property
     def attribution(self) -> pd.DataFrame:
@@ -192,7 +132,7 @@ class Analysis:
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
         labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
-        return self._marked(self._replay.attribution(labels))
+        return self._marked(self.replayed.attribution(labels))
 
     @cached_property
     def prices(self) -> Prices | None:
@@ -204,7 +144,7 @@ class Analysis:
             return None
         try:
             return prices(
-                self._replay,
+                self.replayed,
                 self.typical_step.steps,
                 blamed=self.culprits,
                 hosts=run.hosts,
@@ -227,17 +167,17 @@ class Analysis:
     @cached_property
     def critical_path(self) -> pd.DataFrame:
         """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
-        return self._marked(self._critical_path.by_rank)
+        return self._marked(self.path.by_rank)
 
     @cached_property
     def critical_path_steps(self) -> pd.DataFrame:
         """The same by step."""
-        return self._marked(self._critical_path.by_step)
+        return self._marked(self.path.by_step)
 
     @cached_property
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
-        return self._marked(self._critical_path.longest(self.run.cpu_operators, self.clocks))
+        return self._marked(self.path.longest(self.run.cpu_operators, self.clocks))
 
     @cached_property
     def releases(self) -> pd.DataFrame:
@@ -253,16 +193,18 @@ class Analysis:
     def _releases(self) -> Releases:
         from ..replay.releases import Releases
 
-        return Releases(self._replay.measured, self._played)
+        return Releases(self.replayed.measured, self._played)
 
     @cached_property
-    def _critical_path(self) -> CriticalPath:
+    def path(self) -> CriticalPath:
+        """The chain of work that sets the length of the run. Raises NothingMeasured."""
         from ..replay.critical import CriticalPath
 
-        return CriticalPath.of(self._replay.measured, self._played)
+        return CriticalPath.of(self.replayed.measured, self._played)
 
     @cached_property
-    def _replay(self) -> Replay:
+    def replayed(self) -> Replay:
+        """The run played again from what waits for what. Raises NothingMeasured."""
         from ..replay.table import Replay
 
         steps = self.breakdown_steps
@@ -301,47 +243,6 @@ class Analysis:
         from ..replay.links import Links
 
         return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
-
-    def _usual_scenarios(self) -> list[Scenario]:
-        """First what `remedies` prices, in its order, then ranks that others wait for, and bounds."""
-        from ..replay.links import links_of
-        from ..replay.pricing import priced_scenarios
-        from ..replay.scenarios.transfers import faster_links
-        from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
-
-        scenarios = {} if self.prices is None else priced_scenarios(self.prices, self.links)
-        priced = [scenarios[remedy] for remedy in self.remedies["remedy"] if remedy in scenarios]
-        causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
-        worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
-        late = [without_stragglers([int(rank)]) for rank in worst]
-        bounds = [without_stragglers(), no_jitter()]
-        if len(self.collectives):
-            bounds += [faster_links(2.0, links_of(self.links)), perfect_overlap()]
-        return list({scenario.name: scenario for scenario in (*priced, *late, *bounds)}.values())
-
-    @cached_property
-    def facts(self) -> pd.DataFrame:
-        """One row per fact: what was read, and how far to trust it, in words."""
-        from .facts import facts
-
-        return facts(self)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader of the numbers must know, one sentence each."""
-        from .facts import warnings
-
-        return list(warnings(self))
-
-    def report(self, *, step: int | None = None) -> ReportPage:
-        """A page with all of it, that needs no network: `.save(path)` writes it, a notebook shows it.
-
-        `step` is the one that is drawn over all ranks, the one with most exposed waiting if it is not given. Raises
-        NothingMeasured if there is no such step.
-        """
-        from ..report.run_report import run_page
-
-        return run_page(self, step)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""
@@ -532,15 +433,16 @@ class Analysis:
     @cached_property
     def queue(self) -> pd.DataFrame:
         """One row per rank, device and stream: how many launches wait on it."""
-        return self._marked(queue_module.queue(self._queues, queue_module.ranks_without_limit(self.run.traces)))
+        return self._marked(queue_module.queue(self.launch_queues, queue_module.ranks_without_limit(self.run.traces)))
 
     @cached_property
     def queue_times(self) -> pd.DataFrame:
         """The same over time: one row for each change."""
-        return self._marked(queue_module.queue_times(self._queues))
+        return self._marked(queue_module.queue_times(self.launch_queues))
 
     @cached_property
-    def _queues(self) -> list[queue_module.OnStream]:
+    def launch_queues(self) -> list[queue_module.OnStream]:
+        """Launches that wait on each stream, over time."""
         return list(queue_module.queues(self.run.activities, self.run.launches))
 
     @cached_property
@@ -811,6 +713,76 @@ class Analysis:
         """Number of ranks of the job; if no file says it, and calls may be missing in a damaged one, of those seen."""
         run = self.run
         return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
+
+    # From here on, methods call functions of rooms above, imported inside (FORWARDS in tests/house/layers.py).
+
+    def summary(self, *, everything: bool = False) -> str:
+        """The run on one screen, as text: what limits it, what that costs, who is late and why, what to try.
+
+        With `everything`, what was read, how far to trust it, and the main tables in full.
+        """
+        from ..render.screen import Screen
+        from ..show.overview import overview
+        from ..show.summary import summary
+
+        return summary(self, "table", Screen(everything=True)) if everything else overview(self)
+
+    @cached_property
+    def facts(self) -> pd.DataFrame:
+        """One row per fact: what was read, and how far to trust it, in words."""
+        from ..show.facts import facts
+
+        return facts(self)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the numbers must know, one sentence each."""
+        from ..show.facts import warnings
+
+        return list(warnings(self))
+
+    def report(self, *, step: int | None = None) -> ReportPage:
+        """A page with pictures and all tables that needs no network: `.save(path)` writes it, a notebook shows it.
+
+        `step` is the one that is drawn over all ranks, the one with most exposed waiting if it is not given. Raises
+        NothingMeasured if there is no such step.
+        """
+        from ..report.run_report import run_page
+
+        return run_page(self, step)
+
+    def timeline(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> bytes:
+        """All ranks on one clock, as a file that Perfetto opens; of some steps or ranks only, where they are given.
+
+        Raises NothingMeasured where there is nothing to show, or one of these ranks did nothing.
+        """
+        from ..timeline.drawing import run_timeline
+
+        return b"".join(run_timeline(self, steps=steps, ranks=ranks).parts)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row per usual scenario: priced remedies, without stragglers or jitter, with faster links or full overlap.
+
+        Needs a run with `details`. Raises NothingMeasured; NotPredictable where the replay is too far off.
+        """
+        from ..prediction.usual import usual_scenarios
+
+        return self._marked(self.replayed.predictions(usual_scenarios(self)))
+
+    def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
+        """Step time under changes, a row for each scenario; `predictions` has the usual ones.
+
+        A scenario has the options of `commtrace predict`: `{"without_straggler": 5, "links": "between=2"}` is both at
+        once. Needs a run with `details`. Raises TypeError without a scenario, NothingMeasured, BadScenario;
+        NotPredictable where the replay is too far off.
+        """
+        from ..prediction.options import scenario_of
+
+        if not scenarios:
+            raise TypeError("predict() needs a scenario; the usual ones are in `predictions`")
+        changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
+        return self._marked(self.replayed.predictions(changes))
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table with its column `partial`: whether a row, or its collective, rests on a damaged file."""

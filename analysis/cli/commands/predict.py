@@ -345,7 +345,7 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
     for note in analysis.run.notes:
         complain(note, kind="note")
     try:
-        table = analysis.predict(*scenarios)
+        table = analysis.predict(*scenarios) if scenarios else analysis.predictions
     except BadScenario as err:
         raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()
