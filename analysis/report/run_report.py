@@ -147,8 +147,14 @@ def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
         )
     waited = table.groupby("step")["exposed_wait_ns"].sum()
     number = int(waited.idxmax()) if step_number is None else step_number
-    names = ("calls", "collectives", "participation", "clocks")
-    return step.one_step(step.StepTables(analysis.run.activities, *map(analysis.table, names)), number)
+    tables = step.StepTables(
+        activities=analysis.run.activities,
+        calls=analysis.calls,
+        collectives=analysis.collectives,
+        participation=analysis.participation,
+        clocks=analysis.clocks,
+    )
+    return step.one_step(tables, number)
 
 
 def _waits(analysis: Analysis) -> Section:

@@ -233,16 +233,24 @@ class Analysis:
             raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
-        of_calls = (self.calls, self.participation, self.collectives)
-        what_else = (run.stream_waits, run.cpu_operators, run.annotations)
-        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, *what_else)
+        return Played(
+            activities=run.activities,
+            runtime_calls=run.runtime_calls,
+            calls=self.calls,
+            participation=self.participation,
+            collectives=self.collectives,
+            clocks=self.clocks,
+            stream_waits=run.stream_waits,
+            operators=run.cpu_operators,
+            annotations=run.annotations,
+        )
 
     @property
     def links(self) -> Links:
         """The tables that tell of this run's links, for scenarios in which they are different."""
         from ..replay.links import Links
 
-        return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
+        return Links(collectives=self.collectives, fits=self.fits, hosts=self.run.hosts, nccl=not self.run.is_of_cpus)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""
@@ -270,23 +278,38 @@ class Analysis:
             found = self.early.found
         else:
             tables = run.tables.whole
-            of_calls = (tables.launches, tables.annotations, tables.comm_args, run.process_groups)
-            found = calls_module.communication(tables.activities, *of_calls)
+            found = calls_module.communication(
+                activities=tables.activities,
+                launches=tables.launches,
+                annotations=tables.annotations,
+                comm_args=tables.comm_args,
+                process_groups=run.process_groups,
+            )
         return calls_module.Communication(calls_module.shown_once(found.calls), found.pending)
 
     @cached_property
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
         run = self.run
-        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size, run.has_starts)
-        return matches(self.calls, run.hosts, told)
+        evidence = Evidence(
+            probes=run.clock_probes,
+            pending=self.pending,
+            groups=run.process_groups,
+            world_size=run.world_size,
+            has_starts=run.has_starts,
+        )
+        return matches(self.calls, run.hosts, evidence)
 
     @cached_property
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
         if not self.run.has_starts:
             return self._marked(clocks_module.without_starts(self.run.hosts))
-        return self._marked(clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes))
+        return self._marked(
+            clocks_module.clocks(
+                calls=self.calls, matches=self.matches, hosts=self.run.hosts, probes=self.run.clock_probes
+            )
+        )
 
     @cached_property
     def participation(self) -> pd.DataFrame:
@@ -301,7 +324,9 @@ class Analysis:
 
     @cached_property
     def _split(self) -> pd.DataFrame:
-        return waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
+        return waiting.participation(
+            calls=self.calls, matches=self.matches, clocks=self.clocks, world_size=self._members_at_most
+        )
 
     @cached_property
     def _work(self) -> DeviceWork:
@@ -319,8 +344,15 @@ class Analysis:
     @cached_property
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
-        size = self._members_at_most
-        return self._marked(waiting.collectives(self.calls, self.matches, self._participation, self.clocks, size))
+        return self._marked(
+            waiting.collectives(
+                calls=self.calls,
+                matches=self.matches,
+                participation=self._participation,
+                clocks=self.clocks,
+                world_size=self._members_at_most,
+            )
+        )
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
@@ -341,7 +373,7 @@ class Analysis:
     @cached_property
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
-        return typical_step(self.steps, self.breakdown)
+        return typical_step(steps=self.steps, breakdown=self.breakdown)
 
     @cached_property
     def idle(self) -> pd.DataFrame:
@@ -376,19 +408,22 @@ class Analysis:
         """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
         # Without details, idle time has no causes, and activities need not be looked at.
         idle = self.idle if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.accounted(ACCOUNT, self.breakdown, idle))
+        return self._marked(account_module.accounted(ACCOUNT, breakdown=self.breakdown, idle=idle))
 
     @cached_property
     def account_steps(self) -> pd.DataFrame:
         """The same by step."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.accounted(ACCOUNT_STEPS, self.breakdown_steps, idle))
+        return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
 
     @cached_property
     def account_waits(self) -> pd.DataFrame:
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
-        waits = self._work.exposed_waits()
-        return self._marked(account_module.account_waits(waits, self.participation, self.lateness))
+        return self._marked(
+            account_module.account_waits(
+                waits=self._work.exposed_waits(), participation=self.participation, lateness=self.lateness
+            )
+        )
 
     @cached_property
     def account_parts(self) -> pd.DataFrame:
@@ -402,9 +437,11 @@ class Analysis:
             return []
         steps = list(self.typical_step.steps)
         if not steps:
-            return account_module.typical_parts(self.account, self.account_waits)
-        of_steps = (table[table["step"].isin(steps)] for table in (self.account_steps, self.account_waits))
-        return account_module.typical_parts(*of_steps)
+            return account_module.typical_parts(account=self.account, waits=self.account_waits)
+        return account_module.typical_parts(
+            account=self.account_steps[self.account_steps["step"].isin(steps)],
+            waits=self.account_waits[self.account_waits["step"].isin(steps)],
+        )
 
     @cached_property
     def _idle(self) -> IdleTables:
@@ -443,7 +480,7 @@ class Analysis:
     @cached_property
     def launch_queues(self) -> list[queue_module.OnStream]:
         """Launches that wait on each stream, over time."""
-        return list(queue_module.queues(self.run.activities, self.run.launches))
+        return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
 
     @cached_property
     def syncs(self) -> pd.DataFrame:
@@ -462,12 +499,18 @@ class Analysis:
     @cached_property
     def _hosts(self) -> HostTables:
         run = self.run
-        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details, run.modules)
+        return HostTables(
+            calls=run.runtime_calls,
+            operators=run.cpu_operators,
+            annotations=run.annotations,
+            is_read=run.details,
+            modules=run.modules,
+        )
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
+        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self.participation))
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -481,18 +524,25 @@ class Analysis:
 
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """The same for intervals of another length."""
-        return self._marked(collectives_over_time(self.collectives, self.participation, every_ns))
+        return self._marked(
+            collectives_over_time(collectives=self.collectives, participation=self.participation, every_ns=every_ns)
+        )
 
     @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:
         """The bandwidth table compared with the ceiling; without one, every row says so."""
         table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
-        return headroom.against_ceiling(self.bandwidth, table)
+        return headroom.against_ceiling(bandwidth=self.bandwidth, ceiling=table)
 
     @cached_property
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
-        found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        found = ranks_module.ranks(
+            traces=self.run.traces,
+            collectives=self.collectives,
+            participation=self.participation,
+            lateness=self.lateness,
+        )
         if not self.run.has_starts:  # nor is it known what ran at the same time
             found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
@@ -500,22 +550,29 @@ class Analysis:
     @cached_property
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
-        return culprits(self.typical_ranks, self._of_typical_step.hosts)
+        return culprits(ranks=self.typical_ranks, hosts=self._of_typical_step.hosts)
 
     @cached_property
     def rank_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
-        return self._marked(rank_steps(self.breakdown_steps, self.calls, self.participation, self.lateness))
+        return self._marked(
+            rank_steps(
+                breakdown_steps=self.breakdown_steps,
+                calls=self.calls,
+                participation=self.participation,
+                lateness=self.lateness,
+            )
+        )
 
     @cached_property
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
-        return self._marked(waits(self.participation, self.lateness))
+        return self._marked(waits(participation=self.participation, lateness=self.lateness))
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
         """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
-        return self._marked(traffic(self.calls, self.collectives, self.matches))
+        return self._marked(traffic(calls=self.calls, collectives=self.collectives, matches=self.matches))
 
     @cached_property
     def remedies(self) -> pd.DataFrame:
@@ -556,17 +613,22 @@ class Analysis:
     @cached_property
     def late_work(self) -> pd.DataFrame:
         """One row per late rank, step and thing that it did while it fell behind, beside the median of other ranks."""
-        _, behind, members = self._explained
         # Comparing with more ranks would mean to read more files once more.
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)
-        whole = [one.without(damaged) for one in behind if one.rank not in damaged]
-        return self._marked(late_work(whole, Asked(self._work, members, self._detailed, most_others)))
+        whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
+        return self._marked(late_work(whole, Asked(self._work, self._explained.members, self._detailed, most_others)))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:
-        known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
-        return causes_module.explained(self._work, known, lambda rank: self._detailed(rank).cpu_operators)
+        return causes_module.explained(
+            self._work,
+            calls=self.calls,
+            collectives=self.collectives,
+            participation=self.participation,
+            clocks=self.clocks,
+            operators=lambda rank: self._detailed(rank).cpu_operators,
+        )
 
     @cached_property
     def _detailed(self) -> Callable[[int], EventTables]:
@@ -581,7 +643,15 @@ class Analysis:
     @cached_property
     def hangs(self) -> pd.DataFrame:
         """One row per process group with a collective that some ranks issued, but that never ran."""
-        return self._marked(hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks))
+        return self._marked(
+            hangs(
+                pending=self.pending,
+                calls=self.calls,
+                matches=self.matches,
+                ends=self.run.ends_ns,
+                clocks=self.clocks,
+            )
+        )
 
     @cached_property
     def fits(self) -> pd.DataFrame:
@@ -615,7 +685,7 @@ class Analysis:
         )
         found = verdicts(measured)
         found = self._marked(found)
-        return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
+        return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
 
     @cached_property
     def gpus(self) -> pd.DataFrame:
@@ -625,7 +695,9 @@ class Analysis:
     @cached_property
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
-        found = kernels_module.device_time(self.run.activities, self.calls, self.participation)
+        found = kernels_module.device_time(
+            activities=self.run.activities, calls=self.calls, participation=self.participation
+        )
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
 
@@ -664,7 +736,7 @@ class Analysis:
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without annotations; {_WITH_DETAILS}")
-        return annotated_in(run.activities, run.launches, run.annotations)
+        return annotated_in(activities=run.activities, launches=run.launches, annotations=run.annotations)
 
     @cached_property
     def launched_in(self) -> pd.Series[str]:
@@ -672,7 +744,12 @@ class Analysis:
         run = self.run
         if not run.details and not run.is_of_cpus:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
-        return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+        return launched_in(
+            activities=run.activities,
+            launches=run.launches,
+            cpu_operators=run.cpu_operators,
+            annotations=run.annotations,
+        )
 
     @property
     def typical_ranks(self) -> pd.DataFrame:
@@ -683,7 +760,13 @@ class Analysis:
     def _of_typical_step(self) -> _Waiting:
         """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
         if not len(self.steps) or self.steps["left_out"].isna().all():
-            return _Waiting(self.participation, self.lateness, self.ranks, self.hosts, self.late_work)
+            return _Waiting(
+                participation=self.participation,
+                lateness=self.lateness,
+                ranks=self.ranks,
+                hosts=self.hosts,
+                late_work=self.late_work,
+            )
         return self._waiting_in(self.typical_step.steps)
 
     def _waiting_in(self, steps: Collection[int]) -> _Waiting:
@@ -691,9 +774,11 @@ class Analysis:
         of_call = self.calls.set_index("call_id")["step"]
         own = self.participation[self.participation["call_id"].map(of_call).isin(steps)]
         late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
-        ranks = ranks_module.ranks(self.run.traces, self.collectives, own, late)
+        ranks = ranks_module.ranks(
+            traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late
+        )
         work = self.late_work[self.late_work["step"].isin(steps)]
-        return _Waiting(own, late, ranks, ranks_module.hosts(ranks), work)
+        return _Waiting(participation=own, lateness=late, ranks=ranks, hosts=ranks_module.hosts(ranks), late_work=work)
 
     def _culprits(self, waiting: _Waiting, steps: int | None) -> Culprits:
         groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
