@@ -54,7 +54,7 @@ check: $(READY)
 
 # The files with many short tests last, to fill both processes; no folder is named twice, or pytest orders them itself.
 PYTEST = $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-TESTS = tests/test_*.py tests/profiling tests/docs tests/shared tests/analysis tests/house
+TESTS = tests/test_*.py tests/common tests/profiling tests/docs tests/shared tests/analysis tests/house
 
 test: check
 	$(PYTEST) -m "not slow and not alone" $(TESTS)
@@ -74,13 +74,13 @@ test-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
 test-newest test-oldest: test-%:
 	rm -rf .venv-$* build
 	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python tests/oldest.py > .venv-$*/constraints.txt
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[plot,remote]' \
+	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[remote]' \
 		hypothesis perfetto pytest pytest-xdist
 	rm -rf build commtrace.egg-info
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
-		tests/docs tests/analysis \
+		tests/docs tests/common tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
 # Not in the lock: it is for these Pythons only, and no test needs it.
@@ -115,7 +115,7 @@ audit:
 	test -x .venv-audit/bin/pip-audit || $(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	grep -hE '^[A-Za-z0-9._-]+==' $(PINNED) | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
-	.venv-audit/bin/python tests/oldest.py > .venv-audit/oldest.txt
+	.venv-audit/bin/python tests/support/oldest.py > .venv-audit/oldest.txt
 	@failed=0; for set in pinned oldest; do echo "$$set:"; \
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 

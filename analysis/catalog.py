@@ -22,10 +22,9 @@ from .core.tables import (
 
 
 class Topic(str, Enum):
-    """The heading under which `--help` lists a command."""
+    """The heading under which `commtrace table` lists a table."""
 
     overview = "Overview"
-    look = "Look at it"
     time = "Where time goes"
     communication = "Communication"
     waiting = "Who waits"
@@ -90,7 +89,7 @@ class TableEntry:
     """Page and heading in docs/metrics that explain it, as in a link."""
     of: InputKind = InputKind.run
     command: str | None = None
-    """What prints it; None for tables that only the library has."""
+    """The words after `commtrace` that print it; None for tables that only the library has."""
     shown: tuple[str, ...] = ()
     """Columns for people; CSV and JSON have all. Empty: all of them."""
     narrow: tuple[str, ...] = ()
@@ -120,6 +119,16 @@ class TableEntry:
     def name(self) -> str:
         """The table's name: that of the attribute that holds it, and in JSON."""
         return self.schema.name
+
+    @property
+    def verb(self) -> str:
+        """The name of the command that prints it, without options and `table`; empty where there is none."""
+        return (self.command or "").removeprefix("table ").split(" ")[0]
+
+    @property
+    def options(self) -> str:
+        """The options of that command that select it; empty where it is what the command prints by itself."""
+        return (self.command or "").removeprefix("table ").partition(" ")[2]
 
 
 _DEVICE_TIME = (
@@ -219,7 +228,7 @@ _ENTRIES = (
         Topic.time,
         "How long each step took, what it consists of, and which steps count.",
         "steps.md#which-steps-count",
-        command="steps",
+        command="table steps",
         none_measured="no activity belongs to a step; call profiler.step() in the loop",
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
     ),
@@ -249,7 +258,7 @@ _ENTRIES = (
         Topic.time,
         "All the time of a step, part by part, the largest first.",
         "account.md#a-step-in-full",
-        command="account",
+        command="table account",
         shown=_ACCOUNT_PARTS,
         narrow=("part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank"),
         below="waited_for",
@@ -261,7 +270,7 @@ _ENTRIES = (
         Topic.time,
         "The same by device: parts that add up to its time, to the ns.",
         "account.md#what-adds-up",
-        command="account --by device",
+        command="table account --by device",
         shown=("rank", "device", *_ACCOUNT, "note", "partial"),
         narrow=("rank", "device", *_ACCOUNT_NARROW),
         worst=Worst("compute_alone_ns", smallest=True),
@@ -271,9 +280,9 @@ _ENTRIES = (
         Topic.time,
         "The same by device and step.",
         "account.md#what-adds-up",
-        command="account --by step",
+        command="table account --by step",
         shown=("rank", "device", "step", *_ACCOUNT, "note", "partial"),
-        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `account` without "
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `table account` without "
         "--by step",
         narrow=("rank", "device", "step", *_ACCOUNT_NARROW),
     ),
@@ -282,7 +291,7 @@ _ENTRIES = (
         Topic.time,
         "Whom the exposed wait was for.",
         "account.md#whom-the-wait-was-for",
-        command="account --by culprit",
+        command="table account --by culprit",
         none_found="no device waited for another rank without computing",
         none_measured="no device shows any activity",
         needs_starts=True,
@@ -293,7 +302,7 @@ _ENTRIES = (
         Topic.time,
         "The longest gaps of each device, and what the host did in them.",
         "idle.md#gaps",
-        command="gaps",
+        command="table gaps",
         shown=("rank", "device", "step", *_GAPS),
         narrow=("rank", "device", "step", *_GAPS_NARROW),
         none_found="no device was idle between its first activity and its last",
@@ -304,7 +313,7 @@ _ENTRIES = (
         Topic.time,
         "Calls of the runtime that block or allocate, and what they cost.",
         "idle.md#blocking-and-allocating-calls",
-        command="syncs",
+        command="table syncs",
         shown=("rank", *_SYNCS, "partial"),
         narrow=("rank", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
@@ -315,7 +324,7 @@ _ENTRIES = (
         Topic.time,
         "The same, by step.",
         "idle.md#blocking-and-allocating-calls",
-        command="syncs --by step",
+        command="table syncs --by step",
         shown=("rank", "step", *_SYNCS, "partial"),
         narrow=("rank", "step", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
@@ -326,7 +335,7 @@ _ENTRIES = (
         Topic.time,
         "What launching costs the CPU, and how long kernels wait for their start.",
         "launches.md#launches",
-        command="launches",
+        command="table launches",
         shown=("rank", "kind", *_LAUNCHES),
         narrow=("rank", "kind", *_LAUNCHES_NARROW),
         none_measured=_NO_LAUNCH,
@@ -336,7 +345,7 @@ _ENTRIES = (
         Topic.time,
         "The same, by kernel.",
         "launches.md#launches",
-        command="launches --by name",
+        command="table launches --by name",
         shown=("rank", "name", *_LAUNCHES),
         narrow=("rank", "name", *_LAUNCHES_NARROW),
         none_measured=_NO_LAUNCH,
@@ -346,7 +355,7 @@ _ENTRIES = (
         Topic.time,
         "How many launches wait on each stream.",
         "launches.md#queues",
-        command="queue",
+        command="table queue",
         narrow=(
             "rank", "device", "stream", "launches", "mean_depth", "max_depth", "empty_ns", "full_ns", "window_ns",
             "unlaunched", "note",
@@ -358,7 +367,7 @@ _ENTRIES = (
         Topic.time,
         "The same, over time.",
         "launches.md#queues",
-        command="queue --by time",
+        command="table queue --by time",
         none_measured="no launch is in the trace, or nothing but CPUs ran anything",
     ),
     TableEntry(
@@ -366,7 +375,7 @@ _ENTRIES = (
         Topic.time,
         "Copies and fills: bytes, bandwidth, and time that nothing hides.",
         "copies.md#copies-and-fills",
-        command="copies",
+        command="table copies",
         narrow=(
             "rank", "device", "stream", "direction", "memory", "copies", "size_bytes", "total_ns",
             "bandwidth_gb_per_s", "exposed_ns", "unsized", "note",
@@ -379,7 +388,7 @@ _ENTRIES = (
         Topic.communication,
         "Every communication call of every rank.",
         "calls.md#what-is-known-of-a-call",
-        command="calls",
+        command="table calls",
         shown=(
             "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes",
             "seq", "start_ns", "dur_ns", "metadata_from", "partial",
@@ -394,7 +403,7 @@ _ENTRIES = (
         Topic.communication,
         "Every collective: arrival skew, transfer time, bandwidth.",
         "matching.md#methods",
-        command="collectives",
+        command="table collectives",
         shown=(
             "collective_id", "collective", "process_group", "ranks", "dtype", "size_bytes", "matched_by",
             "first_start_ns", "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s",
@@ -411,7 +420,7 @@ _ENTRIES = (
         Topic.waiting,
         "Wait and transfer of every rank in every collective.",
         "wait-and-transfer.md#wait-transfer-and-arrival",
-        command="participation",
+        command="table participation",
         shown=(
             "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
             "exposed_wait_ns", "exposed_transfer_ns", "partial",
@@ -479,7 +488,7 @@ _ENTRIES = (
         Topic.communication,
         "How much each rank sends to each other rank.",
         "bandwidth.md#between-two-ranks",
-        command="traffic",
+        command="table traffic",
         none_found="no rank sends to a single other rank, and there is no all_to_all",
         narrow=("rank", "to_rank", "collective", "size_bytes", "algbw_gb_per_s", "calls", "transfer_ns"),
     ),
@@ -488,7 +497,7 @@ _ENTRIES = (
         Topic.communication,
         "Latency and bandwidth of each collective, fitted over sizes.",
         "latency.md#latency-and-bandwidth",
-        command="fits",
+        command="table fits",
         shown=(
             "process_group", "collective", "sizes", "calls", "latency_us", "latency_low_us", "latency_high_us",
             "algbw_gb_per_s", "busbw_gb_per_s", "error_frac", "partial",
@@ -519,7 +528,7 @@ _ENTRIES = (
         Topic.waiting,
         "Who waits, and for whom: one row per host.",
         "ranks-and-hosts.md#hosts",
-        command="hosts",
+        command="table hosts",
         none_found="no trace names its host, so ranks cannot be grouped by host",
         narrow=("host", "caused_wait_ns", "caused_wait_frac", "wait_ns"),
         worst=Worst("caused_wait_ns"),
@@ -529,7 +538,7 @@ _ENTRIES = (
         Topic.waiting,
         "Waiting and lateness: one row per rank and step.",
         "ranks-and-hosts.md#by-step",
-        command="rank_steps",
+        command="table rank-steps",
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `ranks`",
         narrow=("rank", "device", "step", "window_ns", "exposed_wait_ns", "late_ns", "caused_wait_ns"),
     ),
@@ -538,7 +547,7 @@ _ENTRIES = (
         Topic.waiting,
         "Who waits because of whom: one row per pair of ranks.",
         "ranks-and-hosts.md#pairs",
-        command="waits",
+        command="table waits",
         none_found="no rank waited in the calls that could be split",
         narrow=("rank", "blamed_rank", "wait_ns", "wait_frac", "calls"),
     ),
@@ -547,7 +556,7 @@ _ENTRIES = (
         Topic.waiting,
         "Every collective with a late rank, and why it was late.",
         "lateness.md#why-a-rank-was-late",
-        command="lateness",
+        command="table lateness",
         shown=(
             "collective_id", "rank", "late_ns", "caused_wait_ns", "new_ns", "because", "origin_rank", "origin_because",
             "kernel", "kernel_extra_ns", "operator", "partial",
@@ -563,7 +572,7 @@ _ENTRIES = (
         Topic.waiting,
         "What late ranks were doing while they fell behind the others.",
         "late-work.md#what-a-late-rank-was-doing",
-        command="late_work",
+        command="table late-work",
         none_found="no rank was late for a reason that the traces show",
         narrow=("rank", "step", "kind", "what", "extra_ns", "took_ns", "others_ns", "range", "operator"),
     ),
@@ -572,7 +581,7 @@ _ENTRIES = (
         Topic.waiting,
         "Collectives that some ranks issued and others never did.",
         "hangs.md#when-a-collective-hangs",
-        command="hangs",
+        command="hang",
         needs_starts=True,
         none_found="no collective hangs",
     ),
@@ -640,7 +649,7 @@ _ENTRIES = (
         Topic.waiting,
         "How far each rank's clock is off, and how uncertain that is.",
         "clocks.md#where-offsets-come-from",
-        command="clocks",
+        command="table clocks",
         shown=(
             "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns",
             "basis", "partial",
@@ -653,7 +662,7 @@ _ENTRIES = (
         Topic.overview,
         "What limits the run and each collective, one sentence each.",
         "verdicts.md#of-the-run",
-        command="verdicts",
+        command="table verdicts",
         shown=(
             "process_group", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac",
             "hidden_frac", "verdict", "because", "partial",
@@ -670,7 +679,7 @@ _ENTRIES = (
         Topic.overview,
         "What to try, what a step would gain, and how much of it that is about.",
         "remedies.md#what-to-try",
-        command="remedies",
+        command="table remedies",
         needs_starts=True,
         none_found="no change that commtrace knows of is about any time of a step",
         shown=(
@@ -686,7 +695,7 @@ _ENTRIES = (
         Topic.foresight,
         "Every step replayed from its dependencies, beside the measured one.",
         "replay.md#the-replay",
-        command="replay",
+        command="table replay",
         none_measured="nothing ran on a device",
     ),
     TableEntry(
@@ -694,7 +703,7 @@ _ENTRIES = (
         Topic.foresight,
         "How much slower jitter in each part makes a step.",
         "replay.md#attribution",
-        command="attribution",
+        command="table attribution",
         negligible=("slowdown_frac", "gain_frac"),
         none_measured="nothing ran on a device",
     ),
@@ -703,7 +712,7 @@ _ENTRIES = (
         Topic.foresight,
         "The chain of work over all ranks that sets the run's length.",
         "critical-path.md#the-critical-path",
-        command="critical-path",
+        command="table critical-path",
         negligible=("share_frac",),
         none_measured="nothing ran on a device",
     ),
@@ -712,7 +721,7 @@ _ENTRIES = (
         Topic.foresight,
         "The critical path by step.",
         "critical-path.md#the-critical-path",
-        command="critical-path --by step",
+        command="table critical-path --by step",
         negligible=("share_frac",),
         none_measured="nothing ran on a device",
     ),
@@ -721,7 +730,7 @@ _ENTRIES = (
         Topic.foresight,
         "The ten longest pieces of the critical path in every step.",
         "critical-path.md#pieces",
-        command="critical-path --by piece",
+        command="table critical-path --by piece",
         negligible=("share_frac",),
         none_measured="nothing ran on a device",
         narrow=("step", "rank", "kind", "dur_ns", "share_frac", "name", "waiting_rank"),
@@ -731,7 +740,7 @@ _ENTRIES = (
         Topic.waiting,
         "What exposed collectives waited for before they began.",
         "releases.md#what-released-a-collective",
-        command="releases",
+        command="table releases",
         none_found="no communication is exposed",
         none_measured="no communication is exposed",
         narrow=("process_group", "collective", "released_by", "calls", "exposed_ns", "exposed_share_frac",
@@ -742,7 +751,7 @@ _ENTRIES = (
         Topic.waiting,
         "The same, call by call.",
         "releases.md#call-by-call",
-        command="releases --by call",
+        command="table releases --by call",
         shown=("rank", "step", "collective", "size_bytes", "exposed_ns", "released_by", "released_name",
                "since_launch_ns", "since_before_ns", "slack_ns", "process_group", "waited_for", "partial"),
         none_found="no communication is exposed",
@@ -768,7 +777,7 @@ _ENTRIES = (
         Topic.time,
         "Device time by kernel, operator or annotation.",
         "kernels.md#by-kernel",
-        command="kernels",
+        command="table kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
         narrow=("name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
@@ -777,7 +786,7 @@ _ENTRIES = (
         Topic.time,
         "Device time by kernel, rank and device.",
         "kernels.md#by-kernel",
-        command="kernels --rank all",
+        command="table kernels --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
         narrow=("rank", "device", "name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
@@ -786,7 +795,7 @@ _ENTRIES = (
         Topic.time,
         "Device time by the operator that launched the kernels.",
         "kernels.md#by-operator",
-        command="kernels --by operator",
+        command="table kernels --by operator",
         shown=(*_DEVICE_TIME, "operator", "partial"),
         narrow=("operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
@@ -795,7 +804,7 @@ _ENTRIES = (
         Topic.time,
         "Device time by operator, rank and device.",
         "kernels.md#by-operator",
-        command="kernels --by operator --rank all",
+        command="table kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
         narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
@@ -804,7 +813,7 @@ _ENTRIES = (
         Topic.time,
         "Device time by the annotation in which kernels were launched.",
         "kernels.md#by-annotation",
-        command="kernels --by annotation",
+        command="table kernels --by annotation",
         shown=(*_DEVICE_TIME, "annotation", "partial"),
         narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
@@ -813,7 +822,7 @@ _ENTRIES = (
         Topic.time,
         "Device time by annotation, rank and device.",
         "kernels.md#by-annotation",
-        command="kernels --by annotation --rank all",
+        command="table kernels --by annotation --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
         narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
     ),
@@ -822,12 +831,12 @@ _ENTRIES = (
         Topic.time,
         "GPU utilisation and occupancy, as TensorBoard defines them.",
         "kernels.md#gpus",
-        command="gpus",
+        command="table gpus",
         shown=(
             "rank", "device", "device_name", "steps", "window_ns", "busy_ns", "utilisation_frac", "sm_efficiency_frac",
             "occupancy_frac", "note", "partial",
         ),
-        none_measured="no GPU ran a kernel; capture with ProfilerActivity.CUDA, or use `kernels` for a CPU run",
+        none_measured="no GPU ran a kernel; capture with ProfilerActivity.CUDA, or use `table kernels` for a CPU run",
         narrow=(
             "rank", "device", "utilisation_frac", "sm_efficiency_frac", "occupancy_frac", "busy_ns", "window_ns",
             "steps", "device_name", "note",
@@ -882,7 +891,7 @@ _ENTRIES = (
         "Speedup and efficiency of every cell of a sweep.",
         "scaling.md#scaling",
         of=InputKind.sweep,
-        command="scaling",
+        command="table scaling",
         shown=(
             *_CELL, "status", "epoch_ns", "step_spread_frac", "samples_per_s", "epoch_work", "speedup_fixed_work",
             "speedup_scaled_work", "strong_efficiency_frac", "weak_efficiency_frac", "speedup_same_batch", "note",
@@ -899,7 +908,7 @@ _ENTRIES = (
         "Communication by subtraction, beside the measured one.",
         "subtraction.md#communication-by-subtraction",
         of=InputKind.sweep,
-        command="subtraction",
+        command="table subtraction",
         shown=(
             *_CELL, "status", "epoch_ns", "subtracted_compute_ns", "subtracted_comm_ns", "not_compute_ns", "loader_ns",
             "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns", "difference_ns",
@@ -917,7 +926,7 @@ _ENTRIES = (
         "The bandwidth with a known mistake and without it.",
         "subtraction.md#known-mistakes",
         of=InputKind.sweep,
-        command="subtraction --mistake all",
+        command="table subtraction --mistake all",
         shown=(
             *_CELL, "mistake", "reports", "subtracted_comm_ns", "subtracted_busbw_gb_per_s",
             "mistaken_busbw_gb_per_s", "mistaken_factor", "because", "note",
@@ -931,7 +940,7 @@ _ENTRIES = (
         "Loss, accuracy and time of trainings, against a baseline.",
         "training.md#comparing-trainings",
         of=InputKind.trainings,
-        command="training",
+        command="table training",
         shown=(
             "run", "parallel", "workers", "global_batch_size", "optimizer", "lr_scaling", "lr", "after_epochs",
             "train_loss", "train_accuracy_frac", "test_loss", "test_accuracy_frac", "test_loss_difference",
@@ -949,7 +958,7 @@ _ENTRIES = (
         "Loss, accuracy and time of trainings by epoch.",
         "training.md#comparing-trainings",
         of=InputKind.trainings,
-        command="training --by epoch",
+        command="table training --by epoch",
         shown=(
             "run", "after_epochs", "phase", "global_batch_size", "lr", "train_loss", "train_accuracy_frac",
             "test_loss", "test_accuracy_frac", "steps", "epoch_steps", "step_ns", "data_ns",

@@ -29,8 +29,6 @@ AnalysisError
 ├── UnknownTable          no table has this name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── ClusterError          workers elsewhere cannot be reached, or cannot do the work
-├── UnknownCollective     no formula for this collective
-├── UnknownDtype          no item size for this dtype
 └── SchemaError           a table does not have the columns it promises
 
 A message says which file, rank or collective, what was expected and found, and what to do next.
@@ -50,7 +48,7 @@ class UnreadableFile(TraceError):
 
 
 class UnreachableFile(OSError, UnreadableFile):
-    """The file is named by URL, and its filesystem says why it cannot be used: denied, not in time, changed."""
+    """A file named by URL cannot be used, for a reason of its filesystem: denied, too slow, changed."""
 
     def __str__(self) -> str:
         """The URL, and the reason."""
@@ -66,11 +64,11 @@ class DamagedTrace(TraceError):
 
 
 class UnsafePickle(TraceError):
-    """The file is a pickle that asks for more than texts, numbers, lists and dictionaries."""
+    """The file is a pickle with more than texts, numbers, lists and dictionaries."""
 
 
 class TooLarge(TraceError):
-    """What the file holds would fill the memory."""
+    """The content of the file would fill the memory."""
 
 
 class RunError(AnalysisError):
@@ -94,7 +92,7 @@ class MixedJobs(RunError):
 
 
 class NoSuchRanks(RunError):
-    """What was chosen of the ranks is not there."""
+    """The chosen ranks are not there."""
 
 
 class TimingsError(AnalysisError):
@@ -130,23 +128,23 @@ class NotACeiling(AnalysisError):
 
 
 class NothingMeasured(AnalysisError):
-    """The run holds nothing of what was asked for."""
+    """The run has no data for this result."""
 
 
 class BadScenario(AnalysisError):
-    """What is to be predicted makes no sense for the run."""
+    """The scenario makes no sense for the run."""
 
 
 class NotPredictable(AnalysisError):
-    """A run does not come out again when it is replayed, so nothing can be predicted from it."""
+    """The replay is too far from the measured steps to predict from it."""
 
 
 class CannotServe(AnalysisError):
-    """A viewer cannot be given a file: the port from which it takes files is in use."""
+    """The file cannot be served to the viewer: its port is in use."""
 
 
 class WatchedAlready(AnalysisError):
-    """Another process follows the run, and remembers what it reported in the same place."""
+    """Another process follows the run with the same state file."""
 
 
 class UnknownTable(AnalysisError):
@@ -158,15 +156,7 @@ class MissingLibrary(AnalysisError):
 
 
 class ClusterError(AnalysisError):
-    """Workers elsewhere cannot be reached, or cannot do the work."""
-
-
-class UnknownCollective(AnalysisError):
-    """There is no formula for this collective."""
-
-
-class UnknownDtype(AnalysisError):
-    """There is no item size for this dtype."""
+    """Remote workers cannot be reached, or cannot do the work."""
 
 
 class SchemaError(AnalysisError):

@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from commtrace.analysis.formats.kineto.reader import read_kineto  # noqa: E402
 from commtrace.analysis.reading.cache import Cache  # noqa: E402
+from commtrace.analysis.reading.trace_input import TraceInput  # noqa: E402
 from commtrace.analysis.recording.options import ReadOptions  # noqa: E402
 
 MB = 1_000_000
@@ -250,7 +251,7 @@ def reading_alone(case: Case, rounds: int, work: Path) -> dict[str, float]:
     """What the cache saves: median seconds in the reader, in one process, with nothing around it; and their ratio."""
     options, cache = ReadOptions(), Cache(work / "cache")
     (path,) = case.paths
-    cache.read(path, options)  # which writes it where it is not there
+    cache.read(TraceInput(path), options)  # which writes it where it is not there
     anew: list[float] = []
     cached: list[float] = []
     for _ in range(rounds):

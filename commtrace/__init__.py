@@ -4,6 +4,7 @@
     result = commtrace.analyse("traces/my-run")
     result.breakdown, result.bandwidth      # pandas DataFrames, columns in docs/tables.md
 
+`analyze` is the same function as `analyse`.
 Nothing is imported before it is used: pandas by the analysis, torch by `capture`.
 """
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .analysis.hang.analysis import find_hang as find_hang
     from .analysis.results.analysis import Analysis as Analysis
     from .analysis.results.opening import analyse as analyse
+    from .analysis.results.opening import analyse as analyze  # noqa: F401 - `__getattr__` has it too
     from .analysis.results.opening import load_run as load_run
     from .analysis.run.run import Run as Run
     from .analysis.sweeps.analysis import SweepAnalysis as SweepAnalysis

@@ -1,49 +1,31 @@
-"""One command: what captures is in `profiling`, all else in `analysis`."""
+"""The command line: which command is meant, and whether it captures or analyses."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 
 from .analysis.core.process import gc_frozen, interrupts_end_quietly
-
-CAPTURING = {
-    "train": "Train a model and trace a few steps on every rank.",
-    "run": "Run a script as it is and trace a few steps on every rank.",
-    "capture": "The same as run.",
-    "sweep": "Time and trace a grid of modes, workers and batch sizes.",
-    "comms": "Measure collectives: the ceiling of this machine.",
-    "layers": "Measure every layer by itself: time, memory and power.",
-    "capacity": "Search how many layers a device can train.",
-}
-"""The commands of `profiling`, and what each does. Listed here, as reading it from there would slow down `--help`."""
+from .registry import COMMANDS, FORMER_OPTIONS, commands_of, former_command
 
 _NO_TORCH = 'capturing needs torch, which is not installed: pip install "commtrace[profiling]"'
+_USAGE = 2
+_DEFAULT = "summary"
+_FOR_ALL = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, or torch is missing."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    first = 1 if arguments and arguments[0].startswith(("--local_rank=", "--local-rank=")) else 0  # of a launcher
-    if {*(arguments or _words_to_complete())[first : first + 1]} & {*CAPTURING}:
-        return _capture(arguments)
-    with interrupts_end_quietly(), gc_frozen():
-        from .analysis.cli.app import main as analyse
-    return analyse(arguments, CAPTURING)
-
-
-def _capture(arguments: list[str]) -> int:
-    """Hand over to `profiling`."""
-    from .profiling.base.libraries import installed
-
-    if not installed("torch"):
-        print(f"error: {_NO_TORCH}", file=sys.stderr)
-        return 2
-    if not arguments:
-        import_module("typer.completion").get_completion_inspect_parameters()  # has the shells known
-    with interrupts_end_quietly():
-        from .profiling.cli import main as capture
-    return capture(arguments)
+    words = arguments or _words_to_complete()
+    if words and words[0].startswith(("--local_rank=", "--local-rank=")):  # of a launcher
+        words = words[1:]
+    command = COMMANDS.get(words[0]) if words else None
+    if command is not None and command.captures:
+        return _capture(arguments, words)
+    return _analyse(arguments, words)
 
 
 def _words_to_complete() -> list[str]:
@@ -52,3 +34,95 @@ def _words_to_complete() -> list[str]:
         return []
     asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     return asked.split()[1:]
+
+
+def _capture(arguments: list[str], words: list[str]) -> int:
+    """Run a command of `profiling`."""
+    from .profiling.base.libraries import installed
+
+    if not installed("torch"):
+        return _refused(_NO_TORCH)
+    if not arguments:
+        import_module("typer.completion").get_completion_inspect_parameters()  # has the shells known
+    with interrupts_end_quietly():
+        from .command_line import parser_for
+        from .profiling.guard import guarded
+
+    return guarded(lambda: parser_for(words).main(args=arguments, prog_name="commtrace", obj=arguments))
+
+
+def _analyse(arguments: list[str], words: list[str]) -> int:
+    """Run a command of `analysis`, or say which was meant."""
+    with interrupts_end_quietly(), gc_frozen():
+        from .analysis.cli.bugs import VERBOSE
+        from .analysis.cli.guard import guarded
+        from .command_line import parser_for
+
+    given = [word for word in arguments if word != VERBOSE]
+
+    def run() -> int:
+        of_command = given
+        if given and given[0] not in commands_of("") and not given[0].startswith(_FOR_ALL):
+            if sentence := _meant(given[0]):
+                return _refused(sentence)
+            of_command = [_DEFAULT, *given]  # `RUN` alone means `summary RUN`
+        if sentence := _meant_table(of_command) or _renamed_option(of_command):
+            return _refused(sentence)
+        parser_for(of_command or words).main(args=of_command, prog_name="commtrace")
+        return 0
+
+    return guarded(run, given, verbose=len(given) < len(arguments))
+
+
+def _refused(sentence: str) -> int:
+    """Say what is wrong with the command line; the exit code."""
+    from .analysis.cli.output import complain
+
+    complain(sentence)
+    return _USAGE
+
+
+def _meant(word: str) -> str | None:
+    """What to say of a first word that is no command; None where it may be a path."""
+    from .command_line import closest
+
+    now = former_command(word)
+    if now is not None:
+        return f"`commtrace {word}` is now `commtrace {now}`"
+    tables = {name: row.name for name, row in commands_of("table").items()}
+    names = {**tables, **{name: name for name in commands_of("")}}
+    command = closest(word, names)
+    return command and f"no such command or folder: {word}; did you mean {names[command]}?"
+
+
+def _meant_table(given: list[str]) -> str | None:
+    """What to say of `table NAME` if there is no such table."""
+    tables = commands_of("table") if given[:1] == ["table"] else {}
+    if len(given) < 2 or not tables or given[1] in tables or given[1].startswith("-"):
+        return None
+    from .analysis.catalog import CATALOG
+    from .command_line import closest
+
+    word = given[1]
+    if word.replace("_", "-") in tables:
+        return f"no such table: {word}; it is `commtrace table {word.replace('_', '-')}`"
+    entry = CATALOG.get(word.replace("-", "_"))
+    if entry is not None and entry.command is not None:
+        return f"no such table: {word}; it is `commtrace {entry.command}`"
+    name = closest(word, tables)
+    return f"no such table: {word}; " + (f"did you mean {name}?" if name else "`commtrace table` lists all")
+
+
+def _renamed_option(given: list[str]) -> str | None:
+    """What to say of an option that has another name now."""
+    for word, after in pairwise([*given, ""]):
+        option, _, value = word.partition("=")
+        now = FORMER_OPTIONS.get((given[0], option))
+        if now is not None:
+            return f"`{option}` of `commtrace {given[0]}` is now `{now}`"
+        # A single number was the size of the world, and read as a rank it would be another prediction without a word.
+        size = re.fullmatch("(.+=)?([0-9]+)", value or after) if (given[0], option) == ("predict", "--ranks") else None
+        if size is not None:
+            alone = f"; to read only rank {size[2]}: `--ranks {size[2]}-{size[2]}`" if size[1] is None else ""
+            return f"`--ranks {size[0]}` of `commtrace predict` is now `--world-size {size[0]}`{alone}"
+    return None

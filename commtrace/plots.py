@@ -1,4 +1,4 @@
-"""Pictures of a result: `commtrace.plots.heatmap(result)`. A notebook shows them, `.save(path)` writes them.
+"""Figures of a result: `commtrace.plots.heatmap(result)`. A notebook shows them, `.save(path)` writes them.
 
     import commtrace
     result = commtrace.analyse("traces/my-run")
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def heatmap(result: Analysis, measure: str = "caused_wait_ns") -> Figure:
-    """Rank against step, with the ranks marked for which the others wait most.
+    """Ranks by steps, with the ranks marked that the others wait for most.
 
     `measure` is what the colours mean: caused_wait_ns, exposed_wait_ns, exposed_comm_ns, late_ns or window_ns.
     """
@@ -55,7 +55,7 @@ def time(result: Analysis) -> Figure:
 
 
 def bandwidth(result: Analysis) -> Figure:
-    """Bus bandwidth against size with both bounds and the fit, and the ceiling if the result has one."""
+    """Bus bandwidth by size with bounds and fit, and the ceiling if the result has one."""
     from .analysis.render.plots.points import bandwidth_by_size
 
     ceiling = result.bandwidth_ceiling if result.ceiling is not None else None
@@ -63,7 +63,7 @@ def bandwidth(result: Analysis) -> Figure:
 
 
 def step(result: Analysis, number: int | None = None) -> Figure:
-    """One step on every rank, on one clock; the one with most exposed waiting if no number is given.
+    """One step on every rank, on one clock; by default the one with most exposed wait.
 
     Raises NothingMeasured if there is no such step.
     """
@@ -80,14 +80,14 @@ def waits(result: Analysis) -> Figure:
 
 
 def traffic(result: Analysis) -> Figure:
-    """What each rank sends to each other one."""
+    """Bytes that each rank sends to each other rank."""
     from .analysis.render.plots.heat import traffic_matrix
 
     return traffic_matrix(result.traffic)
 
 
 def clocks(result: Analysis) -> Figure:
-    """How far every rank's clock is ahead, and how uncertain that is."""
+    """Offset of every rank's clock, with its uncertainty."""
     from .analysis.render.plots.points import clock_offsets
 
     return clock_offsets(result.clocks)
@@ -101,28 +101,28 @@ def causes(result: Analysis) -> Figure:
 
 
 def kernels(result: Analysis) -> Figure:
-    """Kernels by their time on all devices."""
+    """Kernels by time, over all devices."""
     from .analysis.render.plots.bars import top_kernels
 
     return top_kernels(result.kernels)
 
 
 def speedup(sweep: SweepAnalysis) -> Figure:
-    """Speedup against the number of workers."""
+    """Speedup by number of workers."""
     from .analysis.render.plots.lines import speedup_by_workers
 
     return speedup_by_workers(sweep.scaling)
 
 
 def subtraction(sweep: SweepAnalysis) -> Figure:
-    """Communication of an epoch by subtraction, beside what traces show."""
+    """Communication of an epoch by subtraction, beside the traced communication."""
     from .analysis.render.plots.paired import subtraction_and_measured
 
     return subtraction_and_measured(sweep.subtraction)
 
 
 def before_and_after(comparison: Comparison) -> Figure:
-    """Every measure of a step in A and in B."""
+    """Every measure of a step, in A and in B."""
     from .analysis.render.plots.paired import before_and_after as drawn
 
     return drawn(comparison.comparison)

@@ -11,6 +11,6 @@ from .machine.tether import tie_to_parent
 def run_tied(arguments: Sequence[str]) -> int:
     """Run the command line that follows the parent's process id; the exit code."""
     tie_to_parent(int(arguments[0]))
-    from .cli import main
+    from ..cli import main
 
     return main(arguments[1:])

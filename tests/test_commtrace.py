@@ -12,11 +12,47 @@ import pytest
 from samples import a_sample
 
 import commtrace
-from commtrace.analysis.cli.app import commands
-from commtrace.cli import CAPTURING, main
-from commtrace.profiling.cli import app as capturing
+from commtrace.cli import main
+from commtrace.registry import COMMANDS, FORMER, FORMER_OPTIONS, table_commands
 
 ROOT = Path(__file__).resolve().parents[1]
+CAPTURING = [name for name, row in COMMANDS.items() if row.captures]
+BEFORE = [
+    "verdicts",
+    "remedies",
+    "tensorboard-copy",
+    "tensorboard-scalars",
+    "account",
+    "steps",
+    "gaps",
+    "syncs",
+    "launches",
+    "queue",
+    "copies",
+    "kernels",
+    "gpus",
+    "calls",
+    "collectives",
+    "traffic",
+    "fits",
+    "participation",
+    "hosts",
+    "rank_steps",
+    "waits",
+    "lateness",
+    "late_work",
+    "hangs",
+    "clocks",
+    "releases",
+    "attribution",
+    "critical-path",
+    "replay",
+    "scaling",
+    "subtraction",
+    "training",
+    "capture",
+]
+"""Every command that there was before tables stood under `table`, and is not one any more."""
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,35 +86,107 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"commtrace {written}\n"
 
 
+def listed(text: str) -> list[str]:
+    """The commands in a help, in its order."""
+    commands = text.partition("Show this message and exit.")[2]
+    return re.findall(r"^  ([a-z][\w-]+) ", commands, re.MULTILINE)
+
+
 def test_help_lists_every_command_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-h"]) == 0
+    assert listed(capsys.readouterr().out) == [name for name in COMMANDS if " " not in name]
+    assert main(["export", "-h"]) == 0
+    assert [f"export {name}" for name in listed(capsys.readouterr().out)] == [n for n in COMMANDS if " " in n]
+
+
+def test_table_alone_lists_all_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table"]) == 0
     shown = capsys.readouterr().out
-    headings = [
-        "Overview",
-        "Look at it",
-        "Where time goes",
-        "Communication",
-        "Who waits",
-        "What if",
-        "Across runs",
-        "Many ranks",
-        "Capture",
-    ]
-    assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)[1:] == headings
-    listed = re.findall(r"^  ([a-z][\w-]+) ", shown.partition("Overview:")[2], re.MULTILINE)
-    assert listed == [*commands(), *CAPTURING]
+    assert listed(shown) == [*table_commands()]
+    assert main(["table", "--help"]) == 0
+    assert capsys.readouterr().out == shown
+    topics = re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE)[1:]
+    assert topics == ["Overview", "Where time goes", "Communication", "Who waits", "What if", "Across runs"]
 
 
-def test_every_command_that_captures_is_listed() -> None:
-    assert {command.name or command.callback.__name__ for command in capturing.registered_commands} == set(CAPTURING)
+def test_names_have_hyphens() -> None:
+    assert not [name for name in (*COMMANDS, *table_commands()) if "_" in name]
 
 
-@pytest.mark.parametrize("command", [*CAPTURING, "kernels"])
+@pytest.mark.parametrize("word", BEFORE)
+def test_a_former_command_names_the_new_one(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word, "traces/resnet18-ddp-w2"]) == 2
+    assert main([word, "--help"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [sentence, again] = err.splitlines()
+    assert sentence == again
+    found = re.fullmatch(rf"error: `commtrace {word}` is now `commtrace (.*)`", sentence)
+    assert found is not None, sentence
+    assert main([*found[1].split(), "--help"]) == 0
+
+
+def test_all_that_was_renamed_is_tested() -> None:
+    assert set(BEFORE) >= set(FORMER)
+    assert {word.replace("_", "-") for word in BEFORE} >= set(table_commands()) - set(COMMANDS)
+
+
+@pytest.mark.parametrize(("command", "option"), FORMER_OPTIONS)
+def test_a_former_option_names_the_new_one(command: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    now = FORMER_OPTIONS[command, option]
+    for words in ([option, "0-1"], [f"{option}=0-1"]):
+        assert main([command, *words, "traces/resnet18-ddp-w2"]) == 2
+        assert capsys.readouterr().err == f"error: `{option}` of `commtrace {command}` is now `{now}`\n"
+    assert main([command, "--help"]) == 0
+    assert f"  {now} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--ranks", "64"], ["--ranks=64"], ["--ranks", "dp=64"], ["--ranks=dp=64"]])
+def test_a_number_of_ranks_is_the_world_size_now(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *words, "traces/resnet18-ddp-w2"]) == 2
+    assert re.match(r"error: `--ranks (dp=)?64` of .* is now `--world-size (dp=)?64`", capsys.readouterr().err)
+
+
+def test_a_rank_alone_can_still_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--ranks", "99-99", "traces/resnet18-ddp-w2"]) == 1
+    assert "no trace of rank 99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("late_work", "it is `commtrace table late-work`"),
+        ("breakdown_steps", "it is `commtrace breakdown --by step`"),
+        ("hang-waits", "it is `commtrace hang --by wait`"),
+        ("predictions", "it is `commtrace predict`"),
+        ("kernel", "did you mean kernels?"),
+        ("timings", "`commtrace table` lists all"),
+        ("xyzzy", "`commtrace table` lists all"),
+    ],
+)
+def test_a_table_by_another_name(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", word, "run"]) == 2
+    assert capsys.readouterr().err == f"error: no such table: {word}; {said}\n"
+
+
+def test_help_imports_neither_torch_nor_pandas() -> None:
+    for words in ([], ["--help"], ["table"], ["breakdown", "--help"], ["table", "kernels", "--help"]):
+        code = (
+            f"import sys; from commtrace.cli import main; main({words}); "
+            "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'numpy')))"
+        )
+        assert python("-c", code).returncode == 0, words
+
+
+@pytest.mark.parametrize("command", [*CAPTURING, "table kernels", "breakdown", "export inductor"])
 def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "-h"]) == 0
+    if command in CAPTURING:
+        pytest.importorskip("torch")
+    assert main([*command.split(), "-h"]) == 0
     shown = capsys.readouterr().out
-    assert f" {command} " in shown
-    assert "{prog}" not in shown
+    assert shown.startswith(f"Usage: commtrace {command} [OPTIONS]")
+    assert "\nOptions:\n" in shown
+    assert not set("╭│╰") & set(shown)
 
 
 @pytest.mark.parametrize("command", CAPTURING)
@@ -89,7 +197,9 @@ def test_without_torch_a_line_says_what_to_install(command: str) -> None:
     assert done.stderr == 'error: capturing needs torch, which is not installed: pip install "commtrace[profiling]"\n'
 
 
-@pytest.mark.parametrize(("typed", "command"), [("brekdown", "breakdown"), ("trian", "train"), ("Calls", "calls")])
+@pytest.mark.parametrize(
+    ("typed", "command"), [("brekdown", "breakdown"), ("trian", "train"), ("Calls", "table calls")]
+)
 def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], typed: str, command: str) -> None:
     assert main([typed, "run"]) == 2
     assert capsys.readouterr().err == f"error: no such command or folder: {typed}; did you mean {command}?\n"
@@ -113,9 +223,10 @@ def test_a_folder_that_exists_is_no_mistyped_command(
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["lat"], {"late_work", "lateness"}),
-        (["tra"], {"traffic", "train", "training"}),
-        (["kernels", "--to"], {"--top"}),
+        (["table", "lat"], {"late-work", "lateness"}),
+        (["tra"], {"train"}),
+        (["export", "ten"], {"tensorboard-copy", "tensorboard-scalars"}),
+        (["table", "kernels", "--to"], {"--top"}),
     ],
 )
 def test_a_shell_completes_commands_and_options(words: list[str], found: set[str]) -> None:
@@ -130,7 +241,7 @@ def test_help_has_one_name_for_the_command(command: str) -> None:
     pytest.importorskip("torch")
     shown = " ".join(python("-m", "commtrace", command, "--help").stdout.split())
     assert f"Usage: commtrace {command}" in shown
-    assert "python -m" not in shown
+    assert "python -m commtrace" not in shown
 
 
 def test_both_spellings_are_taken() -> None:

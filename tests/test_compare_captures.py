@@ -13,9 +13,9 @@ import pytest
 from capturing import SCRIPTS, python
 
 from commtrace import Analysis, Comparison, analyse
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.core.schema import records
+from commtrace.cli import main
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.alone

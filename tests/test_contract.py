@@ -1,4 +1,4 @@
-"""The two sides of the contract: what profiling writes into side files, and what the analysis reads of them."""
+"""The files of a run directory: what is written into them, and what is read of files that are older, or damaged."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from builders import MS, Collective, write_run
-from contract_files import FILES, ContractFile, choices, entry, hints, is_literal, is_record, record_in, rewritten
+from contract_files import FILES, choices, entry, hints, is_literal, is_record, record_in, rewritten
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from commtrace.analysis.cli import app as cli
-from commtrace.analysis.core.contract.modes import Mode
-from commtrace.analysis.core.contract.rank import STILL_RUNNING
-from commtrace.analysis.core.contract.rank import RankFile as ReadRank
-from commtrace.analysis.core.contract.reader import UNDERSTOOD, check_version, lenient, read_json, typed
-from commtrace.profiling.base.contract.fields import docs
-from commtrace.profiling.base.contract.run import RunFile
-from commtrace.profiling.base.run_directory import UNFINISHED, write_json
-from commtrace.profiling.train.config import ParallelName, TrainConfig
+from commtrace import cli
+from commtrace.analysis.ceilings.files import read_ceiling
+from commtrace.analysis.core.small_files import read_json
+from commtrace.common.nccl_tests import bus_factor
+from commtrace.contract.comms import COMMS_TOOL, CommsFile
+from commtrace.contract.rank import RankFile
+from commtrace.contract.reading import UNDERSTOOD, check_version, lenient, typed
+from commtrace.contract.record import docs
+from commtrace.contract.run import RunFile, SweptOptions, TrainedOptions
+from commtrace.contract.sweep import SweepRecord
+from commtrace.contract.training import TrainingFile
+from commtrace.profiling.base.run_directory import write_json
+from commtrace.profiling.train.config import TrainConfig
 
 SAMPLE = Path(__file__).resolve().parents[1] / "traces" / "resnet18-ddp-w2"
-READ = [file for file in FILES if file.read]
 
 
 def every_record(kind: type) -> dict[type, None]:
@@ -38,59 +41,16 @@ def every_record(kind: type) -> dict[type, None]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_every_field_says_what_it_means(file: ContractFile) -> None:
-    for kind in every_record(file.written):
+@pytest.mark.parametrize("record", FILES.values(), ids=FILES)
+def test_every_field_says_what_it_means(record: type) -> None:
+    for kind in every_record(record):
         assert all(doc.meaning for doc in docs(kind).values()), kind
         assert kind.__doc__
 
 
-# --- every field that is written is read, or said to be for people only ----------------------------------------------
-
-
-def mismatches(written: type, read: list[type], foreign: tuple[str, ...], where: str = "") -> list[str]:
-    """Fields that one side has otherwise than the other."""
-    found = []
-    known = [hints(kind) for kind in read]
-    for name, doc in docs(written).items():
-        readers = [types[name] for types in known if name in types]
-        if bool(readers) is not doc.read and name not in foreign:
-            found.append(f"{where}{name}: {'nobody reads it' if doc.read else 'is read, and said to be for people'}")
-        inner = record_in(hints(written)[name])
-        inside = [kind for kind in map(record_in, readers) if kind is not None]
-        if doc.read and inner is not None and inside:
-            found += mismatches(inner, inside, foreign, f"{where}{name}.")
-    surplus = {name for types in known for name in types} - set(docs(written)) - set(foreign)
-    return found + [f"{where}{name}: nobody writes it" for name in sorted(surplus)]
-
-
-@pytest.mark.parametrize("file", READ, ids=lambda file: file.name)
-def test_what_is_written_is_read_or_for_people_only(file: ContractFile) -> None:
-    assert mismatches(file.written, list(file.read), file.foreign) == []
-
-
-def test_a_rank_that_is_still_running_is_taken_for_one() -> None:
-    assert STILL_RUNNING == UNFINISHED
-
-
 def test_options_that_are_read_are_options_of_train() -> None:
-    written = {field.name for field in fields(TrainConfig)}
-    for kind in (hints(reader)["config"] for reader in READ[0].read):
-        if is_record(kind):
-            assert set(hints(kind)) <= written
-    assert get_args(Mode) == get_args(ParallelName)
-
-
-def test_what_these_tests_rest_on_finds_what_it_looks_for() -> None:
-    class Reader(msgspec.Struct):
-        run: str
-        model: str
-        speed: int
-
-    found = mismatches(RunFile, [Reader], ())
-    assert "schema_version: nobody reads it" in found
-    assert "run: is read, and said to be for people" in found
-    assert "speed: nobody writes it" in found
+    for kind in (SweptOptions, TrainedOptions):
+        assert {*kind.__struct_fields__} <= {field.name for field in fields(TrainConfig)}
 
 
 # --- a file with every field set is read back to the same values -----------------------------------------------------
@@ -118,63 +78,57 @@ class Numbers:
         return kind(**{name: self.value(hint, name) for name, hint in hints(kind).items()})
 
 
-_CONFIG = {"model": "vgg16", "parallel": "fsdp", "data": "cifar10", "batch_size": 64, "image_size": 40}
 _FIXED: dict[str, Any] = {"schema_version": 1, "against_rank": 0, "parallel": "fsdp"}
 
 
-def written(file: ContractFile, path: Path) -> Any:
-    """A record of the file with every field set, written to `path`."""
-    record = Numbers().record(file.written)
-    if file.written is RunFile:
-        record = replace(record, config=_CONFIG)
-    write_json(path, record)
-    return record
+@pytest.mark.parametrize("kind", [RunFile, RankFile, TrainingFile, SweepRecord])
+def test_what_is_written_is_read_back(kind: type, tmp_path: Path) -> None:
+    record = Numbers().record(kind)
+    write_json(tmp_path / "file.json", record)
+    content = read_json(tmp_path / "file.json")
+    assert differences(typed(content, kind), record) == []
+    found, odd = lenient(content, kind)
+    assert not odd
+    assert differences(found, record) == []
 
 
-def same(found: Any, wrote: Any, where: str) -> list[str]:
+def differences(found: Any, wrote: Any, where: str = "") -> list[str]:
     """Fields of what was read that differ from what was written."""
     if isinstance(found, msgspec.Struct):
-        get = wrote.get if isinstance(wrote, dict) else lambda name: getattr(wrote, name)
-        names = [name for name in found.__struct_fields__ if isinstance(wrote, dict) or hasattr(wrote, name)]
-        return [one for name in names for one in same(getattr(found, name), get(name), f"{where}.{name}")]
+        names = found.__struct_fields__
+        assert names, where
+        return [one for n in names for one in differences(getattr(found, n), getattr(wrote, n), f"{where}.{n}")]
     if isinstance(found, list):
         assert len(found) == len(wrote) > 0, where
-        return [one for a, b in zip(found, wrote, strict=True) for one in same(a, b, where)]
+        return [one for a, b in zip(found, wrote, strict=True) for one in differences(a, b, where)]
     if is_record(type(wrote)):
         return []  # of a type that is not looked into: the devices of dp are counted
     return [] if found == wrote else [f"{where}: wrote {wrote!r}, read {found!r}"]
 
 
-@pytest.mark.parametrize("file", [file for file in READ if file.name != "comms.json"], ids=lambda file: file.name)
-def test_what_is_written_is_read_back(file: ContractFile, tmp_path: Path) -> None:
-    record = written(file, tmp_path / "file.json")
-    content = read_json(tmp_path / "file.json")
-    for kind in file.read:
-        assert same(typed(content, kind), record, "") == []
-        found, odd = lenient(content, kind)
-        assert not odd
-        assert same(found, record, "") == []
-
-
 def test_a_ceiling_is_read_back(tmp_path: Path) -> None:
-    (file,) = (file for file in READ if file.name == "comms.json")
-    record = written(file, tmp_path / "comms.json")
-    found = typed(read_json(tmp_path / "comms.json"), file.read[0])
-    assert [one for one in same(found, record, "") if not one.startswith((".config", ".args"))] == []
+    record = replace(Numbers().record(CommsFile), tool=COMMS_TOOL, world_size=8)
+    (result,) = record.results
+    place = replace(result.out_of_place, nwrong=0)
+    result = replace(result, collective="all_reduce", out_of_place=place, in_place=None)
+    write_json(tmp_path / "comms.json", replace(record, results=[result]))
+    (row,) = read_ceiling(tmp_path).table.to_dict("records")
+    busbw = result.size / (place.time * 1000) * bus_factor("all_reduce", 8)
+    assert row == {"collective": "all_reduce", "group_size": 8, "size_bytes": result.size, "busbw_gb_per_s": busbw}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_a_record_is_its_file(file: ContractFile, tmp_path: Path) -> None:
-    written(file, tmp_path / "file.json")
-    assert rewritten(tmp_path / "file.json", file.written) == (tmp_path / "file.json").read_text(encoding="utf-8")
+@pytest.mark.parametrize("kind", FILES.values(), ids=FILES)
+def test_a_record_is_its_file(kind: type, tmp_path: Path) -> None:
+    write_json(tmp_path / "file.json", Numbers().record(kind))
+    assert rewritten(tmp_path / "file.json", kind) == (tmp_path / "file.json").read_text(encoding="utf-8")
 
 
 def test_the_sample_run_has_the_fields_of_its_time() -> None:
     for path in (SAMPLE / "run.json", *SAMPLE.glob("*.meta.json")):
-        (file,) = (one for one in FILES if path.name.endswith(one.name.removeprefix("<host>_<rank>")))
+        (kind,) = (kind for name, kind in FILES.items() if path.name.endswith(name.removeprefix("<host>_<rank>")))
         names = list(json.loads(path.read_text(encoding="utf-8")))
-        assert names == [name for name in docs(file.written) if name in names]
-        assert not lenient(read_json(path), file.read[0]).odd
+        assert names == [name for name in docs(kind) if name in names]
+        assert not lenient(read_json(path), kind)[1]
 
 
 # --- what makes no sense, and versions --------------------------------------------------------------------------------
@@ -186,11 +140,11 @@ def test_single_fields_that_make_no_sense_are_left_out() -> None:
         "steps": [{"step": 1, "dur_ns": 5, "phase": 3}, {"step": -1, "dur_ns": 5}, None],
         "process_groups": [{"name": 5, "ranks": [0]}, {"ranks": [True]}], "clock_probe": {"at": "start"},
     }  # fmt: skip
-    found, odd = lenient(content, ReadRank)
+    found, odd = lenient(content, RankFile)
     assert (found.rank, found.host, found.device.index, found.device.name) == (None, "node", None, "H100")
     assert [(step.step, step.phase) for step in found.steps] == [(1, None)]
     assert [(group.name, group.ranks) for group in found.process_groups] == [(5, [0])]
-    assert (found.clock_probe, found.machine.boot_id) == ([], None)
+    assert (found.clock_probe, found.machine.boot_id) == (None, None)
     assert odd == {"rank", "device", "machine", "steps", "process_groups", "clock_probe"}
 
 
@@ -212,11 +166,11 @@ def folders(tmp_path: Path) -> dict[str, tuple[list[str], Path]]:
         "run": (["summary", str(run)], run / "run.json"),
         "rank": (["summary", str(run)], run / f"{worker}.meta.json"),
         "one device": (["breakdown", str(next(run.glob("*.pt.trace.json*")))], run / "run.json"),
-        "sweep": (["scaling", str(swept)], swept / "sweep.json"),
-        "run of a cell": (["scaling", str(swept)], cell / "run.json"),
-        "rank of a cell": (["scaling", str(swept)], next(cell.glob("*.meta.json"))),
-        "training": (["training", str(trained)], trained / "training.json"),
-        "run of a training": (["training", str(trained)], trained / "run.json"),
+        "sweep": (["table", "scaling", str(swept)], swept / "sweep.json"),
+        "run of a cell": (["table", "scaling", str(swept)], cell / "run.json"),
+        "rank of a cell": (["table", "scaling", str(swept)], next(cell.glob("*.meta.json"))),
+        "training": (["table", "training", str(trained)], trained / "training.json"),
+        "run of a training": (["table", "training", str(trained)], trained / "run.json"),
         "ceiling": (["bandwidth", "--ceiling", str(tmp_path / "comms.json"), str(run)], tmp_path / "comms.json"),
     }
 

@@ -11,11 +11,11 @@ import pytest
 from distributed import Client
 
 import commtrace.analysis.reading.dask_crew
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import ClusterError, DamagedTrace
 from commtrace.analysis.reading.dask_crew import DaskCrew, dask_client
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from builders import MS, US, Collective, traces_of
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.exports.inductor import inductor_profile
 

@@ -10,8 +10,7 @@ import pytest
 from simulator import simulate
 from test_prices_drawn import drawn
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.results.analysis import Analysis
 
 QUICK, SLOW = (3, 13), (5, 8, 25, 40, 45, 58)
@@ -53,8 +52,8 @@ def check(seeds: Sequence[int], folder: Path, capsys: pytest.CaptureFixture[str]
             continue
         assert first["remedy"] in REMEDIES[verdict], (seed, verdict)
         assert re.match(SCENARIOS[first["remedy"]], run.predictions["scenario"].iloc[0]), seed
-        for command in ("predict", "attribution", "critical-path"):
-            assert cli.main([command, str(folder / str(seed))]) == 0
+        for command in ("predict", "table attribution", "table critical-path"):
+            assert cli.main([*command.split(), str(folder / str(seed))]) == 0
             said = re.search(r"would gain [0-9.,]+ [mu]s with (.*?)[,;] (?:or|see)", capsys.readouterr().err)
             assert said is not None, (seed, command)
             assert said[1] == first["what"], (seed, command)

@@ -11,7 +11,7 @@ from capturing import SCRIPTS, environment, python
 from commtrace import analyse
 from commtrace.analysis.hang.analysis import Hang, find_hang
 
-SCRIPT = Path(__file__).with_name("gloo_hang.py")
+SCRIPT = Path(__file__).parent / "support/gloo_hang.py"
 
 
 def hang_by(fault: str, tmp_path: Path) -> Hang:

@@ -13,8 +13,7 @@ from simulator.ops import Comm, Kernel, Op
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp
 from simulator.world import Place, Program
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.replay.scenarios.host import (
     no_allocation,
     no_blocking,

@@ -87,7 +87,7 @@ def test_more_ranks_are_as_predicted(
     """Links between hosts are those that are given; or those measured, where there are some."""
     world = World(5, GROWN[name], *before, steps=6, window=Window(((1, 4),)))
     ranks = after[0] * after[1]
-    [row] = of_world(world, tmp_path / "few").predict({"ranks": ranks, **options}).to_dict("records")
+    [row] = of_world(world, tmp_path / "few").predict({"world_size": ranks, **options}).to_dict("records")
     true = step_ns(of_world(replace(world, hosts=after[0], gpus=after[1]), tmp_path / "many"))
     assert row["low_ns"] - 0.01 * true <= true <= row["high_ns"] + 0.01 * true
     measured = row["step_ns"] + row["gain_ns"]
@@ -97,7 +97,7 @@ def test_more_ranks_are_as_predicted(
 
 def test_several_changes_at_once_have_the_efficiency_of_more_ranks(tmp_path: Path) -> None:
     run = of_world(World(5, GROWN["all over hosts"], 2, 2, steps=4, window=Window(((1, 2),))), tmp_path)
-    alone, both = run.predict({"ranks": 8}, {"ranks": 8, "links": 2})["efficiency_frac"]
+    alone, both = run.predict({"world_size": 8}, {"world_size": 8, "links": 2})["efficiency_frac"]
     assert alone < both < 1.2
 
 
@@ -116,19 +116,19 @@ def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
             "# size time algbw busbw #wrong",
         ]
         file.write_text("\n".join([*header, *rows]) + "\n")
-        steps.append(run.predict({"ranks": 8, "new_links": str(file)})["step_ns"].iloc[0])
-    [given] = run.predict({"ranks": 8, "new_links": "17.5,0"})["step_ns"]
+        steps.append(run.predict({"world_size": 8, "new_links": str(file)})["step_ns"].iloc[0])
+    [given] = run.predict({"world_size": 8, "new_links": "17.5,0"})["step_ns"]
     assert steps[0] == pytest.approx(given, rel=1e-3)
     assert steps[1] > 1.7 * steps[0]
 
 
 def test_links_that_nobody_measured_are_asked_for(tmp_path: Path) -> None:
     run = of_world(World(5, GROWN["one host"], 1, 4, steps=4, window=Window(((1, 2),))), tmp_path)
-    [row] = run.predict({"ranks": 8}).to_dict("records")
+    [row] = run.predict({"world_size": 8}).to_dict("records")
     assert all(pd.isna(row[name]) for name in ("step_ns", "low_ns", "high_ns", "gain_ns", "efficiency_frac"))
     assert "8 ranks do not fit into 1 host with 4 GPUs: give --new-links" in row["unknown"]
     with pytest.raises(BadScenario, match="new_links is 'fast', but should be GB/s, such as 50"):
-        run.predict({"ranks": 8, "new_links": "fast"})
+        run.predict({"world_size": 8, "new_links": "fast"})
 
 
 @pytest.mark.parametrize("run", ["nccl-straggler", "nccl-two-hosts", "nccl-pipeline"])

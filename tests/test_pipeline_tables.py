@@ -63,7 +63,7 @@ def test_what_waits_for_what_is_found(tmp_path: Path) -> None:
         row: (*of_rank[int(activities["rank"][row])], str(kind[row]), int(order[row])) for row in activities.index
     }
     right = wrong = missed = 0
-    [members] = found._replay.measured
+    [members] = found.replayed.measured
     for member in members:
         own = of_rank[member.program.rank]
         lane = {places[int(row)]: lane for row, lane in zip(member.program.row, member.program.lane, strict=True)}

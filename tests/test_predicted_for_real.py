@@ -238,5 +238,5 @@ def test_other_buckets(tmp_path: Path) -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 4, reason="four ranks on fewer cores compute longer than two do")
 def test_more_ranks(tmp_path: Path) -> None:
     two, four = (captured(tmp_path, f"w{ranks}", ranks=ranks, size=(128, 4, 8)) for ranks in (2, 4))
-    [row] = two.predict({"ranks": 4}).to_dict("records")
+    [row] = two.predict({"world_size": 4}).to_dict("records")
     assert row["low_ns"] <= step_ns(four) <= row["high_ns"]

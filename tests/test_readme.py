@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from samples import a_sample
 
-from commtrace.analysis.cli.app import command_group, commands
-from commtrace.analysis.cli.app import main as analysis_main
-from commtrace.cli import CAPTURING
+from commtrace.cli import main as analysis_main
+from commtrace.command_line import parser_for
+from commtrace.registry import COMMANDS as REGISTRY
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,7 +38,9 @@ COMMANDS = commands_of(README, *GUIDES.values())
 MAKE = [c for c in COMMANDS if c.startswith("make ")]
 LAUNCHED = [c for c in COMMANDS if c.startswith("torchrun ")]
 CAPTURE = [
-    c for c in COMMANDS if c.startswith(tuple(f"commtrace {name} " for name in CAPTURING)) or c[10:] in CAPTURING
+    c
+    for c in COMMANDS
+    if c.startswith("commtrace ") and (row := REGISTRY.get(c.split()[1])) is not None and row.captures
 ]
 MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in CAPTURE]
 ELSEWHERE = ["pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
@@ -128,9 +129,8 @@ def parse(parser: Any, arguments: list[str]) -> None:
 
 def parse_capture(arguments: str) -> None:
     pytest.importorskip("torch")
-    from commtrace.profiling.cli import app
-
-    parse(typer.main.get_command(app), shlex.split(arguments))
+    words = shlex.split(arguments)
+    parse(parser_for(words), words)
 
 
 @pytest.mark.parametrize("command", CAPTURE)
@@ -164,8 +164,8 @@ def test_commands_that_measure_are_called_or_parsed(
     for word in others:
         Path(word).mkdir()
     if others or not _is_here(command):
-        arguments = arguments if arguments[0] in commands() else ["summary", *arguments]
-        parse(command_group(arguments[0], {}), arguments)
+        arguments = arguments if arguments[0] in REGISTRY else ["summary", *arguments]
+        parse(parser_for(arguments), arguments)
     else:
         assert analysis_main(arguments) in _codes(command)
         output = re.search(r"--output (\S+)", command)

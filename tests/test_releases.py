@@ -8,8 +8,7 @@ import pytest
 from simulator import Injection, Layout, Window, World, simulate
 from simulator.programs import ddp, tp
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
@@ -79,9 +78,9 @@ def test_the_smallest_distance_is_the_reason() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["releases", "-f", "csv", str(DATA / "nccl-straggler")]) == 0
+    assert cli.main(["table", "releases", "-f", "csv", str(DATA / "nccl-straggler")]) == 0
     assert capsys.readouterr().out.startswith("process_group,pg_ranks,collective,released_by,calls,exposed_ns,")
-    assert cli.main(["releases", "--by", "call", "-f", "csv", str(DATA / "nccl-straggler")]) == 0
+    assert cli.main(["table", "releases", "--by", "call", "-f", "csv", str(DATA / "nccl-straggler")]) == 0
     assert "sm90_xmma_gemm_bf16bf16_tp" in capsys.readouterr().out
 
 

@@ -11,8 +11,7 @@ from samples import a_sample
 from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, fsdp, tp
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.errors import NothingMeasured, NotPredictable
 from commtrace.analysis.replay.cycles import Played, rank_programs
 from commtrace.analysis.replay.engine import play, play_all, prepared
@@ -181,7 +180,7 @@ def test_the_command_tells_its_error_first(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr()
     assert "note: the unchanged replay is 0.0% off the measured steps" in said.err
     assert "rank 2 as fast as the median" in said.out
-    assert cli.main(["replay", str(DATA / "nccl-straggler"), "-f", "csv"]) == 0
+    assert cli.main(["table", "replay", str(DATA / "nccl-straggler"), "-f", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith("step,ranks,measured_ns,with_delays_ns,replayed_ns")
 
 

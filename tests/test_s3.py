@@ -12,9 +12,9 @@ import pytest
 from remote_runs import DATA, copied, s3_server, tables_of
 
 import commtrace.analysis.reading.pool
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import UnreadableFile
 from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.cli import main
 
 s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("moto")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from builders import MS, Trace
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.errors import BadScenario, NothingMeasured
 from commtrace.analysis.results.analysis import Analysis
 
@@ -95,9 +94,9 @@ def test_without_gradients_there_are_no_buckets() -> None:
         ({"links": "0=4", "latency": "0=2"}, (74, 74)),
         ({"overlap": "perfect"}, (74, 74)),  # until the last all_reduce
         ({"overlap": "perfect", "links": "2"}, (70, 70)),
-        ({"ranks": 4}, (86, 94)),  # a tree: 2 x 2 + 12 ms; a ring: 2 x 3 + 12 x 1.5
-        ({"ranks": "0=4", "batch": "shared"}, (51, 64)),
-        ({"ranks": 2}, (84, 84)),
+        ({"world_size": 4}, (86, 94)),  # a tree: 2 x 2 + 12 ms; a ring: 2 x 3 + 12 x 1.5
+        ({"world_size": "0=4", "batch": "shared"}, (51, 64)),
+        ({"world_size": 2}, (84, 84)),
         ({"fuse": True}, (96, 96)),  # 2 ms and 24 in one
     ],
 )
@@ -111,7 +110,7 @@ def test_where_latency_is_not_known_it_may_be_none_or_as_much_as_nccl_may_have(t
     found = training(tmp_path, ONE)
     latency = 2 * (14 + 2 * 5.7) / 1000
     ring = 50 + latency * 3 + (16 - latency) * 1.5
-    assert predicted_ms(found, ranks=4) == pytest.approx((66, ring), abs=0.01)
+    assert predicted_ms(found, world_size=4) == pytest.approx((66, ring), abs=0.01)
     fused = (66 - 3 * latency, 66)
     assert predicted_ms(training(tmp_path / "each", EACH), fuse=True) == pytest.approx(fused, abs=0.01)
 
@@ -147,9 +146,9 @@ def test_what_is_needed_at_once_is_not_fused(tmp_path: Path) -> None:
         ({"bucket_mb": "large"}, "bucket_mb is 'large', but should be a size in MiB"),
         ({"bucket_mb": 0}, "bucket_mb is 0"),
         ({"bucket_mb": True}, "bucket_mb is True"),
-        ({"ranks": "many"}, "'many' is not a number of ranks"),
-        ({"ranks": 0}, "'0' is not a number of ranks"),
-        ({"ranks": 4, "batch": "none"}, "batch is 'none', but can be only kept or shared"),
+        ({"world_size": "many"}, "'many' is not a number of ranks"),
+        ({"world_size": 0}, "'0' is not a number of ranks"),
+        ({"world_size": 4, "batch": "none"}, "batch is 'none', but can be only kept or shared"),
         ({"links": -1}, "'-1' is not a factor"),
         ({"without_straggler": 7}, "'7' is no rank or host"),
     ],
@@ -162,12 +161,12 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str, tmp_pa
 def test_of_several_groups_one_is_to_be_named() -> None:
     found = analyse(DATA / "nccl-two-hosts", details=True)
     with pytest.raises(BadScenario, match=r"say which groups grow, as in GROUP=16; there are \w+ \(2 ranks\)"):
-        found.predict({"ranks": 16})
+        found.predict({"world_size": 16})
     of_two = found.collectives[found.collectives["pg_ranks"].str.split().str.len() == 2]["process_group"].iloc[0]
-    [row] = found.predict({"ranks": f"{of_two}=16"}).to_dict("records")
+    [row] = found.predict({"world_size": f"{of_two}=16"}).to_dict("records")
     assert row["scenario"].startswith("groups of 4 ranks instead of 2")
     with pytest.raises(BadScenario, match="10 ranks do not make whole groups of the 2 of 8 that there are"):
-        found.predict({"ranks": f"{of_two}=10"})
+        found.predict({"world_size": f"{of_two}=10"})
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -191,7 +190,7 @@ def test_scenarios_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ("ranks = 4", "must hold tables called [[scenario]], and nothing else"),
         ("[scenario]\nranks = 4", "must hold tables called [[scenario]], and nothing else"),
         ("[[scenario]\n", "s.toml: "),
-        ("[[scenario]]\nranks = 0", "'0' is not a number of ranks"),
+        ("[[scenario]]\nworld_size = 0", "'0' is not a number of ranks"),
         (None, "No such file"),
     ],
 )
@@ -208,7 +207,7 @@ def test_a_file_that_is_no_use(
 def test_every_option_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training(tmp_path, EACH)
     options = ["--links", "2", "--latency", "2", "--no-jitter", "--overlap", "perfect", "--fuse", "--bucket-mb", "2"]
-    options += ["--ranks", "4", "--ranks", "8", "--batch", "shared", "--without-straggler", "0"]
+    options += ["--world-size", "4", "--world-size", "8", "--batch", "shared", "--without-straggler", "0"]
     assert cli.main(["predict", *options, "-f", "csv", str(tmp_path)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 9
 

@@ -11,8 +11,7 @@ from simulator.pipelines import three_d
 from simulator.programs import ddp, tp_dp
 from simulator.world import Program
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.errors import BadScenario, NothingMeasured
 from commtrace.analysis.replay.slow_links import slow_groups
 

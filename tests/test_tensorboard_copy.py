@@ -12,8 +12,7 @@ from builders import MS, Collective, analysed, traces_of, write_run
 from distributed_view import View, assert_times_of_breakdown, copied, transfer_us
 from tensorboards import content, once_loaded, tensorboard
 
-from commtrace import analyse
-from commtrace.analysis.cli import app as cli
+from commtrace import analyse, cli
 from commtrace.analysis.errors import MissingLibrary
 from commtrace.analysis.tensorboard.pairing import paired_collectives, workers_of
 from commtrace.analysis.tensorboard.scalars import event_file, step_scalars
@@ -31,8 +30,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A TensorBoard with copies of recorded runs, one beside its scalars."""
     logdir = tmp_path_factory.mktemp("logdir")
     for name in RUNS:
-        assert cli.main(["tensorboard-copy", str(DATA / name), str(logdir / name)]) == 0
-    scalars = ["tensorboard-scalars", str(DATA / RUNS[0]), "--output", str(logdir / RUNS[0])]
+        assert cli.main(["export", "tensorboard-copy", str(DATA / name), str(logdir / name)]) == 0
+    scalars = ["export", "tensorboard-scalars", str(DATA / RUNS[0]), "--output", str(logdir / RUNS[0])]
     assert cli.main(scalars) == 0
     with tensorboard(logdir) as found:
         yield found
@@ -161,19 +160,19 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     before = sorted(file.name for file in run.iterdir())
     (tmp_path / "file").write_text("mine")
     for out in ("run", "file"):
-        assert cli.main(["tensorboard-copy", str(run), str(tmp_path / out)]) == 1
+        assert cli.main(["export", "tensorboard-copy", str(run), str(tmp_path / out)]) == 1
         assert "is there already; name a new folder" in capsys.readouterr().err
     assert sorted(file.name for file in run.iterdir()) == before
-    assert cli.main(["tensorboard-copy", str(run), str(tmp_path / "no" / "where")]) == 1
+    assert cli.main(["export", "tensorboard-copy", str(run), str(tmp_path / "no" / "where")]) == 1
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert cli.main(["tensorboard-copy", str(run), str(tmp_path / "empty")]) == 0
+    assert cli.main(["export", "tensorboard-copy", str(run), str(tmp_path / "empty")]) == 0
     assert len(list((tmp_path / "empty").iterdir())) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "run"]
 
 
 def test_it_says_what_the_view_cannot_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tensorboard-copy", str(DATA / "nccl-rooted"), str(tmp_path / "o")]) == 0
+    assert cli.main(["export", "tensorboard-copy", str(DATA / "nccl-rooted"), str(tmp_path / "o")]) == 0
     said = capsys.readouterr()
     assert "4 traces" in said.out
     assert "note: 144 of 192 collectives are in its charts of waiting and of operations" in said.err
@@ -181,7 +180,7 @@ def test_it_says_what_the_view_cannot_compare(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_run_without_communication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traces_of(1, [])[0].step(0, 0, 50 * MS).kernel("gemm", 1 * MS, 5 * MS).write(tmp_path, "x0.json")
-    assert cli.main(["tensorboard-copy", str(tmp_path), str(tmp_path / "o")]) == 1
+    assert cli.main(["export", "tensorboard-copy", str(tmp_path), str(tmp_path / "o")]) == 1
     assert "shows no communication" in capsys.readouterr().err
 
 
@@ -191,7 +190,7 @@ def test_scalars_replace_earlier_ones_only(tmp_path: Path, capsys: pytest.Captur
     (run / "events.out.tfevents.1.training").write_bytes(b"")
     (run / "events.out.tfevents.1.host.commtrace").write_bytes(b"old")
     for _ in range(2):
-        assert cli.main(["tensorboard-scalars", str(run)]) == 0
+        assert cli.main(["export", "tensorboard-scalars", str(run)]) == 0
     [file] = run.glob("*.commtrace")
     assert file.stat().st_size > 500
     assert (run / "events.out.tfevents.1.training").exists()
@@ -200,10 +199,10 @@ def test_scalars_replace_earlier_ones_only(tmp_path: Path, capsys: pytest.Captur
 
 def test_scalars_need_one_folder_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(file) for file in sorted((DATA / "nccl-straggler").glob("*.pt.trace.json.gz"))]
-    assert cli.main(["tensorboard-scalars", *files]) == 2
+    assert cli.main(["export", "tensorboard-scalars", *files]) == 2
     assert "--output" in capsys.readouterr().err
     write_run(tmp_path, 2, [Collective((0, 0), 10 * MS, elems=10**6)])
-    assert cli.main(["tensorboard-scalars", str(tmp_path)]) == 1
+    assert cli.main(["export", "tensorboard-scalars", str(tmp_path)]) == 1
     assert "no steps are marked" in capsys.readouterr().err
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from commtrace.analysis.cli import app as analysis_cli
+from commtrace import cli as analysis_cli
 
 ALONE = ["--parallel", "single", "--device", "cpu", "--wait", "1", "--warmup", "1", "--active", "1", "--steps", "3"]
 
@@ -15,7 +15,7 @@ def test_trainings_of_two_batch_sizes_are_compared(tmp_path, monkeypatch, capsys
     pytest.importorskip("torch")
     import tiny_model
 
-    from commtrace.profiling import cli as profiling_cli
+    from commtrace import cli as profiling_cli
     from commtrace.profiling.workloads import models
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
@@ -26,7 +26,7 @@ def test_trainings_of_two_batch_sizes_are_compared(tmp_path, monkeypatch, capsys
         options = ["--epochs", "2", "--batch-size", str(size), "--dataset-samples", "80", "--run-name", f"b{size}"]
         assert profiling_cli.main(["train", *ALONE, *options, "--out", str(tmp_path)]) == 0
     capsys.readouterr()
-    assert analysis_cli.main(["training", str(tmp_path), "--format", "csv"]) == 0
+    assert analysis_cli.main(["table", "training", str(tmp_path), "--format", "csv"]) == 0
     small, large = sorted(
         csv.DictReader(io.StringIO(capsys.readouterr().out)), key=lambda row: row["run"], reverse=True
     )

@@ -1,1 +1,1 @@
-"""What the links reach without any training, and how a run compares with it."""
+"""Bandwidth of the links without training, and how a run compares with it."""

@@ -1,4 +1,4 @@
-"""What the links reach without any training: comms.json, nccl-tests' JSON or its printed table -> the table `ceiling`.
+"""Read a ceiling from comms.json, or from JSON or printed tables of nccl-tests, as the table `ceiling`.
 
 The layouts are those of `commtrace comms` (docs/comms.md) and of NVIDIA/nccl-tests src/util.cu: its option -J, and what
 it prints.
@@ -15,15 +15,16 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from ..core.contract.comms import COMMS_TOOL, CommsFile, Measurement
-from ..core.contract.reader import OtherVersion, check_version, typed
-from ..core.nccl_tests import bus_factor, collective_name
+from ...common.nccl_tests import bus_factor, collective_name
+from ...contract.comms import COMMS_FILE, COMMS_TOOL
+from ...contract.limits import RANK_LIMIT
+from ...contract.reading import OtherVersion, check_version, typed
 from ..core.schema import Row
-from ..core.small_files import RANK_LIMIT, NotJson, json_of, small_file
+from ..core.small_files import NotJson, json_of, small_file
 from ..core.tables.communication import CEILING
 from ..errors import NotACeiling, UnreadableFile
+from .nccl_tests_json import Measurement, NcclTestsFile
 
-COMMS_FILE = "comms.json"
 _EXPECTED = "expected comms.json of `commtrace comms`, or what nccl-tests wrote with -J or printed"
 # mpirun --tag-output puts this before every line.
 _TAG = re.compile(r"^\[[\d,]+\](<std(out|err)>)?:? ?")
@@ -35,7 +36,7 @@ _FIGURES = 4  # time, algbw, busbw, #wrong; with the times of single calls as ma
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A table `ceiling`, what to call it, and what a reader of it must know."""
+    """A table `ceiling`, its name, and notes on it."""
 
     name: str
     table: pd.DataFrame
@@ -43,7 +44,7 @@ class Ceiling:
 
 
 def read_ceiling(path: Path) -> Ceiling:
-    """The ceiling in the file, or in the comms.json of the folder, at `path`. Raises UnreadableFile, NotACeiling."""
+    """Read the file at `path`, or comms.json in that folder. Raises UnreadableFile, NotACeiling."""
     file = path / COMMS_FILE if path.is_dir() else path
     try:
         content = small_file(file)
@@ -65,7 +66,7 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
         parsed = json_of(content)
         if isinstance(parsed, dict) and parsed.get("tool") == COMMS_TOOL:
             check_version(parsed)
-        found = typed(parsed, CommsFile)
+        found = typed(parsed, NcclTestsFile)
     except msgspec.ValidationError as err:
         raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
     except OtherVersion as err:
@@ -83,7 +84,7 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
     return rows, [] if found.complete else [f"{file.name}: the ceiling is not complete: {found.reason}"]
 
 
-def _ranks(file: Path, found: CommsFile) -> int:
+def _ranks(file: Path, found: NcclTestsFile) -> int:
     """Ranks of one communicator. nccl-tests lists one device per process, and splits processes into groups."""
     if found.world_size is not None:
         return found.world_size
@@ -97,7 +98,7 @@ def _ranks(file: Path, found: CommsFile) -> int:
 
 
 def _from_text(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
-    """The tables that nccl-tests prints, one after another where several were kept in one file."""
+    """Read tables printed by nccl-tests, several of them if one file has several."""
     rows: list[Row] = []
     program, groups, each, cpu_time = None, list[str | None](), _FIGURES, False
     for line in _lines(content):
@@ -138,7 +139,7 @@ def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measu
 
 
 def _busbw(collective: str, ranks: int, size_bytes: int, place: Measurement) -> float | None:
-    """In GB/s, from the time where it is there, since bandwidths are written with few digits.
+    """Bus bandwidth in GB/s, from the time if there is one, since printed bandwidths have few digits.
 
     Not the bus bandwidth that was written: with NCCL_ALGO=NVLS nccl-tests takes another factor for all_reduce than it
     does else, and than the run is measured with.
@@ -160,7 +161,7 @@ def _collective(file: Path, name: str | None) -> str:
 
 
 def _number(value: float | str | None) -> float | None:
-    """nccl-tests writes what is not a number as text: nan, N/A."""
+    """The number; nccl-tests writes nan or N/A as text."""
     try:
         number = float(value) if value is not None else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Bandwidth against a ceiling: what the same collective over as many ranks reaches with nothing else going on."""
+"""Compare bandwidth with a ceiling: the same collective over as many ranks, with nothing else running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
 def against_ceiling(bandwidth: pd.DataFrame, ceiling: pd.DataFrame) -> pd.DataFrame:
-    """The bandwidth table with the ceiling of every row, and the fraction of it that was reached.
+    """Add to the bandwidth table the ceiling of each row, and the fraction that is reached.
 
     The ceiling is interpolated between neighbouring sizes, linearly in the logarithm of the size, and never
     extrapolated. Where it was measured more than once for a size (other dtypes, in place and out of place) the largest
@@ -43,7 +43,7 @@ def _compared(row: Row, best: pd.DataFrame) -> Row:
 
 
 def _why_not(row: Row, ranks: int | None, same: pd.DataFrame, sizes: NDArray[np.float64]) -> str | None:
-    """Why there is no ceiling for a row, None if there is."""
+    """Why a row has no ceiling; None if it has one."""
     if not len(same):
         return f"the ceiling has no {row['collective'] or 'collective without a name'}"
     if ranks is None:
@@ -57,7 +57,7 @@ def _why_not(row: Row, ranks: int | None, same: pd.DataFrame, sizes: NDArray[np.
 
 
 def with_ceiling(verdicts: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
-    """The verdicts; those that data moves too slowly also say how much of the ceiling's bandwidth that is."""
+    """Add to verdicts of transfer-bound rows the fraction of the ceiling that they reach."""
     reached = {tuple(row[key] for key in _KEYS): row["of_ceiling_frac"] for row in records(compared)}
     because = [
         f"{row['because']}, at {frac:.0%} of the ceiling"

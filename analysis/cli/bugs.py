@@ -1,4 +1,4 @@
-"""What is said of an error of the program itself: one line to report, and the traceback in a file."""
+"""Report an error of the program itself: one line, and the traceback in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERBOSE = "--verbose"
 
 
 def report_of(error: Exception, given: Sequence[str], *, verbose: bool) -> str:
-    """One line for whoever runs into this: what happened, where, and what to report."""
+    """One line for the user: what happened, where, and what to report."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" at {os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""  # noqa: PTH119 - a text
     command = " ".join(shell_word(hide_secrets(word, [word])) for word in given)
@@ -37,7 +37,7 @@ def report_of(error: Exception, given: Sequence[str], *, verbose: bool) -> str:
 
 
 def _kept(text: str) -> str | None:
-    """The file that the text was written to, for its owner alone; None where no folder takes one."""
+    """Write the text to a file that only its owner can read, and return its path; None if no folder takes it."""
     try:
         descriptor, file = tempfile.mkstemp(prefix="commtrace-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as written:

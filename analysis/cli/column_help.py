@@ -24,19 +24,15 @@ def column_sections(command: str) -> Iterator[tuple[str, list[tuple[str, str]]]]
     """Headings and columns with their meaning; of further tables of the command those that no earlier one has."""
     explained: dict[str, str] = {}
     for entry in CATALOG.values():
-        if (entry.command or "").split(" ")[0] != command:
+        if entry.verb != command:
             continue
         new = {name: text for name, (_, text) in entry.schema.columns.items() if explained.get(name) != text}
         first = not explained
         explained |= new
         if new:
-            heading = "Columns" if first else f"More columns with {_options(entry)}"
+            heading = "Columns" if first else f"More columns with {entry.options}"
             rows = [(name, text + _where(name, entry)) for name, text in new.items()]
             yield heading, rows
-
-
-def _options(entry: TableEntry) -> str:
-    return (entry.command or "").partition(" ")[2]
 
 
 def _where(column: str, entry: TableEntry) -> str:

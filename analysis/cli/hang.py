@@ -1,4 +1,4 @@
-"""The command that names who is missing from which collective."""
+"""`commtrace hang`: name the ranks that are missing from a collective."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import Annotated
 
 import typer
 
+from ..core.places.place import path_named
 from ..core.process import gc_frozen
-from .output import Format, KeepGoing, Writing, complain, writes_tables
-from .reading_options import Memory, Workers
+from ..errors import AnalysisError
+from ..formats.registry import format_named_like
+from ..hang.files import holds_dumps
+from ..reading.trace_files import trace_files
+from ..recording.options import ReadOptions
+from .inputs import PathOrUrl
+from .output import Format, Writing, complain, writes_tables
+from .reading_options import analysis_of, reads_traces
+from .tables import print_table
 
 _FOUND = 1
 
 
 class HangBy(str, Enum):
-    """Which table of a hang."""
+    """The table of a hang to print."""
 
     origin = "origin"
     wait = "wait"
@@ -26,23 +34,27 @@ class HangBy(str, Enum):
 
 
 DumpPaths = Annotated[
-    list[Path],
-    typer.Argument(metavar="DUMPS...", help="Dumps of the flight recorder, one per rank, or folders of them."),
+    list[PathOrUrl],
+    typer.Argument(
+        metavar="DUMPS|RUN...",
+        parser=path_named,
+        help="Dumps of the flight recorder, one per rank, or folders of them; or the traces of a run that hung.",
+    ),
 ]
 OneHangTable = Annotated[
-    HangBy | None, typer.Option(help="Print only this table. Without it, CSV and LaTeX hold the table of origins.")
+    HangBy | None,
+    typer.Option(help="Print only this table of dumps. Without it, CSV and LaTeX hold the table of origins."),
 ]
 
 
+@reads_traces
 @writes_tables
 def hang_command(
     runs: DumpPaths,
     by: OneHangTable = None,
-    keep_going: KeepGoing = False,
-    workers: Workers = None,
-    memory: Memory = None,
     *,
     writing: Writing,
+    reading: ReadOptions,
 ) -> None:
     """Print which ranks are missing from which collective, since when, and where their code stood.
 
@@ -50,7 +62,9 @@ def hang_command(
     executed) or JSON, of NCCL or gloo, under any names that contain the rank. If several groups wait, it follows the
     chain to the ranks that wait for nobody. See docs/hang.md.
 
-    Exit codes: 0 nothing hangs, 1 something hangs or a dump cannot be used, 2 bad command line.
+    Of a run without dumps it prints the collectives that some ranks issued and that never ran, as its traces show them.
+
+    Exit codes: 0 nothing hangs, 1 something hangs or a file cannot be used, 2 bad command line.
 
     \b
     Examples:
@@ -58,7 +72,14 @@ def hang_command(
       commtrace hang --format json dumps/ | jq -r '.answer[]'
       commtrace hang --by group --format csv dumps/
       commtrace hang --keep-going dumps/
+      commtrace hang traces/my-run
     """
+    if not holds_dumps(runs) and _holds_traces(runs):
+        _print_hangs_of_run(runs, by, writing, reading)
+        return
+    for option, given in (("ranks", reading.ranks), ("hosts", reading.hosts), ("groups", reading.groups)):
+        if given:
+            raise typer.BadParameter("chooses traces; dumps are read whole", param_hint=f"--{option}")
     whole = by is None and writing.format not in (Format.csv, Format.latex)
     if whole:
         writing.needs_one_table()
@@ -68,7 +89,7 @@ def hang_command(
 
     name = HANG_TABLES[(by or HangBy.origin).value]
     writing.check(name)
-    hang = find_hang(runs, keep_going=keep_going, workers=workers, memory_gb=memory)
+    hang = find_hang(runs, keep_going=reading.keep_going, workers=reading.workers, memory_gb=reading.memory_gb)
     if whole:
         writing.text(hang_report(hang, writing.format.value, writing.screen))
     else:
@@ -78,4 +99,23 @@ def hang_command(
     for failure in hang.dumps.failed:
         complain(failure)
     if hang.found or hang.dumps.failed or not hang.is_sure:
+        raise typer.Exit(_FOUND)
+
+
+def _holds_traces(paths: list[Path]) -> bool:
+    """Whether the files at these paths are named like traces."""
+    try:
+        return all(format_named_like(trace.path.name) is not None for trace in trace_files(paths).traces)
+    except AnalysisError:
+        return False
+
+
+def _print_hangs_of_run(runs: list[Path], by: HangBy | None, writing: Writing, reading: ReadOptions) -> None:
+    """Print what the traces of a run show, and exit with 1 if a collective hangs."""
+    if by is not None:
+        raise typer.BadParameter("names a table of dumps, and there are only traces", param_hint="--by")
+    writing.check("hangs")
+    analysis = analysis_of(runs, reading)
+    print_table("hangs", analysis, writing)
+    if len(analysis.hangs):
         raise typer.Exit(_FOUND)

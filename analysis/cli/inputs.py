@@ -1,4 +1,4 @@
-"""Which files a command reads, none of which it may write to."""
+"""Find the files that a command reads, so that it never writes to one of them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ AGAINST = "--against"
 
 
 class SparingInputs(TyperCommand):
-    """A command that refuses, before it reads anything, to write to what it reads."""
+    """A command that refuses to write to its inputs, before it reads anything."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click does, with --against before each path behind it: shells expand patterns to many."""
+        """Parse, with --against put before each path behind it: shells expand patterns to many paths."""
         return super().parse_args(ctx, _each_against(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Raises BadParameter."""
+        """Run the command. Raises BadParameter if the output is an input."""
         for name, value in ctx.params.items():
             is_path = name in _HERE and isinstance(value, str | Path)
             if is_path and not is_remote(value) and _is_url(str(value)):
@@ -56,12 +56,12 @@ class SparingInputs(TyperCommand):
 
 
 def _is_url(path: str) -> bool:
-    """Whether a path is a URL, with two slashes or one, of which a folder would be made with all its secrets."""
+    """Whether a path is a URL, with one slash or two: it would become a folder with its secrets in the name."""
     return bool(_URL.match(path)) and not os.path.lexists(path.partition("/")[0])
 
 
 def _each_against(args: list[str]) -> list[str]:
-    """`--against B1 B2` as `--against B1 --against B2`, up to the next option."""
+    """Turn `--against B1 B2` into `--against B1 --against B2`, up to the next option."""
     result: list[str] = []
     open_ = False
     for arg in args:
@@ -75,7 +75,7 @@ def _each_against(args: list[str]) -> list[str]:
 
 
 def _same_file(output: Path, paths: list[Path]) -> Path | None:
-    """The file that is read of these runs, and is the one at `output`, under whatever name, on this machine."""
+    """The input file of these runs that is the output file, under whatever name; None if there is none."""
     if is_remote(output):
         return None
     try:
@@ -93,19 +93,19 @@ def _same_file(output: Path, paths: list[Path]) -> Path | None:
 
 
 def _files_of(path: Path) -> Iterator[Path]:
-    """What may be read of a run, or of a folder that holds runs."""
+    """Yield the files that may be read of a run, or of a folder of runs."""
     if not path.is_dir():
         yield path
         yield from _beside(file_of(path).parent)
         return
     for folder in (path, *(inner for inner in path.iterdir() if inner.is_dir())):
-        for files_in in (lambda paths: trace_files(paths).paths, dump_files):
+        for files_in in (lambda paths: [one.path for one in trace_files(paths).traces], dump_files):
             with suppress(AnalysisError):
                 yield from files_in([folder])
         yield from _beside(folder)
 
 
 def _beside(folder: Path) -> Iterator[Path]:
-    """The side files and caches in a folder."""
+    """Yield the side files and caches in a folder."""
     with suppress(OSError):
         yield from (file for file in folder.iterdir() if is_side_file(file.name) or file.suffix in _KEPT)

@@ -1,4 +1,4 @@
-"""What all commands share: options, and what they say and write. Only here is anything written."""
+"""Output of all commands: options, messages and files. Nothing else writes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from ...common.disk import new_folder, write_all
+from ...common.option_groups import takes
+from ...common.wording import counted
 from ..catalog import CATALOG
-from ..core.disk import new_folder, replace_file, write_all
 from ..core.escaping import printable
+from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain
-from ..core.wording import counted
 from ..errors import UnreadableFile
-from .bundles import with_bundle
 from .terminal import has_colours, marked, takes_only_ascii, width_of_stdout
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _STDOUT = 1
 
 
 class Format(str, Enum):
-    """How a table is written."""
+    """Format of a table."""
 
     table = "table"
     csv = "csv"
@@ -49,17 +50,42 @@ class Format(str, Enum):
     latex = "latex"
 
 
-OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How the output is written.")]
+_BY_SUFFIX = {".csv": Format.csv, ".md": Format.markdown, ".json": Format.json, ".tex": Format.latex}
+
+OutputFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-f",
+        rich_help_panel="Output",
+        help="How the output is written.",
+        show_default="by the suffix of --output, table otherwise",
+    ),
+]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        rich_help_panel="Output",
+        help="Write to this file instead of stdout, as its suffix says (.csv, .json, .md, .tex; others: table), unless "
+        "--format is given.",
+    ),
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="Show every column and rank, even if they do not fit the terminal.")
+    bool,
+    typer.Option(
+        "--all",
+        rich_help_panel="Output",
+        help="Show every column and rank, even if they do not fit the terminal.",
+    ),
 ]
 RowConditions = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
+        rich_help_panel="Rows",
         metavar="CONDITION",
         help="Only rows like 'rank=3', 'dur_ns>1ms' or 'name~gemm' (contains); with = != < <= > >= ~; repeatable.",
     ),
@@ -68,21 +94,31 @@ SortColumns = Annotated[
     list[str] | None,
     typer.Option(
         "--sort",
+        rich_help_panel="Rows",
         metavar="COLUMN",
         help="Sort by this column: numbers from the largest, text from A. COLUMN:asc and COLUMN:desc choose; "
         "repeatable.",
     ),
 ]
-FirstRows = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="Only the first N rows.")]
+FirstRows = Annotated[
+    int | None, typer.Option("--top", metavar="N", min=1, rich_help_panel="Rows", help="Only the first N rows.")
+]
 CommNames = Annotated[
     list[str] | None,
     typer.Option(
-        "--comm-kernel", metavar="REGEX", help="Also count kernels with a matching name as communication; repeatable."
+        "--comm-kernel",
+        metavar="REGEX",
+        rich_help_panel="Reading",
+        help="Also count kernels with a matching name as communication; repeatable.",
     ),
 ]
 KeepGoing = Annotated[
     bool,
-    typer.Option("--keep-going", help="Use damaged files up to the damage, skip unreadable ones, and exit with 1."),
+    typer.Option(
+        "--keep-going",
+        rich_help_panel="Reading",
+        help="Use damaged files up to the damage, skip unreadable ones, and exit with 1.",
+    ),
 ]
 
 
@@ -99,7 +135,7 @@ def checked_patterns(comm_kernel: list[str] | None) -> list[str]:
 
 @contextmanager
 def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
-    """Which file is being read, on a terminal, once that takes a while."""
+    """Show on a terminal which file is being read, once that takes a while."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -112,7 +148,7 @@ def progress() -> Iterator[Callable[[Path, int, int], None] | None]:
 
 
 class BeingRead(Protocol):
-    """Files that are being read."""
+    """Files being read."""
 
     @property
     def paths(self) -> Sequence[Path]: ...  # noqa: D102 - as `reading.pool.Reading` has them
@@ -124,7 +160,7 @@ class BeingRead(Protocol):
 
 @contextmanager
 def asking(paths: Iterable[Path]) -> Iterator[None]:
-    """Which URL is asked for what is there, on a terminal: that may take as long as its network likes."""
+    """Show on a terminal which URL is being listed, as the network may be slow."""
     remote = [path for path in paths if is_remote(path)]
     if not remote or not sys.stderr.isatty():
         yield
@@ -137,7 +173,7 @@ def asking(paths: Iterable[Path]) -> Iterator[None]:
 
 @contextmanager
 def reading_progress(reading: BeingRead, begun: float) -> Iterator[Callable[[int], None] | None]:
-    """How much is read, how many files, and how long it will take: on a terminal, a second after `begun`, if need be.
+    """Show on a terminal how much has been read and the time left, from a second after `begun`.
 
     `begun` is a moment of `time.monotonic`.
     """
@@ -163,7 +199,7 @@ def reading_progress(reading: BeingRead, begun: float) -> Iterator[Callable[[int
 
 
 def _console() -> Console:
-    """stderr with its cursor left alone: hidden beside what moves, it would stay so after a signal that ends us."""
+    """A console on stderr that never hides the cursor: a signal that ends us would leave it hidden."""
     from rich.console import Console
 
     class Shown(Console):
@@ -174,7 +210,7 @@ def _console() -> Console:
 
 
 def take_any_text() -> None:
-    """Let stdout and stderr take any text; where the shell closed one, no other file takes its place."""
+    """Let stdout and stderr take any text; if the shell closed one, no other file takes its place."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it stays open
@@ -182,12 +218,12 @@ def take_any_text() -> None:
 
 
 def complain(message: str, kind: str = "error") -> None:
-    """One line on stderr; names in it come from files."""
+    """Print one line on stderr, without control characters: names in it come from files."""
     print(f"{marked(kind, sys.stderr)}: {printable(message)}", file=sys.stderr)
 
 
 def write_out(text: str, output: Path | None) -> None:
-    """To stdout, or to a file, whole or not at all. Raises UnreadableFile."""
+    """Write to stdout, or to a file, whole or not at all. Raises UnreadableFile."""
     if output is None:
         still_read(text)
         return
@@ -195,7 +231,7 @@ def write_out(text: str, output: Path | None) -> None:
 
 
 def still_read(text: str) -> bool:
-    """Write to stdout at once; whether anybody reads it. Raises UnreadableFile."""
+    """Write to stdout at once and return whether anybody still reads it. Raises UnreadableFile."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -208,7 +244,7 @@ def still_read(text: str) -> bool:
 
 
 def write_parts(parts: Iterable[bytes], output: Path) -> None:
-    """To a file, whole or not at all. Raises UnreadableFile."""
+    """Write to a file, whole or not at all. Raises UnreadableFile."""
     try:
         _write_file(parts, output)
     except OSError as err:
@@ -216,13 +252,13 @@ def write_parts(parts: Iterable[bytes], output: Path) -> None:
 
 
 def check_new_folder(output: Path) -> None:
-    """Raises UnreadableFile if there is anything but an empty folder."""
+    """Raise UnreadableFile unless the path is free or an empty folder."""
     if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
         raise UnreadableFile(f"{output}: is there already; name a new folder")
 
 
 def write_folder(files: Mapping[str, bytes], output: Path) -> None:
-    """To a new folder, whole or not at all. Raises UnreadableFile."""
+    """Write a new folder, whole or not at all. Raises UnreadableFile."""
     try:
         new_folder(output, files)
     except OSError as err:
@@ -230,7 +266,7 @@ def write_folder(files: Mapping[str, bytes], output: Path) -> None:
 
 
 def replace_among(folder: Path, pattern: str, name: str, content: bytes) -> None:
-    """Write a file, in place of those with such names, into a folder that is made if need be. Raises UnreadableFile."""
+    """Write a file in place of those that match the pattern; make the folder if needed. Raises UnreadableFile."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = set(folder.glob(pattern)) - {folder / name}
@@ -242,7 +278,7 @@ def replace_among(folder: Path, pattern: str, name: str, content: bytes) -> None
 
 
 def _write_file(parts: Iterable[bytes], output: Path) -> None:
-    """Into the file, or through the pipe or device, at `output`. Raises OSError."""
+    """Write to the file, pipe or device at `output`. Raises OSError."""
     try:
         status = output.stat()
     except FileNotFoundError:
@@ -262,13 +298,13 @@ def _write_file(parts: Iterable[bytes], output: Path) -> None:
 
 
 def _write_each(descriptor: int, parts: Iterable[bytes]) -> None:
-    """Raises OSError."""
+    """Write all parts to a descriptor. Raises OSError."""
     for part in parts:
         write_all(descriptor, part)
 
 
 def _is_stdout(status: os.stat_result) -> bool:
-    """Is it /dev/stdout, wherever that goes?"""
+    """Whether the file is that of stdout, whatever its path."""
     try:
         return os.path.samestat(status, os.fstat(_STDOUT))
     except OSError:  # the shell closed it
@@ -277,7 +313,7 @@ def _is_stdout(status: os.stat_result) -> bool:
 
 @dataclass(frozen=True)
 class Writing:
-    """In which format tables are written, where to, and which of their rows."""
+    """Output options: the format, the file, and which rows."""
 
     format: Format
     output: Path | None
@@ -286,7 +322,7 @@ class Writing:
 
     @property
     def screen(self) -> Screen:
-        """The terminal that is written to, or paper, which is as wide as need be."""
+        """The terminal written to, or a screen without a limit of width."""
         from ..render.screen import Screen
 
         width = None if self.output is not None or self.everything else width_of_stdout()
@@ -301,11 +337,11 @@ class Writing:
 
     @property
     def for_people(self) -> bool:
-        """Whether the text is for people who may have no table at all."""
+        """Whether the format is for people, who get a sentence if the table is empty."""
         return self.format is Format.table
 
     def check(self, name: str) -> None:
-        """Before anything is read: whether the table has the columns asked for. Raises BadParameter."""
+        """Raise BadParameter if the table lacks a chosen column; called before anything is read."""
         for option, choice in (
             ("--where", RowChoice(where=self.choice.where)),
             ("--sort", RowChoice(sort=self.choice.sort)),
@@ -316,13 +352,13 @@ class Writing:
                 raise typer.BadParameter(str(err), param_hint=option) from err
 
     def needs_one_table(self) -> None:
-        """Raises BadParameter where rows are chosen, but of no single table."""
+        """Raise BadParameter if rows are chosen and the output is more than one table."""
         if self.choice != ALL_ROWS:
             option = "--where" if self.choice.where else "--sort" if self.choice.sort else "--top"
             raise typer.BadParameter("chooses rows of one table; name it by --by", param_hint=option)
 
     def chosen(self, name: str, table: Table, top_for_each: Sequence[str] = ()) -> Table:
-        """The rows asked for. Raises BadParameter."""
+        """The chosen rows. Raises BadParameter."""
         self.check(name)
         if self.choice == ALL_ROWS:
             return table
@@ -332,11 +368,11 @@ class Writing:
         return rows
 
     def text(self, text: str) -> None:
-        """Write what is in the format already. Raises UnreadableFile."""
+        """Write text that is already in the format. Raises UnreadableFile."""
         write_out(text, self.output)
 
     def table(self, name: str, table: Table, top_for_each: Sequence[str] = ()) -> None:
-        """Write the rows asked for; with `top_for_each`, --top counts for each combination of these columns.
+        """Write the chosen rows; with `top_for_each`, --top counts for each combination of these columns.
 
         Raises BadParameter if the table lacks a column that was asked for.
         """
@@ -349,14 +385,20 @@ class Writing:
             self.text(as_text(name, rows, self.screen))
 
 
+def _format_of(given: Format | None, output: Path | None) -> Format:
+    """The format asked for, or that of the file's suffix."""
+    suffix = "" if output is None else output.suffix.lower()
+    return given or _BY_SUFFIX.get(suffix, Format.table)
+
+
 def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with options for its output and the rows in it, which it takes together as its argument `writing`."""
+    """Add the options of output and rows to a command, which gets them as one argument `writing`."""
 
     def writing(
         where: RowConditions = None,
         sort: SortColumns = None,
         top: FirstRows = None,
-        output_format: OutputFormat = Format.table,
+        output_format: OutputFormat = None,
         output: Output = None,
         everything: Everything = False,
     ) -> Writing:
@@ -368,17 +410,15 @@ def writes_tables(command: Callable[..., None]) -> Callable[..., None]:
             orders = tuple(map(SortBy.parse, sort or ()))
         except BadChoice as err:
             raise typer.BadParameter(str(err), param_hint="--sort") from err
-        return Writing(output_format, output, everything, RowChoice(conditions, orders, top))
+        return Writing(_format_of(output_format, output), output, everything, RowChoice(conditions, orders, top))
 
-    return with_bundle(command, "writing", writing)
+    return takes(writing=writing)(command)
 
 
 def writes_text(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with options for its output, which is more than one table, as its argument `writing`."""
+    """Add the options of output to a command, which gets them as one argument `writing`."""
 
-    def writing(
-        output_format: OutputFormat = Format.table, output: Output = None, everything: Everything = False
-    ) -> Writing:
-        return Writing(output_format, output, everything)
+    def writing(output_format: OutputFormat = None, output: Output = None, everything: Everything = False) -> Writing:
+        return Writing(_format_of(output_format, output), output, everything)
 
-    return with_bundle(command, "writing", writing)
+    return takes(writing=writing)(command)

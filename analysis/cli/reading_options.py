@@ -1,8 +1,7 @@
-"""The options of all commands that read traces, and the reading itself."""
+"""Options of all commands that read traces, and the reading itself."""
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
 from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
-from .bundles import with_bundle
 from .inputs import PathOrUrl
 from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
 
@@ -46,12 +45,19 @@ CeilingFile = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Number of processes that read traces.", show_default="one per core"),
+    typer.Option(
+        "--workers",
+        rich_help_panel="Reading",
+        min=1,
+        help="Number of processes that read traces.",
+        show_default="one per core",
+    ),
 ]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
         "--cache",
+        rich_help_panel="Reading",
         metavar="DIR",
         help="Cache large traces in this folder.",
         show_default="a hidden folder beside them",
@@ -60,13 +66,16 @@ CacheFolder = Annotated[
 Verify = Annotated[
     bool,
     typer.Option(
-        "--verify", help="Decode every event a second time with another parser and compare; about ten times slower."
+        "--verify",
+        rich_help_panel="Reading",
+        help="Decode every event a second time with another parser and compare; about ten times slower.",
     ),
 ]
 Memory = Annotated[
     float | None,
     typer.Option(
         "--memory",
+        rich_help_panel="Reading",
         metavar="GB",
         min=1e-6,
         help="Memory that the traces may take, in GB (1e9 bytes).",
@@ -77,31 +86,47 @@ OnDask = Annotated[
     str | None,
     typer.Option(
         "--dask",
+        rich_help_panel="Reading",
         metavar="WHERE",
         help="Read rank by rank with the Dask workers of a scheduler: its tls:// or tcp://HOST:PORT, or its scheduler "
         "file. 'local': with processes of this machine, without Dask.",
     ),
 ]
+OfRanks = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks",
+        metavar="RANKS",
+        rich_help_panel="Reading",
+        help="Read only these ranks, such as 0-7,64-71, as if there were no others.",
+    ),
+]
 OfHosts = Annotated[
-    list[str] | None, typer.Option("--hosts", metavar="HOST", help="Read only the ranks of this host; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--hosts", rich_help_panel="Reading", metavar="HOST", help="Read only the ranks of this host; repeatable."
+    ),
 ]
 OfGroups = Annotated[
     list[str] | None,
-    typer.Option("--groups", metavar="GROUP", help="Read only the ranks of this process group; repeatable."),
+    typer.Option(
+        "--groups",
+        rich_help_panel="Reading",
+        metavar="GROUP",
+        help="Read only the ranks of this process group; repeatable.",
+    ),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Read every trace anew and cache nothing.")]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", rich_help_panel="Reading", help="Read every trace anew and cache nothing.")
+]
 
 
 def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options, which it takes together as its argument `reading`.
-
-    Where it has an option --ranks of its own, the ranks to read are chosen by --only-ranks.
-    """
-    flag = "--only-ranks" if "ranks" in inspect.signature(command).parameters else "--ranks"
+    """Add these options to a command, which gets them as one argument `reading`."""
 
     def reading(
         *,
-        of_ranks: str | None = None,
+        ranks: OfRanks = None,
         hosts: OfHosts = None,
         groups: OfGroups = None,
         comm_kernel: CommNames = None,
@@ -123,33 +148,31 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             verify=verify,
             memory_gb=memory,
             dask=dask,
-            ranks=_ranks_in(of_ranks, flag),
+            ranks=_ranks_in(ranks),
             hosts=tuple(hosts or ()),
             groups=tuple(groups or ()),
         )
 
-    about = "Read only these ranks, such as 0-7,64-71, as if there were no others."
-    reading.__annotations__["of_ranks"] = Annotated[str | None, typer.Option(flag, metavar="RANKS", help=about)]
-    return with_bundle(command, "reading", reading)
+    return takes(reading=reading)(command)
 
 
-def _ranks_in(text: str | None, flag: str) -> tuple[int, ...]:
+def _ranks_in(text: str | None) -> tuple[int, ...]:
     try:
         return () if text is None else tuple(numbers_in(text))
     except ValueError as err:
-        raise typer.BadParameter(str(err), param_hint=flag) from err
+        raise typer.BadParameter(str(err), param_hint="--ranks") from err
 
 
 def analysis_of(
     runs: list[Path], options: ReadOptions, ceiling: Path | None = None, *, details: bool = False
 ) -> Analysis:
-    """The analysis of a run, with `details` also of its operators and allocations. Raises AnalysisError."""
+    """The analysis of a run; with `details` also of operators and allocations. Raises AnalysisError."""
     with opened(runs, replace(options, details=details)) as run:
         return analysed(run, ceiling)
 
 
 def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
-    """Dumps of the flight recorder that hold durations; None if these are no dumps. Raises AnalysisError."""
+    """Dumps of the flight recorder that hold durations; None for other files. Raises AnalysisError."""
     if not looks_like_dumps(runs):
         return None
     from ..timed_dumps.analysis import timed_dumps
@@ -158,7 +181,7 @@ def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
 
 
 def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
-    """A run that is being read from now on, in a `with` block. Raises AnalysisError."""
+    """Start to read a run, in a `with` block. Raises AnalysisError."""
     if looks_like_dumps(runs):
         raise no_such_table(name_of_dumps(runs))
     with gc_frozen():
@@ -170,7 +193,7 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
 
 
 def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
-    """The analysis of an open run, beside what `ceiling` says its links can do. Raises AnalysisError."""
+    """The analysis of an open run, with the bandwidth in the file `ceiling`. Raises AnalysisError."""
     with gc_frozen():
         from .. import render  # noqa: F401 - this and pandas take their time while others read
         from ..results import analysis  # noqa: F401
@@ -178,7 +201,7 @@ def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
 
 
 def one_device(run: OpenRun) -> LoneDevice | None:
-    """The device of an open run, if its only file shows no other. Raises AnalysisError."""
+    """The device of an open run, if its only file has no other; else None. Raises AnalysisError."""
     with gc_frozen():
         from .. import render  # noqa: F401 - this takes its time while others read
         from ..results import one_device  # noqa: F401
@@ -186,12 +209,12 @@ def one_device(run: OpenRun) -> LoneDevice | None:
 
 
 def finish(analysis: Analysis) -> None:
-    """Say which files could not be used, and end with exit code 1 if there are any."""
+    """Print which files could not be used, and exit with 1 if there are any."""
     finish_failed(analysis.run.failed)
 
 
 def finish_failed(failed: Sequence[str]) -> None:
-    """The same of these."""
+    """Print these failures, and exit with 1 if there are any."""
     for failure in failed:
         complain(failure)
     if failed:

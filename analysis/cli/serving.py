@@ -1,4 +1,4 @@
-"""A file handed to Perfetto's viewer in the browser: served on the loopback, to nobody else, until it was read once."""
+"""Serve a file to Perfetto's viewer in the browser: on the loopback only, until it has been read once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threading import BoundedSemaphore, Event, Timer
 from typing import Any
 from urllib.parse import quote
 
-from ..core.disk import content_of
+from ...common.disk import content_of
 from ..errors import CannotServe
 
 VIEWER = "https://ui.perfetto.dev"
@@ -39,14 +39,14 @@ _POLL_S = 0.2
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves one file at an address that nobody can guess; `is_read` is set once it was read to its end."""
+    """Serve one file at an address that nobody can guess; `is_read` is set once it was read to its end."""
 
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False  # a connection that is silent ends with this process
 
     def __init__(self, file: Path) -> None:
-        """Raises OSError where the address is in use."""
+        """Listen. Raises OSError if the address is in use."""
         super().__init__(_ADDRESS, _Handler)
         self.file = file
         self.path = f"/{secrets.token_urlsafe(24)}/{quote(file.name)}"
@@ -56,52 +56,52 @@ class FileServer(ThreadingHTTPServer):
 
     @property
     def viewer_url(self) -> str:
-        """Where the viewer shows the file."""
+        """The URL of the viewer with the file."""
         return f"{VIEWER}/#!/?url=http://{_HOST}{self.path}"
 
     def serve(self, patience_s: float) -> bool:
-        """Whether somebody has read the file before the time was over."""
+        """Serve for at most `patience_s`; return whether the file was read."""
         until_s = time.monotonic() + patience_s
         while not self.is_read.is_set() and time.monotonic() < until_s:
             self.handle_request()
         return self.is_read.is_set()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - as the base class has it
-        """Whether it comes from a process of this user, as far as the system tells, and not too many are open."""
+        """Accept only processes of this user, if the system can tell, and not too many at a time."""
         return user_of(client_address) in (None, 0, os.geteuid()) and self._free.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """As the base class does it; another connection may be opened after that."""
+        """Handle the request, then allow another connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: who stopped reading may read again."""
+        """Ignore errors: a reader who stopped may read again."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the viewer, which a browser names as the origin, and refuses any other page."""
+    """Answer the viewer, which browsers name as the origin, and refuse any other page."""
 
     server: FileServer
     timeout = _STALLED_S
 
     def setup(self) -> None:
-        """As the base class does it; a request must have come in whole before long, however slowly it comes."""
+        """Set a time limit for the whole request, however slowly it arrives."""
         super().setup()
         self._too_late = Timer(_REQUEST_S, _shut, [self.connection])
         self._too_late.daemon = True
         self._too_late.start()
 
     def finish(self) -> None:
-        """As the base class does it."""
+        """Stop the timer and finish the answer."""
         self._too_late.cancel()
         super().finish()
 
     def do_GET(self) -> None:
-        """The file."""
-        if not self._is_welcome():
+        """Send the file."""
+        if not self._is_from_viewer():
             return
         size = self.server.file.stat().st_size
         self._begin(HTTPStatus.OK, {"Content-Type": "application/octet-stream", "Content-Length": size})
@@ -111,15 +111,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.is_read.set()
 
     def do_OPTIONS(self) -> None:
-        """Browsers ask first whether a public page may read from this machine."""
-        if self._is_welcome():
+        """Allow a public page to read from this machine, which browsers ask first."""
+        if self._is_from_viewer():
             self._begin(HTTPStatus.NO_CONTENT, {"Access-Control-Allow-Private-Network": "true"})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
-        """Nothing."""
+        """Log nothing."""
 
-    def _is_welcome(self) -> bool:
-        """Whether the viewer asks for the file; others are refused, and not told whether it is there."""
+    def _is_from_viewer(self) -> bool:
+        """Whether the viewer asks for the file; others get the same refusal whether it exists or not."""
         self._too_late.cancel()
         asked = self.headers
         is_viewer = asked.get("Origin") == VIEWER and asked.get("Host") == _HOST
@@ -136,13 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def end_headers(self) -> None:
-        """With those of every answer."""
+        """Add the headers of every answer."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def _is_taken(self) -> bool:
-        """Whether the other side has read all that was written: it ends the connection after that, and in order."""
+        """Whether the other side has read everything: then it closes the connection in order."""
         self.connection.shutdown(socket.SHUT_WR)
         try:
             return not self.connection.recv(1)
@@ -158,13 +158,13 @@ def _shut(connection: socket.socket) -> None:
 
 
 def user_of(client: tuple[str, int]) -> int | None:
-    """The user whose process has this end of a connection to our address, -1 if nobody has it; None if not known.
+    """The user id whose process has this end of a connection to us, -1 if nobody; None if not known.
 
     An end that is closed for writing can still read, so its state does not matter.
     Source: Documentation/networking/proc_net_tcp.rst of Linux.
     """
-    ends = [f"{_word(socket.inet_aton(host))}:{port:04X}" for host, port in (client, _ADDRESS)]
-    for table, mapped in (("tcp", ""), ("tcp6", f"{0:016X}{_word(bytes((0, 0, 255, 255)))}")):
+    ends = [f"{_as_kernel_prints(socket.inet_aton(host))}:{port:04X}" for host, port in (client, _ADDRESS)]
+    for table, mapped in (("tcp", ""), ("tcp6", f"{0:016X}{_as_kernel_prints(bytes((0, 0, 255, 255)))}")):
         try:
             rows = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
         except OSError:
@@ -177,13 +177,13 @@ def user_of(client: tuple[str, int]) -> int | None:
     return -1
 
 
-def _word(content: bytes) -> str:
-    """Four bytes as the kernel shows them: as one number, in the order of this machine."""
+def _as_kernel_prints(content: bytes) -> str:
+    """Four bytes as the kernel prints them: one number in the byte order of this machine."""
     return f"{int.from_bytes(content, sys.byteorder):08X}"
 
 
 def server_of(file: Path) -> FileServer:
-    """A server for the file, which listens from now on. Raises CannotServe."""
+    """Start a server for the file. Raises CannotServe."""
     try:
         return FileServer(file)
     except OSError as err:
@@ -193,7 +193,7 @@ def server_of(file: Path) -> FileServer:
 
 
 def serve_once(server: FileServer) -> None:
-    """Open the viewer, and serve its file until it was read once. Raises CannotServe."""
+    """Open the viewer, and serve its file until it has been read once. Raises CannotServe."""
     with server:
         webbrowser.open_new_tab(server.viewer_url)
         if not server.serve(_WAITING_S):

@@ -1,4 +1,4 @@
-"""What the commands on sweeps take, and how they end."""
+"""Input of the commands on sweeps, and their exit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sweeps = Annotated[
 
 
 def finish_sweep(analysis: SweepAnalysis) -> None:
-    """Say which traces could not be used, and end with exit code 1 if there are any."""
+    """Print which traces could not be used, and exit with 1 if there are any."""
     for failure in analysis.failed:
         complain(failure)
     if analysis.failed:

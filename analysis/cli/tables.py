@@ -43,8 +43,8 @@ def table_command(name: str) -> Callable[..., None]:
 
     \b
     Examples:
-      commtrace {name} traces/my-run
-      commtrace {name} --format json traces/my-run | jq '.rows[0]'
+      commtrace {CATALOG[name].command} traces/my-run
+      commtrace {CATALOG[name].command} --format json traces/my-run | jq '.rows[0]'
     """
     return reads_traces(writes_tables(command))
 
@@ -116,7 +116,7 @@ def _why_empty(name: str, analysis: Analysis) -> str:
     if not analysis.run.has_starts:
         from ..results.analysis import NO_TIMES
 
-        return f"{NO_TIMES}; capture traces with torch.profiler for `{name}`"
+        return f"{NO_TIMES}; capture traces with torch.profiler for `{CATALOG[name].command}`"
     because = CATALOG[name].none_measured
     if because is not None and (len(analysis.calls) or not CATALOG[name].needs_calls):
         return because

@@ -1,4 +1,4 @@
-"""What stdout and stderr are: how wide a terminal, with colours or not."""
+"""Properties of stdout and stderr: width of the terminal, colours, ASCII."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LEAST_WIDTH = 40
 
 
 def width_of_stdout() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none, and text may be as wide as it needs to be."""
+    """Columns of the terminal, at least 40; None if stdout is no terminal, so that text may be as wide as it needs."""
     if not sys.stdout.isatty():
         return None
     return max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether to write colours there: on a terminal that is not dumb, unless NO_COLOR says no or FORCE_COLOR yes."""
+    """Whether to use colours: on a terminal that is not dumb; NO_COLOR and FORCE_COLOR override."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -28,12 +28,12 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def takes_only_ascii(stream: TextIO) -> bool:
-    """Whether the stream takes nothing but ASCII."""
+    """Whether the stream takes only ASCII."""
     return not (stream.encoding or "ascii").lower().startswith("utf")
 
 
 def marked(kind: str, stream: TextIO) -> str:
-    """The first word of a message, so that it can be seen among others."""
+    """The first word of a message, coloured so that it can be seen among others."""
     if not has_colours(stream):
         return kind
     return f"{_BOLD_RED if kind == 'error' else _BOLD}{kind}{_PLAIN}"

@@ -1,1 +1,1 @@
-"""Captures of two configurations, and what their steps differ in."""
+"""Compare captures of two configurations."""

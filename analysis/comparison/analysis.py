@@ -1,4 +1,4 @@
-"""Captures of two configurations -> what their steps differ in."""
+"""Compare captures of two configurations: how their steps differ."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
-from ..core.wording import counted
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
@@ -43,7 +43,7 @@ _BEYOND_WORDS = 10.0
 
 
 class Judgement(Enum):
-    """Whether B is slower than A by more than a limit."""
+    """Verdict on whether B is slower than A by more than a limit."""
 
     slower = "slower"
     within = "within"
@@ -52,7 +52,7 @@ class Judgement(Enum):
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The tables of two sides, each with one run or several captures of it, all read with `details`.
+    """Tables of two sides, each with one run or several captures, read with `details`.
 
     Columns: docs/tables.md. `run_spread_frac` is the spread of runs that is assumed if there is only one run of each.
     """
@@ -62,22 +62,22 @@ class Comparison:
     run_spread_frac: float = RUN_SPREAD_FRAC
 
     def __repr__(self) -> str:
-        a, b = (printable(", ".join(one.run.name for one in side)) for side in (self.a, self.b))
+        a, b = (printable(", ".join(analysis.run.name for analysis in side)) for side in (self.a, self.b))
         return f"<Comparison of {a} with {b}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The report, for notebooks."""
+        """The report as HTML, for notebooks."""
         return f"<pre>{escape(self.summary())}</pre>"
 
     def summary(self) -> str:
-        """What was compared, the verdict, and the tables, as text."""
+        """The captures, the verdict and the tables as text."""
         from ..show.comparison import report
 
         return report(self, "table", top=_TOP)
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
-        """One row per measure of a step. The first is the step's length, which is tested on its own."""
+        """One row per measure of a step. The first is the step's length, tested separately."""
         of_a, of_b = (
             self._captures(side, lambda one: step_values.measures(_closed(one), one.calls, one.participation))
             for side in (self.a, self.b)
@@ -97,24 +97,24 @@ class Comparison:
     def changed_operators(self) -> pd.DataFrame:
         """One row per operator of either side. Raises NothingMeasured where operators were not read."""
 
-        def of_operators(one: Analysis) -> pd.DataFrame:
-            return one.device_time.assign(operator=one.launched_in)
+        def of_operators(analysis: Analysis) -> pd.DataFrame:
+            return analysis.device_time.assign(operator=analysis.launched_in)
 
         return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
 
     @property
     def on_cpu(self) -> bool:
-        """Whether all runs are without a GPU, so that operators are the kernels."""
-        return all(one.run.is_of_cpus for one in (*self.a, *self.b))
+        """Whether no run has a GPU, so that operators stand for kernels."""
+        return all(analysis.run.is_of_cpus for analysis in (*self.a, *self.b))
 
     @property
     def separate(self) -> bool:
-        """Whether captures are runs of their own; otherwise they are the cycles of one run of each side."""
+        """Whether captures are separate runs; otherwise they are cycles of one run per side."""
         return len(self.a) > 1 or len(self.b) > 1
 
     @property
     def basis(self) -> str:
-        """What the two sides consist of, and what that allows, in one sentence."""
+        """A sentence on the captures of each side and what they allow."""
         step = self._step
         count_a, count_b = step.get("captures_a", 0), step.get("captures_b", 0)
         if self.separate:
@@ -129,7 +129,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """How much longer or shorter the steps of B are, and what follows from that, in one sentence."""
+        """A sentence on how much longer or shorter steps of B are."""
         step, *others = records(self.comparison)
         if step["change_frac"] is None:
             why = f"the steps of A take no time ({step['note']})" if step["a_ns"] == 0 else step["note"]
@@ -148,12 +148,12 @@ class Comparison:
 
     @property
     def power(self) -> str | None:
-        """Which change of a step these captures would show, in one sentence; None if they show none at all."""
+        """A sentence on the smallest change of a step that these captures can show; None if they show none."""
         seen = records(self.comparison)[0]["seen_frac"]
         return None if seen is None else f"with these captures {_seen(seen)} would be seen, nine times in ten"
 
     def slower_by(self, limit_frac: float) -> tuple[Judgement, str]:
-        """Whether the steps of B take significantly longer, by more than this part, or that would not show; and why."""
+        """Judge whether steps of B are longer by more than this fraction, with the reason."""
         step = records(self.comparison)[0]
         change, limit = step["change_frac"], f"the limit is {100 * limit_frac:g}%"
         if step["significant"] is None or change is None:
@@ -170,12 +170,12 @@ class Comparison:
 
     @cached_property
     def _step(self) -> Row:
-        """The row of the step's length, not yet tested."""
+        """The row of the step's length before the test."""
         sides = [
-            self._captures(side, lambda one: step_values.step_lengths(one.run.step_times, _closed(one)))
+            self._captures(side, lambda analysis: step_values.step_lengths(analysis.run.step_times, _closed(analysis)))
             for side in (self.a, self.b)
         ]
-        every = [dict(zip(side, one, strict=True)) for side in sides for one in zip(*side.values(), strict=True)]
+        every = [dict(zip(side, values, strict=True)) for side in sides for values in zip(*side.values(), strict=True)]
         source = step_values.best_source(every, STEPS_NEEDED)
         if source is None:
             note = "no step is marked in one of the runs: call profiler.step() in the loop"
@@ -185,7 +185,7 @@ class Comparison:
         return {"measure": "step"} | row | {"note": "; ".join(filter(None, (source, row.get("note"))))}
 
     def _allowance(self, scales_with_itself: bool) -> Allowance:
-        """Without a known length of a step, everything is measured by itself."""
+        """The tolerated difference; without a known step length, relative to each measure itself."""
         lengths = [self._step.get(f"{side}_ns") or 0 for side in "ab"]
         part = None if scales_with_itself or not all(lengths) else _OF_A_STEP * max(lengths)
         return Allowance(self.run_spread_frac, self.separate, MATTERS * min(filter(None, lengths), default=0), part)
@@ -210,18 +210,18 @@ class Comparison:
     def _captures(
         self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]
     ) -> dict[K, list[Capture]]:
-        """Values by key and capture; 0 in all steps of a run that has steps, but none of this key."""
-        found = [(values(one), self._last_steps(one)) for one in side]
-        result: dict[K, list[Capture]] = {key: [] for of_run, _ in found for key in of_run}
+        """Values by key and capture; 0 for steps without this key."""
+        of_runs = [(values(analysis), self._last_steps(analysis)) for analysis in side]
+        result: dict[K, list[Capture]] = {key: [] for of_run, _ in of_runs for key in of_run}
         for key, captures in result.items():
-            for of_run, last in found:
+            for of_run, last in of_runs:
                 listed = of_run[key] if key in of_run else next(iter(of_run.values()), _NO_STEPS) * 0
                 captures += step_values.by_cycle(listed, last)
         return result
 
-    def _last_steps(self, one: Analysis) -> list[int]:
-        """The last step of each capture in a run: of the run, or of its cycles."""
-        last = step_values.last_steps(one.run.annotations)
+    def _last_steps(self, analysis: Analysis) -> list[int]:
+        """Last step of each capture of a run: of the run itself, or of its cycles."""
+        last = step_values.last_steps(analysis.run.annotations)
         return last[-1:] if self.separate else last
 
 
@@ -238,8 +238,8 @@ def _bound(change_frac: float) -> str:
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))
 
 
-def _closed(one: Analysis) -> pd.DataFrame:
-    return step_values.closed_steps(one.breakdown_steps, step_values.last_steps(one.run.annotations))
+def _closed(analysis: Analysis) -> pd.DataFrame:
+    return step_values.closed_steps(analysis.breakdown_steps, step_values.last_steps(analysis.run.annotations))
 
 
 def _counts(row: Row) -> list[tuple[str, int]]:
@@ -247,7 +247,7 @@ def _counts(row: Row) -> list[tuple[str, int]]:
 
 
 def _unknown(measure: str, row: Row) -> str | None:
-    """Why a measure has no values."""
+    """Why a measure has no values; None if it has."""
     without = " and ".join(name for name, count in _counts(row) if not count)
     if not without:
         return None
@@ -266,7 +266,7 @@ def compare(
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
 ) -> Comparison:
-    """The captures at `a` and `b` compared: each is a run as for `analyse`, or a list of runs.
+    """Compare the captures at `a` and `b`; each is a run as for `analyse`, or a list of runs.
 
     `run_spread_frac`: see `Comparison`, the others: see `analyse`. Raises AnalysisError.
     """

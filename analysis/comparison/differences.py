@@ -1,4 +1,4 @@
-"""Values of steps of two sides -> rows that say how much B differs from A, how certain that is, and if it matters."""
+"""Differences between the steps of two sides: size, certainty, and whether they matter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_LOG = math.log(1e15)
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much two captures of one configuration may differ without meaning anything.
+    """Difference between two captures of one configuration that means nothing.
 
     `least` is the smallest difference that matters. Captures that are runs of their own (`separate`) show how much runs
     differ, as soon as one side has several. Others do not, so it is assumed: `run_spread_frac`, as a standard
@@ -52,11 +52,11 @@ class Allowance:
     part: float | None = None
 
     def on_logs(self, a: PerCapture, b: PerCapture) -> bool:
-        """Whether logarithms are compared; not those of 0."""
-        return self.part is None and min(float(one.values.min()) for one in (*a, *b)) > 0
+        """Whether to compare logarithms; not if a value is 0."""
+        return self.part is None and min(float(capture.values.min()) for capture in (*a, *b)) > 0
 
     def assumed(self, a: PerCapture, b: PerCapture) -> float:
-        """The assumed spread of runs, in the unit of the values; of their logarithms where those are compared."""
+        """Assumed spread of runs, in the unit of the values, or of their logarithms if those are compared."""
         if self.separate and max(len(a), len(b)) > 1:
             return 0.0
         if self.on_logs(a, b):
@@ -65,7 +65,7 @@ class Allowance:
 
 
 def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = "ns") -> Row:
-    """Means over the captures of the median step, their spreads, and the difference; NA for a side without values.
+    """Means over captures of the median step, spreads, and difference; NA for a side without values.
 
     Where steps pair, those that every capture has are compared, and no others: they do other work.
     """
@@ -76,25 +76,25 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
     pairs = paired(_scaled(a, on_logs), _scaled(b, on_logs))
     if pairs is not None:
         shared = shared_steps([*a, *b])
-        a, b = ([one.only(shared) for one in side] for side in (a, b))
-    of_a, of_b = pairs or ([one.values for one in _scaled(side, on_logs)] for side in (a, b))
-    found = _shift(of_a, of_b, assumed, pair=pairs is not None)
+        a, b = ([capture.only(shared) for capture in side] for side in (a, b))
+    of_a, of_b = pairs or ([capture.values for capture in _scaled(side, on_logs)] for side in (a, b))
+    change = _shift(of_a, of_b, assumed, pair=pairs is not None)
     difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
-    if found is not None:  # of many captures, the demand that it exceed the spreads is the greater one
-        found = found._replace(seen=max(found.seen, spread + found.most - found.middle))
+    if change is not None:  # of many captures, the demand that it exceed the spreads is the greater one
+        change = change._replace(seen=max(change.seen, spread + change.most - change.middle))
     row: Row = {
         f"difference_{unit}": round(difference),
-        "note": _note(a, b, pairs is not None, found),
-        "identical": len(np.unique(np.concatenate([one.values for one in (*a, *b)]))) == 1,
-        "exceeds": found is not None and abs(found.middle) > spread and abs(difference) >= allowance.least,
+        "note": _note(a, b, pairs is not None, change),
+        "identical": len(np.unique(np.concatenate([capture.values for capture in (*a, *b)]))) == 1,
+        "exceeds": change is not None and abs(change.middle) > spread and abs(difference) >= allowance.least,
     }
     start = _middle(_scaled(a, on_logs))
-    shift = _middle(_scaled(b, on_logs)) - start if found is None else found.middle
-    return _medians_and_spreads(a, b, unit) | row | _changes(shift, found, None if on_logs else start)
+    shift = _middle(_scaled(b, on_logs)) - start if change is None else change.middle
+    return _medians_and_spreads(a, b, unit) | row | _changes(shift, change, None if on_logs else start)
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """The rows, tested as one family: with corrected p-values, and whether each difference is significant.
+    """Test rows as one family: corrected p-values, and whether each difference is significant.
 
     Rows without a p-value stay as they are; if all steps of both sides are equal, there is nothing to test.
     """
@@ -113,7 +113,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
 
 
 def surely_within(row: Row, limit_frac: float) -> bool:
-    """Whether B takes at most this part longer, as `compared` found; of larger changes at most one in ten is missed.
+    """Whether B takes at most this fraction longer; at most one in ten larger changes is missed.
 
     Either the whole interval is within the limit, or what these captures would show is, and so is the change in nine of
     ten.
@@ -125,11 +125,13 @@ def surely_within(row: Row, limit_frac: float) -> bool:
 def side_by_side(
     a: Mapping[Key, PerCapture], b: Mapping[Key, PerCapture], names: Sequence[str], allowance: Mapping[str, Allowance]
 ) -> list[Row]:
-    """A row per kernel or operator of either side, the largest difference first; those small on both are not tested.
+    """One row per kernel or operator, the largest difference first; those small on both sides are not tested.
 
     `allowance` is by kind, with `""` for all others.
     """
-    nothing = [[replace(one, values=one.values * 0) for one in next(iter(side.values()), [])] for side in (a, b)]
+    nothing = [
+        [replace(capture, values=capture.values * 0) for capture in next(iter(side.values()), [])] for side in (a, b)
+    ]
     whole = [sum(_total(captures) for captures in side.values()) for side in (a, b)]
     rows, small = [], []
     for key in dict.fromkeys([*a, *b]):
@@ -154,28 +156,28 @@ def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
         if captures:
             row[f"{side}_{unit}"] = round(_middle(captures))
             if unit == "ns":
-                spread = _spread([one.values for one in captures])
+                spread = _spread([capture.values for capture in captures])
                 row[f"spread_{side}_ns"] = spread and round(spread)
     return row
 
 
 def _shift(a: Sequence[Values], b: Sequence[Values], assumed: float, *, pair: bool) -> Shift | None:
-    """How far B is from A; None if there is one capture of each, of too few steps."""
+    """The shift from A to B; None for one capture of each with too few steps."""
     if len(a) > 1 or len(b) > 1:
         return between_captures(_medians(a), _medians(b), assumed)
     return (between_pairs if pair else between_two)(a[0], b[0], assumed)
 
 
-def _note(a: PerCapture, b: PerCapture, pair: bool, found: Shift | None) -> str | None:
-    """How the shift was found, where that is worth a word, or why it is not known."""
-    if found is None:
+def _note(a: PerCapture, b: PerCapture, pair: bool, shift: Shift | None) -> str | None:
+    """How the shift was computed, if worth a remark, or why it is not known."""
+    if shift is None:
         few = f"too few steps to tell: {len(a[0])} and {len(b[0])}"
         return f"{few}; each side needs {STEPS_NEEDED}, or several captures"
     return "paired by number" if pair else None
 
 
-def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
-    """The change as a part of A, its interval and p-value, and which change would be seen.
+def _changes(shift: float, bounds: Shift | None, start: float | None) -> Row:
+    """The change as a fraction of A, its interval and p-value, and the smallest visible change.
 
     Shifts are in the unit of `start`, the value of A; of logarithms where that is None.
     """
@@ -185,18 +187,18 @@ def _changes(shift: float, found: Shift | None, start: float | None) -> Row:
             return math.expm1(min(of, _MOST_LOG))
         return max(of / start, -1.0)  # no time is less than none
 
-    row: Row = {} if found is None else {"p_value": found.p_value}
+    row: Row = {} if bounds is None else {"p_value": bounds.p_value}
     if start == 0:
         return row
     row["change_frac"] = change(shift)
-    if found is not None:
-        row |= {"change_low_frac": change(found.low), "change_high_frac": change(found.high)}
-        row |= {"seen_frac": change(found.seen), "most_frac": change(found.most)}
+    if bounds is not None:
+        row |= {"change_low_frac": change(bounds.low), "change_high_frac": change(bounds.high)}
+        row |= {"seen_frac": change(bounds.seen), "most_frac": change(bounds.most)}
     return row
 
 
 def _scaled(captures: PerCapture, on_logs: bool) -> PerCapture:
-    return [replace(one, values=np.log(one.values)) for one in captures] if on_logs else captures
+    return [replace(capture, values=np.log(capture.values)) for capture in captures] if on_logs else captures
 
 
 def _most_different(row: Row) -> tuple[int, int]:
@@ -208,15 +210,15 @@ def _medians(captures: Sequence[Values]) -> Values:
 
 
 def _middle(captures: PerCapture) -> float:
-    """The mean over the captures of the median over their steps."""
-    return float(_medians([one.values for one in captures]).mean())
+    """Mean over captures of the median step."""
+    return float(_medians([capture.values for capture in captures]).mean())
 
 
 def _spread(captures: Sequence[Values]) -> float | None:
-    """Standard deviation over the captures; of a single one over its blocks of steps; None for too few of those."""
+    """Standard deviation over captures; over blocks of steps for a single one; None if too few."""
     values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
     return pooled_spread(values) if len(values) > 1 else None
 
 
 def _total(captures: PerCapture) -> float:
-    return sum(float(one.values.sum()) for one in captures)
+    return sum(float(capture.values.sum()) for capture in captures)

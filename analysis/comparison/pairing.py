@@ -1,4 +1,4 @@
-"""Steps that pair: in every capture, the step of a number does the same work, as where data are seeded alike."""
+"""Pair steps by number, where each number does the same work in every capture, as with seeded data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SAME_WORK_FRAC = 0.25
 
 
 def shared_steps(captures: Sequence[Capture]) -> NDArray[np.int64]:
-    """The numbers of the steps that all captures have."""
-    return reduce(np.intersect1d, (one.steps for one in captures))
+    """Numbers of the steps that all captures have."""
+    return reduce(np.intersect1d, (capture.steps for capture in captures))
 
 
 def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], list[Values]] | None:
-    """The steps that all captures have, without what belongs to the number of a step; None if they do not pair.
+    """Steps that all captures have, without the effect of the step's number; None if steps do not pair.
 
     They pair if, once each capture is taken relative to its median, most of the variance goes with the number.
     """
@@ -29,7 +29,7 @@ def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], li
     shared = shared_steps(captures)
     if len(captures) < 2 or len(shared) < _PAIRS_NEEDED:
         return None
-    steps = np.array([one.only(shared).values for one in captures])
+    steps = np.array([capture.only(shared).values for capture in captures])
     alone = steps - np.median(steps, axis=1, keepdims=True)
     by_number = alone.mean(axis=0)
     left = float(((alone - by_number) ** 2).sum()) * len(captures) / (len(captures) - 1)

@@ -1,4 +1,4 @@
-"""Whether two sides differ, each of a few captures of many steps.
+"""Test whether two sides differ, each a few captures of many steps.
 
 Steps of one capture are not independent: they drift together with whatever else the machine does, so a test that treats
 them as independent finds differences between equal captures. Captures are independent. If one side has several, they
@@ -30,7 +30,7 @@ STEPS_NEEDED = 2 * _LEAST_BLOCK
 
 
 class Shift(NamedTuple):
-    """How much larger the second side is: 99 % interval, p-value of no difference, and what else would be seen.
+    """How much larger the second side is: 99 % interval, p-value of no difference, and detectable sizes.
 
     A true shift of `seen` has a p-value of at most `LEVEL` in nine of ten such comparisons. The true shift is at most
     `most` in nine of ten.
@@ -45,7 +45,7 @@ class Shift(NamedTuple):
 
 
 def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
-    """The shift of the mean from `a` to `b`, a value per capture: Student's test with pooled variance.
+    """Shift of the mean from `a` to `b`, a value per capture: Student's test with pooled variance.
 
     Both sides are assumed to spread alike, so one of them may have a single capture. None if both have only one.
     `assumed`: see `_shift`.
@@ -59,7 +59,7 @@ def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None
 
 
 def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
-    """The shift of the median from `a` to `b`, the steps of one capture each; None if either has too few of them.
+    """Shift of the median from `a` to `b`, steps of one capture each; None if either has too few.
 
     Each capture may be off by as much as its blocks differ from each other. `assumed`: see `_shift`.
     """
@@ -72,26 +72,26 @@ def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
 
 
 def between_pairs(a: Values, b: Values, assumed: float) -> Shift:
-    """The same of steps that pair, four at least: the n-th of `a` did the same work as the n-th of `b`."""
+    """Shift of the mean between at least four paired steps: the n-th of `a` did the same work as that of `b`."""
     blocks = block_medians(b - a)
     return _shift(float(np.median(b - a)), pooled_spread(blocks), len(blocks) - 1, assumed)
 
 
 def block_medians(steps: Values) -> Values:
-    """Medians of up to five blocks of consecutive steps, equally long give or take one, of at least two steps each."""
+    """Medians of up to five blocks of consecutive steps, of nearly equal length, at least two steps each."""
     count = max(1, min(_MOST_BLOCKS, len(steps) // _LEAST_BLOCK))
     return np.array([np.median(block) for block in np.array_split(steps, count) if len(block)])
 
 
 def pooled_spread(*samples: Values) -> float:
-    """Standard deviation within the samples, their means apart; 0 where no sample has two values."""
+    """Standard deviation within the samples around their own means; 0 if none has two values."""
     freedom = sum(max(len(sample) - 1, 0) for sample in samples)
     squares = sum(float(((sample - sample.mean()) ** 2).sum()) for sample in samples if len(sample))
     return math.sqrt(squares / freedom) if freedom else 0.0
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Holm's p-values: if nothing differs, at least one of them is at most p with a probability of at most p.
+    """Holm's p-values: if nothing differs, the probability that any of them is at most p is at most p.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scand. J. Stat. 6 (1979), 65.
     """
@@ -104,7 +104,7 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 
 
 def student_p_value(t: float, freedom: int) -> float:
-    """The probability that Student's t is as far from 0 as this, or farther.
+    """Probability that Student's t is at least this far from 0.
 
     Source: Abramowitz, Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
@@ -124,7 +124,7 @@ def student_p_value(t: float, freedom: int) -> float:
 
 @cache
 def student_quantile(freedom: int, level: float = LEVEL) -> float:
-    """The t at which `student_p_value` equals the level."""
+    """The t whose `student_p_value` is the level."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2
@@ -133,7 +133,7 @@ def student_quantile(freedom: int, level: float = LEVEL) -> float:
 
 
 def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shift:
-    """The shift for a difference with this standard error, with `freedom` degrees of freedom.
+    """The shift for a difference with this standard error and `freedom` degrees of freedom.
 
     The captures of each side are assumed to spread by at least `assumed` besides, a standard deviation that was not
     measured: the half-widths of both add up as independent errors do.
@@ -148,7 +148,7 @@ def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shi
 
 
 def _p_value(difference: float, error: float, freedom: int, least: float) -> float:
-    """The level at which the interval of `_shift` ends at 0."""
+    """The level whose interval in `_shift` ends at 0."""
     if not error:
         return math.erfc(_ratio(difference, least) / math.sqrt(2))
     low, high = 0.0, difference / error
@@ -160,7 +160,7 @@ def _p_value(difference: float, error: float, freedom: int, least: float) -> flo
 
 
 def _seen(limit: float, freedom: int) -> float:
-    """The true t that is found beyond the limit with a probability of `POWER`.
+    """The true t that exceeds the limit with a probability of `POWER`.
 
     Source: the normal approximation of the noncentral t, Abramowitz and Stegun 26.7.10 (as above).
     """
@@ -168,5 +168,5 @@ def _seen(limit: float, freedom: int) -> float:
 
 
 def _ratio(difference: float, error: float) -> float:
-    """The difference in units of the spread: 0 / 0 counts as 0, any other difference without spread as infinite."""
+    """The difference in units of its error: 0 / 0 is 0, any other difference without error infinite."""
     return difference / error if error else math.inf if difference else 0.0

@@ -1,4 +1,4 @@
-"""What every step of a run took, by number of the step: the values by which runs are compared."""
+"""Values of every step of a run, by number: what runs are compared by."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNPROFILED, PROFILED, TRACED = "unprofiled steps", "profiled steps", "step windo
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """The values of the steps of one capture, and the numbers of these steps."""
+    """The steps of one capture: their values and numbers."""
 
     steps: NDArray[np.int64]
     values: Values
@@ -40,63 +40,63 @@ class Capture:
         return len(self.values)
 
     def only(self, steps: NDArray[np.int64]) -> Capture:
-        """Its steps of these numbers."""
-        found = np.isin(self.steps, steps)
-        return Capture(self.steps[found], self.values[found])
+        """The steps of these numbers."""
+        wanted = np.isin(self.steps, steps)
+        return Capture(self.steps[wanted], self.values[wanted])
 
 
 def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """Lengths of the steps in ns by source, the best source first; that of the slowest rank counts.
+    """Step lengths in ns by source, the best source first; the slowest rank counts.
 
     Steps that some rank does not list are left out, as are the first ones of a side file.
     """
     settled = step_times[step_times["step"] >= _START_UP_STEPS]
     ranks = step_times["rank"].nunique()
-    found = {}
+    lengths = {}
     for source, phase in ((UNPROFILED, "idle"), (PROFILED, "active")):
         by_step = settled[settled["phase"] == phase].groupby("step")["dur_ns"]
-        found[source] = _floats(by_step.max()[by_step.size() == ranks])
-    found[TRACED] = _floats(breakdown_steps.groupby("step")["window_ns"].max())
-    return found
+        lengths[source] = _floats(by_step.max()[by_step.size() == ranks])
+    lengths[TRACED] = _floats(breakdown_steps.groupby("step")["window_ns"].max())
+    return lengths
 
 
 def measures(
     breakdown_steps: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame
 ) -> dict[str, pd.Series[float]]:
-    """For each step the mean of each measure over ranks and devices, in ns; steps where it is unknown are left out."""
+    """Mean of each measure over ranks and devices by step, in ns; steps with unknown values are left out."""
     mean = breakdown_steps.groupby("step")[list(_OF_BREAKDOWN.values())].agg(_mean_if_known)
-    found = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
+    values = {measure: _floats(mean[column].dropna()) for measure, column in _OF_BREAKDOWN.items()}
     devices = _devices(breakdown_steps)
     split = participation[["call_id", "wait_ns", "transfer_ns"]].merge(calls[["call_id", "step"]], on="call_id")
     split = split[split["step"].notna()]
     for measure in ("wait", "transfer"):
         sums = split.groupby("step")[f"{measure}_ns"].agg(_sum_if_known)
-        found[measure] = _floats((sums / devices).dropna())
-    return found
+        values[measure] = _floats((sums / devices).dropna())
+    return values
 
 
 def time_per_step(time: pd.DataFrame, keys: list[str]) -> dict[Key, pd.Series[float]]:
-    """Mean device time per device in each step by `keys`, in ns; 0 in a step where nothing of it ran.
+    """Mean device time per device and step by `keys`, in ns; 0 in steps without any.
 
     `time` is that of `kernels.device_time`; what was launched outside every step is left out.
     """
     stepped = time[time["step"].notna()]
     devices = _devices(stepped)
     steps = sorted(stepped["step"].unique())
-    found = {}
-    for key, own in stepped.groupby(keys, dropna=False, sort=True):
-        sums = own.groupby("step")["dur_ns"].sum().reindex(steps, fill_value=0)
-        found[tuple(part if isinstance(part, str) else None for part in key)] = _floats(sums / devices)
-    return found
+    times = {}
+    for key, of_key in stepped.groupby(keys, dropna=False, sort=True):
+        sums = of_key.groupby("step")["dur_ns"].sum().reindex(steps, fill_value=0)
+        times[tuple(part if isinstance(part, str) else None for part in key)] = _floats(sums / devices)
+    return times
 
 
 def _devices(stepped: pd.DataFrame) -> pd.Series[int]:
-    """How many devices have each step: where windows of ranks differ, not all of them."""
+    """Number of devices with each step: fewer where ranks have different windows."""
     return stepped[["step", "rank", "device"]].drop_duplicates().groupby("step").size()
 
 
 def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[float]:
-    """The largest allocation in each step, in bytes, on the device with the most; none if not known.
+    """Largest allocation in each step on the device with the most, in bytes; empty if not known.
 
     GPUs count, or the CPU if there are none.
     """
@@ -104,17 +104,17 @@ def peak_memory(memory: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[fl
     known = (on_gpu if len(on_gpu) else memory).dropna(subset="allocated_bytes")
     marks = _marks(annotations)
     peaks: dict[int, int] = {}
-    for (rank, cycle), own in known.groupby(["rank", "cycle"]):
+    for (rank, cycle), of_rank in known.groupby(["rank", "cycle"]):
         here = marks[(marks["rank"] == rank) & (marks["cycle"] == cycle)]
         for step, start, dur in zip(here["step"], here["start_ns"], here["dur_ns"], strict=True):
-            inside = own[(own["time_ns"] >= start) & (own["time_ns"] < start + dur)]["allocated_bytes"]
+            inside = of_rank[(of_rank["time_ns"] >= start) & (of_rank["time_ns"] < start + dur)]["allocated_bytes"]
             if len(inside):
                 peaks[step] = max(peaks.get(step, 0), int(inside.max()))
     return pd.Series(peaks, dtype="float64").sort_index()
 
 
 def closed_steps(breakdown_steps: pd.DataFrame, last: Sequence[int]) -> pd.DataFrame:
-    """Without the last step of each cycle, which ends with its last activity, where there are others."""
+    """Drop the last step of each cycle, which ends with its last activity, if others remain."""
     closed = breakdown_steps[~breakdown_steps["step"].isin(last)]
     return closed if len(closed) else breakdown_steps
 
@@ -126,23 +126,23 @@ def last_steps(annotations: pd.DataFrame) -> list[int]:
 
 
 def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Capture]:
-    """The steps up to the last one of each cycle; steps behind all of them belong to the last cycle."""
+    """Split steps by the last step of each cycle; later steps belong to the last cycle."""
     numbers, values = steps.index.to_numpy(dtype="int64"), steps.to_numpy()
     cycle = np.minimum(np.searchsorted(last, numbers), max(len(last) - 1, 0))
-    return [Capture(numbers[cycle == one], values[cycle == one]) for one in range(max(len(last), 1))]
+    return [Capture(numbers[cycle == number], values[cycle == number]) for number in range(max(len(last), 1))]
 
 
 def best_source(captures: Sequence[Mapping[str, Capture]], enough: int) -> str | None:
-    """The first source of step lengths that every capture has enough of; else the one that all have most of."""
+    """The first source of step lengths with enough steps in every capture; else the fullest one."""
     least = {source: min(len(capture[source]) for capture in captures) for source in captures[0]}
-    found = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))
-    return found if least[found] else None
+    best = next((source for source, count in least.items() if count >= enough), max(least, key=lambda s: least[s]))
+    return best if least[best] else None
 
 
 def _marks(annotations: pd.DataFrame) -> pd.DataFrame:
-    """The annotations of steps, with the number of the step."""
-    found = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
-    return found.assign(step=found["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64"))
+    """The annotations of steps with the step's number."""
+    marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP).fillna(False)]
+    return marks.assign(step=marks["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64"))
 
 
 def _floats(series: pd.Series[Any]) -> pd.Series[float]:

@@ -1,1 +1,1 @@
-"""What everything rests on: intervals, kinds of activities, conventions, schemas. No trace file is read here."""
+"""The basis: intervals, kinds of activities, conventions, schemas. No trace file is read here."""

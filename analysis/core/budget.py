@@ -1,4 +1,4 @@
-"""What reading may take: memory, drawn before it is allocated, and work, so that a file is refused before it harms.
+"""Budgets for reading: memory, drawn before it is allocated, and work, so that harmful files are refused.
 
 Every reader draws from a `Budget`, whatever its format. Both are counted from what the file asks for, never measured:
 the same file is refused, or read, on every machine with the same limit.
@@ -20,21 +20,21 @@ _STEPS, _STEPS_PER_BYTE = 5_000_000, 4
 
 
 class Budget:
-    """The memory and the work that reading may take. Where the limit is None, memory has none."""
+    """Memory and work that reading may take. Memory has no limit if it is None."""
 
     def __init__(self, limit_bytes: int | None, file_bytes: int = 0) -> None:
-        """`file_bytes` are in the files that are read: the more there are, the more work they may take."""
+        """Start with a limit; the more `file_bytes` the files have, the more work they may take."""
         self._limit_bytes = limit_bytes
         self._drawn_bytes = 0
         self._steps_left = _STEPS + _STEPS_PER_BYTE * file_bytes
 
     @property
     def left_bytes(self) -> int | None:
-        """What may still be drawn."""
+        """Bytes that may still be drawn; None without limit."""
         return None if self._limit_bytes is None else max(0, self._limit_bytes - self._drawn_bytes)
 
     def check(self, what: str, needed_bytes: int) -> None:
-        """Raise TooLarge unless there is memory for so much, beside what was drawn. `what` begins the message."""
+        """Raise TooLarge unless `needed_bytes` fit beside what was drawn. `what` begins the message."""
         total_bytes = self._drawn_bytes + needed_bytes
         if self._limit_bytes is not None and total_bytes > self._limit_bytes:
             raise TooLarge(
@@ -43,28 +43,28 @@ class Budget:
             )
 
     def draw(self, what: str, needed_bytes: int) -> None:
-        """Take so much memory, or raise TooLarge. `what` begins the message."""
+        """Draw `needed_bytes`, or raise TooLarge. `what` begins the message."""
         self.check(what, needed_bytes)
         self._drawn_bytes += needed_bytes
 
     def give_back(self, freed_bytes: int) -> None:
-        """So much of what was drawn is free again."""
+        """Return `freed_bytes` to the budget."""
         self._drawn_bytes -= freed_bytes
 
     def work(self, what: str, steps: int) -> None:
-        """Count so many steps, each of which handles a value. Raises DamagedTrace; `what` begins the message."""
+        """Count `steps`, each of which handles a value. Raises DamagedTrace; `what` begins the message."""
         self._steps_left -= steps
         if self._steps_left < 0:
             raise DamagedTrace(f"{what} takes more work to read than any file of its size; write it again")
 
 
 def default_limit_bytes() -> int:
-    """Four fifths of the memory that is free, in this container or on this machine."""
+    """Four fifths of the free memory of this container or machine, in bytes."""
     return int(_SHARE * min(_machine_bytes(), _container_bytes()))
 
 
 def _size(number: int) -> str:
-    """In GB, with three digits or more."""
+    """The size in GB, with at least three digits."""
     return f"{number / GB:,.0f} GB" if number >= 100 * GB else f"{number / GB:.3g} GB"
 
 
@@ -76,7 +76,7 @@ def _machine_bytes() -> int:
 
 
 def _container_bytes() -> int:
-    """The memory that the control group leaves, practically infinite where there is none."""
+    """Memory left by the control group in bytes, practically infinite without one."""
     with suppress(OSError, ValueError):
         return int((_CGROUP / "memory.max").read_text("ascii")) - int((_CGROUP / "memory.current").read_text("ascii"))
     return 1 << 80

@@ -24,7 +24,7 @@ class Spans(NamedTuple):
 
 
 def spans(starts: Times, ends: Times) -> Spans:
-    """The union of the given intervals, which may overlap, touch, be empty and stand in any order."""
+    """Union of intervals that may overlap, touch, be empty, and be in any order."""
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
@@ -71,7 +71,7 @@ def clip(a: Spans, start: int, end: int) -> Spans:
 
 
 def covered(a: Spans, starts: Times, ends: Times) -> Times:
-    """How much of each interval [starts[i], ends[i]) `a` covers; all of shape (n,)."""
+    """How much of each interval [starts[i], ends[i]) is covered by `a`; all of shape (n,)."""
     return _until(a, ends) - _until(a, starts)
 
 

@@ -41,12 +41,12 @@ _CUT_LETTERS = re.compile(rb"(?:[\xc2-\xf4][\x80-\xbf]{0,2})?[\x80-\xbf]{0,3}")
 
 
 def without_escapes(text: bytes) -> bytes:
-    """The text with every escaped backslash or quote masked: the quotes that are left begin and end strings."""
+    """Mask escaped backslashes and quotes: the remaining quotes begin and end strings."""
     return text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
 
 
 def without_numbers_that_are_none(text: bytes) -> bytes:
-    """`NaN` and `Infinity` as empty lists, which are not numbers either."""
+    """Replace `NaN` and `Infinity` by empty lists, which are not numbers either."""
     repaired = bytearray(text)
     for token in _NO_NUMBER.finditer(without_escapes(text)):
         if not token.group().startswith(b'"'):
@@ -55,7 +55,7 @@ def without_numbers_that_are_none(text: bytes) -> bytes:
 
 
 def with_quoted_names(text: bytes) -> bytes:
-    """Events as Kineto lays them out; double quotes inside a name become single ones, if these come in pairs.
+    """Turn double quotes inside names of Kineto's events into single ones, if they come in pairs.
 
     A lone one, or a first pair around nothing but what stands between two texts of JSON, may mark a place where damage
     joined the beginning of one event to the end of another.
@@ -74,7 +74,7 @@ def with_quoted_names(text: bytes) -> bytes:
 
 
 def with_names_that_are_text(text: bytes) -> bytes:
-    """Every byte that is not UTF-8 as `?` in the name of a Python frame, and of the file, if these are few.
+    """Replace bytes that are not UTF-8 by `?` in names of Python frames and files, if few.
 
     Many of them may be a hole, with more than one event in it.
     """
@@ -87,14 +87,14 @@ def with_names_that_are_text(text: bytes) -> bytes:
 
 
 class Habits:
-    """What the writer of one document does again and again, as its events so far show."""
+    """Errors that the writer of a document repeats, as seen in its events so far."""
 
     def __init__(self) -> None:
         self._commas_before: set[_Kind] = set()
         self._has_letters = False
 
     def without_commas(self, elements: bytes) -> bytes:
-        """Events without the commas that their writer puts before closing brackets.
+        """Remove the commas that the writer puts before closing brackets.
 
         It does where most brackets of a kind, in events that differ, have one. At the end of the list of events there
         is only one bracket, and the comma is the writer's if no event is missing there.
@@ -112,7 +112,7 @@ class Habits:
         return bytes(repaired)
 
     def without_commas_around(self, document: bytes) -> bytes:
-        """What surrounds the events, in which there are too few brackets to show a habit, if the events show one."""
+        """Remove commas around the events if the events show the habit."""
         if not self._commas_before:
             return document
         repaired = bytearray(document)
@@ -122,7 +122,7 @@ class Habits:
         return bytes(repaired)
 
     def readable(self, text: bytes) -> bytes:
-        """The text with `?` for bytes in names of another encoding. Raises UnicodeDecodeError for any others.
+        """Replace bytes of other encodings in names by `?`. Raises UnicodeDecodeError for any others.
 
         Half a letter is not of another encoding if there are whole ones: damage may have joined the halves of two
         names, and what lay between them is gone.
@@ -152,7 +152,7 @@ class Habits:
 
 
 def _check_letters(text: bytes) -> None:
-    """Raise UnicodeDecodeError for a name that may consist of the halves of two."""
+    """Raise UnicodeDecodeError for a name that may be joined from halves of two."""
     for name in _ANY_TEXT.finditer(text):
         runs = _NOT_TEXT_RUN.findall(name[1].decode("utf-8", "surrogateescape"))
         if len(runs) == 1 and _CUT_LETTERS.fullmatch(runs[0].encode("utf-8", "surrogateescape")):
@@ -165,7 +165,7 @@ _Kind = tuple[int, bytes]
 
 @dataclass
 class _Event:
-    """The brackets that close something in it, which is not empty, and where commas stand before them."""
+    """Closing brackets of a non-empty event, and where commas stand before them."""
 
     text: bytes = b""
     brackets: Counter[_Kind] = field(default_factory=Counter)
@@ -183,7 +183,7 @@ _BLANK = ord(" ")
 
 
 def _events(masked: bytes) -> Iterator[_Event]:
-    """The elements of an array without escapes, as far as they are whole; the last one again with the array's end."""
+    """Yield the whole elements of an array without escapes; the last one again with the array's end."""
     depth, begin, opened = 0, 0, 0
     comma: int | None = None
     event = _Event()

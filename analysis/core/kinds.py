@@ -1,4 +1,4 @@
-"""What a device activity is: computing, communicating, or moving memory on its own device; and which collective.
+"""Kinds of device activities: compute, communication, or copies on one device; and the collective.
 
 NCCL's kernels are not the only ones that communicate. In the other libraries too, no rank can leave an all_reduce,
 all_gather, reduce_scatter, all_to_all or barrier before all ranks have arrived, so these calls split into wait and
@@ -82,7 +82,7 @@ _NAMELESS = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 
 
 def comm_pattern(extra: Iterable[str] = ()) -> re.Pattern[str]:
-    """One pattern that finds communication kernels by name; `extra` are further regular expressions.
+    """One pattern for names of communication kernels; `extra` are further regular expressions.
 
     Raises re.error when one of `extra` is not a regular expression.
     """
@@ -107,14 +107,14 @@ def is_copy(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 14)
 def collective_in_name(name: str) -> str | None:
-    """The collective a kernel's name tells, spelled as in torch, or None."""
+    """The collective in a kernel's name, spelled as in torch, or None."""
     found = (collective for collective, pattern in (*_OTHERS, *_COLLECTIVES) if collective and pattern.search(name))
     return next(found, None)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def name_on_all_ranks(name: str) -> str | None:
-    """The name that the kernels of one collective share on all its ranks; None if that is not known.
+    """The name that kernels of one collective share on all its ranks; None if not known.
 
     For NCCL and RCCL it is the whole name, for the libraries above the function without its template arguments.
     """
@@ -124,10 +124,10 @@ def name_on_all_ranks(name: str) -> str | None:
 
 
 def _function(name: str) -> str:
-    """The function of a kernel, without what it returns, template arguments and parameters."""
+    """The function in a kernel's name, without return type, template arguments and parameters."""
     return re.split(r"[<(]", _NAMELESS.sub("", name).removeprefix("void "), maxsplit=1)[0]
 
 
 def in_phases(name: str) -> bool:
-    """Whether this kernel may only send, and the next of its name only receive, as DeepEP's do with a hook."""
+    """Whether this kernel may only send, and the next of its name only receive, as DeepEP's with a hook."""
     return _IN_PHASES.search(name) is not None

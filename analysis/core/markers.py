@@ -1,4 +1,4 @@
-"""Every prefix and name that is looked for in traces, as profilers, torch and its backends write them."""
+"""Every prefix and name that is searched for in traces, as written by profilers, torch and its backends."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ BLOCKING = re.compile("|".join((BLOCKING_CALL, ALLOCATING_CALL, PERHAPS_BLOCKING
 
 
 def operation(mark: str) -> str:
-    """What a backend does, by torch's annotation around it: `nccl:all_reduce` is `all_reduce`."""
+    """The operation in torch's annotation: `all_reduce` for `nccl:all_reduce`."""
     return mark.partition(":")[2]

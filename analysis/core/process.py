@@ -1,4 +1,4 @@
-"""What a process is told before it reads traces or makes tables: what saves time, with how much it saves.
+"""Process settings before traces are read or tables made, with the time that each saves.
 
 docs/design/0007 says more about the measurements. None of this changes a result.
 """
@@ -28,7 +28,7 @@ def gc_frozen() -> Iterator[None]:
 
 
 def stop_garbage_collection() -> None:
-    """For processes that only read: events hold no cycles, and looking for some takes a tenth of the time."""
+    """Stop garbage collection in processes that only read: events have no cycles. Saves a tenth."""
     gc.disable()
 
 
@@ -42,7 +42,7 @@ def keep_freed_memory() -> None:
 
 
 def start_no_blas_threads() -> None:
-    """Importing NumPy then takes 0.17 s instead of 0.23 s on two cores: nothing here multiplies matrices.
+    """Start no BLAS threads: importing NumPy then takes 0.17 s instead of 0.23 s on two cores.
 
     It has to come before that import.
     """
@@ -50,7 +50,7 @@ def start_no_blas_threads() -> None:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process have so many files open at once beside its own, as far as it may: usually 1,024 in all."""
+    """Allow `count` more open files in this process, as far as the system permits: usually 1,024 in all."""
     try:
         import resource
     except ImportError:  # not on Windows, where the limit is another one
@@ -64,7 +64,7 @@ def allow_open_files(count: int) -> None:
 
 @contextmanager
 def interrupts_end_quietly() -> Iterator[None]:
-    """Ctrl-C ends the program meanwhile, as it does any other, without a traceback: for what comes before `main`."""
+    """Let Ctrl-C end the program without a traceback in the block, before `main` runs."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
         yield
@@ -78,7 +78,7 @@ def interrupts_end_quietly() -> Iterator[None]:
 
 @contextmanager
 def finishing_writes() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block by SystemExit, so that other threads finish what they write.
+    """End the block by SystemExit at SIGTERM and SIGHUP, so that other threads finish their files.
 
     These have the signals blocked, but the process has other threads, whose default would end it in the midst of that.
     In another thread than the main one, and where a signal is handled already, nothing changes.

@@ -1,4 +1,4 @@
-"""Rows of a table that somebody asked for: conditions on columns, an order, and how many."""
+"""Choose rows of a table: conditions on columns, an order, and a number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDERS = ("asc", "desc")
 
 
 class BadChoice(ValueError):
-    """What was asked for names no column of the table, or cannot be compared with it."""
+    """A choice names no column of the table, or cannot be compared with it."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Raises BadChoice."""
+        """Parse a condition. Raises BadChoice."""
         parts = _CONDITION.fullmatch(text)
         if parts is None:
             raise BadChoice(f"{text!r} is no condition; write one such as rank=3, dur_ns>1ms or name~gemm")
         return cls(parts["column"], parts["sign"], parts["value"])
 
     def holds(self, dtype: str) -> Callable[[Any], bool]:
-        """Whether the condition holds for a value of a column of that dtype. Raises BadChoice."""
+        """A function that tests a value of a column of this dtype. Raises BadChoice."""
         if self.value.lower() in _MISSING and self.sign in ("=", "==", "!="):
             return lambda value: (value is None) is (self.sign != "!=")
         if self.sign == "~":
@@ -55,7 +55,7 @@ class Condition:
         return lambda value: compare(value, bound) if value is not None else self.sign == "!="
 
     def _bound(self, dtype: str) -> Any:
-        """What values are compared with."""
+        """The value to compare with."""
         if dtype.startswith("bool"):
             if self.value.lower() not in _TRUTH:
                 raise BadChoice(f"{self.column} is true or false, not {self.value!r}")
@@ -72,7 +72,7 @@ class Condition:
 
 
 def _factor(column: str, unit: str) -> float | None:
-    """By which a number with this unit is multiplied to be in that of the column; None if it cannot have it."""
+    """Factor from this unit to that of the column; None if the column cannot have the unit."""
     if column.endswith("_ns"):
         return _TIMES_NS.get(unit)
     if column.endswith("_frac") and unit == "%":
@@ -82,7 +82,7 @@ def _factor(column: str, unit: str) -> float | None:
 
 @dataclass(frozen=True)
 class SortBy:
-    """A column, and which of its values come first. Values that are not known come last in any case."""
+    """A column, and which values come first. Unknown values always come last."""
 
     column: str
     descending: bool | None = None
@@ -90,7 +90,7 @@ class SortBy:
 
     @classmethod
     def parse(cls, text: str) -> SortBy:
-        """`COLUMN`, `COLUMN:asc` or `COLUMN:desc`. Raises BadChoice."""
+        """Parse `COLUMN`, `COLUMN:asc` or `COLUMN:desc`. Raises BadChoice."""
         column, colon, order = text.strip().partition(":")
         if colon and order not in _ORDERS:
             raise BadChoice(f"{text!r}: the order is asc or desc")
@@ -99,7 +99,7 @@ class SortBy:
 
 @dataclass(frozen=True)
 class RowChoice:
-    """Rows that fulfil all conditions, sorted, and only the first of them."""
+    """Rows that fulfil all conditions, sorted, and only the first few."""
 
     where: tuple[Condition, ...] = ()
     sort: tuple[SortBy, ...] = ()
@@ -107,11 +107,11 @@ class RowChoice:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names, each once."""
+        """The named columns, each once."""
         return tuple(dict.fromkeys([*(order.column for order in self.sort), *(each.column for each in self.where)]))
 
     def check(self, schema: Schema) -> None:
-        """Raises BadChoice if the table has not all of the columns, or a condition cannot be compared with one."""
+        """Raise BadChoice if the table lacks a column, or a condition does not fit one."""
         known = list(schema.columns)
         for column in self.columns:
             if column not in known:
@@ -120,7 +120,7 @@ class RowChoice:
             condition.holds(schema.columns[condition.column][0])
 
     def of(self, table: PlainTable, top_for_each: Sequence[str] = ()) -> PlainTable:
-        """The rows of the table; with `top_for_each`, that many for each combination of these columns."""
+        """The chosen rows; with `top_for_each`, so many for each combination of these columns."""
         rows = list(range(len(table)))
         for condition in self.where:
             values, holds = table.columns[condition.column], condition.holds(table.dtypes[condition.column])
@@ -150,7 +150,7 @@ def _first(rows: list[int], keys: list[list[Any]], count: int) -> list[int]:
 
 
 def _no_column(column: str, known: Sequence[str]) -> str:
-    """That there is no such column, and which one comes nearest."""
+    """A message that the column does not exist, with the nearest one."""
     name = column.lower().replace("-", "_")
     begins = [other for other in known if other.startswith(f"{name}_")]
     near = [other for other in known if other.lower() == name] or begins or get_close_matches(name, known, n=1)

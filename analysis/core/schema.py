@@ -1,4 +1,4 @@
-"""What a table is: columns declared once, with dtype and meaning, and frames made to conform to them.
+"""Declare the columns of a table once, with dtype and meaning, and make frames conform to them.
 
 pandas is imported where frames are made: some commands do not need it, and importing it takes longer than they do.
 """
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class PlainTable:
-    """A table as columns of plain Python values, None for NA, and the pandas dtype of each: all that renderers need."""
+    """A table as lists of plain Python values, None for NA, with pandas dtypes: what renderers need."""
 
     columns: dict[str, list[Any]]
     dtypes: dict[str, str]
@@ -71,7 +71,7 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
 
 
 def _column(values: list[Any], dtype: str) -> Any:
-    """A column of that dtype if the values have exactly its type; otherwise of objects, still to be cast."""
+    """A column of this dtype if the values have exactly its type; otherwise of objects, to be cast."""
     import numpy as np
     import pandas as pd
 
@@ -88,14 +88,14 @@ def _column(values: list[Any], dtype: str) -> Any:
 
 
 def bare(column: pd.Series[Any]) -> NDArray[Any]:
-    """The values of a column without NA. `to_numpy` would search texts for NA, which takes longer than using them."""
+    """Values of a column without NA. `to_numpy` would search texts for NA, which takes longer than using them."""
     import numpy as np
 
     return np.asarray(column.array)
 
 
 def text_codes(column: pd.Series[Any]) -> tuple[NDArray[Any], list[str]]:
-    """Which of its texts each row of a column has, -1 for none, and the texts in the order in which they come first.
+    """Index of each row's text, -1 for none, and the distinct texts in order of first use.
 
     Rows of a table mostly share their texts. So texts are told apart by identity before they are compared: each row of
     a large process group has the list of all of its ranks.
@@ -113,7 +113,7 @@ def text_codes(column: pd.Series[Any]) -> tuple[NDArray[Any], list[str]]:
 def grouped(
     table: pd.DataFrame, keys: list[str], columns: list[str] | None = None
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """The rows of each combination of keys in ascending order, with at least these columns. Keys have no NA.
+    """Yield the rows of each combination of keys, ascending, with at least these columns. Keys have no NA.
 
     If the rows are in that order already, as in the tables of a run, nothing is copied.
     """
@@ -140,7 +140,7 @@ class Schema:
     columns: Mapping[str, tuple[str, str]]
 
     def conform(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """`frame` with exactly these columns, in this order and of these dtypes.
+        """`frame` with exactly these columns, in this order and with these dtypes.
 
         `partial` may be missing, and is NA then: only who knows the files can fill it. Raises SchemaError naming
         missing and surplus columns, or the column that cannot be cast.
@@ -181,13 +181,13 @@ class Schema:
         return pd.DataFrame({c: pd.Series(dtype=dtype) for c, (dtype, _) in self.columns.items()})
 
     def plain(self, rows: Iterable[Mapping[str, object]]) -> PlainTable:
-        """The table made of row dictionaries, whose values are trusted; a column that a row lacks is None there."""
+        """A table from row dictionaries, whose values are trusted; missing columns are None."""
         listed = list(rows)
         columns = {c: [r.get(c) for r in listed] for c in self.columns}
         return PlainTable(columns, {c: dtype for c, (dtype, _) in self.columns.items()})
 
     def frame(self, rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
-        """The table made of row dictionaries; a column that a row lacks is NA there."""
+        """A table from row dictionaries; missing columns are NA."""
         import pandas as pd
 
         listed = list(rows)
@@ -197,7 +197,7 @@ class Schema:
         return self.conform(pd.DataFrame(columns))
 
     def concat(self, frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-        """All rows of the frames, which conform to this schema."""
+        """Concatenate frames that conform to this schema."""
         import pandas as pd
 
         filled = [f for f in frames if len(f)]

@@ -8,15 +8,14 @@ from typing import Any
 
 import msgspec
 
-from .disk import plain_file
+from ...contract.reading import check_version
 from .json_repairs import without_numbers_that_are_none
+from .places.files import plain_file
 
 MOST_BYTES = 64 << 20
 # What they may take as objects, whatever else is read.
 _MOST_OBJECT_BYTES = 250_000_000
 _OBJECT_BYTES, _LIST_BYTES, _VALUE_BYTES, _QUOTE_BYTES = 250, 90, 60, 36
-RANK_LIMIT = 1 << 20
-"""No job has more: a larger number of ranks is a mistake, or an attempt to fill the memory."""
 
 
 class NotJson(Exception):
@@ -35,6 +34,13 @@ def small_file(path: Path) -> bytes:
 def json_file(path: Path) -> Any:
     """The content of a JSON file; NaN and Infinity become empty lists. Raises OSError, NotJson."""
     return json_of(small_file(path))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a side file. Raises OSError, NotJson, OtherVersion."""
+    content = json_file(path)
+    check_version(content)
+    return content
 
 
 def json_bytes(content: bytes) -> int:

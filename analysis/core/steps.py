@@ -1,4 +1,4 @@
-"""Which step an activity belongs to, and when steps began and ended on a device."""
+"""Steps of activities, and when steps began and ended on a device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Window(NamedTuple):
 
 
 def launch_times(correlation: _Ids, launches: _Ids, start_ns: Times) -> Times:
-    """When each activity was launched, by its correlation: the first of the launches that share it.
+    """Launch of each activity, by its correlation: the first of the launches that share it.
 
     `correlation` is of shape (activities,), `launches` (their correlations) and `start_ns` of shape (launches,). The
     lowest integer stands for an unknown correlation or time.
@@ -47,7 +47,7 @@ def launch_times(correlation: _Ids, launches: _Ids, start_ns: Times) -> Times:
 
 
 def steps_at(times_ns: Times, marks: Iterable[Mark]) -> _Ids:
-    """The step at each time, NO_STEP outside of every step; `marks` are annotations: name, start and duration in ns."""
+    """Step at each time, NO_STEP outside of steps; `marks` are annotations: name, start and duration in ns."""
     mark = markers.PROFILER_STEP
     steps = sorted((start, start + dur, int(n.removeprefix(mark))) for n, start, dur in marks if n.startswith(mark))
     if not steps:
@@ -58,7 +58,7 @@ def steps_at(times_ns: Times, marks: Iterable[Mark]) -> _Ids:
 
 
 def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark]) -> pd.DataFrame:
-    """The activities of one file with their `step`: the ProfilerStep#N annotation that contains their launch.
+    """Add to the activities of one file their `step`: the ProfilerStep#N annotation around their launch.
 
     `marks` are annotations. An activity of a CPU run is its own launch. Without a launch (enqueued before the profiler
     started), or with one outside every step, the step is NA.

@@ -1,1 +1,1 @@
-"""What is measured, in the form in which other tools take it."""
+"""Export measurements in the formats of other tools."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ...common.wording import shortened
 from ..core.kinds import COMM
 from ..core.schema import records
 from ..errors import NothingMeasured
@@ -18,7 +19,7 @@ _SIZE = ["collective", "pg_ranks", "dtype", "out_elems"]
 
 @dataclass(frozen=True)
 class InductorProfile:
-    """A profile for torch's compiler: the parts of its file, with so many sizes of collectives and operators.
+    """A profile for torch's compiler: parts of its file, and numbers of collective sizes and operators.
 
     `left_out` calls have no size in the trace, or could not be split into wait and transfer.
     """
@@ -30,13 +31,13 @@ class InductorProfile:
 
 
 def inductor_profile(analysis: Analysis, rank: int | None = None) -> InductorProfile:
-    """The collectives of all ranks, and what one of them computed in its last cycle; the first rank for None.
+    """The collectives of all ranks, and the compute of one rank in its last cycle; the first rank for None.
 
     Raises NothingMeasured where there is no such rank, or no collective whose transfer is known; TraceError.
     """
     run = analysis.run
     if rank is not None and rank not in run.files:
-        raise NothingMeasured(f"{run.name}: has no trace of rank {rank}; there are {_some(run.ranks)}")
+        raise NothingMeasured(f"{run.name}: has no trace of rank {rank}; there are {shortened(run.ranks, 8)}")
     known = analysis.calls.merge(analysis.participation[["call_id", "transfer_ns"]], on="call_id")
     known = known.dropna(subset=[*_SIZE, "in_elems", "transfer_ns"])
     collectives = list(_collectives(known))
@@ -54,14 +55,10 @@ def inductor_profile(analysis: Analysis, rank: int | None = None) -> InductorPro
 
 
 def _collectives(known: pd.DataFrame) -> Iterator[ProfiledCollective]:
-    """One for each size in a group, with its median transfer: torch takes the first that fits."""
+    """Yield the median transfer of each size in a group: torch takes the first that fits."""
     told = {"transfer_ns": "median", "in_elems": "max", "process_group": "first"}
     for row in records(known.groupby(_SIZE).agg(told).reset_index()):
         ranks = tuple(sorted(map(int, row["pg_ranks"].split())))
         elems = (int(row["in_elems"]), int(row["out_elems"]))
         group = row["process_group"] or ""
         yield ProfiledCollective(row["collective"], group, ranks, row["dtype"], *elems, int(row["transfer_ns"]))
-
-
-def _some(ranks: list[int], most: int = 8) -> str:
-    return ", ".join(map(str, ranks[:most])) + (", ..." if len(ranks) > most else "")

@@ -1,1 +1,1 @@
-"""Formats of trace files, each in a folder of its own."""
+"""Formats of trace files, one folder each."""

@@ -1,4 +1,4 @@
-"""What the analysis has to know about a format of trace files, to find such files and to read them."""
+"""Describe a format of trace files: how to recognise, find and read its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RanksInFiles(NamedTuple):
-    """The paths of the ranks in some files (recording/shared_files.py), and notes on how they were found.
+    """The paths of the ranks in some files (recording/shared_files.py), and notes on how they were assigned.
 
     `beforehand` is an option with which they are to be read.
     """
@@ -28,7 +28,7 @@ class RanksInFiles(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """How several processes read one file together, a part each.
+    """How several processes read one file together, one part each.
 
     `read` gives what one part holds, counted from 0 of a number of parts, as a `part`: a msgspec structure, which
     processes can send. `joining` makes an object that takes parts in order by its method `add`, and counts them in

@@ -1,1 +1,1 @@
-"""Dumps of the flight recorder -> who is missing from which collective, and what nobody can know."""
+"""Find ranks that are missing from a collective, from dumps of the flight recorder."""

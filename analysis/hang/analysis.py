@@ -1,4 +1,4 @@
-"""A hang, as dumps of the flight recorder show it: the answer, and the tables behind it."""
+"""A hang in dumps of the flight recorder: the answer, and the tables behind it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hang:
-    """What dumps say about a hang, or that there is none. Its tables are DataFrames, described in docs/tables.md."""
+    """What dumps show about a hang, or that nothing hangs. Its tables are described in docs/tables.md."""
 
     dumps: Dumps
     groups: Sequence[JobGroup]
@@ -34,22 +34,22 @@ class Hang:
 
     @property
     def found(self) -> bool:
-        """Whether anything hangs."""
+        """Whether something hangs."""
         return bool(self.origins)
 
     @property
     def is_sure(self) -> bool:
-        """Whether the dumps show enough to say that nothing hangs."""
+        """Whether the dumps show enough to exclude a hang."""
         return not (unshown(self.dumps.by_rank) or shows_nothing(self.dumps.by_rank))
 
     @property
     def answer(self) -> list[str]:
-        """Who is missing where, since when, and where their code stood: a text for each set of ranks."""
+        """Missing ranks, since when, and where their code stood: one text per set of ranks."""
         return list(map(printable, answer(self.origins, self._waiting, self.dumps.by_rank)))
 
     @property
     def notes(self) -> list[str]:
-        """What nobody can know from these dumps."""
+        """What these dumps cannot show."""
         return list(notes(self.origins, self.waits, self.groups, self.dumps.by_rank))
 
     @cached_property
@@ -59,32 +59,32 @@ class Hang:
 
     @cached_property
     def hang_waits(self) -> pd.DataFrame:
-        """Every collective or transfer in which somebody waits."""
+        """Every collective or transfer in which a rank waits."""
         return schemas.HANG_WAITS.frame(wait_rows(self.waits, self.origins))
 
     @cached_property
     def hang_positions(self) -> pd.DataFrame:
-        """Where every rank stands in the groups in which somebody waits."""
+        """Position of every rank in the groups in which a rank waits."""
         return schemas.HANG_POSITIONS.frame(position_rows(self.groups, self.waits, self.dumps.by_rank))
 
     @cached_property
     def hang_mismatches(self) -> pd.DataFrame:
-        """Where ranks of a group first called different things."""
+        """The first calls in which ranks of a group differ."""
         return schemas.HANG_MISMATCHES.frame(mismatch_rows(self._mismatches))
 
     @cached_property
     def hang_stacks(self) -> pd.DataFrame:
-        """Where code stands, ranks of equal stacks together."""
+        """Positions of code, ranks with equal stacks together."""
         return schemas.HANG_STACKS.frame(stack_rows(self.origins, self.waits, self.dumps.by_rank))
 
     @property
     def _mismatches(self) -> list[tuple[JobGroup, Mismatch]]:
-        found = {id(w.group): (w.group, w.mismatch) for w in self.waits if w.mismatch is not None}
-        return list(found.values())
+        mismatches = {id(w.group): (w.group, w.mismatch) for w in self.waits if w.mismatch is not None}
+        return list(mismatches.values())
 
     @cached_property
     def _waiting(self) -> list[int]:
-        """How many ranks wait because of each origin, directly or by way of others."""
+        """Number of ranks that wait because of each origin, directly or through others."""
         waiters: dict[int, set[int]] = defaultdict(set)  # of a rank
         for wait in self.waits:
             for rank in wait.blamed or tuple(wait.waiting):
@@ -108,7 +108,7 @@ def find_hang(
     workers: int | None = None,
     memory_gb: float | None = None,
 ) -> Hang:
-    """Who is missing from which collective, by dumps of the flight recorder: files, or folders that hold some.
+    """Find ranks missing from a collective, from flight recorder dumps: files, or folders of them.
 
     With `keep_going`, dumps that cannot be used are left out; `workers` processes read. The dumps must not need more
     than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given. Raises AnalysisError.

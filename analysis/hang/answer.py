@@ -1,11 +1,11 @@
-"""The answer in words: who is missing where, since when, where their code stood, and what nobody can know."""
+"""The answer in words: missing ranks, since when, where their code stood, and what is not known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
-from ..core.wording import counted, ranges_of
+from ...common.wording import counted, ranges_of
 from ..formats.flight_recorder.dump import Dump
 from .groups import JobGroup, world_of
 from .origins import HangOrigin, Why
@@ -19,7 +19,7 @@ _LONG_NS = 3600 * _NS
 
 
 def answer(origins: Sequence[HangOrigin], waiting: Sequence[int], dumps: Mapping[int, Dump]) -> list[str]:
-    """One sentence or two for each set of ranks that is named; one that says so if nothing hangs."""
+    """One or two sentences for each named set of ranks, or one that nothing hangs."""
     if not origins:
         calls = sum(dump.records for dump in dumps.values())
         if ranks := unshown(dumps):
@@ -28,13 +28,13 @@ def answer(origins: Sequence[HangOrigin], waiting: Sequence[int], dumps: Mapping
             return [_NOTHING_SHOWN]
         return [_NONE.format(calls=counted(calls, "call"), ranks=counted(len(dumps), "rank"))]
     return [
-        " ".join(filter(None, (_who(one), _others(one, count), _where(one, dumps))))
-        for one, count in zip(origins, waiting, strict=True)
+        " ".join(filter(None, (_who(origin), _others(origin, count), _where(origin, dumps))))
+        for origin, count in zip(origins, waiting, strict=True)
     ]
 
 
 def unshown(dumps: Mapping[int, Dump]) -> list[int]:
-    """Ranks that have not finished what they issued, by the status of a group of which their dump has no call."""
+    """Ranks with unfinished calls by the status of a group whose calls their dump lacks."""
     return [
         rank
         for rank, dump in sorted(dumps.items())
@@ -43,12 +43,12 @@ def unshown(dumps: Mapping[int, Dump]) -> list[int]:
 
 
 def shows_nothing(dumps: Mapping[int, Dump]) -> bool:
-    """Whether the dumps have neither calls nor the status of a group."""
+    """Whether the dumps have neither calls nor a group's status."""
     return not any(dump.records or dump.unplaced for dump in dumps.values())
 
 
 def _not_shown(ranks: Sequence[int]) -> str:
-    """What to say where only the status of a group shows that somebody waits."""
+    """A sentence if only the status of a group shows that ranks wait."""
     they, have = ("it", "has") if len(ranks) == 1 else ("they", "have")
     return (
         f"It is not known whether anything hangs: {names_of(tuple(ranks))} {have} not finished all that {they} issued "
@@ -58,12 +58,13 @@ def _not_shown(ranks: Sequence[int]) -> str:
 
 def _who(origin: HangOrigin) -> str:
     wait, ranks = origin.wait, names_of(origin.ranks)
-    call, one = call_text(wait), len(origin.ranks) == 1
+    call, is_single = call_text(wait), len(origin.ranks) == 1
     begin = ranks[0].upper() + ranks[1:]
     if origin.why is Why.all_there:
         return (
-            f"{begin} {'has' if one else 'have all'} issued {call}, and it does not end{since(wait)}: a device or a "
-            "link among them stands still; the dumps do not say which, nor whether they were taken while all was well."
+            f"{begin} {'has' if is_single else 'have all'} issued {call}, and it does not end{since(wait)}: a device "
+            "or a link among them stands still; the dumps do not say which, nor whether they were taken while all was "
+            "well."
         )
     if origin.why is Why.circle:
         return f"{begin} wait for each other in a circle: {names_of(tuple(wait.waiting))} in {call}{since(wait)}."
@@ -74,14 +75,14 @@ def _who(origin: HangOrigin) -> str:
     if origin.why is Why.left_behind:
         return _left_behind(origin, begin)
     if origin.why is Why.not_begun:
-        devices = "its device has" if one else "their devices have"
+        devices = "its device has" if is_single else "their devices have"
         return f"{begin} issued {call}, but {devices} not begun it, as those of others have."
-    gone = f" left no dump{'' if one else 's'}, and" if origin.why is Why.no_dump else ""
-    return f"{begin}{gone} {'is' if one else 'are'} missing from {call}."
+    gone = f" left no dump{'' if is_single else 's'}, and" if origin.why is Why.no_dump else ""
+    return f"{begin}{gone} {'is' if is_single else 'are'} missing from {call}."
 
 
 def _left_behind(origin: HangOrigin, begin: str) -> str:
-    """Named for a call that others finished; they are missing from a later one, if anybody got so far."""
+    """A sentence on ranks in a call that others finished, and the later call that they miss, if any."""
     wait, later = origin.wait, origin.held_up
     they, their = ("it", "its device or process") if len(origin.ranks) == 1 else ("they", "their devices or processes")
     stopped = f"{names_of(wait.done)} finished it, and {they} did not: {their} stopped there"
@@ -97,7 +98,7 @@ def _left_behind(origin: HangOrigin, begin: str) -> str:
 
 
 def _others(origin: HangOrigin, count: int) -> str:
-    """Who waits for them, and how many wait after all."""
+    """A clause on the ranks that wait for them, directly and in total."""
     wait, them = origin.wait, "it" if len(origin.ranks) == 1 else "them"
     if origin.why in (Why.all_there, Why.circle):
         count -= len(origin.ranks)
@@ -114,7 +115,7 @@ def _waits(count: int) -> str:
 
 
 def _where(origin: HangOrigin, dumps: Mapping[int, Dump]) -> str:
-    """Where the code of those who are named stood, as far as their dumps tell."""
+    """A sentence on where the named ranks' code stood, if their dumps show it."""
     parts = []
     alike: dict[str, list[int]] = {}
     for rank in origin.ranks:
@@ -138,9 +139,9 @@ def _last_text(dump: Dump) -> str:
 def notes(
     origins: Sequence[HangOrigin], waits: Sequence[Wait], groups: Sequence[JobGroup], dumps: Mapping[int, Dump]
 ) -> Iterator[str]:
-    """What nobody can know from these dumps, or only under a condition."""
-    named = {rank for one in origins for rank in one.ranks}
-    if len(named) > 1 and not all(one.why in (Why.all_there, Why.circle) for one in origins):
+    """Yield what these dumps cannot show, or show only under a condition."""
+    named = {rank for origin in origins for rank in origin.ranks}
+    if len(named) > 1 and not all(origin.why in (Why.all_there, Why.circle) for origin in origins):
         yield "it is not known which of these ranks stopped first: clocks of hosts differ, and dumps hold no end times"
     gone = sorted(set(range(world_of(dumps, (group.members for group in groups)))) - dumps.keys())
     if gone:
@@ -185,7 +186,7 @@ def _spread(dumps: Mapping[int, Dump]) -> Iterator[str]:
 
 
 def names_of(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-3 and 8`."""
+    """Format ranks: `rank 3`, `ranks 0-3 and 8`."""
     if len(ranks) < 3:
         return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, sorted(ranks)))}"
     text = ranges_of(sorted(ranks))
@@ -194,13 +195,13 @@ def names_of(ranks: Sequence[int]) -> str:
 
 
 def group_text(group: JobGroup) -> str:
-    """`group 72 (EXPERT_MODEL_PARALLEL_GROUP, ranks 8-15)`."""
+    """Format a group: `group 72 (EXPERT_MODEL_PARALLEL_GROUP, ranks 8-15)`."""
     about = f"{group.about}, " if group.about and group.about != "undefined" else ""
     return f"group {group.name} ({about}{names_of(group.members)})"
 
 
 def call_text(wait: Wait) -> str:
-    """`all_reduce number 7 of group 0 (default_pg, ranks 0-3)`; of a transfer, which ranks it is between."""
+    """Format a call: `all_reduce number 7 of group 0 (default_pg, ranks 0-3)`; a transfer names both ranks."""
     if wait.peers is None:
         return f"{wait.kind} number {wait.seq} of {group_text(wait.group)}"
     source, target = wait.peers
@@ -208,12 +209,12 @@ def call_text(wait: Wait) -> str:
 
 
 def since(wait: Wait) -> str:
-    """` since 2025-09-22 22:47:17.548 UTC`, nothing if unknown."""
+    """Format the start of a wait: ` since 2025-09-22 22:47:17.548 UTC`, empty if unknown."""
     return "" if wait.since_ns is None else f" since {moment(wait.since_ns)}"
 
 
 def moment(time_ns: int) -> str:
-    """`2025-09-22 22:47:17.548 UTC`."""
+    """Format a time: `2025-09-22 22:47:17.548 UTC`."""
     try:
         seconds = datetime.fromtimestamp(time_ns // _NS, tz=timezone.utc)
     except (OverflowError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which files are dumps of the flight recorder, and which ranks they are of: the files do not say either."""
+"""Find dumps of the flight recorder and the rank of each, which the files themselves do not say."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import stat
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
-from ..core.small_files import RANK_LIMIT
-from ..core.wording import counted
+from ...common.wording import counted
+from ...contract.limits import RANK_LIMIT
 from ..errors import AnalysisError, DuplicateRank, NoTraces, UnknownRank, UnreadableFile
 from ..formats.flight_recorder.entry import looks_like_dump
-from ..reading.trace_files import is_side_file, trace_files
+from ..reading.trace_files import is_side_file, is_without_traces
 
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _RANK = re.compile(r"rank[-_.= ]?([0-9]{1,7})", re.IGNORECASE)
@@ -19,8 +19,8 @@ _HINT = "torch writes one per rank when a collective times out, see docs/hang.md
 
 
 def dump_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and those of folders that look like dumps, sorted. Raises NoTraces, UnreadableFile."""
-    found: list[Path] = []
+    """The files named, and dumps in the folders named, sorted. Raises NoTraces, UnreadableFile."""
+    files: list[Path] = []
     for path in paths:
         try:
             is_folder = stat.S_ISDIR(path.stat().st_mode)
@@ -28,44 +28,50 @@ def dump_files(paths: Sequence[Path]) -> list[Path]:
             raise NoTraces(f"{path}: no such file or directory; expected dumps of the flight recorder") from err
         except OSError as err:
             raise UnreadableFile(f"{path}: cannot be read: {err.strerror}") from err
-        found += sorted(_dumps_in(path)) if is_folder else [path]
-    return list(dict.fromkeys(found))
+        files += sorted(_dumps_in(path)) if is_folder else [path]
+    return list(dict.fromkeys(files))
 
 
 def looks_like_dumps(paths: Sequence[Path]) -> bool:
-    """Whether there are dumps at the first of these paths, and no traces; False where nothing can be read."""
+    """Whether the first of these paths has dumps and no traces; False if it cannot be read."""
     first = paths[0] if paths else Path()
     if not first.is_dir():
         return looks_like_dump(first)
     try:
-        trace_files([first])
-    except NoTraces:
-        try:
-            return bool(_dumps_in(first))
-        except AnalysisError:
-            return False
+        return is_without_traces(first) and bool(_dumps_in(first))
     except AnalysisError:
         return False
-    return False
+
+
+def holds_dumps(paths: Sequence[Path]) -> bool:
+    """Whether any of these paths is a dump, or a folder that holds one; False where nothing can be read."""
+
+    def holds(path: Path) -> bool:
+        try:
+            return bool(_dumps_in(path)) if path.is_dir() else looks_like_dump(path)
+        except (AnalysisError, OSError):
+            return False
+
+    return any(map(holds, paths))
 
 
 def _dumps_in(folder: Path) -> list[Path]:
-    """Raises NoTraces, UnreadableFile."""
+    """The dumps in a folder. Raises NoTraces, UnreadableFile."""
     try:
         inside = sorted(folder.iterdir())
         files = [p for p in inside if p.name[0] != "." and not is_side_file(p.name) and p.is_file()]
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be read: {err.strerror}") from err
-    found = [path for path in files if looks_like_dump(path)]
-    if not found:
+    dumps = [path for path in files if looks_like_dump(path)]
+    if not dumps:
         inner = [path.name for path in inside if path.is_dir()]
         hint = f"did you mean one of its folders ({', '.join(inner[:5])})?" if inner else _HINT
         raise NoTraces(f"{folder}: holds no dump of the flight recorder; {hint}")
-    return found
+    return dumps
 
 
 def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list[int]:
-    """The rank of each file: the only one in all its process groups, or a number in its name that is one of them.
+    """The rank of each file: the only one in all its groups, or a number in its name that is one of them.
 
     The numbers of all files stand in the same place: behind the word rank, or last, or first, and so on. `possible` are
     the ranks in all groups of each file, None where it names none. Raises UnknownRank, DuplicateRank.
@@ -74,7 +80,7 @@ def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list
     names = [path.name for path in paths]
     tried: list[list[int | None]] = []
     for place in _places(names):
-        read = [one if one is not None else place(name) for one, name in zip(sure, names, strict=True)]
+        read = [certain if certain is not None else place(name) for certain, name in zip(sure, names, strict=True)]
         if all(_fits(rank, ranks) for rank, ranks in zip(read, possible, strict=True)):
             tried.append(read)
             if len(set(read)) == len(read):
@@ -92,7 +98,7 @@ def ranks_of(paths: Sequence[Path], possible: Sequence[Set[int] | None]) -> list
 
 
 def _places(names: Sequence[str]) -> Iterator[Callable[[str], int | None]]:
-    """Where in a name its rank may stand."""
+    """Yield functions that take the rank from different places of a name."""
     most = max((len(_NUMBER.findall(name)) for name in names), default=0)
     yield lambda name: _last(_RANK.findall(name))
     for turn in [-1, *range(most)]:
@@ -112,7 +118,7 @@ def _fits(rank: int | None, possible: Set[int] | None) -> bool:
 
 
 def _refuse_twice(paths: Sequence[Path], ranks: Sequence[int | None]) -> None:
-    """Raises DuplicateRank if two files are of one rank."""
+    """Raise DuplicateRank if two files have the same rank."""
     first: dict[int | None, Path] = {}
     for path, rank in zip(paths, ranks, strict=True):
         if rank in first:

@@ -1,4 +1,4 @@
-"""Process groups as all dumps together know them, and where each rank stands in each."""
+"""Process groups as merged from all dumps, and the position of each rank in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..formats.flight_recorder.dump import Call, Dump, GroupLog, GroupName, list
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a rank stands in a group: numbers of its last collective issued, started and done; None if unknown.
+    """Position of a rank in a group: numbers of its last issued, started and finished collective, or None.
 
     `waiting` is the first one that is not done. `by_status` says that the dump has no call of the group, only its
     numbers, and that these are taken to be the group's because all other ranks count it alike.
@@ -27,7 +27,7 @@ class Standing:
 
 @dataclass
 class JobGroup:
-    """A process group. `members` are in its own order; if not `is_sure`, only those are known that left a trace."""
+    """A process group. `members` are in its order; if not `is_sure`, only members that left a trace are known."""
 
     name: str
     about: str
@@ -38,12 +38,12 @@ class JobGroup:
 
     @property
     def only_retired(self) -> bool:
-        """Whether nobody knows which collectives are done, only which ended."""
+        """Whether it is only known which collectives ended, not which succeeded."""
         return any(log.only_retired for log in self.logs.values())
 
 
 def groups_of(dumps: Mapping[int, Dump]) -> list[JobGroup]:
-    """The groups of a job, in the order of their first ranks."""
+    """The groups of a job, by their first ranks."""
     logs: dict[tuple[str, str, tuple[int, ...]], dict[int, GroupLog]] = defaultdict(dict)
     parsed: dict[str, tuple[int, ...]] = {"": ()}
     for rank, dump in dumps.items():
@@ -52,43 +52,44 @@ def groups_of(dumps: Mapping[int, Dump]) -> list[JobGroup]:
                 parsed[called.ranks] = listed_ranks(called.ranks)
             logs[called.name, called.about, parsed[called.ranks]][rank] = log
     world = world_of(dumps, parsed.values())
-    found = []
+    groups = []
     for (name, about, ranks), of_rank in logs.items():
         is_world = GroupName(name, about, "").is_world
         members = ranks or (tuple(range(world)) if is_world else tuple(sorted(of_rank)))
         group = JobGroup(name, about, members, bool(ranks) or is_world, of_rank, {})
         if any(log.seqs or log.issued for log in of_rank.values()):
             group.positions = _positions(group, dumps)
-            found.append(group)
-    return found
+            groups.append(group)
+    return groups
 
 
 def world_of(dumps: Mapping[int, Dump], groups: Iterable[Sequence[int]]) -> int:
-    """How many ranks the job has, as far as dumps and members of groups tell."""
+    """Number of ranks of the job, as far as dumps and groups show."""
     listed = [max(ranks) for ranks in groups if ranks]
     return 1 + max([*listed, *dumps], default=-1)
 
 
 def _positions(group: JobGroup, dumps: Mapping[int, Dump]) -> dict[int, Standing]:
-    found = {rank: _of_log(log) for rank, log in group.logs.items() if log.seqs}
+    positions = {rank: _of_log(log) for rank, log in group.logs.items() if log.seqs}
     number = _number(group, dumps)
-    least = max((one.done for one in found.values() if one.done is not None), default=-1)
+    least = max((standing.done for standing in positions.values() if standing.done is not None), default=-1)
     for rank in group.members:
-        if rank in found or rank not in dumps:
+        if rank in positions or rank not in dumps:
             continue
         status = None if number is None else dumps[rank].unplaced.get(number)
         if status is not None and status.issued >= least:
-            found[rank] = Standing(max(status.issued, 0), status.started, status.done, by_status=True)
+            positions[rank] = Standing(max(status.issued, 0), status.started, status.done, by_status=True)
         elif dumps[rank].is_whole:
-            found[rank] = Standing(0, None, None)
-    return _capped(found) if group.only_retired else found
+            positions[rank] = Standing(0, None, None)
+    return _capped(positions) if group.only_retired else positions
 
 
 def _capped(positions: dict[int, Standing]) -> dict[int, Standing]:
-    """What only ended cannot have succeeded if a rank never issued it."""
-    common = min((one.issued for one in positions.values() if one.issued is not None), default=0)
+    """Positions corrected: a collective that some rank never issued cannot have succeeded."""
+    common = min((standing.issued for standing in positions.values() if standing.issued is not None), default=0)
     return {
-        rank: replace(one, done=min(one.done or 0, common) or None, started=None) for rank, one in positions.items()
+        rank: replace(standing, done=min(standing.done or 0, common) or None, started=None)
+        for rank, standing in positions.items()
     }
 
 
@@ -101,7 +102,7 @@ def _of_log(log: GroupLog) -> Standing:
 
 
 def _number(group: JobGroup, dumps: Mapping[int, Dump]) -> int | None:
-    """The number by which all ranks call this group; None where they differ, or where it counts transfers as well."""
+    """The number that all ranks give this group; None if they differ or it counts transfers too."""
     numbers = {number for rank in group.logs for number, name in dumps[rank].numbers.items() if _is(name, group)}
     if len(numbers) != 1 or any(log.issued or log.only_retired for log in group.logs.values()):
         return None

@@ -1,4 +1,4 @@
-"""Collectives that ranks of a group called differently under one number."""
+"""Find collectives that ranks of a group called differently under one number."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .groups import JobGroup
 
 @dataclass(frozen=True)
 class Mismatch:
-    """What the ranks called as number `seq` of their group: a text, as `all_reduce float32 8 elements`, and who."""
+    """What ranks called as number `seq` of their group: text such as `all_reduce float32 8 elements`, and ranks."""
 
     seq: int
     called: tuple[tuple[str, tuple[int, ...]], ...]
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The ranks that did not call what most did; all of them if no two called the same more often."""
+        """Ranks that did not call what most did; all of them if there is no majority."""
         most = max(len(ranks) for _, ranks in self.called)
         usual = [what for what, ranks in self.called if len(ranks) == most]
         return tuple(sorted(r for what, ranks in self.called if len(usual) > 1 or what not in usual for r in ranks))
 
 
 def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> dict[int, Mismatch]:
-    """The first number under which ranks of a group called different things, by the place of the group."""
+    """The first number in each group under which ranks called different things, by the group's place."""
     import numpy as np
 
     texts: dict[str, int] = {}
@@ -34,7 +34,7 @@ def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> d
         rank: np.array([texts.setdefault(what, len(texts)) for what in dump.whats], dtype=np.int64)
         for rank, dump in dumps.items()
     }
-    found: dict[int, Mismatch] = {}
+    first: dict[int, Mismatch] = {}
     for place, group in enumerate(groups):
         logs = {rank: log for rank, log in group.logs.items() if log.seqs}
         if len(logs) < 2:
@@ -45,8 +45,8 @@ def first_mismatches(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> d
         pairs = np.unique((seqs - least) * len(texts) + whats) // len(texts)
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
-            found[place] = _mismatch(int(twice[0] + least), group, dumps)
-    return found
+            first[place] = _mismatch(int(twice[0] + least), group, dumps)
+    return first
 
 
 def _mismatch(seq: int, group: JobGroup, dumps: Mapping[int, Dump]) -> Mismatch:

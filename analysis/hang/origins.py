@@ -1,4 +1,4 @@
-"""From who waits for whom to the ranks that wait for nobody: those to name."""
+"""Follow who waits for whom to the ranks to name: those that wait for nobody."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .waits import Wait
 
 
 class Why(str, Enum):
-    """Why ranks are named."""
+    """The reason why ranks are named."""
 
     no_dump = "no dump"
     missing = "missing"
@@ -24,7 +24,7 @@ class Why(str, Enum):
 
 @dataclass(frozen=True)
 class HangOrigin:
-    """Ranks at which chains of waiting end, why they are named, and the wait that shows it best.
+    """Ranks at which chains of waiting end, the reason, and the clearest wait.
 
     `held_up` is where others wait for them, if that is elsewhere.
     """
@@ -36,7 +36,7 @@ class HangOrigin:
 
 
 def origins_of(waits: Sequence[Wait]) -> list[HangOrigin]:
-    """Who to name, those for whom most wait first."""
+    """The ranks to name, those that most ranks wait for first."""
     stopped = _stopped(waits)
     strong = _edges(waits, stopped, weak=False)
     named: dict[frozenset[int], None] = {}
@@ -47,20 +47,20 @@ def origins_of(waits: Sequence[Wait]) -> list[HangOrigin]:
 
 
 def _stopped(waits: Sequence[Wait]) -> dict[int, int]:
-    """Ranks that went astray, or were left behind, and the record from which on they do not count as waiting.
+    """Ranks that called something else or were left behind, and the record from which they do not wait.
 
     What a rank that was left behind shows as not done before may be done as well, so that it counts nowhere.
     """
-    found: dict[int, int] = {}
+    stopped: dict[int, int] = {}
     for wait in waits:
         for rank in wait.waiting.keys() & {*wait.odd}:
             record = wait.waiting[rank].record
-            found[rank] = min(found.get(rank, record), record)
-    return found | {rank: -1 for wait in waits for rank in wait.left_behind}
+            stopped[rank] = min(stopped.get(rank, record), record)
+    return stopped | {rank: -1 for wait in waits for rank in wait.left_behind}
 
 
 def _edges(waits: Sequence[Wait], stopped: Mapping[int, int], *, weak: bool) -> dict[int, set[int]]:
-    """Rank -> ranks and, below 0, waits that it waits for. Waits stand between, so that there are few edges.
+    """Edges from a rank to the ranks it waits for, through waits (below 0), which keeps edges few.
 
     The weak ones lead from each rank to all others that are in the same collective, where all are there.
     """
@@ -81,7 +81,7 @@ def _edges(waits: Sequence[Wait], stopped: Mapping[int, int], *, weak: bool) -> 
 
 
 def _named(part: frozenset[int], strong: Mapping[int, set[int]], waits: Sequence[Wait]) -> list[frozenset[int]]:
-    """Those of a part without way out that are to be named: where strong edges end, or else all."""
+    """The ranks of a part without exit to name: where strong edges end, or else all."""
     inside = {rank: strong.get(rank, set()) for rank in part}
     for number in {node for nodes in inside.values() for node in nodes if node < 0}:
         inside[number] = {rank for rank in strong.get(number, ()) if rank in part}
@@ -91,7 +91,7 @@ def _named(part: frozenset[int], strong: Mapping[int, set[int]], waits: Sequence
 
 
 def _why(ranks: frozenset[int], waits: Sequence[Wait]) -> tuple[Why, Wait] | None:
-    """The reason, and the wait that shows it best."""
+    """The reason for these ranks, and the wait that shows it best."""
     for why, listed in (
         (Why.mismatch, "odd"),
         (Why.left_behind, "left_behind"),
@@ -113,21 +113,21 @@ def _why(ranks: frozenset[int], waits: Sequence[Wait]) -> tuple[Why, Wait] | Non
 
 
 def _order(ranks: frozenset[int], listed: str, wait: Wait) -> tuple[bool, int, int, bool, int]:
-    """The better a wait shows it, the smaller: best if it blames nobody else, who may himself only wait."""
+    """Sort key of waits, the clearest first: one that blames no other rank, which might itself only wait."""
     covered = len(ranks & set(getattr(wait, listed)))
     blames_others = bool(set(wait.blamed) - ranks)
     return blames_others, -covered, -len(wait.waiting), wait.peers is not None, wait.since_ns or 0
 
 
 def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], waits: Sequence[Wait]) -> list[HangOrigin]:
-    """Ranks of one reason in one sentence, where one wait shows it of all of them."""
+    """Merge ranks with one reason if one wait shows it for all of them."""
     left: dict[Why, set[int]] = defaultdict(set)
-    found: list[HangOrigin] = []
+    merged: list[HangOrigin] = []
     for ranks, reason in whys:
         if reason is None:
             continue
         if len(ranks) > 1 or reason[0] is Why.all_there:
-            found.append(HangOrigin(tuple(sorted(ranks)), *reason))
+            merged.append(HangOrigin(tuple(sorted(ranks)), *reason))
         else:
             left[reason[0]] |= ranks
     for why, of_why in left.items():
@@ -135,9 +135,9 @@ def _merged(whys: Iterable[tuple[frozenset[int], tuple[Why, Wait] | None]], wait
             best = _best(frozenset(of_why), why, waits)
             covered = of_why & {*best.blamed, *best.left_behind}
             held_up = _held_up(frozenset(covered), waits) if why is Why.left_behind else None
-            found.append(HangOrigin(tuple(sorted(covered)), why, best, held_up))
+            merged.append(HangOrigin(tuple(sorted(covered)), why, best, held_up))
             of_why -= covered
-    return sorted(found, key=lambda one: (-len(one.wait.waiting), one.ranks))
+    return sorted(merged, key=lambda one: (-len(one.wait.waiting), one.ranks))
 
 
 def _best(ranks: frozenset[int], why: Why, waits: Sequence[Wait]) -> Wait:
@@ -149,13 +149,13 @@ def _best(ranks: frozenset[int], why: Why, waits: Sequence[Wait]) -> Wait:
 
 
 def _held_up(ranks: frozenset[int], waits: Sequence[Wait]) -> Wait | None:
-    """Where others wait for all of these."""
+    """A wait of others for all of these ranks."""
     shown = [wait for wait in waits if ranks <= set(wait.blamed)]
     return min(shown, key=lambda wait: _order(ranks, "blamed", wait), default=None)
 
 
 def _last_parts(edges: Mapping[int, set[int]]) -> list[frozenset[int]]:
-    """The ranks of each strongly connected part from which no edge leads out. Tarjan's algorithm, without recursion."""
+    """Ranks of each strongly connected part that no edge leaves. Tarjan's algorithm without recursion."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     part_of: dict[int, int] = {}
@@ -190,5 +190,5 @@ def _last_parts(edges: Mapping[int, set[int]]) -> list[frozenset[int]]:
                         if last == node:
                             break
     leaving = {part_of[a] for a, ends in edges.items() for b in ends if part_of[a] != part_of[b]}
-    found = [frozenset(n for n in part if n >= 0) for number, part in enumerate(parts) if number not in leaving]
-    return [part for part in found if part]
+    without_exit = [frozenset(n for n in part if n >= 0) for number, part in enumerate(parts) if number not in leaving]
+    return [part for part in without_exit if part]

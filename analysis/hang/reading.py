@@ -1,4 +1,4 @@
-"""Dump files -> what every rank recorded, read by all cores."""
+"""Read dump files on all cores: what every rank recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Dumps:
-    """The dumps of a job by rank, and what was wrong with others."""
+    """The dumps of a job by rank, and the errors of others."""
 
     by_rank: dict[int, Dump]
     paths: dict[int, Path]
@@ -28,7 +28,7 @@ class Dumps:
 def read_dumps(
     paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None, memory_gb: float | None = None
 ) -> Dumps:
-    """The dumps at `paths`: files, or folders that hold some.
+    """Read the dumps at `paths`: files, or folders of them.
 
     With `keep_going`, files that cannot be used are left out. They must not need more than `memory_gb` of memory, in
     1e9 bytes; four fifths of what is free if not given. Raises AnalysisError.
@@ -37,17 +37,17 @@ def read_dumps(
     budget = Budget(limit_bytes)
     files = dump_files(paths)
     blocks = [tuple(files[first : first + _AT_ONCE]) for first in range(0, len(files), _AT_ONCE)]
-    found: list[Dump | TraceError] = []
+    results: list[Dump | TraceError] = []
     readers = max(1, min(workers or cores(), len(blocks)))
     with LocalCrew(readers) as crew:
         for block in crew.results(_read_all, ((block, limit_bytes // readers) for block in blocks)):
-            found += block
-            kept_bytes = sum(one.kept_bytes for one in block if isinstance(one, Dump))
-            budget.draw(f"{files[len(found) - 1]}: with all dumps before it", kept_bytes)
-    errors = [one for one in found if isinstance(one, TraceError)]
-    if errors and (not keep_going or len(errors) == len(found)):
+            results += block
+            kept_bytes = sum(result.kept_bytes for result in block if isinstance(result, Dump))
+            budget.draw(f"{files[len(results) - 1]}: with all dumps before it", kept_bytes)
+    errors = [result for result in results if isinstance(result, TraceError)]
+    if errors and (not keep_going or len(errors) == len(results)):
         raise errors[0]
-    usable = [(path, one) for path, one in zip(files, found, strict=True) if isinstance(one, Dump)]
+    usable = [(path, result) for path, result in zip(files, results, strict=True) if isinstance(result, Dump)]
     ranks = ranks_of([path for path, _ in usable], possible_ranks(usable))
     ordered = sorted(zip(ranks, usable, strict=True), key=lambda pair: pair[0])
     return Dumps(
@@ -69,12 +69,12 @@ def _read(path: Path, limit_bytes: int) -> Dump | TraceError:
 
 
 def possible_ranks(dumps: Sequence[tuple[Path, Dump]]) -> list[frozenset[int] | None]:
-    """The ranks that are in all groups of a dump, None where it names none. Raises DamagedTrace."""
+    """Ranks that are in all groups of each dump, None if it names none. Raises DamagedTrace."""
     known: dict[str, frozenset[int]] = {"": frozenset()}
-    found: list[frozenset[int] | None] = []
+    possible: list[frozenset[int] | None] = []
     for path, dump in dumps:
         texts = {name.ranks for name in dump.groups if name.ranks}
         for text in texts - known.keys():
             known[text] = frozenset(listed_ranks(text, str(path)))
-        found.append(frozenset.intersection(*(known[text] for text in texts)) if texts else None)
-    return found
+        possible.append(frozenset.intersection(*(known[text] for text in texts)) if texts else None)
+    return possible

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import Row, records
-from ..core.wording import counted
 from ..render import as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen

@@ -1,4 +1,4 @@
-"""What was found about a hang, as rows of tables."""
+"""Rows of the tables about a hang."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from ...common.wording import ranges_of
 from ..core.schema import Row
-from ..core.wording import ranges_of
 from ..formats.flight_recorder.dump import Call, Dump, Frame
 from .groups import JobGroup, Standing
 from .mismatches import Mismatch
@@ -20,7 +20,7 @@ _LISTED = ("waiting", "missing", "without_dump", "behind", "odd", "not_begun", "
 
 
 def origin_rows(origins: Sequence[HangOrigin], dumps: Mapping[int, Dump], waiting: Sequence[int]) -> list[Row]:
-    """Rows of `hang_origins`; `waiting` is how many ranks wait because of each."""
+    """Rows of `hang_origins`; `waiting` is the number of ranks that wait because of each."""
     rows = []
     for origin, count in zip(origins, waiting, strict=True):
         dump = dumps.get(origin.ranks[0])
@@ -45,17 +45,17 @@ def origin_rows(origins: Sequence[HangOrigin], dumps: Mapping[int, Dump], waitin
 
 
 def wait_rows(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Row]:
-    """Rows of `hang_waits`, the most telling first."""
+    """Rows of `hang_waits`, the clearest first."""
     return [
         _call_columns(wait)
         | {"since_ns": wait.since_ns}
         | {name: every_range(getattr(wait, name)) or None for name in _LISTED}
-        for wait in _by_what_they_tell(waits, origins)
+        for wait in _clearest_first(waits, origins)
     ]
 
 
-def _by_what_they_tell(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Wait]:
-    """Those first in which only ranks are blamed that are named, and most of them."""
+def _clearest_first(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> list[Wait]:
+    """Sort waits: first those that blame only named ranks, and most of them."""
     named = {rank for origin in origins for rank in origin.ranks}
 
     def order(wait: Wait) -> tuple[bool, int, int, int]:
@@ -67,7 +67,7 @@ def _by_what_they_tell(waits: Sequence[Wait], origins: Sequence[HangOrigin]) -> 
 
 
 def position_rows(groups: Sequence[JobGroup], waits: Sequence[Wait], dumps: Mapping[int, Dump]) -> list[Row]:
-    """Rows of `hang_positions`, of groups in which somebody waits in a collective."""
+    """Rows of `hang_positions`, for groups in which a rank waits in a collective."""
     of_group: dict[int, list[Wait]] = defaultdict(list)
     for wait in waits:
         if wait.peers is None:
@@ -111,14 +111,14 @@ def mismatch_rows(mismatches: Sequence[tuple[JobGroup, Mismatch]]) -> list[Row]:
 
 
 def stack_rows(origins: Sequence[HangOrigin], waits: Sequence[Wait], dumps: Mapping[int, Dump]) -> list[Row]:
-    """Rows of `hang_stacks`: where those stand that wait, and where those stood last that are named."""
+    """Rows of `hang_stacks`: where waiting ranks stand, and where named ranks stood last."""
     alike: dict[tuple[str, str, str, int, tuple[Frame, ...]], set[int]] = defaultdict(set)
     for rank in sorted({rank for origin in origins for rank in origin.ranks}):
         dump = dumps.get(rank)
         if dump is not None and dump.last is not None and dump.last.frames and dump.last_group is not None:
             last = dump.last
             alike["last", dump.last_group.name, last.kind, last.seq, last.frames].add(rank)
-    for wait in _by_what_they_tell(waits, origins):
+    for wait in _clearest_first(waits, origins):
         for rank, call in wait.waiting.items():
             if call.frames:
                 alike["waits", wait.group.name, call.kind, call.seq, call.frames].add(rank)
@@ -136,19 +136,19 @@ def stack_rows(origins: Sequence[HangOrigin], waits: Sequence[Wait], dumps: Mapp
 
 
 def own_code(call: Call | None) -> str | None:
-    """Where outside torch a call was issued: `step (train.py:31)`; None without a stack."""
+    """The line outside torch that issued a call: `step (train.py:31)`; None without a stack."""
     frames = () if call is None else call.frames
     shown = _own_frames(frames) or list(frames)
     return _frame_text(shown[0]) if shown else None
 
 
 def every_range(ranks: Collection[int]) -> str:
-    """All of them, as in `0-3, 8`."""
+    """Format all ranks: `0-3, 8`."""
     return ranges_of(sorted(ranks), None)
 
 
 def _own_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Those outside torch and Python's own library."""
+    """Frames outside torch and Python's standard library."""
     return [f for f in frames if not any(mark in f[1] for mark in _OF_TORCH) and not _OF_PYTHON.search(f[1])]
 
 

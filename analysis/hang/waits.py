@@ -1,4 +1,4 @@
-"""Who waits where, and for whom: collectives that some ranks wait in, and transfers whose other side is not there."""
+"""Find who waits where and for whom: collectives in which ranks wait, and transfers without a partner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..core.nccl_tests import ROOTED
+from ...common.nccl_tests import ROOTED
 from ..formats.flight_recorder.dump import Call, Dump, Transfer
 from .groups import JobGroup, Standing
 from .mismatches import Mismatch, first_mismatches
@@ -16,7 +16,7 @@ _ASKED = 4
 
 @dataclass
 class Wait:
-    """A collective, or a transfer between two ranks, in which ranks wait. Each other rank of it is in one more list.
+    """A collective, or a transfer between two ranks, in which ranks wait. Each other rank is in one more list.
 
     `missing` have not issued it, and `without_dump` may have. `behind` wait for an earlier one of the group, `odd`
     called something else, `not_begun` have issued it, and their devices have not reached it. If all these are empty,
@@ -41,42 +41,42 @@ class Wait:
 
     @property
     def blamed(self) -> tuple[int, ...]:
-        """The ranks that those who wait, wait for."""
+        """The ranks that are waited for."""
         return tuple(sorted({*self.missing, *self.without_dump, *self.behind, *self.odd, *self.not_begun}))
 
     @property
     def left_behind(self) -> tuple[int, ...]:
-        """Ranks that still wait where others have finished, and nobody is missing."""
+        """Ranks that still wait although others have finished and nobody is missing."""
         return tuple(self.waiting) if self.done and not self.blamed else ()
 
     @property
     def since_ns(self) -> int | None:
-        """When the first of them issued it, by its own clock."""
+        """When the first of them issued it, on its own clock, in ns."""
         return min((call.created_ns for call in self.waiting.values() if call.created_ns), default=None)
 
 
 def waits_of(groups: Sequence[JobGroup], dumps: Mapping[int, Dump]) -> list[Wait]:
     """All waits of a job."""
     mismatches = first_mismatches(groups, dumps)
-    found: list[Wait] = []
+    waits: list[Wait] = []
     for place, group in enumerate(groups):
-        found += _collectives(group, dumps, mismatches.get(place))
-        found += _transfers(group, dumps)
+        waits += _collectives(group, dumps, mismatches.get(place))
+        waits += _transfers(group, dumps)
     of_rank: dict[int, list[JobGroup]] = defaultdict(list)
     for group in groups:
         for rank in group.positions:
             of_rank[rank].append(group)
-    for wait in found:
+    for wait in waits:
         passed = {rank for rank in wait.unsure if _has_passed(rank, wait, of_rank[rank])}
         if passed:
             wait.missing = tuple(rank for rank in wait.missing if rank not in passed)
             wait.unsure -= passed
             wait.done += tuple(sorted(passed))
-    return found
+    return waits
 
 
 def _has_passed(rank: int, wait: Wait, groups: Sequence[JobGroup]) -> bool:
-    """Whether a rank has issued, in another group, what one that waits issued later: ranks keep one order."""
+    """Whether a rank has issued in another group what a waiting rank issued later: ranks keep one order."""
     for other, call in list(wait.waiting.items())[:_ASKED]:
         for group in groups:
             here, there = group.positions.get(rank), group.positions.get(other)
@@ -103,23 +103,25 @@ def _collectives(group: JobGroup, dumps: Mapping[int, Dump], mismatch: Mismatch 
 
 
 def _fronts(group: JobGroup, dumps: Mapping[int, Dump]) -> dict[int, Call]:
-    """The first collective of each rank that is not done.
+    """The first unfinished collective of each rank.
 
     Where a call is only known to have ended, it did not succeed unless all ranks issued it.
     """
-    fronts = {rank: one.waiting for rank, one in group.positions.items() if one.waiting is not None}
+    fronts = {rank: standing.waiting for rank, standing in group.positions.items() if standing.waiting is not None}
     if not group.only_retired:
         return fronts
-    known = [one.issued for rank, one in group.positions.items() if one.issued is not None and rank in dumps]
+    known = [
+        standing.issued for rank, standing in group.positions.items() if standing.issued is not None and rank in dumps
+    ]
     common = min(known, default=0)
-    for rank, one in group.positions.items():
-        if one.issued is not None and one.issued > common:
-            fronts[rank] = _call_at(group, rank, common + 1, one, dumps)
+    for rank, standing in group.positions.items():
+        if standing.issued is not None and standing.issued > common:
+            fronts[rank] = _call_at(group, rank, common + 1, standing, dumps)
     return fronts
 
 
 def _call_at(group: JobGroup, rank: int, seq: int, position: Standing, dumps: Mapping[int, Dump]) -> Call:
-    """The call of that number; of those in between only the kind is known."""
+    """The call of this number; for calls in between only the kind is known."""
     for call in (position.waiting, position.last):
         if call is not None and call.seq == seq:
             return call
@@ -130,8 +132,8 @@ def _call_at(group: JobGroup, rank: int, seq: int, position: Standing, dumps: Ma
 
 def _callers(group: JobGroup, seq: int, dumps: Mapping[int, Dump]) -> dict[int, Call]:
     return {
-        rank: _call_at(group, rank, seq, one, dumps)
-        for rank, one in sorted(group.positions.items())
+        rank: _call_at(group, rank, seq, standing, dumps)
+        for rank, standing in sorted(group.positions.items())
         if rank in group.logs and seq in group.logs[rank].seqs
     }
 
@@ -178,7 +180,7 @@ def _has_begun(group: JobGroup, rank: int, seq: int) -> bool:
 
 
 def _is_bookkeeping(wait: Wait) -> bool:
-    """Whether all are there, and a call only was not struck off yet, which gloo does a moment after it is done."""
+    """Whether all ranks are there and the record is only not cleared yet, as with gloo for a moment."""
     return wait.group.only_retired and not wait.blamed
 
 
@@ -193,7 +195,7 @@ def _transfers(group: JobGroup, dumps: Mapping[int, Dump]) -> list[Wait]:
 
 
 def _ends(group: JobGroup, transfer: Transfer) -> tuple[int, int] | None:
-    """Source and target as ranks of the job."""
+    """Source and target as global ranks."""
     members = group.members
     if max(transfer.source, transfer.target) >= len(members):
         return None
@@ -203,7 +205,7 @@ def _ends(group: JobGroup, transfer: Transfer) -> tuple[int, int] | None:
 def _transfers_between(
     group: JobGroup, ends: tuple[int, int], calls: Mapping[str, list[Call]], dumps: Mapping[int, Dump]
 ) -> Iterator[Wait]:
-    """Sends and receives of two ranks are matched in order: what is left over on one side waits for the other."""
+    """Yield unmatched sends and receives of two ranks, which are matched in order."""
     sends, receives = calls["send"], calls["recv"]
     source, target = ends
     sent, received = _issued(group, ends, dumps) or (len(sends), len(receives))
@@ -225,7 +227,7 @@ def _transfers_between(
 
 
 def _unequal(send: Call, receive: Call, ends: tuple[int, int]) -> Mismatch:
-    """A message that the other side expects with another number of elements."""
+    """The mismatch of a message whose sides have different numbers of elements."""
     called = [
         (f"{call.kind} {call.elems:,} elements", (rank,)) for call, rank in zip((send, receive), ends, strict=True)
     ]
@@ -233,7 +235,7 @@ def _unequal(send: Call, receive: Call, ends: tuple[int, int]) -> Mismatch:
 
 
 def _issued(group: JobGroup, ends: tuple[int, int], dumps: Mapping[int, Dump]) -> tuple[int, int] | None:
-    """How many sends and receives the two ranks issued; None unless both dumps hold them all."""
+    """Number of sends and receives that the two ranks issued; None unless both dumps are complete."""
     if not all(rank in dumps and dumps[rank].is_whole for rank in ends):
         return None
     place = {rank: at for at, rank in enumerate(group.members)}

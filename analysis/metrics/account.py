@@ -1,4 +1,4 @@
-"""Where all the time of a device went: parts that add up to its window to the ns, and whom its waiting was for.
+"""Account for all the time of a device: parts that add up to its window to the ns, and whom it waited for.
 
 The parts are columns of `breakdown` and `idle` that do not overlap. Definitions and examples: docs/metrics/account.md.
 """
@@ -42,14 +42,14 @@ _MENTIONED, _WORTH_A_NAME = 3, 0.05
 
 
 class WaitedFor(NamedTuple):
-    """A rank that others waited for, None where that is not known, and for how long, in ns."""
+    """The rank that others waited for (None if not known), and how long they waited, in ns."""
 
     rank: int | None
     mean_ns: float
 
 
 class StepPart(NamedTuple):
-    """A part of a typical step, mean over steps and devices; `column` is that of `account`.
+    """A part of a typical step, mean over steps and devices; `column` is its column in `account`.
 
     `of_ranks` is its share of the time of each rank, `waited_for` whom a wait was for, the longest first.
     """
@@ -63,7 +63,7 @@ class StepPart(NamedTuple):
 
 
 def accounted(schema: Schema, breakdown: pd.DataFrame, idle: pd.DataFrame | None) -> pd.DataFrame:
-    """A row for each row of the breakdown, by step or not; its parts add up to `window_ns`.
+    """Split each row of the breakdown into parts that add up to its `window_ns`; by step or not.
 
     `idle` is the table of idle time with the same rows; None where its causes were not read.
     """
@@ -90,7 +90,7 @@ _CAUSES = (*_AS_IN_IDLE, "operator", "outside")
 
 
 def _causes(idle: pd.DataFrame) -> dict[str, pd.Series[int]]:
-    """Idle time by cause, each ns once: operators and what is outside of them without gc, cpu_comm and compile."""
+    """Idle time by cause, each ns counted once: `operator` and `outside` without gc, cpu_comm and compile."""
     causes = {f"idle_{cause}_ns": idle[f"{cause}_ns"] for cause in _AS_IN_IDLE}
     # python_ns is part of `outside`; what is left of the two belongs to operators.
     remains = idle["operator_ns"] + idle["outside_ns"] - idle["python_ns"] - idle["gc_ns"].fillna(0)
@@ -117,7 +117,7 @@ def account_waits(waits: pd.DataFrame, participation: pd.DataFrame, lateness: pd
 
 
 def typical_parts(account: pd.DataFrame, waits: pd.DataFrame) -> list[StepPart]:
-    """The parts that these rows have, the largest first; of `waits`, those of the same steps.
+    """The parts of a typical step, the largest first, from rows of `account` and the waits in the same steps.
 
     Rows of a step count as its mean, as in `steps`, so that this is the typical step of the first screen.
     """
@@ -181,7 +181,7 @@ def account_parts(parts: Sequence[StepPart]) -> pd.DataFrame:
 
 
 def _in_words(waited_for: Sequence[WaitedFor]) -> str | None:
-    """`rank 3: 2.1 ms, rank 5: 0.4 ms, others: 0.2 ms`: the ranks that matter."""
+    """List the ranks that matter: `rank 3: 2.1 ms, rank 5: 0.4 ms, others: 0.2 ms`."""
     total_ns = sum(each.mean_ns for each in waited_for)
     unit, unit_ns = ("us", 1e3) if total_ns < 1e6 else ("ms", 1e6)
     named = [each for each in waited_for[:_MENTIONED] if each.mean_ns >= _WORTH_A_NAME * total_ns]

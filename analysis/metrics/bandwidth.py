@@ -1,4 +1,4 @@
-"""Bandwidth as nccl-tests defines it, per process group, collective, dtype and size; and the latency in it."""
+"""Bandwidth as nccl-tests defines it, per process group, collective, dtype and size; and fitted latency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..core.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
+from ...common.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
 from ..core.tables.communication import BANDWIDTH, FITS
 from .latency import fitted_latency
 
@@ -109,7 +109,7 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(sizes: NDArray[Any], times: NDArray[Any]) -> tuple[float, float]:
-    """Intercept >= 0 and slope that leave the smallest relative error."""
+    """Fit a line to times by size: its intercept, at least 0, and its slope, with the smallest relative error."""
     design = np.column_stack([1 / times, sizes / times])
     (latency, per_byte), *_ = np.linalg.lstsq(design, np.ones(len(times)), rcond=None)
     if latency >= 0:

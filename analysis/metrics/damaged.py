@@ -11,7 +11,7 @@ _RANKS = ("rank", "linked", "waited_for", "origin_rank", "blamed_rank", "to_rank
 
 
 def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool]:
-    """Whether each row rests on the damaged file of one of these ranks. Same index.
+    """Whether each row of the table rests on a damaged file of one of these ranks. Same index.
 
     A row that names no rank does if one of these takes part, or might; one that names no members, either, always does.
     """
@@ -23,5 +23,5 @@ def resting_on(table: pd.DataFrame, damaged: AbstractSet[int]) -> pd.Series[bool
     members = table["pg_ranks"]
     if "complete" in table:  # only two members of a large group take part in a pair
         members = members.mask(table["complete"], table["ranks"])
-    found = {text: not damaged.isdisjoint(map(int, text.split())) for text in members.dropna().unique()}
-    return pd.Series([found.get(text, True) for text in members], index=table.index, dtype=bool)
+    rests = {text: not damaged.isdisjoint(map(int, text.split())) for text in members.dropna().unique()}
+    return pd.Series([rests.get(text, True) for text in members], index=table.index, dtype=bool)

@@ -37,8 +37,8 @@ def hangs(
     ended = _common(ends, pd.Series(ends.index, ends.index), clocks)
     of_group = dict(list(done.groupby(_GROUP)))
     rows: list[tuple[int, Row]] = []
-    for keys, own in stuck.groupby(_GROUP):
-        rows += _of_group(own, of_group.get(keys, done[:0]), ended)
+    for keys, calls_of_group in stuck.groupby(_GROUP):
+        rows += _of_group(calls_of_group, of_group.get(keys, done[:0]), ended)
     everywhere = {rank for _, row in rows for rank in row["waiting"].split()}
     # A rank that waits elsewhere is only held up.
     rows.sort(key=lambda found: (bool(everywhere & set(found[1]["missing"].split())), found[0]))
@@ -50,7 +50,7 @@ def _common(times: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -
 
 
 class _Usual(NamedTuple):
-    """For the calls of a group that ran: how far apart members issued one, and how long one took, at most; in ns."""
+    """How far apart ranks issued a call of a group, and how long one took, at most; in ns."""
 
     apart_ns: int
     took_ns: int
@@ -63,7 +63,7 @@ class _Usual(NamedTuple):
 
 
 def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -> Iterator[tuple[int, Row]]:
-    """The first pending collective of a group, if it hangs, and when the last rank issued it."""
+    """The first pending collective of a group if it hangs, with the time at which the last rank issued it."""
     last = pending["rank"].map(done.groupby("rank")["issued_ns"].max()).fillna(-1)
     stuck = pending[pending["issued_ns"] > last].sort_values("issued_ns").drop_duplicates("rank")
     if not len(stuck):
@@ -94,9 +94,9 @@ def _of_group(pending: pd.DataFrame, done: pd.DataFrame, ends: pd.Series[int]) -
 
 
 def _same(row: Row, first: Row) -> bool:
-    """Whether it is the same collective, as far as its numbers say."""
-    told = ("seq",) if first["seq"] is not None and row["seq"] is not None else ("step", "turn")
-    return all(row[key] is None or first[key] is None or row[key] == first[key] for key in told)
+    """Whether two rows are the same collective, by the numbers that both have."""
+    keys = ("seq",) if first["seq"] is not None and row["seq"] is not None else ("step", "turn")
+    return all(row[key] is None or first[key] is None or row[key] == first[key] for key in keys)
 
 
 def _stopped(rank: int, waiting: set[int], done: pd.DataFrame, pending: pd.DataFrame) -> bool:
@@ -106,9 +106,9 @@ def _stopped(rank: int, waiting: set[int], done: pd.DataFrame, pending: pd.DataF
     not known whether it would have.
     """
     together = done["collective_id"].isin(done["collective_id"][done["rank"].isin(waiting)])
-    own = done["rank"] == rank
-    last = done["issued_ns"][own & together].max()
-    later = (own & (done["issued_ns"] > last)).any() or (
+    of_rank = done["rank"] == rank
+    last = done["issued_ns"][of_rank & together].max()
+    later = (of_rank & (done["issued_ns"] > last)).any() or (
         (pending["rank"] == rank) & (pending["issued_ns"] > last)
     ).any()
-    return bool((own & together).any() and not later)
+    return bool((of_rank & together).any() and not later)

@@ -1,4 +1,4 @@
-"""Between which bounds the latency of a collective lies: by its sizes, by what else its ranks do, by NCCL's own model.
+"""Bounds of a collective's latency, from its sizes, from other transfers of its ranks, and from NCCL's own model.
 
 All that is known of it goes into an interval, so that a prediction about links can say how far it may be off.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
+from ...common.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
 from ..core.schema import grouped
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -28,7 +28,7 @@ _SURE = 1.5
 
 
 class Bounds(NamedTuple):
-    """What is known of a latency, in ns; `of` says what tells the upper bound."""
+    """Bounds of a latency, in ns; `of` names the source of the upper bound."""
 
     low_ns: float
     high_ns: float
@@ -40,14 +40,14 @@ UNBOUNDED = Bounds(0.0, math.inf, "nothing: none of it was measured")
 
 
 class Place(NamedTuple):
-    """A collective among these ranks; a message, whatever its group, between two."""
+    """A kind of collective among these ranks; a message between two ranks, in whatever group."""
 
     collective: str
     ranks: tuple[int, ...]
 
 
 def place_of(collective: str, ranks: str) -> Place:
-    """Of a collective, by the ranks of its group."""
+    """The place of a collective among the ranks of its group."""
     return Place(collective, tuple(sorted(map(int, ranks.split()))))
 
 
@@ -94,7 +94,7 @@ def _steps(place: Place, hosts: Mapping[int, str | None]) -> tuple[int, int]:
 
 
 def _times(moved: pd.DataFrame) -> dict[Place, pd.Series[float]]:
-    """Transfers in ns by place; the index is the size in bytes, 0 where that is not known."""
+    """Transfer times in ns by place; the index is the size in bytes, 0 if not known."""
     by_place: dict[Place, list[pd.Series[float]]] = {}
     known = moved.assign(pg_ranks=moved["pg_ranks"].fillna(""))
     for (collective, group, ranks), rows in grouped(known, ["collective", "pg_ranks", "ranks"]):
@@ -105,7 +105,7 @@ def _times(moved: pd.DataFrame) -> dict[Place, pd.Series[float]]:
 
 
 def _shortest(times: pd.Series[float]) -> float:
-    """The median of the size that takes least time, and two standard errors of it."""
+    """Upper estimate of the shortest transfer: the median of the fastest size plus two of its standard errors."""
     by_size = times.groupby(level=0)
     sizes = pd.DataFrame({"median": by_size.median(), "std": by_size.std().fillna(0.0), "calls": by_size.size()})
     error = sizes["std"] * (_MEDIAN_VARIANCE / sizes["calls"]) ** 0.5
@@ -113,7 +113,7 @@ def _shortest(times: pd.Series[float]) -> float:
 
 
 def _bounds(line: tuple[float, float] | None, at_most: Mapping[str, float]) -> Bounds:
-    """What the sizes tell, within what is possible.
+    """Combine the fitted bounds (`line`) with the largest possible latency (`at_most`).
 
     Where they contradict NCCL's model, it does not count; nor does their lower bound, unless it is near the upper one.
     """
@@ -128,7 +128,7 @@ def _bounds(line: tuple[float, float] | None, at_most: Mapping[str, float]) -> B
 
 
 def fitted_latency(times: pd.Series[float]) -> tuple[float, float] | None:
-    """95 % of the latency in ns of a line through the medians of each size, None if sizes or calls are too few.
+    """95 % bounds of the latency in ns, from a line through the median of each size; None if data are too few.
 
     Least squares of the relative error, as in `fits`. The variance of a median is that of the calls of a size, which
     all sizes share as a fraction; where the medians scatter more than that around the line, they tell it (the ratio of
@@ -156,13 +156,13 @@ def fitted_latency(times: pd.Series[float]) -> tuple[float, float] | None:
 
 
 def spread(ranks: tuple[int, ...], hosts: Mapping[int, str | None]) -> tuple[int, ...]:
-    """How many of the ranks are on each host, most first; ranks on hosts without a name count as one host."""
+    """Number of ranks on each host, largest first; ranks on hosts without a name count as one host."""
     names = [hosts.get(rank) for rank in ranks]
     return tuple(sorted((names.count(name) for name in set(names)), reverse=True))
 
 
 def steps(collective: str, ranks: int, on_hosts: int) -> tuple[int, int]:
-    """How many messages follow one another, and how many of these go to another host.
+    """Number of messages that follow one another, and how many of them go to another host.
 
     Of a ring 2 (n - 1) and 2 x hosts for all_reduce, half of that for the others; messages of an all_to_all go to eight
     ranks at a time. Source: NVIDIA/nccl src/graph/tuning.cc (nsteps, nInterSteps); src/include/device.h (a channel
@@ -179,7 +179,7 @@ def steps(collective: str, ranks: int, on_hosts: int) -> tuple[int, int]:
 
 
 def most_latency_ns(collective: str, ranks: int, on_hosts: int, *, nvlink: bool = False) -> float:
-    """Twice the latency that NCCL expects of its slowest protocol, over networks, PCIe or, if that is sure, NVLink.
+    """Twice the latency that NCCL expects of its slowest protocol, over a network, PCIe or, if certain, NVLink.
 
     Source: NVIDIA/nccl src/graph/tuning.cc, baseLatencies and hwLatencies of rings: at most 14 us, and for each step of
     Simple inside a host 5.7 us over PCIe and 3.4 us over NVLink, between hosts 14 us.
@@ -190,7 +190,7 @@ def most_latency_ns(collective: str, ranks: int, on_hosts: int, *, nvlink: bool 
 
 
 def _is_beyond_pcie(place: Place, times: pd.Series[float]) -> bool:
-    """Did a size of this collective move faster than PCIe can?"""
+    """Whether some size of this collective moved faster than PCIe can."""
     if place.collective not in {*SYNCHRONISING, *POINT_TO_POINT} - {"barrier"}:
         return False
     by_size = times[times.index > 0].groupby(level=0).median()
@@ -199,7 +199,7 @@ def _is_beyond_pcie(place: Place, times: pd.Series[float]) -> bool:
 
 
 def kinds_alike(collectives: pd.DataFrame) -> Iterator[tuple[Place, pd.DataFrame]]:
-    """The collectives whose transfer and size are known, by kind and ranks."""
+    """Yield the collectives whose transfer and size are known, by kind and ranks."""
     known = collectives[(collectives["transfer_ns"].fillna(0) > 0) & (collectives["size_bytes"].fillna(0) > 0)]
     known = known[known["collective"].isin({*SYNCHRONISING, *POINT_TO_POINT})]
     for (collective, ranks), rows in grouped(known, ["collective", "ranks"]):

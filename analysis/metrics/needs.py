@@ -1,4 +1,4 @@
-"""For whom every call had to wait, by the kind of the collective and by when it ended.
+"""Whom every call had to wait for, by the kind of its collective and the time at which it ended.
 
 A call cannot have waited for a rank that arrived after it ended; and after the arrival of the last rank it needs, a
 call still takes the time that moving the data takes. Definitions: docs/metrics/rooted.md and
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
 from .clocks.frame import Flags, Ints
 
 # In these, receivers need the root; in the others, the root needs all.
@@ -27,14 +27,14 @@ _UNKNOWN = -2
 
 
 class _Needed(NamedTuple):
-    """When the last rank that each call needs had arrived, and which that is."""
+    """Time at which the last rank that each call needs had arrived, and that rank."""
 
     at_ns: Ints
     rank: Ints
 
 
 def needs(joined: pd.DataFrame) -> pd.DataFrame:
-    """When the last rank that each call needs had arrived, `needed_ns`, and which it was, `waited_for`.
+    """When the last rank that each call needs had arrived (`needed_ns`), and which rank it was (`waited_for`).
 
     `joined` holds calls with `collective_id`, `kind` (of the collective as a whole), `arrived_ns`, `is_source` (is it
     that of the root, or a sender), `device` and `batch`. NA where it is not known. A call that needs no other rank, or
@@ -68,7 +68,7 @@ def needs(joined: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Calls(NamedTuple):
-    """The calls of many collectives as columns; `number` says which belong together, from 0."""
+    """The calls of many collectives as columns; `number`, from 0, is that of their collective."""
 
     number: Ints
     rank: Ints
@@ -93,11 +93,11 @@ class _Calls(NamedTuple):
 
     def of_kind(self, *kinds: str) -> Flags:
         """Which calls are of one of these kinds."""
-        found: Flags = self.kind.isin(kinds).to_numpy(dtype=bool)
-        return found
+        flags: Flags = self.kind.isin(kinds).to_numpy(dtype=bool)
+        return flags
 
     def last(self, among: Flags) -> _Needed:
-        """The last arrival in each collective among those that count; not known if none does."""
+        """The last arrival in each collective among the calls marked; not known if none is marked."""
         rows = np.flatnonzero(among)
         ordered = rows[np.lexsort((self.rank[rows], self.arrived_ns[rows], self.number[rows]))]
         is_last = np.append(self.number[ordered][1:] != self.number[ordered][:-1], True)[: len(ordered)]
@@ -111,7 +111,7 @@ class _Calls(NamedTuple):
 
     @property
     def in_time_ns(self) -> Ints:
-        """The latest possible arrival of those that each call waited for: after it, the data still had to move."""
+        """The latest arrival that each call can have waited for: its end minus the time that the data need."""
         took = self.ended_ns - self.arrived_ns
         shortest = np.full(int(self.number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, self.number, took)
@@ -132,14 +132,14 @@ class _Calls(NamedTuple):
         return _Needed(self.arrived_ns[at], self.rank[at])
 
 
-def _of_batches(found: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:
-    """The same with the last rank that any part of a kernel needs, for all parts: it ends when all of them are done."""
+def _of_batches(needed: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:
+    """Give all parts of one kernel the last rank that any of them needs: the kernel ends when all are done."""
     parts = batch.notna()
     if not parts.any():
-        return found
-    ordered = found[parts].assign(batch=batch[parts]).sort_values("needed_ns", kind="stable", na_position="last")
+        return needed
+    ordered = needed[parts].assign(batch=batch[parts]).sort_values("needed_ns", kind="stable", na_position="last")
     last = ordered.drop_duplicates("batch", keep="last").set_index("batch")
-    result = found.copy()
+    result = needed.copy()
     for column in ("needed_ns", "waited_for"):
         of_part = batch[parts].map(last[column])
         result.loc[parts, column] = of_part.astype("Int64")

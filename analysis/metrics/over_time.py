@@ -1,4 +1,4 @@
-"""Bandwidth and waiting by time: sums over the collectives of each interval, process group, kind and size class.
+"""Bandwidth and waiting over time: sums per interval, process group, kind of collective and size class.
 
 Collectives are taken as they come, and only sums are kept. Percentiles are those of a histogram with 256 bins for every
 doubling of bandwidth, so they are right to 0.14 %. Definitions: docs/metrics/over-time.md.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import bus_factor
+from ...common.nccl_tests import bus_factor
 from ..core.schema import Row
 from ..core.tables.communication import BANDWIDTH_TIMES
 from .clocks.frame import Flags, Floats, Ints
@@ -52,7 +52,7 @@ class MetCollectives(NamedTuple):
 
 
 class GroupNames(NamedTuple):
-    """What a group is called, its global ranks as a text, how many, and the global rank of a number in `last`."""
+    """Name of a group, its global ranks as text, their number, and the global rank of each number in `last`."""
 
     name: str | None
     pg_ranks: str | None
@@ -62,7 +62,7 @@ class GroupNames(NamedTuple):
 
 @dataclass
 class OverTime:
-    """Sums so far, of intervals of `every_ns`."""
+    """Running sums, in intervals of `every_ns`."""
 
     every_ns: int
     _sums: list[pd.DataFrame] = field(default_factory=list)
@@ -70,7 +70,7 @@ class OverTime:
     _caused: list[pd.DataFrame] = field(default_factory=list)
 
     def add(self, met: MetCollectives) -> None:
-        """Take these collectives in."""
+        """Add these collectives to the sums."""
         if not len(met.at_ns):
             return
         columns = _columns(met, self.every_ns)
@@ -94,10 +94,10 @@ class OverTime:
         percentiles = _percentiles(bins)
         worst = caused.reset_index().sort_values("caused_ns").drop_duplicates(_KEYS, keep="last").set_index(_KEYS)
         rows: list[Row] = []
-        for key, own in sums.sort_index().iterrows():
+        for key, sums_of_row in sums.sort_index().iterrows():
             assert isinstance(key, tuple)
             names = group(int(key[1]))
-            row = _figures(own) | percentiles.get(key, {}) | _straggler(worst, key, own, names)
+            row = _figures(sums_of_row) | percentiles.get(key, {}) | _straggler(worst, key, sums_of_row, names)
             rows.append(_place(key, self.every_ns) | {
                 "process_group": names.name,
                 "pg_ranks": names.pg_ranks,
@@ -109,7 +109,7 @@ class OverTime:
 
 
 def _columns(met: MetCollectives, every_ns: int) -> pd.DataFrame:
-    """One row per collective: where it belongs, and what is summed there."""
+    """One row per collective: its interval, group, kind and size class, and the values to sum."""
     split = ~np.isnan(met.transfer_ns) & (met.transfer_ns > 0)
     sized = ~np.isnan(met.size_bytes) & (met.size_bytes > 0)
     measured = split & sized & ~np.isnan(met.busbw_factor)
@@ -155,30 +155,30 @@ def _together(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _percentiles(bins: pd.DataFrame) -> dict[tuple[Any, ...], Row]:
-    """Median and 95th percentile of bus bandwidth, by key: the middle of the bin in which they lie."""
-    found: dict[tuple[Any, ...], Row] = {}
+    """Median and 95th percentile of bus bandwidth by key, each the middle of its histogram bin."""
+    percentiles: dict[tuple[Any, ...], Row] = {}
     table = bins.reset_index().sort_values([*_KEYS, "bin"])
-    for key, own in table.groupby(_KEYS, sort=False):
-        numbers, below = own["bin"].to_numpy(), own["count"].cumsum().to_numpy()
+    for key, bins_of_key in table.groupby(_KEYS, sort=False):
+        numbers, below = bins_of_key["bin"].to_numpy(), bins_of_key["count"].cumsum().to_numpy()
         at = [int(numbers[np.searchsorted(below, part * below[-1])]) for part in (0.5, 0.95)]
         median, high = (2.0 ** ((number + 0.5) / _BINS) for number in at)
-        found[key] = {"busbw_median_gb_per_s": median, "busbw_p95_gb_per_s": high}
-    return found
+        percentiles[key] = {"busbw_median_gb_per_s": median, "busbw_p95_gb_per_s": high}
+    return percentiles
 
 
-def _figures(own: pd.Series[Any]) -> Row:
-    """Sums are divided; ratios are never averaged, but for those that the file has."""
+def _figures(sums: pd.Series[Any]) -> Row:
+    """Turn the sums of one row into figures: sums are divided; only ratios that the file has are averaged."""
 
     def ratio(above: str, below: str) -> float | None:
-        return float(own[above] / own[below]) if own[below] > 0 else None
+        return float(sums[above] / sums[below]) if sums[below] > 0 else None
 
     return {
-        "calls": int(own["calls"]),
-        "split_calls": int(own["split"]),
+        "calls": int(sums["calls"]),
+        "split_calls": int(sums["split"]),
         "busbw_gb_per_s": ratio("wire_bytes", "transfer_ns"),
         "busbw_low_gb_per_s": ratio("wire_bytes", "high_ns"),
         "busbw_high_gb_per_s": ratio("wire_bytes", "low_ns"),
-        "busbw_min_gb_per_s": float(own["busbw_min"]) if own["measured"] else None,
+        "busbw_min_gb_per_s": float(sums["busbw_min"]) if sums["measured"] else None,
         "busbw_from_dur_gb_per_s": ratio("all_wire_bytes", "mean_dur_ns"),
         "busbw_logged_gb_per_s": ratio("logged_gb_per_s", "logged"),
         "wait_frac": ratio("wait_ns", "split_dur_ns"),
@@ -186,12 +186,12 @@ def _figures(own: pd.Series[Any]) -> Row:
     }
 
 
-def _straggler(worst: pd.DataFrame, key: tuple[Any, ...], own: pd.Series[Any], names: GroupNames) -> Row:
-    if key not in worst.index or not own["wait_ns"] > 0:
+def _straggler(worst: pd.DataFrame, key: tuple[Any, ...], sums: pd.Series[Any], names: GroupNames) -> Row:
+    if key not in worst.index or not sums["wait_ns"] > 0:
         return {}
-    found = worst.loc[[key]].iloc[0]
-    share = float(found["caused_ns"]) / float(own["wait_ns"])
-    return {"straggler_rank": names.rank_of(int(found["last"])), "straggler_frac": share}
+    worst_row = worst.loc[[key]].iloc[0]
+    share = float(worst_row["caused_ns"]) / float(sums["wait_ns"])
+    return {"straggler_rank": names.rank_of(int(worst_row["last"])), "straggler_frac": share}
 
 
 def _place(key: tuple[Any, ...], every_ns: int) -> Row:
@@ -208,7 +208,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 
 def collectives_over_time(collectives: pd.DataFrame, participation: pd.DataFrame, every_ns: int) -> pd.DataFrame:
-    """The table of collectives that are known as tables."""
+    """The table over time of collectives that are known as tables."""
     over_time = OverTime(every_ns)
     if not len(collectives):
         return BANDWIDTH_TIMES.empty()

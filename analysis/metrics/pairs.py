@@ -1,4 +1,4 @@
-"""Pairs of ranks: who waits because of whom, and who sends how much to whom."""
+"""Pairs of ranks: who waits because of whom, and how many bytes each sends to each other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PAIR = ["rank", "to_rank", "collective"]
 
 def waits(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
     """One row per rank that waited and rank to blame; summed by `blamed_rank` it is `caused_wait_ns` of `ranks`."""
-    found = blamed(participation, lateness)
-    found = found[found["wait_ns"] > 0]
+    waiting = blamed(participation, lateness)
+    waiting = waiting[waiting["wait_ns"] > 0]
     # A rank that had made itself wait, through another one, is nobody's victim.
-    found = found.assign(blamed_rank=found["blamed"].mask((found["blamed"] == found["rank"]).fillna(False)))
-    everything = int(found["wait_ns"].sum())
-    grouped = found.groupby(["rank", "blamed_rank"], dropna=False)["wait_ns"]
+    waiting = waiting.assign(blamed_rank=waiting["blamed"].mask((waiting["blamed"] == waiting["rank"]).fillna(False)))
+    everything = int(waiting["wait_ns"].sum())
+    grouped = waiting.groupby(["rank", "blamed_rank"], dropna=False)["wait_ns"]
     table = grouped.agg(["size", "sum"]).reset_index()
     return WAITS.conform(
         pd.DataFrame(
@@ -49,14 +49,14 @@ def traffic(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFram
         return TRAFFIC.empty()
     sums = rows.astype(dict.fromkeys(["size_bytes", "transfer_ns", "timed_bytes", "timed_ns"], "Int64"))
     grouped = sums.groupby(_PAIR, sort=True)
-    found = grouped[["size_bytes", "transfer_ns", "timed_bytes", "timed_ns"]].sum(min_count=1).reset_index()
-    found["calls"] = grouped.size().to_numpy()
-    rate = found["timed_bytes"].astype("Float64") / found["timed_ns"].astype("Float64").replace(0, pd.NA)
-    return TRAFFIC.conform(found.assign(algbw_gb_per_s=rate).drop(columns=["timed_bytes", "timed_ns"]))
+    totals = grouped[["size_bytes", "transfer_ns", "timed_bytes", "timed_ns"]].sum(min_count=1).reset_index()
+    totals["calls"] = grouped.size().to_numpy()
+    rate = totals["timed_bytes"].astype("Float64") / totals["timed_ns"].astype("Float64").replace(0, pd.NA)
+    return TRAFFIC.conform(totals.assign(algbw_gb_per_s=rate).drop(columns=["timed_bytes", "timed_ns"]))
 
 
 def _sends(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame) -> Iterator[Row]:
-    """What was sent from one rank to another: one row a send, or a receive whose sender has no trace."""
+    """Yield one row per send from one rank to another, or per receive if the sender has no trace."""
     pairs = calls[calls["collective"].isin(["send", "recv"]) & calls["root"].notna()]
     pairs = pairs.merge(matches[["call_id", "collective_id"]], on="call_id")
     transfers = collectives.set_index("collective_id")["transfer_ns"]
@@ -79,7 +79,7 @@ def _sends(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame
 
 
 def _shares(calls: pd.DataFrame) -> Iterator[Row]:
-    """What each call of all_to_all gives to each other rank."""
+    """Yield the bytes that each all_to_all call sends to each other rank."""
     shared = calls[(calls["collective"] == "all_to_all") & calls["pg_ranks"].notna()]
     columns = ["rank", "pg_ranks", "in_elems", "out_elems", "in_split", "size_bytes"]
     for call in records(shared[columns]):
@@ -90,7 +90,7 @@ def _shares(calls: pd.DataFrame) -> Iterator[Row]:
 
 
 def _bytes_to(call: dict[str, Any], members: int) -> list[int | None]:
-    """How much the call gives to each member: by the split that was recorded, else in equal parts."""
+    """Bytes that the call sends to each member: by the recorded split, else in equal parts."""
     unknown: list[int | None] = [None] * members
     if call["in_elems"] is None or call["size_bytes"] is None:
         return unknown

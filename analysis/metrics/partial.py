@@ -1,4 +1,4 @@
-"""Collectives in which some members have no trace: what the others say about waiting and transfer.
+"""Collectives in which some members have no trace: what the other members show about wait and transfer.
 
 Every rank present waited at least until the last of those present arrived. The shortest call shows whether a missing
 rank came even later: then it lasts longer than moving the data takes.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
 from ..core.schema import text_codes
 from .clocks.frame import Flags, Floats
 
@@ -23,7 +23,7 @@ _STEADY, _LEAST_SPREAD_NS = 3.0, 2_000
 
 
 def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
-    """How long each call waited for those present, `wait_low_ns`, and whether no missing one was later, `nobody_later`.
+    """How long each call waited for ranks with a trace (`wait_low_ns`), and if no other rank was later.
 
     `joined` holds calls with `collective_id`, `kind`, `group_size`, `size_bytes`, `pg_ranks`, `arrived_ns`, `dur_ns`,
     `rank`, and whether the collective is `whole`. NA where it does not synchronise all members. Same index.
@@ -38,18 +38,18 @@ def waited_for_present(joined: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Traced(NamedTuple):
-    """The ranks that have a trace, and all process groups that they show."""
+    """The ranks that have a trace, and all process groups in these traces."""
 
     ranks: frozenset[int]
     groups: list[frozenset[int]]
 
     @classmethod
     def of(cls, calls: pd.DataFrame) -> _Traced:
-        told = text_codes(calls["pg_ranks"])[1]
-        return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in told])
+        groups = text_codes(calls["pg_ranks"])[1]
+        return cls(frozenset(calls["rank"].tolist()), [frozenset(map(int, group.split())) for group in groups])
 
     def are_coupled(self, pg_ranks: object) -> bool:
-        """Whether missing members of a group meet present ones elsewhere, so that they come as late as these."""
+        """Whether missing members of a group meet present ones in other groups, so that they arrive as late."""
         if not isinstance(pg_ranks, str):
             return len(self.groups) > 0
         members = frozenset(map(int, pg_ranks.split()))
@@ -58,8 +58,8 @@ class _Traced(NamedTuple):
 
 
 def _nobody_later(joined: pd.DataFrame, traced: _Traced) -> list[int]:
-    """The collectives whose shortest call is as short as moving the data takes."""
-    found: list[int] = []
+    """The collectives whose shortest call takes no longer than moving the data."""
+    collectives: list[int] = []
     for _, same in joined.groupby(_KEYS, sort=False):
         per = same.groupby("collective_id").agg(
             shortest=("dur_ns", "min"),
@@ -69,20 +69,20 @@ def _nobody_later(joined: pd.DataFrame, traced: _Traced) -> list[int]:
             middle=("arrived_ns", "median"),
         )
         usual = float(per["shortest"][per["whole"]].median())
-        for pg_ranks, own in per[~per["whole"]].groupby("pg_ranks", dropna=False, sort=False):
-            shortest = own["shortest"].to_numpy(dtype=np.float64)
+        for pg_ranks, members in per[~per["whole"]].groupby("pg_ranks", dropna=False, sort=False):
+            shortest = members["shortest"].to_numpy(dtype=np.float64)
             if not np.isnan(usual):
                 near = np.abs(shortest - usual) <= usual * _SLACK_FRAC + _SLACK_NS
             elif traced.are_coupled(pg_ranks):
                 continue
             else:
-                near = _steady(shortest, (own["last"] - own["middle"]).to_numpy(dtype=np.float64))
-            found += own.index[near].tolist()
-    return found
+                near = _steady(shortest, (members["last"] - members["middle"]).to_numpy(dtype=np.float64))
+            collectives += members.index[near].tolist()
+    return collectives
 
 
 def _steady(shortest: Floats, skew: Floats) -> Flags:
-    """Which calls are as short as the shortest, if these are steady.
+    """Which calls are as short as the shortest, provided that the shortest are steady.
 
     Had a missing rank been last in all of them, their shortest calls would differ by as much as arrivals of those
     present do.
@@ -94,5 +94,5 @@ def _steady(shortest: Floats, skew: Floats) -> Flags:
 
 
 def _spread(values: Floats) -> float:
-    """The median distance from the median."""
+    """The median absolute deviation from the median."""
     return float(np.median(np.abs(values - np.median(values))))

@@ -1,4 +1,4 @@
-"""What a step would gain without something that makes it long, as played again (`replay/pricing`)."""
+"""What a step would gain without each thing that makes it long, by replaying the run (`replay/pricing`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_CPU = {"no_data_wait": markers.LOADING, "no_gc": markers.PYTHON_GC}
 
 
 class Gain(NamedTuple):
-    """By how much a step would be shorter, in ns, mean over steps and devices.
+    """How much shorter a step would be, in ns, mean over steps and devices.
 
     The truth should lie between `low_ns` and `high_ns`.
     """
@@ -41,7 +41,7 @@ class Gain(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """By how much more than the median of the ranks that do the same a rank computes, copies, and works on its CPU.
+    """How much longer a rank computes, copies and works on its CPU than the median of the ranks that do the same.
 
     In ns per step; `kernel` is the one that half of the computing is due to, and `step` the one in which nearly all of
     the computing and copying is: None if there is none.
@@ -55,12 +55,12 @@ class Excess(NamedTuple):
 
     @property
     def whole_ns(self) -> float:
-        """All of it."""
+        """The sum of all three, in ns per step."""
         return self.compute_ns + self.copies_ns + self.cpu_ns
 
 
 class LateRanks(NamedTuple):
-    """Ranks without whose excess a step would be shorter, most of it first; `host` if they are all of that host."""
+    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host."""
 
     ranks: tuple[int, ...]
     host: str | None
@@ -69,7 +69,7 @@ class LateRanks(NamedTuple):
 
 
 class PricedLinks(NamedTuple):
-    """Links, in words, over which the same takes `slower_frac` longer than over others like them."""
+    """Links, in words, over which the same transfer takes `slower_frac` longer than over similar links."""
 
     label: str
     ranks: tuple[int, ...]
@@ -78,7 +78,7 @@ class PricedLinks(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The gains of a step of `step_ns`: of ranks and links that differ from others, and by the names of `remedies`.
+    """Gains of a step of `step_ns`: from ranks and links that differ from others, and by name in `remedies`.
 
     What all ranks have in common is priced in a run without what makes the `late` ranks late, with all links as fast.
     The price of `overlap` is the smaller of two bounds: that of transfers `in_no_time`, or of compute that never waits.
@@ -92,7 +92,9 @@ class Prices(NamedTuple):
 
 
 def worth_pricing(typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame) -> list[str]:
-    """The names of remedies that are about enough of a typical step; `idle` is `idle` or `idle_steps` of its steps.
+    """Names of remedies that concern enough of a typical step to be replayed.
+
+    `idle` is the table `idle`, or `idle_steps` of the same steps.
 
     `of_cpus` are the annotations of a run without a GPU, whose idle time has no causes.
     """

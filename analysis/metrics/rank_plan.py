@@ -1,4 +1,4 @@
-"""Which ranks of a job to trace so that whole process groups are seen, from how it is spread over its ranks.
+"""Which ranks of a job to trace to see whole process groups, from the layout of the job.
 
 A collective splits into waiting and transfer if all ranks of its group have traces. So a few whole groups tell more
 than many single ranks. Ranks are numbered as Megatron-Core's RankGenerator does (megatron/core/parallel_state.py): in
@@ -26,7 +26,7 @@ INNERMOST_FIRST = "tp-cp-dp-pp"
 
 
 class Plan(NamedTuple):
-    """Ranks to trace, ascending; on how many hosts they are; and of each sort how many whole groups that shows."""
+    """Ranks to trace, ascending; the number of their hosts; and the number of whole groups of each sort."""
 
     what: str
     ranks: tuple[int, ...]
@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """How many the job has."""
+        """Number of ranks of the job."""
         return prod(self.sizes.values())
 
     @property
@@ -53,7 +53,7 @@ class Layout:
         return sorted(several, key=self.size_of)
 
     def size_of(self, sort: str) -> int:
-        """How many ranks a group of this sort has."""
+        """Number of ranks in a group of this sort."""
         return prod(self.sizes[dim] for dim in sort.split("-"))
 
     def group_of_first(self, dimensions: Iterable[str]) -> set[int]:
@@ -62,19 +62,19 @@ class Layout:
 
     def groups(self, sort: str) -> Iterator[set[int]]:
         """All groups of a sort."""
-        own = set(sort.split("-"))
-        offsets = list(self._numbers(own))
-        yield from ({first + offset for offset in offsets} for first in self._numbers(set(self.sizes) - own))
+        within = set(sort.split("-"))
+        offsets = list(self._numbers(within))
+        yield from ({first + offset for offset in offsets} for first in self._numbers(set(self.sizes) - within))
 
     def plan(self, what: str, ranks: Iterable[int]) -> Plan:
-        """What tracing these ranks shows."""
+        """The plan of tracing these ranks: what it shows."""
         chosen = set(ranks)
         whole = {sort: sum(group <= chosen for group in self.groups(sort)) for sort in self.sorts}
         hosts = {rank // self.ranks_per_host for rank in chosen}
         return Plan(what, tuple(sorted(chosen)), len(hosts), whole)
 
     def _numbers(self, dimensions: set[str]) -> Iterator[int]:
-        """The ranks that are anything in these dimensions, and first in all others."""
+        """Yield the ranks with any index in these dimensions and index 0 in all others."""
         strides, stride = [], 1
         for name, size in self.sizes.items():
             strides.append([place * stride for place in range(size if name in dimensions else 1)])
@@ -83,7 +83,7 @@ class Layout:
 
 
 def rank_plans(layout: Layout) -> list[Plan]:
-    """One group of each sort alone, one of each together, a replica of the model, and all ranks; the fewest first.
+    """Plans, fewest ranks first: one group of each sort, one of every sort, a replica of the model, all ranks.
 
     Those that show the same, or no group, are left out.
     """
@@ -97,7 +97,7 @@ def rank_plans(layout: Layout) -> list[Plan]:
 
 
 def cheapest_of_each(layout: Layout) -> Plan:
-    """The fewest ranks that show a whole group of every sort."""
+    """The plan with the fewest ranks that shows a whole group of every sort."""
     return min(
         (plan for plan in rank_plans(layout) if all(plan.whole.values())),
         key=lambda plan: (len(plan.ranks), plan.hosts),

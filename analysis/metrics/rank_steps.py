@@ -1,4 +1,4 @@
-"""What a heat map of ranks and steps shows: where waiting is, who was late, and whom others waited for."""
+"""Ranks by steps, for a heat map: waiting, lateness, and waiting that a rank caused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEVICE, _RANK = ["rank", "device", "step"], ["rank", "step"]
 def rank_steps(
     breakdown_steps: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per rank, device and step. Lateness is that of the rank; where nothing could be compared it is NA.
+    """One row per rank, device and step. Lateness is per rank, NA where nothing could be compared.
 
     A rank with several devices has its lateness on each of their rows.
     """
@@ -26,22 +26,22 @@ def rank_steps(
     caused = others.assign(step=others["kernel"].map(steps), rank=others["blamed"]).groupby(_RANK)["wait_ns"].sum()
     compared = participation[participation["late_ns"].notna()]
     known = set(zip(compared["rank"], compared["call_id"].map(steps), strict=True))
-    found = breakdown_steps.groupby(_DEVICE, as_index=False)[["window_ns", "exposed_wait_ns"]].sum(min_count=1)
-    keys = pd.MultiIndex.from_frame(found[_RANK].astype("Int64"))
+    table = breakdown_steps.groupby(_DEVICE, as_index=False)[["window_ns", "exposed_wait_ns"]].sum(min_count=1)
+    keys = pd.MultiIndex.from_frame(table[_RANK].astype("Int64"))
     seen = pd.Series([(rank, step) in known for rank, step in keys], dtype=bool)
     return RANK_STEPS.conform(
-        found.assign(late_ns=_at(largest, keys).where(seen), caused_wait_ns=_at(caused, keys).where(seen))
+        table.assign(late_ns=_at(largest, keys).where(seen), caused_wait_ns=_at(caused, keys).where(seen))
     )
 
 
 def _at(values: pd.Series[int], keys: pd.MultiIndex) -> pd.Series[int]:
-    """The value of each rank and step, 0 where there is none."""
+    """The value of each rank and step, 0 if it has none."""
     of = dict(zip(values.index, values, strict=True))
     return pd.Series([of.get(key, 0) for key in keys], dtype="Int64")
 
 
 def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
-    """The ranks for which the others wait most; all ranks of a host where no single rank stands out, but the host does.
+    """Ranks that the others wait for most; all ranks of a host if the host stands out and no single rank does.
 
     Empty if all ranks are late in turn.
     """

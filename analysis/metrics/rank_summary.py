@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ...common.nccl_tests import bus_factor
 from ..core.intervals import spans, total
-from ..core.nccl_tests import bus_factor
 from ..core.schema import Row
 from ..core.tables.lateness import HOSTS, RANKS
 from .causes.blame import blamed, caused, kernel_of
@@ -14,7 +14,7 @@ from .causes.blame import blamed, caused, kernel_of
 def ranks(
     traces: pd.DataFrame, collectives: pd.DataFrame, participation: pd.DataFrame, lateness: pd.DataFrame
 ) -> pd.DataFrame:
-    """Waiting and lateness of every rank that has a trace.
+    """Waiting and lateness of every rank with a trace.
 
     A rank counts as last if it was later than the others by more than the uncertainty of clocks: without skew there is
     no straggler. It is to blame for the others' waiting if its lateness began with itself.
@@ -27,8 +27,8 @@ def ranks(
     exposed_fault, exposed = caused(waits, "exposed_wait_ns"), int(waits["exposed_wait_ns"].sum())
     rows: list[Row] = []
     for rank in sorted(traces["rank"].unique()):
-        own = participation[participation["rank"] == rank]
-        once = own[~kernel_of(own).duplicated()]
+        calls = participation[participation["rank"] == rank]
+        once = calls[~kernel_of(calls).duplicated()]
         split = once[once["wait_ns"].notna()]
         last = lateness[lateness["rank"] == rank]
         own_fault = lateness[lateness["origin_rank"].fillna(lateness["rank"]) == rank]
@@ -37,8 +37,8 @@ def ranks(
         rows.append({
             "rank": rank,
             "host": hosts[rank],
-            "calls": len(own),
-            "split_calls": int(own["wait_ns"].notna().sum()),
+            "calls": len(calls),
+            "split_calls": int(calls["wait_ns"].notna().sum()),
             "comm_call_ns": once["dur_ns"].sum(),
             "wait_ns": split["wait_ns"].sum() if len(split) else None,
             "transfer_ns": split["transfer_ns"].sum() if len(split) else None,
@@ -56,31 +56,31 @@ def ranks(
 
 
 def hosts(ranks: pd.DataFrame) -> pd.DataFrame:
-    """The table `ranks` added up by host; ranks without a host are left out."""
+    """Add up the table `ranks` by host, without ranks whose host is not known."""
     rows: list[Row] = []
-    for host, own in ranks[ranks["host"].notna()].groupby("host", sort=True):
-        because = _weightiest(own, "because", "caused_wait_ns")
+    for host, members in ranks[ranks["host"].notna()].groupby("host", sort=True):
+        because = _weightiest(members, "because", "caused_wait_ns")
         rows.append({
             "host": host,
-            "ranks": " ".join(map(str, own["rank"])),
-            **{column: own[column].sum(min_count=1) for column in ("wait_ns", "times_last", "caused_wait_ns")},
-            "caused_wait_frac": own["caused_wait_frac"].sum(min_count=1),
-            "caused_exposed_frac": own["caused_exposed_frac"].sum(min_count=1),
+            "ranks": " ".join(map(str, members["rank"])),
+            **{column: members[column].sum(min_count=1) for column in ("wait_ns", "times_last", "caused_wait_ns")},
+            "caused_wait_frac": members["caused_wait_frac"].sum(min_count=1),
+            "caused_exposed_frac": members["caused_exposed_frac"].sum(min_count=1),
             "because": because,
-            "kernel": _weightiest(own, "kernel", "caused_wait_ns") if because == "compute" else None,
+            "kernel": _weightiest(members, "kernel", "caused_wait_ns") if because == "compute" else None,
         })  # fmt: skip
     return HOSTS.frame(rows)
 
 
 def _weightiest(last: pd.DataFrame, column: str, weight: str) -> str | None:
-    """The value of `column` with the largest sum of `weight`."""
+    """The value of `column` with the largest sum of `weight`; None without rows."""
     known = last[last[column].notna()]
     weights = known[weight].astype("Float64")  # with wrong clocks, sums may exceed 64 bits
     return str(weights.groupby(known[column]).sum().idxmax()) if len(known) else None
 
 
 def _wire_rates(collectives: pd.DataFrame, participation: pd.DataFrame) -> dict[int, float]:
-    """Per rank: bytes over its links, size x bus factor of every call, by the time in which at least one moved data.
+    """By rank: bytes over its links (size x bus factor, summed) per time in which any call moved data.
 
     Communicators that run at the same time share the links, so each one's bandwidth alone understates them.
     """
@@ -90,9 +90,9 @@ def _wire_rates(collectives: pd.DataFrame, participation: pd.DataFrame) -> dict[
     known = known[["collective_id"]].assign(wire_bytes=known["size_bytes"].astype("float64") * factors)
     calls = participation[participation["transfer_ns"].notna()].merge(known, on="collective_id")
     rates = {}
-    for rank, own in calls.groupby("rank"):
-        ends = (own["start_ns"] + own["dur_ns"]).to_numpy()
-        moving = total(spans(ends - own["transfer_ns"].to_numpy(dtype="int64"), ends))
+    for rank, of_rank in calls.groupby("rank"):
+        ends = (of_rank["start_ns"] + of_rank["dur_ns"]).to_numpy()
+        moving = total(spans(ends - of_rank["transfer_ns"].to_numpy(dtype="int64"), ends))
         if moving:
-            rates[int(str(rank))] = float(own["wire_bytes"].sum()) / moving
+            rates[int(str(rank))] = float(of_rank["wire_bytes"].sum()) / moving
     return rates

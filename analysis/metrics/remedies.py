@@ -1,4 +1,4 @@
-"""What would shorten the steps, how much of a step each change is about, and what a step would gain.
+"""Changes that would shorten the steps: how much of a step each concerns, and what a step would gain.
 
 These are not the same. A change can gain less, since a rank that waits less in one place waits in another; and more:
 behind a late rank, others' transfers and idle time go as well. Only a run played again tells.
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT
+from ...common.nccl_tests import POINT_TO_POINT
+from ...common.wording import shortened
 from ..core.schema import Row, records
 from ..core.tables.lateness import REMEDIES
 from .causes.blame import shares_of_waiting, standing_out
@@ -27,7 +28,7 @@ _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
 class StepCosts(NamedTuple):
-    """What remedies are computed from: tables of a run.
+    """The tables of a run from which remedies are computed.
 
     `steps` has the rows of `breakdown_steps` of which the typical step is a mean, or `breakdown` with a column `step`
     where no steps are marked, `length_ns` is how long that one is; `ranks` is of the same steps; `ceiling` is
@@ -45,7 +46,7 @@ class StepCosts(NamedTuple):
 
 
 def remedies(costs: StepCosts, prices: Prices | None = None, leading: str | None = None) -> pd.DataFrame:
-    """One row per change that is about some time or gains some: the largest gain first, or the most time.
+    """One row per change that concerns some time or gains some: the largest gain first, or the most time.
 
     `prices` are gains of the run played again, None where it cannot be. The `leading` remedy comes before all others:
     it is about what the verdict says first (`verdicts/order`).
@@ -77,7 +78,7 @@ def remedies(costs: StepCosts, prices: Prices | None = None, leading: str | None
 
 
 def first_gains(table: pd.DataFrame, length_ns: float) -> str | None:
-    """The first rows of `remedies` that gain enough, in a sentence on a step of this length; None without any."""
+    """The first rows of `remedies` that gain enough, as a sentence about a step of this length; None if none does."""
     worth = [row for row in records(table) if (row["gain_frac"] or 0) >= _WORTH_SAYING][:_MOST_SAID]
     if not worth:
         return None
@@ -94,7 +95,7 @@ def _gains(gain: Gain | None, length_ns: float) -> Row:
 
 
 def _changes(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
-    """Each change with the time it is about, by step, and the rows of the critical path that it concerns."""
+    """Yield each change with the time that it concerns, by step, and its rows of the critical path."""
     steps = costs.steps
     on_path = costs.path["kind"].isin
     unsplit = steps["exposed_unsplit_ns"]
@@ -176,7 +177,7 @@ _OF_IDLE: tuple[Row, ...] = (
 
 
 def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices | None) -> Iterator[Row]:
-    """Nobody waits: since the ranks that stand out are no longer late, or since all are equally fast."""
+    """Yield the changes without waiting: the ranks that stand out are not late, or all are equally fast."""
     if prices is not None and prices.late is not None:
         yield _without_late(costs, waiting, prices.late)
         if "no_jitter" in prices.gains:
@@ -218,7 +219,7 @@ _JITTER: Row = {
 
 
 def _without_late(costs: StepCosts, waiting: pd.Series[int], late: LateRanks) -> Row:
-    """The ranks without which the run was played again, and the waiting that `ranks` says they cause."""
+    """The remedy without these late ranks, with the waiting that the table `ranks` says they cause."""
     shares, ranks = shares_of_waiting(costs.ranks, "rank"), list(late.ranks)
     others = ~costs.steps["rank"].isin(ranks)
     caused = float(shares.reindex(ranks).fillna(0).sum())
@@ -234,27 +235,26 @@ def _without_late(costs: StepCosts, waiting: pd.Series[int], late: LateRanks) ->
 
 
 def named_ranks(ranks: Sequence[int], host: str | None = None) -> str:
-    """`rank 5`, `ranks 2, 5`, `host node1`; of many the first four."""
+    """`rank 5`, `ranks 2, 5` or `host node1`; at most four ranks are named."""
     if host is not None:
         return f"host {host}"
-    more = ", ..." if len(ranks) > _MOST_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {shortened(ranks, _MOST_NAMED)}"
 
 
 def _between_stages(costs: StepCosts) -> bool:
-    """Whether most of the waiting is for sends."""
+    """Whether most of the waiting is for sends, as between stages of a pipeline."""
     kinds = costs.participation["collective_id"].map(costs.collectives.set_index("collective_id")["collective"])
     waited = costs.participation["exposed_wait_ns"].fillna(0)
     return bool(2 * waited[kinds.isin(POINT_TO_POINT)].sum() > waited.sum())
 
 
 def _mean(steps: pd.DataFrame, time_ns: pd.Series[int]) -> pd.Series[float]:
-    """By step: the mean over the devices."""
+    """Mean over the devices, by step."""
     return time_ns.groupby(steps["step"]).mean().astype("float64")
 
 
 def _below_ceiling(costs: StepCosts) -> pd.Series[int]:
-    """By row of `steps`: exposed transfer that would be saved if each collective reached the ceiling."""
+    """Exposed transfer that each row of `steps` would save if every collective reached the ceiling, in ns."""
     reached = costs.ceiling[[*_SIZES, "of_ceiling_frac"]].drop_duplicates(_SIZES)
     sizes = costs.collectives[["collective_id", *_SIZES]].merge(reached, on=_SIZES)
     calls = costs.participation.merge(sizes[["collective_id", "of_ceiling_frac"]], on="collective_id")

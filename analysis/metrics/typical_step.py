@@ -1,4 +1,4 @@
-"""How long each traced step took, which of them count, and what a step consists of.
+"""Length of each traced step, which steps count, and what a typical step consists of.
 
 Windows follow the device: the first one may have lost its beginning, and the last one ends with its last activity, so
 that it holds the drain after the last launch or lacks the idle time before the next step. A mean over all of them was
@@ -43,7 +43,7 @@ _NOTES = {
 
 
 class CycleSteps(NamedTuple):
-    """The steps of a rank in one profiling cycle, ascending, and how long its CPU took for each, in ns."""
+    """The steps of a rank in one profiling cycle, ascending, and their times on the CPU, in ns."""
 
     rank: int
     steps: tuple[int, ...]
@@ -66,7 +66,7 @@ class TypicalStep(NamedTuple):
 
 
 def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps]) -> pd.DataFrame:
-    """One row per step: `steps`. `breakdown_steps` has a row per rank, device and step."""
+    """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step."""
     if not len(breakdown_steps):
         return STEPS.empty()
     listed = list(cycles)
@@ -99,7 +99,7 @@ def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps]) ->
 
 
 def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
-    """What a step consists of, from the tables `steps` and `breakdown`, of which one row at least is needed."""
+    """The typical step, from the tables `steps` and `breakdown`; the latter needs at least one row."""
     counted = steps[steps["left_out"].isna()]
     if not len(counted):
         return TypicalStep((), _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
@@ -119,7 +119,7 @@ def _means(table: pd.DataFrame) -> dict[str, float]:
 
 
 def with_parts(breakdown: pd.DataFrame) -> pd.DataFrame:
-    """A breakdown with the columns in STEP_PARTS. Where nothing could be split, all of it counts as unsplit."""
+    """The breakdown with the columns of STEP_PARTS; if nothing could be split, exposed time counts as unsplit."""
     known = breakdown["exposed_wait_ns"].notna()
     return breakdown.assign(
         compute_alone_ns=breakdown["compute_ns"] - breakdown["overlap_ns"],
@@ -130,7 +130,7 @@ def with_parts(breakdown: pd.DataFrame) -> pd.DataFrame:
 
 
 def _edge(row: Row, others: list[Row]) -> str | None:
-    """How the window of a first or last step differs from that of a whole step; None if it does not.
+    """The reason to leave out a first or last step whose window is not that of a whole step; None to keep it.
 
     A device that runs behind its CPU has long windows beside short steps of the CPU, in all steps. So the window must
     differ from the CPU's step, and by more than it does in the other steps.
@@ -150,7 +150,7 @@ def _edge(row: Row, others: list[Row]) -> str | None:
 
 
 def _leave_out_unlike(rows: list[Row]) -> None:
-    """Leave out whole steps that are unlike most others, where most are alike.
+    """Mark whole steps as left out that are unlike most others, provided that most are alike.
 
     Each one that is left out moves the median of the rest, beside which others may be unlike: so again until none is.
     """

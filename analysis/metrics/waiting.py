@@ -1,4 +1,4 @@
-"""Every rank's time in a collective, split into waiting for others and moving data; and the collective as a whole.
+"""Split every rank's time in a collective into wait and transfer, and measure the collective as a whole.
 
 A kernel's duration includes waiting for the slowest rank, so durations alone say little about the network. Definitions:
 docs/metrics/wait-and-transfer.md.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING, bus_factor
+from ...common.nccl_tests import SYNCHRONISING, bus_factor
 from ..core.tables.communication import COLLECTIVES, PARTICIPATION
 from .clocks.table import NO_STARTS, aligned, unclear
 from .needs import FROM_ROOT, TO_ROOT, needs
@@ -28,7 +28,7 @@ _USED = ["call_id", "rank", "device", "step", "turn", "start_ns", "dur_ns", "bat
 def participation(
     calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
 ) -> pd.DataFrame:
-    """One row per call: its wait and transfer, NA if members are missing or uncertain, or clocks cannot be compared.
+    """One row per call with its wait and transfer, NA if ranks are missing, uncertain or on unlinked clocks.
 
     Where the process group is not known, a collective is complete if all `world_size` ranks are in it.
     """
@@ -64,7 +64,7 @@ def participation(
 
 
 def _excess(joined: pd.DataFrame) -> pd.Series[int]:
-    """How much longer each call took than the shortest similar one on its rank.
+    """How much longer each call took than the shortest similar call of its rank, in ns.
 
     Calls of unknown size are similar at the same place of steps with as many calls. Otherwise a small one would make
     all larger ones seem to wait.
@@ -81,7 +81,7 @@ def _excess(joined: pd.DataFrame) -> pd.Series[int]:
 
 
 def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """Calls with their collective, by collective and rank.
+    """Calls with the columns of their collective, sorted by collective and rank.
 
     What the trace of one rank lacks is taken from the others. `kind` is that of the collective as a whole,
     `arrived_ns` the start on the common clock, `is_source` whether it is that of the root, or sends, `comparable`
@@ -104,7 +104,7 @@ def _joined(calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame) ->
 
 
 def _ending_together(joined: pd.DataFrame) -> pd.DataFrame:
-    """The calls of which only durations are known placed so that all of a collective end when the last one does.
+    """Shift calls of which only durations are known, so that all calls of a collective end together.
 
     Only for collectives that no rank can leave before all have arrived, which ends them at nearly the same time.
     """
@@ -121,13 +121,13 @@ _FOUND = ("collective", "process_group", "pg_ranks", "group_size")
 
 
 def _is_source(joined: pd.DataFrame) -> pd.Series[bool]:
-    """Whether this call is that of the root, or of the sender."""
+    """Whether each call is the root's, or a send."""
     rooted = joined["kind"].isin([*FROM_ROOT, *TO_ROOT])
     return (rooted & (joined["rank"] == joined["root"]).fillna(False)) | joined["collective"].isin(["send"])
 
 
 def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
-    """Whether every rank of the process group was seen; if its ranks are unknown, as many as it has, or the job has."""
+    """Whether all ranks of each collective's process group were seen, by number if they are not listed."""
     members = joined.groupby("collective_id", sort=False)["rank"].transform("size")
     # Lists of ranks are long in large groups, so they are counted only where nothing else gives the size.
     unknown = joined["pg_ranks"].where(joined["group_size"].isna())
@@ -148,7 +148,7 @@ def collectives(
     clocks: pd.DataFrame,
     world_size: int | None,
 ) -> pd.DataFrame:
-    """One row per collective, with arrival and end skew, and both bounds of its transfer time and bandwidth."""
+    """One row per collective: arrival and end skew, and bounds of its transfer time and bandwidth."""
     joined = _joined(calls, matches, clocks)
     joined["ended_ns"] = joined["arrived_ns"] + joined["dur_ns"]
     joined["end_ns"] = joined["start_ns"] + joined["dur_ns"]
@@ -180,7 +180,7 @@ def collectives(
 
 
 def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
-    """For every uneven all_to_all, the rank that moves most, and by how much more than the mean."""
+    """The rank that moves most in each uneven all_to_all, and by which fraction more than the mean."""
     uneven = joined[joined["kind"].isin(["all_to_all"]) & joined["size_bytes"].notna()]
     sizes = uneven.groupby("collective_id")["size_bytes"]
     largest, smallest = sizes.max(), sizes.min()
@@ -192,7 +192,7 @@ def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
-    """Why a collective is unmatched or not certain, or which ranks a partial one lacks."""
+    """Why each collective is unmatched or not certain, or which ranks it lacks."""
     partial = ~table["complete"] & given.isna() & table["pg_ranks"].notna()
     lists = zip(table["pg_ranks"][partial], table["ranks"][partial].str.split().map(frozenset), strict=True)
     missing = [[rank for rank in group.split() if rank not in seen] for group, seen in lists]
@@ -201,7 +201,7 @@ def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
 
 
 def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
-    """Arrival, end and transfer of every collective; NA where that needs linked clocks, or a second rank."""
+    """Arrival, end and transfer times of each collective; NA if they need linked clocks or a second rank."""
     grouped = joined.groupby("collective_id", sort=True)
     first, last = grouped["arrived_ns"].min().astype("Int64"), grouped["arrived_ns"].max().astype("Int64")
     ended, min_dur = grouped["ended_ns"].max(), grouped["dur_ns"].min().astype("Int64")
@@ -243,15 +243,15 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
 
 
 def _before_last(arrived: SeriesGroupBy[int, Any], calls: pd.Series[int]) -> pd.Series[int]:
-    """The arrival of the last call but one of each collective, which has so many `calls`; NA for a single one."""
+    """The second-to-last arrival in each collective, in ns; `calls` is their number; NA for a single call."""
     # Int64 first: with a missing value int64 would become float, which does not hold ns since 1970.
-    found: Any = arrived.nth(-2).astype("Int64").set_axis(calls.index[calls > 1])
-    before: pd.Series[int] = found.reindex(calls.index)
+    second_to_last: Any = arrived.nth(-2).astype("Int64").set_axis(calls.index[calls > 1])
+    before: pd.Series[int] = second_to_last.reindex(calls.index)
     return before
 
 
 def _without_assumed(compared: pd.DataFrame, joined: pd.DataFrame) -> pd.DataFrame:
-    """Without what rests only on calls being taken to end together. No transfer took longer than the longest call."""
+    """Clear the values that rest only on calls ending together, and bound transfer by the longest call."""
     grouped = joined.groupby("collective_id", sort=True)
     untimed, known = grouped["untimed"].any(), compared["transfer_high_ns"].notna()
     high = compared["transfer_high_ns"].mask(untimed & known, grouped["dur_ns"].max())
@@ -264,13 +264,13 @@ _SEEN_ENDS = ["end_skew_ns", "last_arrival_to_last_end_ns"]
 
 
 def _received_on_cpu(joined: pd.DataFrame) -> pd.DataFrame:
-    """The receiver's side of every pair on CPUs, by collective: there a send ends only when its rank checks it."""
+    """The receive of each pair on CPUs, by collective: a send on a CPU ends only when its rank checks it."""
     of_pair = joined["kind"].isin(["send_recv"]) & joined["collective"].isin(["recv"]) & (joined["device"] == "cpu")
     return joined[of_pair].set_index("collective_id")[["ended_ns", "transfer_ns"]].astype("Int64")
 
 
 def _with_bandwidth(table: pd.DataFrame, members: pd.Series[int]) -> pd.DataFrame:
-    """Algorithm and bus bandwidth from the transfer time and from both of its bounds, where they are known."""
+    """Add algbw and busbw from the transfer time and its bounds, where these are known."""
     pairs = list(zip(table["collective"], table["group_size"], strict=True))
     factors = {
         pair: bus_factor(*pair)

@@ -1,4 +1,4 @@
-"""Scenarios as people write them, on the command line, in a file, or in Python: names of options and their values."""
+"""Scenarios as written on the command line, in a file, or in Python: options and their values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ALL = "all"
 
 
 def scenario_of(analysis: Analysis, options: Option) -> Scenario:
-    """All that these options say at once. Raises BadScenario, NothingMeasured."""
+    """The scenario of all these options together. Raises BadScenario, NothingMeasured."""
     found = list(_scenarios(analysis, options))
     if not found:
         raise BadScenario("a scenario changes nothing; give it one of " + ", ".join(_KNOWN))
@@ -52,6 +52,8 @@ def scenario_of(analysis: Analysis, options: Option) -> Scenario:
 
 
 def _scenarios(analysis: Analysis, options: Option) -> Iterator[Scenario]:
+    if "ranks" in options:
+        raise BadScenario("the option `ranks` of a scenario is now `world_size`")
     unknown = sorted(set(options) - {*_KNOWN, "name", "batch", "new_links"})
     if unknown:
         raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
@@ -71,7 +73,7 @@ def _without(analysis: Analysis, who: Any, _: Option) -> Scenario:
 
 
 def _ranks_of(analysis: Analysis, who: Any) -> list[int]:
-    """The ranks of a host, or those that are written as 5 or 0-3. Raises BadScenario."""
+    """The ranks of a host, or ranks written as 5 or 0-3. Raises BadScenario."""
     hosts = analysis.run.hosts
     if who in hosts.values():
         return [rank for rank, host in hosts.items() if host == who]
@@ -83,7 +85,7 @@ def _ranks_of(analysis: Analysis, who: Any) -> list[int]:
 
 
 def _as_others(analysis: Analysis, who: Any, _: Option) -> Scenario:
-    """The links of a group of processes, of ranks or a host; or all that are slower than others like them."""
+    """The links of a process group, of ranks or a host, or all slow ones, as fast as similar links."""
     links = analysis.links
     if who == "slow":
         slow = slow_groups(links)
@@ -127,8 +129,8 @@ def _fuse(analysis: Analysis, value: Any, _: Option) -> Scenario:
     return fused(_known(analysis))
 
 
-def _ranks(analysis: Analysis, text: Any, options: Option) -> Scenario:
-    """So many ranks in all; the groups that grow are those of all ranks, or one that is named with all like it."""
+def _world_size(analysis: Analysis, text: Any, options: Option) -> Scenario:
+    """Another total number of ranks; the groups of all ranks grow, or the named one and all like it."""
     group, _, number = str(text).rpartition("=")
     if not re.fullmatch(r"[0-9]{1,6}", number) or not int(number):
         raise BadScenario(f"{str(text)!r} is not a number of ranks, such as 16 or dp=16")
@@ -156,7 +158,7 @@ def _ranks(analysis: Analysis, text: Any, options: Option) -> Scenario:
 
 
 def _hosts(run: Run) -> Hosts:
-    """The hosts, and the room on each: that of the ranks on it; of a single one, what GPUs its traces list."""
+    """The hosts and their room: the number of ranks on each; for a single host, the GPUs in its traces."""
     number_on = Counter(run.hosts.get(rank) for rank in run.ranks)
     most = max(number_on.values(), default=1)
     ranks = run.world_size or len(run.ranks)
@@ -166,7 +168,7 @@ def _hosts(run: Run) -> Hosts:
 
 
 def _new_links(text: Any) -> NewLinks:
-    """GB/s, or GB/s and us, or a file that holds a ceiling. Raises BadScenario, UnreadableFile, NotACeiling."""
+    """Parse GB/s, or GB/s,us, or read a ceiling. Raises BadScenario, UnreadableFile, NotACeiling."""
     numbers = re.fullmatch(
         r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:,([0-9]{1,6}(?:\.[0-9]{1,6})?))?", str(text).replace(" ", "")
     )
@@ -188,7 +190,7 @@ def _buckets(analysis: Analysis, size: Any, _: Option) -> Scenario:
 
 
 def _no_sync(analysis: Analysis, what: Any, _: Option) -> Scenario:
-    """All calls that wait for the device, those of one name, or those in an operator.
+    """Without all calls that wait for the device, those of one name, or those in an operator.
 
     Without a GPU only an operator, before which the CPU waits for communication.
     """
@@ -286,7 +288,7 @@ def _annotated(analysis: Analysis) -> pd.Series[str]:
 
 
 def _with_calls(analysis: Analysis) -> None:
-    """Raises NothingMeasured where no call of the runtime was recorded."""
+    """Raise NothingMeasured if no runtime call was recorded."""
     if not len(analysis.run.runtime_calls):
         raise NothingMeasured(f"{analysis.run.name}: the traces show no calls of the runtime")
 
@@ -314,7 +316,7 @@ _KNOWN: dict[str, Callable[[Analysis, Any, Option], Scenario]] = {
     "no_jitter": _no_jitter,
     "overlap": _overlap,
     "fuse": _fuse,
-    "ranks": _ranks,
+    "world_size": _world_size,
     "bucket_mb": _buckets,
     "no_sync": _no_sync,
     "no_data_wait": _no_data_wait,

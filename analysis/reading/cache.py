@@ -16,15 +16,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.disk import open_plain, plain_file, remove_partial_files, replace_file
+from ...common.disk import open_plain, remove_partial_files
 from ..core.escaping import encodable
+from ..core.places.files import plain_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import NotATrace, TooLarge
+from ..formats.format import TraceFormat
 from ..formats.recordings.entry import recording_name
-from ..formats.registry import format_of
 from ..recording.compression import BrokenPacking, all_bytes
 from ..recording.options import Beforehand, Progress, ReadOptions
 from ..recording.recording import RawTrace
+from .trace_input import TraceInput
 
 FOLDER, CACHE_SUFFIX = ".commtrace-cache", ".cache"
 
@@ -57,27 +59,27 @@ class Cache:
 
     def read(
         self,
-        path: Path,
+        trace: TraceInput,
         options: ReadOptions,
         progress: Progress | None = None,
     ) -> RawTrace:
         """What a file holds, from the cache if possible. Nothing is kept of damaged files."""
-        slot = self.slot(path, options)
+        slot = self.slot(trace, options)
         found = slot.load() if slot else None
         if found is None:
-            found = format_of(path).reader().read(path, options, progress)
+            found = trace.format.reader().read(trace.path, options, progress)
             if slot:
                 slot.keep(found)
         return found
 
-    def slot(self, path: Path, options: ReadOptions) -> Slot | None:
-        """The place for the trace at `path` as it is now; None for anything but a regular file, or if there is none."""
-        beside = _recording_of(path)
+    def slot(self, trace: TraceInput, options: ReadOptions) -> Slot | None:
+        """The place for a trace as it is now; None for anything but a regular file, or if there is none."""
+        beside = _recording_of(trace.path)
         if not self.keeps and beside is None:
             return None
-        state = file_state(path)
-        places = self.places(path, details=options.details) if self.keeps else []
-        return None if state is None else Slot(path, options, places, state, beside)
+        state = file_state(trace)
+        places = self.places(trace.path, details=options.details) if self.keeps else []
+        return None if state is None else Slot(trace, options, places, state, beside)
 
     def place(self, path: Path, *, details: bool = False) -> Path:
         """The first of the places where the cache file of the trace at `path` may be."""
@@ -101,7 +103,7 @@ class Slot:
     `complaint` says what was wrong with what was found there, if anything.
     """
 
-    path: Path
+    trace: TraceInput
     options: ReadOptions
     places: list[Path]
     state: bytes
@@ -142,19 +144,19 @@ class Slot:
     def keep(self, found: RawTrace) -> None:
         """Keep what was read from the trace, and add a note if the cache was unusable."""
         if self.complaint is not None:
-            found.notes.append(f"{encodable(self.path.name)}: {self.complaint}; the trace was read again")
+            found.notes.append(f"{encodable(self.trace.path.name)}: {self.complaint}; the trace was read again")
         # A file that was written to in the meantime is in another state.
-        if self.places and found.damage is None and file_state(self.path) == self.state:
+        if self.places and found.damage is None and file_state(self.trace) == self.state:
             # If it cannot be kept, in a read-only folder or on a full disk, only time is lost.
             with suppress(OSError, MemoryError):
-                _store(self._own_place(), self.key, found, self.path)
+                _store(self._own_place(), self.key, found, self.trace)
 
     def _own_place(self) -> Path:
         """The first place, or the last if the first is beside another user's file, or in their folder."""
         first = self.places[0]
         if len(self.places) > 1:
-            folder = first.parent if os.path.lexists(first.parent) else self.path
-            if self.path.stat().st_uid != os.geteuid() or not _is_own(os.lstat(folder)):
+            folder = first.parent if os.path.lexists(first.parent) else self.trace.path
+            if self.trace.path.stat().st_uid != os.geteuid() or not _is_own(os.lstat(folder)):
                 return self.places[-1]
         return first
 
@@ -183,32 +185,32 @@ def _recording_of(path: Path) -> Path | None:
     return None
 
 
-def file_state(path: Path) -> bytes | None:
+def file_state(trace: TraceInput) -> bytes | None:
     """What identifies the state of a file and its reader, without reading all of it.
 
     None if there is no such file, if a journal beside it changes what it holds, or if its filesystem, named by URL,
     tells nothing by which a state could be known. The device is left out: network file systems get another number at
     every mount.
     """
+    path = trace.path
     try:
-        if any(is_there(path.with_name(path.name + ending)) for ending in format_of(path).journals):
+        if any(is_there(path.with_name(path.name + ending)) for ending in trace.format.journals):
             return None
         if is_remote(path):
-            return _state(path, path.facts.state, []) if path.facts.identity else None
+            return _state(trace.format, path.facts.state, []) if path.facts.identity else None
         descriptor, status = open_plain(path)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
             parts = [os.pread(file.fileno(), size, at) for at, size in _sampled(status.st_size)]
     except OSError:
         return None
-    return _state(path, _facts_of(status), parts)
+    return _state(trace.format, _facts_of(status), parts)
 
 
 def _facts_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def _state(path: Path, facts: tuple[int, ...], parts: list[bytes]) -> bytes:
-    one = format_of(path)
+def _state(one: TraceFormat, facts: tuple[int, ...], parts: list[bytes]) -> bytes:
     return _digest(b"\0".join((f"{(one.name, one.version, *facts)}".encode(), *parts)), _KEY_BYTES)
 
 
@@ -236,7 +238,7 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
     with file:
         if not is_remote(place):  # who can write there can write the trace
             _check_trust(place, status)
-        if status.st_size > _most_bytes(slot.path.stat().st_size):
+        if status.st_size > _most_bytes(slot.trace.path.stat().st_size):
             raise _Unusable("is larger than what is kept of such a trace")
         try:
             budget, what = slot.options.budget(), f"{place}: what it holds"
@@ -276,22 +278,22 @@ def _most_bytes(trace_bytes: int) -> int:
     return _SMALL_BYTES + _MOST_TIMES * trace_bytes
 
 
-def _store(place: Path, key: bytes, found: RawTrace, path: Path) -> None:
+def _store(place: Path, key: bytes, found: RawTrace, trace: TraceInput) -> None:
     """Keep it, even if others do so at the same time. Raises OSError, MemoryError."""
     from ..formats.recordings.content import TraceSource, packed
 
-    one, trace, folder = format_of(path), path.stat(), place.parent
-    content = packed(found, TraceSource(encodable(path.name), one.name, one.version, key), [], how="fast")
-    if len(content) > _most_bytes(trace.st_size):
+    one, of_trace, folder = trace.format, trace.path.stat(), place.parent
+    content = packed(found, TraceSource(encodable(trace.path.name), one.name, one.version, key), [], how="fast")
+    if len(content) > _most_bytes(of_trace.st_size):
         return
-    folder.mkdir(mode=_mode(trace, 0o700, 0o055), parents=True, exist_ok=True)
+    folder.mkdir(mode=_mode(of_trace, 0o700, 0o055), parents=True, exist_ok=True)
     status = folder.stat()
     if folder.name == FOLDER and status.st_uid == os.geteuid() and not folder.is_symlink():
         folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)  # older versions left that to the umask
     elif not _is_own(status) or _is_open(status):
         return
     remove_partial_files(folder)
-    replace_file(place, [content], mode=_mode(trace, 0o600, 0o044), lasting=False)
+    replace_file(place, [content], mode=_mode(of_trace, 0o600, 0o044), lasting=False)
 
 
 def _mode(trace: os.stat_result, own: int, others: int) -> int:

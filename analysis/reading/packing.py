@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.disk import copy_file, remove_partial_files, replace_file
+from ...common.disk import remove_partial_files
 from ..core.escaping import encodable
+from ..core.places.files import copy_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import TraceError, UnreadableFile
 from ..formats.recordings.entry import recording_name
-from ..formats.registry import format_of
 from ..recording.compression import packed_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
@@ -21,6 +21,7 @@ from ..recording.shared_files import file_of
 from .cache import file_state
 from .pool import Reading, cores
 from .trace_files import is_side_file
+from .trace_input import TraceInput
 
 if TYPE_CHECKING:
     from ..formats.recordings.content import TraceSource
@@ -53,15 +54,15 @@ def pack(
     for place in {target.parent for target in targets}:
         if not is_remote(place):
             remove_partial_files(place)
-    states = [b"" if options.comm_names else file_state(path) for path in reading.paths]
+    states = [b"" if options.comm_names else file_state(one) for one in reading.traces]
     with ThreadPoolExecutor(options.workers or cores()) as threads:
         begun: list[Future[PackedTrace] | TraceError] = []
-        for target, path, state, found in zip(targets, reading.paths, states, reading.results(progress), strict=True):
+        for target, trace, state, found in zip(targets, reading.traces, states, reading.results(progress), strict=True):
             if isinstance(found, TraceError):
                 begun.append(found)
             else:
-                source = source_of(path, state or b"", options)
-                begun.append(threads.submit(write_recording, path, found, target, source))
+                source = source_of(trace, state or b"", options)
+                begun.append(threads.submit(write_recording, trace.path, found, target, source))
             if len(begun) > 2 * cores():  # what was read of others must not pile up
                 yield _ended(begun.pop(0))
         yield from map(_ended, begun)
@@ -71,12 +72,12 @@ def _ended(one: Future[PackedTrace] | TraceError) -> PackedTrace | TraceError:
     return one if isinstance(one, TraceError) else one.result()
 
 
-def source_of(path: Path, state: bytes, options: ReadOptions) -> TraceSource:
+def source_of(trace: TraceInput, state: bytes, options: ReadOptions) -> TraceSource:
     """What a recording says of the file that it was made from."""
     from ..formats.recordings.content import TraceSource
 
-    one = format_of(path)
-    return TraceSource(encodable(path.name), one.name, one.version, state, options.comm_names)
+    one = trace.format
+    return TraceSource(encodable(trace.path.name), one.name, one.version, state, options.comm_names)
 
 
 def write_recording(path: Path, found: RawTrace, target: Path, source: TraceSource) -> PackedTrace:

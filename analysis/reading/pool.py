@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import TracebackType
 from typing import IO, Any
@@ -22,19 +21,19 @@ import msgspec
 
 from .. import errors
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.places.place import address, fetch_begins, is_for_others, is_remote
+from ..core.places.place import address, fetch_begins, is_remote
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
 from ..formats.recordings.entry import RECORDING_SUFFIX
-from ..formats.registry import format_named_like, format_of
-from ..recording.compression import is_gzip, is_regular, packed_bytes
+from ..formats.registry import format_named_like
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from ..recording.row_bytes import tables_bytes
 from .cache import Cache, Slot
 from .one_file import read_file
 from .spawn import Worker, start_worker
+from .trace_input import TraceInput
 from .worker import Answer, Failed, Found, FoundPart, PackedPart, Position, Task, frame, send
 
 # Below these sizes reading a file takes less time than starting a process, finding and sending a part, or a cache.
@@ -61,78 +60,77 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def is_worth_spreading(paths: Sequence[Path], options: ReadOptions) -> bool:
+def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bool:
     """Whether so much is to be read that it should not all be in one process. Details are needed as a whole."""
-    if len(paths) < 2 or options.details or not all(map(_is_for_all, paths)) or any(map(_calls_in, paths)):
+    if len(traces) < 2 or options.details or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
         return False
-    fetch_begins(paths)
-    return sum(map(_json_bytes, paths)) >= SPREAD_FROM_BYTES
+    fetch_begins(one.path for one in traces)
+    return sum(map(_json_bytes, traces)) >= SPREAD_FROM_BYTES
 
 
-def with_details_if_small(paths: Sequence[Path], options: ReadOptions) -> ReadOptions:
+def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) -> ReadOptions:
     """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit."""
     is_limited = options.limit_bytes is not None or options.dask is not None
-    if not options.details_if_small or is_limited or not all(map(_is_for_all, paths)):
+    if not options.details_if_small or is_limited or not all(one.is_for_all for one in traces):
         return options
-    fetch_begins(paths)
-    return replace(options, details=sum(map(_json_bytes, paths)) <= SMALL_BYTES)
+    fetch_begins(one.path for one in traces)
+    return replace(options, details=sum(map(_json_bytes, traces)) <= SMALL_BYTES)
 
 
-def check_calls(paths: Sequence[Path], options: ReadOptions) -> None:
+def check_calls(traces: Sequence[TraceInput], options: ReadOptions) -> None:
     """Raises TooLarge for logs that hold more calls than fit into memory, before any is read."""
-    calls = sum(map(_calls_in, paths))
+    calls = sum(map(_calls_in, traces))
     limit_bytes = default_limit_bytes() if options.limit_bytes is None else options.limit_bytes
     if calls:
-        what = f"{paths[0].parent}: more than {calls:,} calls (`commtrace bandwidth --by time` reads logs of any size)"
+        folder = traces[0].path.parent
+        what = f"{folder}: more than {calls:,} calls (`commtrace bandwidth --by time` reads logs of any size)"
         Budget(limit_bytes).check(what, tables_bytes(activities=calls, calls=calls))
 
 
-def _calls_in(path: Path) -> int:
+def _calls_in(trace: TraceInput) -> int:
     """How many calls are in a file of a format that consists of calls, at least; 0 for those of others."""
-    one = format_named_like(path.name)
-    return _json_bytes(path) // one.call_bytes if one is not None and one.call_bytes else 0
+    one = format_named_like(trace.path.name)
+    return _json_bytes(trace) // one.call_bytes if one is not None and one.call_bytes else 0
 
 
-def _json_bytes(path: Path) -> int:
-    times = _RECORDED if path.suffix == RECORDING_SUFFIX else _PACKED if is_gzip(path) else 1
-    return packed_bytes(path) * times
+def _json_bytes(trace: TraceInput) -> int:
+    times = _RECORDED if trace.path.suffix == RECORDING_SUFFIX else _PACKED if trace.is_gzip else 1
+    return trace.size_bytes * times
 
 
 @dataclass
 class _File:
     """A file, and what is known about it so far."""
 
-    path: Path
+    trace: TraceInput
     number: int
-    size: int
     parts: int = 1
     slot: Slot | None = None
     position: int = 0
     found: RawTrace | TraceError | None = None
     is_read: bool = False
-    is_regular: bool = True
     _positions: dict[int, float] = field(default_factory=dict)
     _early: dict[int, Any] = field(default_factory=dict)
     _joining: Any = None
 
-    @cached_property
+    @property
     def is_packed(self) -> bool:
         """Whether it is gzip. Only a plain file is opened to find out: anything else can be read only once."""
-        return self.is_regular and is_gzip(self.path)
+        return self.trace.is_for_all and self.trace.is_gzip
 
     @cached_property
     def reader(self) -> Reader:
         """What reads its format."""
-        return format_of(self.path).reader()
+        return self.trace.format.reader()
 
     @property
     def weight_bytes(self) -> int:
         """About how many bytes it has, unpacked."""
-        return self.size * (_PACKED if self.is_packed else 1)
+        return self.trace.size_bytes * (_PACKED if self.is_packed else 1)
 
     def tell(self, part: int, position: int) -> None:
         """A process has read it up to this byte."""
-        share = self.size / self.parts
+        share = self.trace.size_bytes / self.parts
         self._positions[part] = min(max(position - share * part, 0), share)
         self.position = max(self.position, int(sum(self._positions.values())))
 
@@ -144,7 +142,7 @@ class _File:
 
     def end(self, found: RawTrace | TraceError) -> None:
         """It is read."""
-        self.found, self.position, self.is_read = found, self.size, True
+        self.found, self.position, self.is_read = found, self.trace.size_bytes, True
         self._forget_parts()
 
     def _forget_parts(self) -> None:
@@ -161,7 +159,7 @@ class _File:
             self._joining.add(self._early.pop(self._joining.parts))
         if self._joining.parts == self.parts:
             try:
-                trace = in_parts.joined(self.path, self._joining, options)
+                trace = in_parts.joined(self.trace.path, self._joining, options)
             except TraceError:
                 return False
             if self.slot:
@@ -175,7 +173,7 @@ class Reading:
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        traces: Sequence[TraceInput],
         options: ReadOptions,
     ) -> None:
         """With one worker, or little to read, everything happens in this process, when results are asked for.
@@ -184,14 +182,13 @@ class Reading:
         """
         keep_freed_memory()
         workers = cores() if options.workers is None else options.workers
-        self.paths = list(paths)
+        self.traces, self.paths = list(traces), [one.path for one in traces]
         self._cache = None if options.verify else Cache.at(options.cache)
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._budget = self.options.budget()
-        # Anything but a plain file may be open in this process only, and can be read only once.
         fetch_begins(self.paths)
-        self._files = [_File(p, n, packed_bytes(p), is_regular=_is_for_all(p)) for n, p in enumerate(self.paths)]
+        self._files = [_File(one, number) for number, one in enumerate(self.traces)]
         for file in self._files:
             _ = file.reader  # imported once, before this process is copied
         self._tasks = deque(self._divided(workers))
@@ -205,7 +202,7 @@ class Reading:
 
     def _divided(self, workers: int) -> Iterator[tuple[_File, int]]:
         """The files for other processes to read, each with the numbers of its parts; none if it is not worth it."""
-        regular = [file for file in self._files if file.is_regular]
+        regular = [file for file in self._files if file.trace.is_for_all]
         if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
             return
         last = len(regular) % workers or workers  # files that are left when all others are read
@@ -225,7 +222,7 @@ class Reading:
     @property
     def total_bytes(self) -> int:
         """The size of all files on disk."""
-        return sum(file.size for file in self._files)
+        return sum(file.trace.size_bytes for file in self._files)
 
     @property
     def files_read(self) -> int:
@@ -234,15 +231,16 @@ class Reading:
 
     def _divide(self, file: _File, workers: int) -> None:
         """Decide in how many parts this many workers read a file, unless the cache has it."""
-        wanted = max(workers * _PARTS_PER_WORKER, file.size // _LARGEST_PART_BYTES)
+        wanted = max(workers * _PARTS_PER_WORKER, file.trace.size_bytes // _LARGEST_PART_BYTES)
         if file.is_packed:
-            wanted = 1 if is_remote(file.path) else min(workers, _MOST_PACKED_PARTS)  # each would fetch those before it
+            # Each would fetch those before it.
+            wanted = 1 if is_remote(file.trace.path) else min(workers, _MOST_PACKED_PARTS)
         parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
         if workers < 2 or parts < 2 or self.options.verify or file.reader.parts is None:
             return
         file.parts = parts
         cache = self._cache_of(file)
-        file.slot = cache.slot(file.path, self.options) if cache else None
+        file.slot = cache.slot(file.trace, self.options) if cache else None
         cached = file.slot.load() if file.slot else None
         if cached is not None:
             file.end(cached)
@@ -284,7 +282,7 @@ class Reading:
         if isinstance(found, TraceError):
             return found
         try:
-            self._budget.draw(f"{file.path}: with all files before it", found.needed_bytes)
+            self._budget.draw(f"{file.trace.path}: with all files before it", found.needed_bytes)
         except TooLarge as err:
             return err
         return found
@@ -301,7 +299,7 @@ class Reading:
         return selector
 
     def _wait_for(self, file: _File, selector: DefaultSelector, progress: Progress | None) -> RawTrace | TraceError:
-        while file.found is None and file.is_regular and selector.get_map():
+        while file.found is None and file.trace.is_for_all and selector.get_map():
             for key, _ in selector.select():
                 if not self._receive(key.data):
                     selector.unregister(key.fileobj)
@@ -324,7 +322,7 @@ class Reading:
             self._report(progress)
 
         try:
-            return read_file(file.path, self.options, self._cache_of(file), tell)
+            return read_file(file.trace, self.options, self._cache_of(file), tell)
         except TraceError as err:
             return err
 
@@ -357,7 +355,7 @@ class Reading:
         cache = self._cache_of(file)
         folder = None if cache is None else os.fsencode(cache.folder.absolute() if cache.folder else b"")
         keeps = cache is not None and cache.keeps
-        return Task(file.number, address(file.path), self.options, folder, part, file.parts, keeps)
+        return Task(file.number, address(file.trace.path), self.options, folder, part, file.parts, keeps)
 
     def _receive(self, worker: Worker) -> bool:
         """Take one answer; False when the worker has ended."""
@@ -407,11 +405,6 @@ class Reading:
         file.be_whole()
         self._tasks = deque(task for task in self._tasks if task[0] is not file)
         self._tasks.appendleft((file, 0))
-
-
-def _is_for_all(path: Path) -> bool:
-    """Whether it is a plain file that another process can open as well."""
-    return is_regular(path) and is_for_others(path)
 
 
 def _stdout(worker: Worker) -> IO[bytes]:

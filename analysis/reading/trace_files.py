@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
-from ..core.contract.rank import RankFile
-from ..core.contract.reader import OtherVersion, lenient, read_json
+from ...common.wording import ranges_of
+from ...contract.rank import META_SUFFIX, RankFile
+from ...contract.reading import OtherVersion, lenient
+from ...contract.run import RUN_FILE
 from ..core.escaping import encodable, for_shell, printable
 from ..core.places.place import is_remote
-from ..core.small_files import NotJson
-from ..core.wording import ranges_of
+from ..core.small_files import NotJson, read_json
 from ..errors import AnalysisError, NoTraces, UnreadableFile
-from ..formats.format import RanksInFiles, TraceFormat
+from ..formats.format import TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
-from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, format_of, name_parts
+from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
 from ..recording.options import Beforehand
 from ..recording.shared_files import file_of, shared_rank
+from .trace_input import TraceInput
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
@@ -32,7 +35,15 @@ _ARCHIVES = {
 }
 
 
-def trace_files(paths: Sequence[Path]) -> RanksInFiles:
+class TracesFound(NamedTuple):
+    """Traces in order, notes on how they were found, and an option with which they are to be read."""
+
+    traces: list[TraceInput]
+    notes: list[str]
+    beforehand: Beforehand
+
+
+def trace_files(paths: Sequence[Path]) -> TracesFound:
     """The trace files at `paths`, sorted, and a note on every folder where similar files were left out.
 
     A file that holds several ranks is given as the paths of these (recording/shared_files.py). Raises NoTraces,
@@ -52,8 +63,15 @@ def trace_files(paths: Sequence[Path]) -> RanksInFiles:
         else:
             _refuse_archive(path)
             found.append(path)
-    ranks = _ranks_in(list(dict.fromkeys(found)))
-    return ranks._replace(notes=[*skipped, *ranks.notes])
+    traces, beforehand = [TraceInput(path) for path in dict.fromkeys(found)], Beforehand()
+    for one in TRACE_FORMATS:
+        if one.ranks is not None:
+            own = [trace for trace in traces if shared_rank(trace.path) is None and _may_be(trace, one)]
+            if own:
+                ranks = one.ranks([trace.path for trace in own])
+                traces = [trace for trace in traces if trace not in set(own)] + list(map(TraceInput, ranks.paths))
+                skipped, beforehand = skipped + ranks.notes, ranks.beforehand
+    return TracesFound(traces, skipped, beforehand)
 
 
 def runs_inside(folder: Path) -> list[Path]:
@@ -74,9 +92,17 @@ def runs_inside(folder: Path) -> list[Path]:
     return sorted(runs)
 
 
+def is_without_traces(folder: Path) -> bool:
+    """Whether no file in a folder is named like a trace. Raises UnreadableFile."""
+    try:
+        return not _files_in(folder)[0]
+    except NoTraces:
+        return True
+
+
 def _holds_a_run(folder: Path) -> bool:
     """Whether a folder holds traces, whether or not they can be used, or is one into which they were to come."""
-    if (folder / "run.json").exists():
+    if (folder / RUN_FILE).exists():
         return True
     try:
         return bool(_files_in(folder)[0])
@@ -84,24 +110,10 @@ def _holds_a_run(folder: Path) -> bool:
         return False
 
 
-def _ranks_in(files: list[Path]) -> RanksInFiles:
-    """The files, but for those that may hold several ranks the paths of these."""
-    notes: list[str] = []
-    beforehand = Beforehand()
-    for one in TRACE_FORMATS:
-        if one.ranks is not None:
-            own = [path for path in files if shared_rank(path) is None and _may_be(path, one)]
-            if own:
-                found = one.ranks(own)
-                files = [path for path in files if path not in set(own)] + found.paths
-                notes, beforehand = notes + found.notes, found.beforehand
-    return RanksInFiles(files, notes, beforehand)
-
-
-def _may_be(path: Path, one: TraceFormat) -> bool:
+def _may_be(trace: TraceInput, one: TraceFormat) -> bool:
     """Whether a file is of this format: by its first bytes, or if these are far away, by its name."""
-    named = format_named_like(path.name) if is_remote(path) else None
-    return format_of(path) is one if named is None else named is one
+    named = format_named_like(trace.path.name) if is_remote(trace.path) else None
+    return trace.format is one if named is None else named is one
 
 
 def is_side_file(name: str) -> bool:
@@ -188,7 +200,7 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
 def _refuse_untraced(folder: Path) -> None:
     """Raise NoTraces where side files say why a capture ended without a trace."""
     ranks: dict[str, list[int]] = {}
-    for path in sorted(folder.glob("*.meta.json")):
+    for path in sorted(folder.glob(f"*{META_SUFFIX}")):
         try:
             content = read_json(path)
         except (OtherVersion, OSError, NotJson):

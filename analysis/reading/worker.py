@@ -20,11 +20,11 @@ import msgspec
 from ..core.places.place import path_at
 from ..core.process import keep_freed_memory, stop_garbage_collection
 from ..errors import TraceError
-from ..formats.registry import format_of
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache
 from .one_file import read_file
+from .trace_input import TraceInput
 
 _TELL_EVERY_S = 0.1
 _LENGTH_BYTES = 8
@@ -208,16 +208,16 @@ def _serve(task: Task, answers: _Outbox) -> None:
             told = time.monotonic()
             answers.put(Position(task.number, task.part, task.parts, position))
 
-    path = path_at(task.path)
+    trace = TraceInput(path_at(task.path))
     try:
         if task.parts > 1:
-            in_parts = format_of(path).reader().parts
+            in_parts = trace.format.reader().parts
             assert in_parts is not None
-            part = in_parts.read(path, task.options, task.part, task.parts, tell)
+            part = in_parts.read(trace.path, task.options, task.part, task.parts, tell)
             answers.put(FoundPart(task.number, task.part, task.parts, part))
             return
         cache = None if task.cache is None else Cache(path_at(task.cache) if task.cache else None, task.keeps)
-        found = read_file(path, task.options, cache, tell)
+        found = read_file(trace, task.options, cache, tell)
     except TraceError as err:
         message = str(err).encode("utf-8", "surrogateescape")
         answers.put(Failed(task.number, task.parts, type(err).__name__, message))

@@ -1,1 +1,1 @@
-"""What every reader of trace files returns, and what all of them need."""
+"""The result of every reader of trace files, and what all readers need."""

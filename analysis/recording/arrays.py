@@ -1,4 +1,4 @@
-"""Columns as they were read -> arrays. Times become integer nanoseconds here and stay so."""
+"""Convert columns to arrays. Times become integer nanoseconds here and stay so."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.wording import counted
 from ..core.escaping import encodable
-from ..core.wording import counted
 from .recording import Annotation, Columns, RawTrace
 
 Int64s = NDArray[np.int64]
@@ -31,7 +31,7 @@ def durations(columns: Columns) -> Int64s:
 
 
 def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[Int64s, Int64s]:
-    """Start and duration of each, in ns."""
+    """Start and duration of each annotation, in ns."""
     start_ns = in_ns(np.array([a.ts for a in annotations])) + base_ns
     return start_ns, np.maximum(in_ns(np.array([a.dur for a in annotations])), 0)
 
@@ -45,7 +45,7 @@ def negative_durations(path: Path, raw: RawTrace) -> list[str]:
 
 
 def repairs(path: Path, raw: RawTrace) -> list[str]:
-    """A note on bytes that are not JSON, or not text, and were repaired, if there are any."""
+    """A note on repaired bytes that were not JSON or text, if there are any."""
     count = raw.repaired_bytes + raw.header.repaired_bytes
     note = (
         f"{encodable(path.name)}: repaired {counted(count, 'byte')} of invalid JSON as its writer meant them: quotes "
@@ -56,7 +56,7 @@ def repairs(path: Path, raw: RawTrace) -> list[str]:
 
 
 def in_ns(us: NDArray[np.float64]) -> Int64s:
-    """Microseconds with 3 decimals -> integer nanoseconds, exact below 2^43 us, and for whole microseconds always.
+    """Convert us with 3 decimals to integer ns, exact below 2^43 us, and for whole us always.
 
     For an absolute time (1.7e15 us) the product us * 1000 would not fit a double, so the whole part is kept apart.
     """

@@ -1,4 +1,4 @@
-"""Helps readers of simple formats to build a recording from rows of values, of which most columns are not known."""
+"""Build a recording from rows of values, for readers of simple formats with few columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import MISSING, NOT_KNOWN
 
 
 def columns_of(sort: str, rows: int = 0, **known: Sequence[float] | NDArray[Any]) -> Columns:
-    """All columns of a sort of events, see `INTEGERS` and `DOUBLES`; columns not given are not known."""
+    """All columns of a sort of event, see `INTEGERS` and `DOUBLES`; those not given are not known."""
     surplus = known.keys() - {*INTEGERS[sort], *DOUBLES[sort]}
     if surplus or any(len(values) != rows for values in known.values()):
         raise ValueError(f"{sort}: expected {rows} values of each column, found {sorted(known)}")
@@ -31,7 +31,7 @@ def _bytes(code: str, values: Sequence[float] | NDArray[Any]) -> bytes:
 
 
 def events_of(**known: Any) -> Events:
-    """Events of which only these fields are known; all others are empty."""
+    """Events with only these fields; all others are empty."""
     nothing: dict[str, Any] = {
         "pids": [None] * 4, "names": [], "kinds": [], "operator_names": [], "call_names": [], "annotations": [],
         "comm_args": [], "gloo_threads": [],
@@ -40,6 +40,6 @@ def events_of(**known: Any) -> Events:
 
 
 def header_of(**known: Any) -> Header:
-    """A header of which only these fields are known."""
+    """A header with only these fields."""
     nothing: dict[str, Any] = dict.fromkeys(("rank", "world_size", "backend", "host", "cuda_version", "nccl_version"))
     return Header(**{**nothing, "device_names": (), "process_groups": (), **known})

@@ -1,4 +1,4 @@
-"""Whether what a recording holds of a trace is consistent, so that tables made from it do not fail."""
+"""Check that the content of a recording is consistent, so that making tables from it does not fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST_PIDS = 3
 
 
 def is_consistent(trace: RawTrace) -> bool:
-    """Whether all columns are there and equally long, times are in range, and every name that is used exists."""
+    """Whether all columns exist and have one length, times are in range, and every used name exists."""
     return (
         all(_are_columns(getattr(trace, sort), {*INTEGERS[sort], *DOUBLES[sort]}) for sort in INTEGERS)
         and len(trace.kinds) == len(trace.names)

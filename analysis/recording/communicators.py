@@ -1,4 +1,4 @@
-"""Global ranks of processes of which each knows only its places within communicators.
+"""Find global ranks of processes that know only their places in communicators.
 
 A communicator of all processes has the job's ranks. If a job does not show one, its processes are numbered by host and
 process, which need not be its ranks.
@@ -16,7 +16,7 @@ from .header import Communicator, ProcessGroup
 
 
 class Shown(NamedTuple):
-    """What one file shows: communicators, and the time from its first call to its last."""
+    """The content of one file: communicators, and the time from its first call to its last."""
 
     communicators: Sequence[Communicator]
     first_us: int
@@ -62,7 +62,7 @@ def job_ranks(files: Sequence[Shown]) -> JobRanks:
 
 
 def _clash(files: Sequence[Shown], ranks: Sequence[int]) -> bool:
-    """Whether two files of one rank are different ranks after all.
+    """Whether two files given one rank belong to different ranks.
 
     Then they have different places in a communicator, or ran at the same time and share none.
     """

@@ -1,4 +1,4 @@
-"""The bytes of a file, unpacked if it is gzip: as many as asked for, and of a damaged file all before the damage."""
+"""Read the bytes of a file, unpacked if it is gzip; of a damaged file, all before the damage."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Source(Protocol):
 
 
 class BrokenPacking(Exception):
-    """What is wrong with the packed data, as the predicate of a sentence. All bytes before it have been returned."""
+    """What is wrong with the packed data, as the predicate of a sentence. Earlier bytes have been returned."""
 
 
 def is_regular(path: Path) -> bool:
-    """Whether it is a plain file, as far as that can be seen. A pipe, for example, is not: it can be read only once."""
+    """Whether it is a plain file and not, for example, a pipe, which can be read only once."""
     try:
         return file_of(path).is_file()
     except OSError:
@@ -48,7 +48,7 @@ def is_regular(path: Path) -> bool:
 
 
 def packed_bytes(path: Path) -> int:
-    """How large a file is on disk, 0 where that cannot be told."""
+    """Size of a file on disk, in bytes; 0 if not known."""
     try:
         return file_of(path).stat().st_size
     except OSError:
@@ -56,7 +56,7 @@ def packed_bytes(path: Path) -> int:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a plain file is gzip; False if it cannot be opened. The magic number decides: tools rename files."""
+    """Whether a plain file is gzip, by its magic number, as tools rename files; False if it cannot be opened."""
     try:
         with path.open("rb") as file:
             return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -65,7 +65,7 @@ def is_gzip(path: Path) -> bool:
 
 
 def unpacked(path: Path, file: BufferedReader) -> Source:
-    """The content of an open file. Raises NotATrace for packings that are not read."""
+    """The content of an open file. Raises NotATrace for other packings."""
     magic = file.peek(4)[:4]
     if magic == _ZSTD_MAGIC:
         raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
@@ -73,7 +73,7 @@ def unpacked(path: Path, file: BufferedReader) -> Source:
 
 
 def all_bytes(path: Path, file: BufferedReader, budget: Budget) -> bytes:
-    """All of an open file, unpacked. Raises BrokenPacking, NotATrace; TooLarge."""
+    """All bytes of an open file, unpacked. Raises BrokenPacking, NotATrace; TooLarge."""
     source, parts = unpacked(path, file), []
     what = f"{path}: what it holds, unpacked,"
     while part := source.read1(_AT_ONCE):
@@ -85,7 +85,7 @@ def all_bytes(path: Path, file: BufferedReader, budget: Budget) -> bytes:
 
 
 def first_bytes(path: Path) -> bytes:
-    """The first bytes of a plain file, unpacked; none where it cannot be read."""
+    """The first bytes of a plain file, unpacked; empty if it cannot be read."""
     if not is_regular(path):
         return b""
     try:
@@ -96,7 +96,7 @@ def first_bytes(path: Path) -> bytes:
 
 
 def unpacked_bytes(path: Path) -> int:
-    """About how many bytes are in a file, counted unpacked; 0 where that cannot be told."""
+    """Estimated size of a file after unpacking, in bytes; 0 if not known."""
     try:
         with path.open("rb") as file:
             begin = file.read(2)
@@ -124,7 +124,7 @@ class _Plain:
 
 
 class _Gunzip:
-    """One gzip member after another. Only what is asked for is unpacked, so that a bomb does no harm."""
+    """Unpack one gzip member after another, and only as much as requested, so that a bomb does no harm."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
@@ -154,18 +154,18 @@ class _Gunzip:
                 return data
 
     def skip(self, size: int, /) -> None:
-        """Unpack them and leave them out. Raises BrokenPacking."""
+        """Unpack and discard `size` bytes. Raises BrokenPacking."""
         while size > 0 and (data := self.read1(min(size, _SKIPPED_BYTES))):
             size -= len(data)
 
     def _take(self) -> bytes:
-        """Some more of the packed bytes, none at the end."""
+        """More of the packed bytes, empty at the end."""
         packed = self._file.read1(_PACKED_BYTES)
         self._taken_bytes += len(packed)
         return packed
 
     def _begin_member(self) -> bool:
-        """Whether another member follows; zeros may stand between them."""
+        """Whether another member follows, perhaps after zeros."""
         rest = self._member.unused_data.lstrip(b"\0")
         while not rest:
             rest = self._take()

@@ -1,4 +1,4 @@
-"""What a trace says about itself, whatever its format: rank, devices, process groups, versions, zero of times."""
+"""The description of a trace in its header, for all formats: rank, devices, groups, versions, zero of times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
-    """A process group as the trace's header lists it."""
+    """A process group as listed in a trace's header."""
 
     name: str
     description: str
@@ -15,7 +15,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
 
 
 class Communicator(msgspec.Struct, frozen=True):
-    """A communicator, and a rank's place in it: `rank` counts within it, `process` says who wrote that."""
+    """A communicator and a rank's place in it: `rank` counts within it, `process` wrote the record."""
 
     id: str
     rank: int
@@ -25,7 +25,7 @@ class Communicator(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a trace says about itself besides its events; None or empty where it says nothing.
+    """The fields of a trace besides its events; None or empty where missing.
 
     Times of events count from `base_ns`, unix time in ns. `repaired_bytes` are not JSON, and were read as they were
     meant. A format that knows no global ranks lists `communicators`, from which the run finds them; from `first_us` to

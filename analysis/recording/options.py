@@ -1,4 +1,4 @@
-"""How trace files are to be read: one set of options, from the caller down to every reader."""
+"""Options of reading trace files: one set, from the caller down to every reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Beforehand:
-    """What must be known before a file is read, and only all files of a run together tell.
+    """Facts needed before a file is read, which only all files of a run together give.
 
     `communicators` are hashes, which all members know, and the global ranks of the members; `epochs` are names of
     hosts, and unix time in ns at which the clock of the host was 0.
@@ -60,26 +60,26 @@ class ReadOptions:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What finds communication kernels by name."""
+        """The pattern that recognises communication kernels by name."""
         return comm_pattern(self.comm_names)
 
     @property
     def limit_bytes(self) -> int | None:
-        """The memory that the data may take, None where no limit was given."""
+        """Limit of the data's memory in bytes; None without limit."""
         return None if self.memory_gb is None else int(self.memory_gb * GB)
 
     def budget(self, file_bytes: int = 0) -> Budget:
-        """What reading a file of so many bytes may take."""
+        """The budget for reading a file of `file_bytes` bytes."""
         return Budget(self.limit_bytes, file_bytes)
 
 
 def cache_place(cache: str | os.PathLike[str] | bool) -> str | bool:
-    """The option `cache` as callers of the library give it: a folder, or whether to keep anything."""
+    """Convert the library's option `cache`: a folder, or whether to keep anything."""
     return cache if isinstance(cache, bool) else os.fspath(cache)
 
 
 def numbers_in(text: str) -> list[int]:
-    """`0-2,5` as [0, 1, 2, 5]. Raises ValueError."""
+    """Parse `0-2,5` as [0, 1, 2, 5]. Raises ValueError."""
     found: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())

@@ -1,18 +1,18 @@
-"""The global rank of a process, from its records of collectives: files of dynolog have no other."""
+"""Find the global rank of a process from its records of collectives, as files of dynolog have no other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...common.nccl_tests import SYNCHRONISING, collective_name
 from ..core.markers import RECORD
-from ..core.nccl_tests import SYNCHRONISING, collective_name
 
 _DEFAULT_GROUP = "0"
 
 
 def recorded_rank(rows: Iterable[Mapping[str, Any]]) -> int | None:
-    """The global rank that all these records agree on; None if none says it, or if they contradict each other.
+    """The global rank that all these records agree on; None if none says it or they disagree.
 
     `Rank` is a process's place in its group where no rank has another part than the others; of a rooted collective it
     is the root, of a send or receive the peer. The groups list global ranks; c10d names the group of all ranks "0".

@@ -1,4 +1,4 @@
-"""What is read from a trace file, whatever its format: columns of numbers, names once each."""
+"""The content of a trace file, for all formats: columns of numbers, each name once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 else:
 
     class CommRow(TypedDict, total=False):
-        """What rows from a file, or from another process, must have."""
+        """Required keys of rows from a file or from another process."""
 
         source: Literal["kernel", "record_param_comms"]
         correlation: Int64 | None
@@ -80,7 +80,7 @@ else:
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """Events of a category that is not known: how many, whether any says that it is of a device, a process of them."""
+    """Events of an unknown category: their number, whether any names a device, and one process."""
 
     events: int
     is_of_device: bool
@@ -88,7 +88,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 def with_unread(before: dict[str, Unread], more: dict[str, Unread]) -> dict[str, Unread]:
-    """Categories that are not known, with further events of them."""
+    """Add events of unknown categories."""
     found = dict(before)
     for category, events in more.items():
         old = found.get(category, Unread(0, is_of_device=False, pid=events.pid))
@@ -97,7 +97,7 @@ def with_unread(before: dict[str, Unread], more: dict[str, Unread]) -> dict[str,
 
 
 class Events(msgspec.Struct, kw_only=True):
-    """What is read from successive events. Times are in us since the header's zero; missing integers are MISSING.
+    """Successive events as columns. Times are in us since the header's zero; missing integers are MISSING.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators and
     `modules` into `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`.
@@ -136,7 +136,7 @@ class Events(msgspec.Struct, kw_only=True):
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """How much of a file was read, counted unpacked.
+    """How much of a file was read, in unpacked bytes.
 
     Each of the `read_bytes` is part of an event or of the header, as far as JSON goes. `not_understood_bytes` are those
     from the damage on, and those repaired before it; 0 for a sound file, None where a broken packing hides how many
@@ -149,7 +149,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class RawTrace(Events, kw_only=True):
-    """What is read from one file. Operators are read on CPU runs, or with `details`, as are allocations and calls.
+    """The content of one file. Operators are read on CPU runs or with `details`, as are allocations and calls.
 
     `damage` says what ended the reading early, None for a sound file; `notes` are remarks for the user. It is
     `detailed` if operators, allocations and calls were to be read.
@@ -163,17 +163,17 @@ class RawTrace(Events, kw_only=True):
 
     @property
     def pid(self) -> int | None:
-        """The process that was traced, as far as its events say."""
+        """The traced process, if its events name it."""
         return next((pid for pid in self.pids if pid is not None), None)
 
     @property
     def zero_ns(self) -> int:
-        """When the times of events are 0, in unix time."""
+        """Unix time of the events' time 0, in ns."""
         return self.header.base_ns + self.zero_us * 1000
 
     @property
     def needed_bytes(self) -> int:
-        """The most memory that it takes, with all tables made from it."""
+        """Upper bound of its memory with all tables made from it, in bytes."""
         return self.lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]) // NUMBER_BYTES,
             launches=len(self.launches["ts"]) // NUMBER_BYTES,
@@ -192,7 +192,7 @@ class RawTrace(Events, kw_only=True):
 def raw_trace(
     events: Events, header: Header, extent: Extent, damage: str | None = None, *, details: bool = False
 ) -> RawTrace:
-    """A file of these events, without what is not needed."""
+    """Make the content of a file from its events, without unneeded columns."""
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
     if events.activities["ts"] and not details:
         kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
@@ -214,5 +214,5 @@ def _place_of(annotation: Annotation) -> int:
 
 
 def latest(*times: float | None) -> float | None:
-    """The latest of the times that are known."""
+    """The latest of the known times."""
     return max((time for time in times if time is not None), default=None)

@@ -1,4 +1,4 @@
-"""How much memory the rows of a file take, with all tables made from them."""
+"""Estimate the memory of a file's rows, with all tables made from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LIST_BYTES, _NUMBER_BYTES = 130, 40
 
 
 def tables_bytes(**rows: int) -> int:
-    """How much memory a file with this many rows of each kind takes at most."""
+    """Upper bound of the memory of a file with these numbers of rows, in bytes."""
     return _FILE_BYTES + sum(count * _ROW_BYTES[kind] for kind, count in rows.items())
 
 
 def shapes_bytes(args: bytes) -> int:
-    """How much memory the lists in an event's arguments take at most as Python objects."""
+    """Upper bound of the memory of the lists in an event's arguments as Python objects, in bytes."""
     return args.count(b"[") * _LIST_BYTES + args.count(b",") * _NUMBER_BYTES

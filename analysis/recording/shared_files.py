@@ -1,4 +1,4 @@
-"""Ranks that share a file, and the paths that name them: `report.sqlite/rank1-pid145` is process 145 of report.sqlite.
+"""Paths of ranks that share a file: `report.sqlite/rank1-pid145` is process 145 in report.sqlite.
 
 Everything that reads names a rank's file by a path. Where one file holds several ranks, the path goes on inside it.
 """
@@ -14,13 +14,13 @@ _RANK_IN_NAME = re.compile(r"rank[-_ ]?([0-9]{1,7})(?![0-9])", re.IGNORECASE)
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that the name of a file tells; None if it tells none."""
+    """The rank in a file name; None without one."""
     found = _RANK_IN_NAME.search(name)
     return int(found[1]) if found else None
 
 
 class SharedRank(NamedTuple):
-    """A rank in a file of several: its process there, and the number of ranks of its job, if that is known."""
+    """A rank in a shared file: its process there, and the number of ranks of its job, if known."""
 
     rank: int
     world_size: int | None
@@ -33,7 +33,7 @@ class SharedRank(NamedTuple):
 
 
 def shared_rank(path: Path) -> SharedRank | None:
-    """Which rank of a file of several a path names; None for all other paths."""
+    """The rank of a shared file that this path names; None for other paths."""
     found = _NAME.fullmatch(path.name)
     if found is None or path.parent.is_dir():
         return None
@@ -41,10 +41,10 @@ def shared_rank(path: Path) -> SharedRank | None:
 
 
 def file_of(path: Path) -> Path:
-    """The file on disk: that which holds the rank of a path inside a file, else the path itself."""
+    """The file on disk: for the path of a rank in a file, that file; else the path itself."""
     return path if shared_rank(path) is None else path.parent
 
 
 def file_name(path: Path) -> str:
-    """The name of a trace as people know it: that of its file, and after it that of a rank inside."""
+    """The name of a trace for people: that of its file, and of a rank in it."""
     return path.name if shared_rank(path) is None else f"{path.parent.name}/{path.name}"

@@ -1,4 +1,4 @@
-"""Numbers that a recording can hold, and what stands for missing ones."""
+"""Range of numbers in a recording, and the values for missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables -> text. Renderers return strings; writing them is the caller's."""
+"""Turn tables into text. Renderers return strings; the caller writes them."""
 
 from __future__ import annotations
 

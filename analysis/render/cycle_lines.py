@@ -1,4 +1,4 @@
-"""Rows of cycles as lines for people: 80 columns, and the collective behind them where there is room."""
+"""Rows of cycles as lines for people: 80 columns, and on wider terminals the collective to blame."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _HEADER = ("cycle", "ended", "ranks", "step ms", "exposed", "wait", "GB/s", "wai
 
 
 def cycle_header(width: int | None = None) -> str:
-    """What stands above the lines."""
+    """The header above the lines."""
     return _line(_HEADER, width)
 
 
 def cycle_line(row: Row, width: int | None = None) -> str:
-    """A row of `cycles` as a line for a terminal of that width."""
+    """A row of `cycles` as a line for a terminal of this width."""
     size = row["size_bytes"]
     collective = [row["collective"], None if size is None else f"{size:,} bytes"]
     cells = (
@@ -63,7 +63,7 @@ def _blamed(row: Row) -> str:
 
 
 def _time(utc: str | None) -> str:
-    """The time of day where this runs."""
+    """Time of day in the local time zone."""
     try:
         return _NOTHING if utc is None else datetime.fromisoformat(utc).astimezone().strftime("%H:%M:%S")
     except ValueError:  # of a row that was edited

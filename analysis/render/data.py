@@ -17,7 +17,7 @@ _FORMULA = re.compile(r"""(^|;[ "]*)(?='*[=+\-@\uff1d\uff0b\uff0d\uff20])""")
 
 
 def as_csv(name: str, table: Table) -> str:  # noqa: ARG001
-    """RFC 4180 with a header line; NA is an empty field. Numbers are written as they are.
+    """CSV as in RFC 4180 with a header line; NA is an empty field. Numbers are written in full.
 
     Text comes from traces: its control characters are written out, so that every row is a line, and what a spreadsheet
     would run is put after a `'`, which whoever takes it away there gets the text back from. Source: OWASP, "CSV

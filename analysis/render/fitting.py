@@ -1,4 +1,4 @@
-"""Columns fitted to a width: those that matter most stay, names are shortened in the middle, sentences are wrapped."""
+"""Fit columns to a width: keep the most important, shorten names in the middle, wrap sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KERNELS = frozenset({"name", "operator", "kernel", "part"})
 
 @dataclass(frozen=True)
 class Column:
-    """A column as people see it. Widths are in cells of a terminal, of which some characters take two, others none."""
+    """A column as people see it. Widths are in terminal cells: some characters take two, others none."""
 
     name: str
     header: str
@@ -27,29 +27,29 @@ class Column:
 
     @property
     def words(self) -> list[str]:
-        """The header, a line each."""
+        """The words of the header, one per line."""
         return self.header.replace("_", " ").split()
 
     @property
     def is_sentence(self) -> bool:
-        """Whether its texts may be broken into lines."""
+        """Whether its texts may be wrapped."""
         return self.name in _SENTENCES
 
     @property
     def width(self) -> int:
-        """Full width."""
+        """Full width, in cells."""
         return max(map(cell_len, (*self.words, *self.texts)))
 
     @property
     def least(self) -> int:
-        """Minimum width."""
+        """Minimum width, in cells."""
         if self.is_number:
             return self.width
         of_text = _LEAST_KERNEL if self.name in _KERNELS else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
         return min(self.width, max(*map(cell_len, self.words), of_text))
 
     def within(self, width: int) -> Column:
-        """The column with names shortened to that width; sentences stay whole, since they are wrapped."""
+        """Shorten names to this width; sentences stay whole, since they are wrapped."""
         if self.is_sentence:
             return self
         short = shortened_kernel if self.name in _KERNELS else shortened
@@ -57,7 +57,7 @@ class Column:
 
 
 def fitted(columns: Sequence[Column], order: Sequence[str], width: int) -> tuple[dict[str, int], list[Column]]:
-    """The width of each column that fits into a table of that width, and the columns that do not.
+    """The width of each column that fits into a table of this width, and the columns that do not fit.
 
     Columns are taken in `order`, then in their own, while there is room for their minimum width. What is left goes to
     names and sentences, in the same order. The first column always stays.
@@ -77,7 +77,7 @@ def fitted(columns: Sequence[Column], order: Sequence[str], width: int) -> tuple
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, without its middle if it is wider than that."""
+    """The text without its middle if it is wider than `width` cells."""
     if cell_len(text) <= width:
         return text
     if width <= len(_ELLIPSIS):
@@ -88,12 +88,12 @@ def shortened(text: str, width: int) -> str:
 
 
 def around(before: str, name: str, after: str, width: int) -> str:
-    """`before`, the name and `after` in at most that width: the name loses its middle, never a number beside it."""
+    """Join `before`, `name` and `after` within this width: the name loses its middle, never a number beside it."""
     return f"{before}{shortened(name, max(width - cell_len(before) - cell_len(after), len(_ELLIPSIS)))}{after}"
 
 
 def shortened_kernel(name: str, width: int) -> str:
-    """The name of a function, without its arguments if it is wider than that; then as any other text."""
+    """The name of a function, without its arguments if too wide; then shortened like other text."""
     if cell_len(name) <= width:
         return name
     name = name.removeprefix("void ")
@@ -108,7 +108,7 @@ def shortened_kernel(name: str, width: int) -> str:
 
 
 def _beginning(text: str, width: int) -> str:
-    """The longest beginning that fits the width."""
+    """The longest prefix that fits `width` cells."""
     end = used = 0
     for character in text:
         used += cell_len(character)

@@ -1,4 +1,4 @@
-"""Tables for reports that are written in LaTeX: a booktabs tabular with the columns and units of the markdown form."""
+"""Tables for LaTeX: a booktabs tabular with the columns and units of the markdown form."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def as_latex(name: str, table: Table) -> str:
 
 
 def latex_escaped(text: str) -> str:
-    """`text` as LaTeX shows it: nothing in it is a command, nor joined to a longer dash or a quote."""
+    """Escape `text` for LaTeX: no part of it is a command or joins into a longer dash or a quote."""
     return _JOINED.sub(r"\g<0>{}", _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text))
 
 
 def _alignment(texts: list[str], is_number: bool) -> str:
-    """Sentences are broken into lines, for they would leave the page."""
+    """Alignment of a column; sentences get a fixed width and wrap, as they would leave the page."""
     if is_number:
         return "r"
     return "p{6cm}" if max(map(len, texts), default=0) > _LONGEST else "l"

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import PlainTable, plain
-from ..core.wording import counted
 from .fitting import GAP, Column, fitted, shortened, shortened_kernel
 from .screen import MOST_RANKS, PAPER, WORST, Screen
 from .worst import Label, worst_of
@@ -49,7 +49,7 @@ _MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
-    """A table for a terminal, words of a header above each other, no line wider than the screen.
+    """A table for a terminal: header words stacked, no line wider than the screen.
 
     Of a table that does not fit, the columns that matter least are left out, and named below it. Sentences of a column
     without room stand below their rows. Rows of zeros are said in a line instead, and where there is no room for all,
@@ -90,7 +90,7 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
 
 
 def _without_zeros(values: PlainTable, columns: Sequence[str]) -> tuple[PlainTable, list[str]]:
-    """The rows that have a value other than 0.0 % in one of the columns, and how many others there are, in words."""
+    """Drop rows that show 0.0 % in all these columns, and say how many were dropped."""
     shares = list(zip(*(values.columns[column] for column in columns), strict=True))
     zero = [all(share is not None and abs(share) < _SHOWN_AS_ZERO for share in row) for row in shares]
     if not any(zero) or all(zero):
@@ -103,7 +103,7 @@ def _without_zeros(values: PlainTable, columns: Sequence[str]) -> tuple[PlainTab
 
 
 def _first_rows(values: PlainTable) -> tuple[PlainTable, list[str]]:
-    """As many rows as somebody may read, and how many others there are, in words."""
+    """Keep as many rows as a person may read, and say how many were dropped."""
     more = len(values) - _MOST_ROWS
     if more <= 0:
         return values, []
@@ -112,7 +112,7 @@ def _first_rows(values: PlainTable) -> tuple[PlainTable, list[str]]:
 
 
 def _worth_a_column(columns: list[Column], wanted: Sequence[str]) -> tuple[list[Column], list[str], list[str]]:
-    """The columns that tell rows apart; what all rows share as a sentence; and which have no value at all, in words."""
+    """Columns that tell rows apart; sentences on columns with one value for all; sentences on empty columns."""
     empty = [c for c in columns if c.texts and c.name not in wanted and all(text == _NOTHING for text in c.texts)]
     if len(empty) == len(columns):
         empty = []
@@ -130,7 +130,7 @@ def _worth_a_column(columns: list[Column], wanted: Sequence[str]) -> tuple[list[
 
 
 def worst_rows(name: str, table: Table) -> tuple[PlainTable, list[str]]:
-    """Of a table of many ranks the worst, with minimum, median and maximum of all, and in words what was left out."""
+    """The worst rows of a table of many ranks, with minimum, median and maximum, and what was left out."""
     entry, values = CATALOG.get(name), plain(table)
     if entry is None or entry.worst is None or len(values) <= MOST_RANKS:
         return values, []
@@ -139,7 +139,7 @@ def worst_rows(name: str, table: Table) -> tuple[PlainTable, list[str]]:
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """The text in lines of that many cells, broken between words, and not between a number and its unit."""
+    """Wrap the text to `width` cells, between words, and never between a number and its unit."""
     if width is None:
         return [text]
     joined = Text(_BEFORE_UNIT.sub(_STANDS_FOR_SPACE, text))
@@ -148,7 +148,7 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 
 def fact_lines(facts: Iterable[tuple[str, str]], indent: int, screen: Screen) -> str:
-    """Pairs of what and how much, a line each, or several that begin below each other."""
+    """Lines of labels and values; long values are wrapped beside their label."""
     lines = []
     if screen.width is not None:
         indent = min(indent, screen.width // 3)
@@ -161,7 +161,7 @@ def fact_lines(facts: Iterable[tuple[str, str]], indent: int, screen: Screen) ->
 
 
 def styled(text: str, style: str, screen: Screen) -> str:
-    """One line of text in a style of rich, on a screen that has colours."""
+    """One line of text in a rich style, if the screen has colours."""
     if not screen.colour:
         return text
     console = Console(file=StringIO(), width=10**6, force_terminal=True, color_system="standard", legacy_windows=False)
@@ -177,7 +177,7 @@ def _drawn(
     screen: Screen,
     below: Column | None = None,
 ) -> str:
-    """The lines of a table; `worst` is the row and column of the value to stand out, `below` is said below each row."""
+    """The lines of a table; `worst` is the cell to highlight, `below` the text below each row."""
     grid = Grid(
         box=box.ASCII2 if screen.ascii_only else box.SIMPLE_HEAD,
         pad_edge=False,
@@ -213,7 +213,7 @@ def _drawn(
 def _with_sentences(
     lines: list[str], columns: list[Column], widths: dict[str, int], below: Column, screen: Screen
 ) -> list[str]:
-    """The lines of a table with the text of `below` after those of each row."""
+    """The lines of a table with the text of `below` after the lines of each row."""
     wrapping = [column for column in columns if column.is_sentence]
     heights = [
         max([1, *(len(wrapped(column.texts[row], widths[column.name])) for column in wrapping)])
@@ -242,19 +242,19 @@ def as_markdown(name: str, table: Table) -> str:
 
 
 def escaped(cell: str) -> str:
-    """Text that GitHub-flavoured markdown shows as it is: names of kernels hold stars, bars and brackets."""
+    """Escape text for GitHub-flavoured markdown: names of kernels hold stars, bars and brackets."""
     return _MARKUP.sub(r"\\\g<0>", cell).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Headers, rows of text, and which columns are numbers."""
+    """Headers, rows of text, and whether each column is a number."""
     columns = _columns_of(name, plain(table))
     rows = zip(*(column.texts for column in columns), strict=True)
     return [column.header for column in columns], [list(row) for row in rows], [c.is_number for c in columns]
 
 
 def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> list[Column]:
-    """The columns that people see, and those that they want to see, with their values as text."""
+    """The columns that people see, or want to see, with their values as text."""
     entry = CATALOG.get(name)
     columns = [c for c in (entry and entry.shown) or values.columns if c in values.columns]
     columns += [c for c in wanted if c in values.columns and c not in columns]
@@ -265,7 +265,7 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
     optional = set(entry.optional) - set(wanted) if entry else set()
     columns = [c for c in columns if c not in optional or any(v is not None for v in values.columns[c])]
     unit = _time_unit([values.columns[c] for c in columns if c.endswith("_ns") and c not in _POINTS_IN_TIME])
-    found = []
+    seen = []
     for column in columns:
         shown = values.columns[column]
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
@@ -275,12 +275,12 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
             first = min((v for v in moments if v is not None), default=0)
             shown = [None if v is None else v - first for v in shown]
         texts = [_NOTHING if v is None else v.text if isinstance(v, Label) else printable(text(v)) for v in shown]
-        found.append(Column(column, header, texts, values.is_number(column)))
-    return found
+        seen.append(Column(column, header, texts, values.is_number(column)))
+    return seen
 
 
 def _time_unit(durations: list[list[Any]]) -> tuple[str, float]:
-    """One unit for all durations of a table, so that they can be compared."""
+    """The unit of all durations of a table and its size in ns, so that they can be compared."""
     largest = max((abs(v) for column in durations for v in column if v is not None), default=0)
     return next((name, ns) for name, ns, at_least in _UNITS if largest >= at_least)
 
@@ -326,11 +326,11 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
 
 
 def _fixed(value: float, digits: int, separator: str = ",") -> str:
-    """With that many decimals; a number that rounds to zero has no sign."""
+    """The number with this many decimals; a number that rounds to zero has no sign."""
     text = f"{value:{separator}.{digits}f}"
     return text.lstrip("-") if not text.strip("-0.") else text
 
 
 def _significant(value: float) -> str:
-    """Two decimals, more below 0.1, so that slow links keep two digits."""
+    """The number with two decimals, or more below 0.1, so that slow links keep two digits."""
     return f"{value:,.2f}" if abs(value) >= 0.095 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""What text for people is made for: a terminal of some width, or a place where it may be as wide as it needs to be."""
+"""Where text is shown: a terminal of some width, or a place without a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORST = 8
 
 @dataclass(frozen=True)
 class Screen:
-    """Where text goes."""
+    """Properties of the place where text is shown."""
 
     width: int | None = None
     """In columns; None: as wide as it needs to be."""

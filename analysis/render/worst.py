@@ -1,4 +1,4 @@
-"""Of the rows of many ranks the worst, with minimum, median and maximum of all."""
+"""The worst rows of many ranks, with minimum, median and maximum of all."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _OF_ALL: dict[str, Callable[[list[Any]], Any]] = {"min": min, "median": median_l
 
 @dataclass(frozen=True)
 class Label:
-    """Text in place of a value: what stands in the first column of a row that is not one rank's."""
+    """Text instead of a value, in the first column of a row that stands for no single rank."""
 
     text: str
 
 
 def worst_of(values: PlainTable, measure: Worst, count: int) -> PlainTable:
-    """So many rows, the worst first, then a row each for minimum, median (one of the values) and maximum of all rows.
+    """The `count` worst rows, the worst first, then minimum, median (one of the values) and maximum of all rows.
 
     Only of numbers; a column of whole numbers that name something, such as ranks, has none of the three.
     """

@@ -1,1 +1,1 @@
-"""A run played again from what waits for what: how well that explains its steps, and what other steps it would make."""
+"""Replay a run from what waits for what: how well that explains its steps, and how other steps would look."""

@@ -1,4 +1,4 @@
-"""Which activities of different ranks and steps do the same, and how long they usually take."""
+"""Find activities of different ranks and steps that do the same work, and how long they usually take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Two stages do, if this part of what the one with less runs is run by the other a
 
 
 class Alike:
-    """A number for each activity of all members, shared by those that do the same."""
+    """A number for each activity of all members; equal numbers mean the same work."""
 
     def __init__(self, members: Sequence[RankProgram], code: Any, most: Ints, orders: Sequence[int] = ()) -> None:
         self.orders = list(orders)
@@ -39,7 +39,7 @@ class Alike:
 
     @classmethod
     def by_name(cls, members: Sequence[RankProgram]) -> Alike:
-        """The n-th of a name in its step, whatever else the rank does: for ranks with different programs.
+        """Number activities by name and occurrence in the step, for ranks with different programs.
 
         What is in no step, at either end of a trace, is like nothing else.
         """
@@ -52,7 +52,7 @@ class Alike:
 
     @classmethod
     def by_place(cls, members: Sequence[RankProgram]) -> Alike:
-        """The same place in a step of ranks that communicate alike, by whatever name; what few of them do is rare.
+        """Number activities by place in the step, among ranks that communicate alike; rare ones get no number.
 
         Ranks that do the same in another order, such as stages of a pipeline, are compared only where a rank has no
         other like it. The last ones are remembered: many scenarios of one run ask for the same.
@@ -75,8 +75,8 @@ class Alike:
         orders: list[list[tuple[int, ...]]] = [[] for _ in members]
         for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
-            for _, own in lane.groupby(["member", "step"], sort=False):
-                by_member.setdefault(int(own["member"].iloc[0]), []).append(own)
+            for _, run in lane.groupby(["member", "step"], sort=False):
+                by_member.setdefault(int(run["member"].iloc[0]), []).append(run)
             groups = _in_one_order(by_member)
             for group in groups:
                 for member in group:
@@ -84,13 +84,13 @@ class Alike:
             if any(len(group) == 1 for group in groups):  # it would be by itself
                 groups = [list(by_member)]
             for group in groups:
-                runs = [own for member in group for own in by_member[member]]
-                usual = _most_common([tuple(own["name"]) for own in runs])
-                for own in runs:
-                    numbered = _places(tuple(own["name"]), usual)
+                runs = [run for member in group for run in by_member[member]]
+                usual = _most_common([tuple(run["name"]) for run in runs])
+                for run in runs:
+                    numbered = _places(tuple(run["name"]), usual)
                     known = numbered != NONE
-                    code[own.index[known]] = numbers + numbered[known]
-                    most[own.index] = len(runs)
+                    code[run.index[known]] = numbers + numbered[known]
+                    most[run.index] = len(runs)
                 numbers += len(usual)
         return cls(members, code, most, pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist())
 
@@ -100,7 +100,7 @@ class Alike:
         return np.split(self._code, self._ends[:-1])
 
     def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
-        """The lower median of those that do the same, by member; 0 for what is rare.
+        """Lower median of each activity's equals, by member; 0 for rare ones.
 
         If only some members are `among` them, those that do what none of these does have the largest of its name among
         them, or their own.
@@ -108,21 +108,21 @@ class Alike:
         return self.quantile(0.5, values, among)
 
     def quantile(self, share: float, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
-        """The value below which this share of them lies, as `median` does it."""
+        """Value below which this share of each activity's equals lies, computed as in `median`."""
         together = np.concatenate(values)
         if among is None or all(among):
             return self._by_member(_quantile(self._code, together, share, self._code))
         counted = np.repeat(among, [len(v) for v in values])
-        found = _quantile(self._code[counted], together[counted], share, self._code)
-        if np.isnan(found).any():
-            absent = np.isnan(found)
-            found[absent] = _quantile(self._name[counted], together[counted], 1.0, self._name[absent])
-            absent = np.isnan(found)
-            found[absent] = _quantile(self._code, together, share, self._code[absent])
-        return self._by_member(found)
+        quantiles = _quantile(self._code[counted], together[counted], share, self._code)
+        if np.isnan(quantiles).any():
+            absent = np.isnan(quantiles)
+            quantiles[absent] = _quantile(self._name[counted], together[counted], 1.0, self._name[absent])
+            absent = np.isnan(quantiles)
+            quantiles[absent] = _quantile(self._code, together, share, self._code[absent])
+        return self._by_member(quantiles)
 
-    def _by_member(self, found: NDArray[Any]) -> list[Ints]:
-        usual = np.rint(np.where(self._is_rare, 0.0, found)).astype(np.int64)
+    def _by_member(self, values: NDArray[Any]) -> list[Ints]:
+        usual = np.rint(np.where(self._is_rare, 0.0, values)).astype(np.int64)
         return np.split(usual, self._ends[:-1])
 
 
@@ -130,19 +130,19 @@ _RECENT: deque[tuple[tuple[RankProgram, ...], Alike]] = deque(maxlen=8)
 
 
 def _quantile(codes: Ints, values: Ints, share: float, wanted: Ints) -> NDArray[np.float64]:
-    """Of the values of each wanted code: that below which this share of them lies, NaN where there are none."""
+    """Quantile of the values of each wanted code, NaN for codes without values."""
     order = np.lexsort((values, codes))
     sorted_codes, sorted_values = codes[order], values[order]
     first = np.searchsorted(sorted_codes, wanted, side="left")
     count = np.searchsorted(sorted_codes, wanted, side="right") - first
     at = first + np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
-    found = np.full(len(wanted), np.nan)
-    found[count > 0] = sorted_values[at[count > 0]]
-    return found
+    quantiles = np.full(len(wanted), np.nan)
+    quantiles[count > 0] = sorted_values[at[count > 0]]
+    return quantiles
 
 
 def outside_steps(program: RankProgram) -> Flags:
-    """Which activities are in no step, of a rank that has steps."""
+    """Whether each activity is in no step, on a rank that has steps."""
     outside: Flags = (program.step < 0) & (program.step >= 0).any()
     return outside
 
@@ -160,7 +160,7 @@ def _counted(table: pd.DataFrame, keys: list[str]) -> pd.Series[int]:
 
 
 def peers(members: Sequence[RankProgram]) -> list[int]:
-    """A number for each member, shared by those that call the same collectives equally often in most of their steps.
+    """A number for each member; equal ones call the same collectives equally often in most of their steps.
 
     Not in all: at the beginning and end of a trace, calls may be missing.
     """
@@ -169,7 +169,7 @@ def peers(members: Sequence[RankProgram]) -> list[int]:
 
 
 def comparable(members: Sequence[RankProgram]) -> list[int]:
-    """As `peers`, but ranks that have none are together if they run mostly the same, such as the stages of a pipeline.
+    """Numbers like `peers`, but ranks without peers are grouped if they run mostly the same, like stages.
 
     What a stage has more than the others keeps a pipeline waiting, whether it is meant to or not.
     """
@@ -186,7 +186,7 @@ def comparable(members: Sequence[RankProgram]) -> list[int]:
 
 
 def stages(members: Sequence[RankProgram]) -> list[bool]:
-    """Which members have others that they can be compared with, but no peers."""
+    """Whether each member has no peers but others to compare with."""
     groups, together = peers(members), comparable(members)
     return [
         groups.count(group) == 1 and together.count(wider) > 1
@@ -195,7 +195,7 @@ def stages(members: Sequence[RankProgram]) -> list[bool]:
 
 
 def _usual_work(program: RankProgram) -> Counter[int]:
-    """How often each name runs, but for communication, in the most common step."""
+    """How often each name runs in the most common step, without communication."""
     step, name = program.step[~program.is_comm], program.name[~program.is_comm]
     in_steps = [tuple(sorted(Counter(name[step == each].tolist()).items())) for each in np.unique(step[step >= 0])]
     return Counter(dict(Counter(in_steps or [tuple(Counter(name.tolist()).items())]).most_common(1)[0][0]))
@@ -212,19 +212,22 @@ def _most_common(names: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _in_one_order(by_member: Mapping[int, Sequence[pd.DataFrame]]) -> list[list[int]]:
-    """The members together that do the same in the same order in most of their steps."""
+    """Group members that do the same in the same order in most of their steps."""
     # Two that each do something more, in different places, are both like a third: groups that one joins become one.
     alike: list[tuple[set[tuple[int, ...]], list[int]]] = []
     for member, runs in by_member.items():
-        names = _most_common([tuple(own["name"]) for own in runs])
+        names = _most_common([tuple(run["name"]) for run in runs])
         like = [each for each in alike if any(_is_one_order(names, usual) for usual in each[0])]
-        joined = {names}.union(*(orders for orders, _ in like)), sorted([member, *(n for _, own in like for n in own)])
+        joined = (
+            {names}.union(*(orders for orders, _ in like)),
+            sorted([member, *(n for _, group in like for n in group)]),
+        )
         alike = [each for each in alike if each not in like] + [joined]
     return [group for _, group in sorted(alike, key=lambda each: each[1])]
 
 
 def _is_one_order(names: tuple[int, ...], usual: tuple[int, ...]) -> bool:
-    """Whether what both do comes in the same order; one may do more."""
+    """Whether the work that both do comes in the same order; one may do more."""
     if names == usual:
         return True
     both = Counter(names) & Counter(usual)
@@ -236,7 +239,7 @@ def _is_one_order(names: tuple[int, ...], usual: tuple[int, ...]) -> bool:
 
 
 def _places(names: tuple[int, ...], usual: tuple[int, ...]) -> Ints:
-    """Of each name the place among the usual ones that it corresponds to, NONE for what is there more than usual.
+    """Place of each name among the usual ones, NONE for what runs more often than usual.
 
     What comes in another order corresponds to one of its name.
     """
@@ -254,7 +257,7 @@ def _places(names: tuple[int, ...], usual: tuple[int, ...]) -> Ints:
 
 
 def _aligned(names: tuple[int, ...], usual: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Places of names, and the places among the usual ones that correspond to them.
+    """Align two sequences of names: places in the first, and the matching places in the second.
 
     What only one side has is set aside; where as many of both sides lie between two names that correspond, these are
     the same by other names.
@@ -279,7 +282,7 @@ def _aligned(names: tuple[int, ...], usual: tuple[int, ...]) -> tuple[list[int],
 
 
 def _blocks(names: list[int], usual: list[int]) -> Iterator[tuple[int, int]]:
-    """Places of equal names on both sides, in order."""
+    """Yield the places of equal names in both, in order."""
     if names == usual:
         yield from zip(range(len(names)), range(len(names)), strict=True)
     elif max(len(names), len(usual)) <= _MOST_ALIGNED:

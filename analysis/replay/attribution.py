@@ -1,4 +1,4 @@
-"""Which part of a run its slowdown comes from: each part alone as it is, and each part alone without jitter."""
+"""Attribute jitter to parts of a run: replay it with the jitter of one part only, and without that part's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...common.nccl_tests import POINT_TO_POINT
 from ..core.intervals import Spans
-from ..core.nccl_tests import POINT_TO_POINT
 from ..metrics.clocks.frame import Flags
 from .alike import peers
 from .engine import Playing
@@ -21,7 +21,7 @@ _FEW, _MOST = 32, 16
 
 
 class RunPart(NamedTuple):
-    """Some activities of a run: what they are, which of these, and how they are found."""
+    """Some activities of a run: what they are, which ones, and how to select them."""
 
     of: str
     name: str
@@ -29,7 +29,7 @@ class RunPart(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What tells the parts of a run apart: hosts of ranks, collectives by number, and names of activities by code.
+    """Names of the parts of a run: hosts of ranks, collectives by number, and activities by code.
 
     `late` are the ranks and hosts that are parts by themselves, if there are many; `loading` is when the CPU of a rank
     waited for its next batch, on the common clock.
@@ -42,14 +42,14 @@ class Told(NamedTuple):
     loading: Mapping[int, Spans]
 
 
-def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
-    """Compute and its operations, CPUs, kinds of collectives, groups; and ranks: alone, by host, program, and place."""
+def parts_of(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
+    """Yield the parts: compute and its operations, CPUs, collectives, groups, and ranks in several groupings."""
     yield RunPart("compute", "", _only(lambda member: ~member.program.is_comm))
-    yield from _operations(members, told.names)
-    yield from _of_cpus(members, told)
+    yield from _operations(members, names.names)
+    yield from _of_cpus(members, names)
     kinds: dict[str, list[int]] = defaultdict(list)
     groups: dict[str, list[int]] = defaultdict(list)
-    for number, linked in told.links.items():
+    for number, linked in names.links.items():
         kinds[linked.collective].append(number)
         groups[f"{linked.group or ''} ({' '.join(map(str, linked.ranks))})".strip()].append(number)
     for kind, numbers in sorted(kinds.items()):
@@ -57,54 +57,54 @@ def parts_of(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
     often = sorted(groups, key=lambda name: -len(groups[name]))[:_MOST]
     for name in sorted(often) if len(groups) > 1 else ():
         yield RunPart("group", name, _of_collectives(groups[name]))
-    for of, named in _by_ranks(members, told):
-        for name, ranks in _few(named, told).items():
+    for of, named in _by_ranks(members, names):
+        for name, ranks in _few(named, names).items():
             yield RunPart(of, name, _of_ranks(ranks))
 
 
-def _few(named: dict[str, list[int]], told: Told) -> dict[str, list[int]]:
-    """Those that are parts: none if there is one, and of many those with late ranks."""
+def _few(named: dict[str, list[int]], names: Told) -> dict[str, list[int]]:
+    """The named parts: none if there is only one; of many, those with late ranks."""
     if len(named) < 2:
         return {}
-    return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not told.late.isdisjoint(ranks)}
+    return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not names.late.isdisjoint(ranks)}
 
 
-def _of_cpus(members: Sequence[Playing], told: Told) -> Iterator[RunPart]:
-    """The work of CPUs, of all and of each rank, and what of it is getting batches."""
+def _of_cpus(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
+    """Yield the work of all CPUs and of each rank's, and the time spent getting batches."""
     ranks = [member.program.rank for member in members]
-    for of, kinds in (("cpu", _all_host), ("data", _loading(told.loading))):
-        if of == "data" and not told.loading:
+    for of, kinds in (("cpu", _all_host), ("data", _loading(names.loading))):
+        if of == "data" and not names.loading:
             continue
         yield RunPart(of, "", _host(ranks, kinds))
-        for name, alone in _few({str(rank): [rank] for rank in sorted(set(ranks))}, told).items():
+        for name, alone in _few({str(rank): [rank] for rank in sorted(set(ranks))}, names).items():
             yield RunPart(of, name, _host(alone, kinds))
 
 
 def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[RunPart]:
-    """The names that take most time of all but communication."""
+    """Yield the names that take most time, without communication."""
     took = np.zeros(len(names), dtype=np.int64)
     for member in members:
-        own = ~member.program.is_comm
-        np.add.at(took, member.program.name[own], member.duration[own])
+        work = ~member.program.is_comm
+        np.add.at(took, member.program.name[work], member.duration[work])
     longest = np.argsort(-took, kind="stable")[:_MOST]
     for code in longest[took[longest] > 0].tolist():
         yield RunPart("operation", names[code], _named(code))
 
 
-def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """Ranks one by one, by host, by program, and by their place in groups that are alike."""
+def _by_ranks(members: Sequence[Playing], names: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    """Yield ranks one by one, by host, by program, and by place in groups that are alike."""
     ranks = sorted({member.program.rank for member in members})
     yield "rank", {str(rank): [rank] for rank in ranks}
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        by_host[told.hosts.get(rank) or ""].append(rank)
+        by_host[names.hosts.get(rank) or ""].append(rank)
     yield "host", by_host if "" not in by_host else {}
     by_program: dict[int, list[int]] = defaultdict(list)
     for member, number in zip(members, peers([m.program for m in members]), strict=True):
         by_program[number].append(member.program.rank)
-    yield "program", {" ".join(map(str, sorted(own))): own for own in by_program.values()}
+    yield "program", {" ".join(map(str, sorted(alike))): alike for alike in by_program.values()}
     shapes: dict[tuple[int, ...], set[tuple[int, ...]]] = defaultdict(set)
-    for linked in told.links.values():
+    for linked in names.links.values():
         if 1 < len(linked.ranks) < len(ranks) and linked.collective not in POINT_TO_POINT:
             shapes[tuple(rank - linked.ranks[0] for rank in linked.ranks)].add(linked.ranks)
     for shape, alike in shapes.items():
@@ -121,7 +121,7 @@ def _by_ranks(members: Sequence[Playing], told: Told) -> Iterator[tuple[str, dic
 
 
 def _only(activities: Callable[[Playing], Flags]) -> Callable[[Playing], Chosen]:
-    """Activities, and no work of a CPU between them."""
+    """Choose activities without the CPU's work between them."""
     return lambda member: Chosen(activities(member), np.zeros(host_places(member), dtype=bool))
 
 
@@ -142,7 +142,7 @@ def _of_ranks(ranks: Collection[int]) -> Callable[[Playing], Chosen]:
 
 
 def _host(ranks: Collection[int], work: Callable[[Playing], Flags]) -> Callable[[Playing], Chosen]:
-    """Some work of the CPUs of these ranks, and no activity."""
+    """Choose work of the CPUs of these ranks without activities."""
 
     def chosen(member: Playing) -> Chosen:
         host = work(member) if member.program.rank in ranks else np.zeros(host_places(member), dtype=bool)

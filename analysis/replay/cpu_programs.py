@@ -1,4 +1,4 @@
-"""What each rank of a run without a GPU did, as arrays: its CPU as one lane, and each of gloo's threads as another.
+"""Programs of a run without a GPU as arrays: each CPU is a lane, and so is each of gloo's threads.
 
 A CPU hands a collective over, works on, and waits where it needs the result. A trace shows the first; the second are
 its operators, with what Python does between them; the third is a pause in which the collective ended.
@@ -27,7 +27,7 @@ _NO_CALLS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class _Ran:
-    """Activities as columns of shape (n,): rows of the table, numbers of names, times on the common clock, steps."""
+    """Activities as columns of shape (n,): rows of the table, name numbers, times on the common clock, steps."""
 
     row: Ints
     name: Ints
@@ -36,23 +36,29 @@ class _Ran:
     step: Ints
 
     @classmethod
-    def of(cls, own: pd.DataFrame, clocks: pd.DataFrame) -> _Ran:
-        start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
-        step = own["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-        return cls(own["row"].to_numpy(), own["code"].to_numpy(), start, start + own["dur_ns"].to_numpy(), step)
+    def of(cls, activities: pd.DataFrame, clocks: pd.DataFrame) -> _Ran:
+        start = aligned(activities["start_ns"], activities["rank"], clocks).to_numpy()
+        step = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
+        return cls(
+            activities["row"].to_numpy(),
+            activities["code"].to_numpy(),
+            start,
+            start + activities["dur_ns"].to_numpy(),
+            step,
+        )
 
     def taken(self, which: Ints) -> _Ran:
-        """These of them."""
+        """The activities at these places."""
         return _Ran(*(column[which] for column in (self.row, self.name, self.start, self.end, self.step)))
 
 
-def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
-    """The program of one rank, from its activities with the columns of the calls that they are."""
-    is_comm = (own["kind"] == "comm").to_numpy(dtype=bool)
-    comm, called = _Ran.of(own[is_comm], clocks), own[is_comm]
+def cpu_program(rank: int, activities: pd.DataFrame, clocks: pd.DataFrame) -> RankProgram:
+    """The program of one rank, from its activities and the columns of their calls."""
+    is_comm = (activities["kind"] == "comm").to_numpy(dtype=bool)
+    comm, called = _Ran.of(activities[is_comm], clocks), activities[is_comm]
     known = called["issue_ns"].fillna(called["start_ns"]).astype("int64")
     issued = np.minimum(aligned(known, called["rank"], clocks).to_numpy(), comm.start)
-    cpu = _cut(_Ran.of(own[~is_comm].sort_values("start_ns", kind="stable"), clocks), comm, issued)
+    cpu = _cut(_Ran.of(activities[~is_comm].sort_values("start_ns", kind="stable"), clocks), comm, issued)
     lane = np.append(np.full(len(cpu.row), _CPU_LANE), 1 + pd.factorize(called["stream"], sort=True)[0])
     both = _Ran(*(np.append(getattr(cpu, key), getattr(comm, key)) for key in ("row", "name", "start", "end", "step")))
     order = np.lexsort((both.end, both.start, lane))
@@ -60,8 +66,8 @@ def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgr
     by = np.searchsorted(np.maximum.accumulate(both.end[:count]), issued, side="right") - 1 if count else issued * 0 - 1
 
     def of_calls(column: Ints) -> Ints:
-        found: Ints = np.append(np.full(count, NONE), column)[order]
-        return found
+        column_by_start: Ints = np.append(np.full(count, NONE), column)[order]
+        return column_by_start
 
     is_unsplit = np.append(np.zeros(count, dtype=bool), unsplit(called))[order]
 
@@ -88,27 +94,27 @@ def cpu_program(rank: int, own: pd.DataFrame, clocks: pd.DataFrame) -> RankProgr
 
 
 def _cut(cpu: _Ran, comm: _Ran, issued: Ints) -> _Ran:
-    """The activities of a CPU, cut where it hands a collective over; between two activities, one without length."""
+    """Cut a CPU's activities where it hands over a collective; between activities, insert one of length 0."""
     rows = np.stack([cpu.row, cpu.name, cpu.start, cpu.end, cpu.step], axis=1).tolist()
-    found = []
+    pieces = []
     at = 0
     for call in np.argsort(issued, kind="stable").tolist():
         time = int(issued[call])
         while at < len(rows) and rows[at][3] <= time:
-            found.append(rows[at])
+            pieces.append(rows[at])
             at += 1
         if at < len(rows) and rows[at][2] < time:
             row, name, start, end, step = rows[at]
-            found.append((row, name, start, time, step))
+            pieces.append((row, name, start, time, step))
             rows[at] = (row, name, time, end, step)
-        elif not found or found[-1][3] < time:
-            found.append((int(comm.row[call]), int(comm.name[call]), time, time, int(comm.step[call])))
-    columns = np.array([*found, *rows[at:]], dtype=np.int64).reshape(-1, 5).T
+        elif not pieces or pieces[-1][3] < time:
+            pieces.append((int(comm.row[call]), int(comm.name[call]), time, time, int(comm.step[call])))
+    columns = np.array([*pieces, *rows[at:]], dtype=np.int64).reshape(-1, 5).T
     return _Ran(*columns)
 
 
 def cpu_edges(members: Sequence[RankProgram], arrived: Arrivals) -> list[Edges]:
-    """By member: after what each call was issued, and the calls whose end the CPU waited for.
+    """Edges by member: what was issued before each call, and the calls whose end the CPU waited for.
 
     A pause that ends when a call does shows such a wait. It is then taken for all ranks and steps that do as many
     things, if none goes on before the call's last member arrived. The thread that runs a call may note its end later
@@ -137,7 +143,7 @@ def _issues(program: RankProgram) -> dict[int, list[int]]:
 
 @dataclass(frozen=True)
 class _StepOf:
-    """What a rank did in a step: positions of the activities of its CPU by time, and of its calls as issued."""
+    """One step of a rank: positions of its CPU's activities by time, and of its calls as issued."""
 
     cpu: Ints
     calls: Ints
@@ -152,7 +158,7 @@ class _StepOf:
         return [cls(cpu[program.step[cpu] == step], calls[program.step[calls] == step]) for step in steps]
 
     def waits(self, program: RankProgram) -> set[tuple[int, int]]:
-        """Which activity seems to have waited for which call, as places in this step."""
+        """Pairs (activity, call), as places in this step, in which the activity seems to have waited."""
         started, ends = program.start[self.cpu], program.end[self.calls]
         since = np.maximum.accumulate(program.end[self.cpu])[:-1]
         pause, after = started[1:] - since, started[1:, None] - ends[None, :]
@@ -161,7 +167,7 @@ class _StepOf:
         return {(at + 1, call) for at, call in np.argwhere(within & soon[:, None]).tolist()}
 
     def may_wait(self, program: RankProgram, at: int, call: int, arrived: Arrivals) -> bool:
-        """Whether the activity began when all members had arrived at the call."""
+        """Whether the activity began after all members had arrived at the call."""
         node = int(self.calls[call])
         if program.collective[node] == NONE:
             return bool(program.end[node] <= program.start[self.cpu[at]])

@@ -1,4 +1,4 @@
-"""The critical path: the chain of activities, over all ranks, that ends with the run and never waits."""
+"""Find the critical path: the chain of activities over all ranks that ends with the run and never waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RAN, _CPU, _LAUNCH = range(3)
 
 
 class _Link(NamedTuple):
-    """Part of the chain: on a rank, in [start_ns, end_ns), for the activity `row`; `waiter` waited for its end."""
+    """A link of the chain: rank, [start_ns, end_ns), and activity `row`; `waiter` waited for its end."""
 
     rank: int
     what: int
@@ -39,7 +39,7 @@ class _Link(NamedTuple):
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The critical path of a run: its links in order of time, cut where steps begin, and names of activities.
+    """The critical path of a run: its links by time, cut at steps, and names of activities.
 
     Columns of `links` are those of a link, `step` and `kind`.
     """
@@ -49,7 +49,7 @@ class CriticalPath:
 
     @classmethod
     def of(cls, cycles: Sequence[list[Playing]], run: Played) -> CriticalPath:
-        """That of a run, cycle by cycle."""
+        """Compute the critical path of a run, cycle by cycle."""
         parts = [_cut(pd.DataFrame(_chain(members), columns=[*_Link._fields]), members) for members in cycles]
         links = pd.concat([_nothing(), *parts], ignore_index=True)
         return cls(links.assign(kind=_kinds(links, run)), run.activities["name"])
@@ -64,11 +64,11 @@ class CriticalPath:
     def by_step(self) -> pd.DataFrame:
         """One row per step, rank and kind."""
         return CRITICAL_PATH_STEPS.frame(
-            row | {"step": step} for step, own in self.links.groupby("step") for row in _shares(own)
+            row | {"step": step} for step, links in self.links.groupby("step") for row in _shares(links)
         )
 
     def longest(self, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """The longest pieces of every step, those of a CPU cut where its operators begin and end."""
+        """The longest pieces of every step; those of a CPU are cut at its operators."""
         pieces = with_operators(self.pieces, operators, clocks)
         pieces["share_frac"] = pieces["dur_ns"] / pieces.groupby("step")["dur_ns"].transform("sum")
         pieces = pieces.sort_values(["step", "dur_ns"], ascending=[True, False], kind="stable")
@@ -76,29 +76,29 @@ class CriticalPath:
 
     @property
     def pieces(self) -> pd.DataFrame:
-        """Links of one kind that follow each other on a rank, as one: the columns of the table but `share_frac`."""
+        """Merge links of one kind that follow each other on a rank; all columns except `share_frac`."""
         links = self.links
         took = links["end_ns"] - links["start_ns"]
         where = links[["step", "rank"]]
         goes_on = (where == where.shift(-1)).all(axis=1)
         short = (links["kind"] == "launch") & (took <= _SHORT_NS) & (goes_on | goes_on.shift(fill_value=False))
         kind = links["kind"].mask(short, links["kind"].shift(-1).where(goes_on, links["kind"].shift()))
-        told = where.assign(kind=kind)
-        number = (told != told.shift()).any(axis=1).cumsum()
+        labelled = where.assign(kind=kind)
+        number = (labelled != labelled.shift()).any(axis=1).cumsum()
         longest = took.mask(short, -1).groupby(number).transform("idxmax")
         name = links["row"].reindex(longest).map(self.names).astype("string").set_axis(links.index)
-        told = told.assign(
+        labelled = labelled.assign(
             name=name.mask(kind.isin(["cpu", "launch"])),
             start_ns=links["start_ns"],
             end_ns=links["end_ns"],
             activities=(links["what"] == _RAN).astype("int64"),
             waiting_rank=links["waiter"].astype("Int64").mask(links["waiter"] == NONE),
         )
-        first = told.groupby(number).nth(0).set_index(number.drop_duplicates())
-        last = told.groupby(number).nth(-1).set_index(number.drop_duplicates())
+        first = labelled.groupby(number).nth(0).set_index(number.drop_duplicates())
+        last = labelled.groupby(number).nth(-1).set_index(number.drop_duplicates())
         first["dur_ns"] = last["end_ns"] - first["start_ns"]
         first["waiting_rank"] = last["waiting_rank"]
-        first["activities"] = told["activities"].groupby(number).sum()
+        first["activities"] = labelled["activities"].groupby(number).sum()
         return first.drop(columns="end_ns")
 
 
@@ -137,18 +137,18 @@ class _Reasons:
         )
 
     def last(self, node: int, arrived: Arrivals) -> tuple[int, int]:
-        """The rank whose arrival an activity waited for, and when that was; the rank itself if it is no collective."""
+        """The rank whose arrival an activity waited for, and its time in ns; the rank itself for other work."""
         program = self.member.program
         if program.collective[node] == NONE:
             return program.rank, int(program.start[node])
         return last_arrival(program, node, arrived)
 
     def paced(self, node: int) -> bool:
-        """Whether a CPU worked between the activity before on its lane, and this one."""
+        """Whether a CPU worked between this activity and the one before on its lane."""
         return bool(self.member.program.paced[node] and self.source[node] == node - 1)
 
     def cpu_waited(self, time_ns: int) -> tuple[int, int]:
-        """The activity for whose end the CPU waited last before that time, and when it ended; NONE for none."""
+        """The last activity before this time whose end the CPU waited for, and that end; NONE for none."""
         program = self.member.program
         at = int(np.searchsorted(program.call_end[self.blocked], time_ns, side="right")) - 1
         if at < 0:
@@ -158,12 +158,12 @@ class _Reasons:
 
 
 def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """The pieces of the critical path, those of a CPU cut into what it ran: outermost operators, and nothing between.
+    """Cut the CPU pieces of the critical path at outermost operators and the gaps between them.
 
     Where several threads run, the operator counts that began last. What is short belongs to what comes before it.
     """
     rows = []
-    of_rank = {rank: _outermost(own, clocks) for rank, own in operators.groupby("rank")}
+    of_rank = {rank: _outermost(operators_of_rank, clocks) for rank, operators_of_rank in operators.groupby("rank")}
     for row in pieces.to_dict("records"):
         ran = of_rank.get(row["rank"])
         if row["kind"] != "cpu" or ran is None:
@@ -178,7 +178,7 @@ def with_operators(pieces: pd.DataFrame, operators: pd.DataFrame, clocks: pd.Dat
 
 
 def _outermost(operators: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Ints, Ints, list[str]]:
-    """Begin, end and name of the operators that no other one of their thread holds, by begin on the common clock."""
+    """Begin, end and name of operators not nested in another of their thread, by begin on the common clock."""
     ordered = operators.sort_values(["thread", "start_ns", "dur_ns"], ascending=[True, True, False], kind="stable")
     end = ordered["start_ns"] + ordered["dur_ns"]
     before = end.groupby(ordered["thread"]).cummax().groupby(ordered["thread"]).shift(fill_value=LONG_AGO)
@@ -190,7 +190,7 @@ def _outermost(operators: pd.DataFrame, clocks: pd.DataFrame) -> tuple[Ints, Int
 
 
 def _parts(since: int, until: int, begin: Ints, end: Ints, names: list[str]) -> Iterator[tuple[str | None, int, int]]:
-    """What ran from one time to another: the operator, None for nothing of the kind, since when, and until when."""
+    """Yield the outermost operators between two times as (name, begin, end); None names a gap."""
     within = np.flatnonzero((begin < until) & (end > since))
     times = np.unique(np.clip(np.concatenate([begin[within], end[within], [since, until]]), since, until))
     last: tuple[str | None, int, int] | None = None
@@ -212,16 +212,16 @@ def _nothing() -> pd.DataFrame:
 
 
 def _shares(links: pd.DataFrame) -> Iterator[Row]:
-    """What the links run through by rank and kind, the longest first."""
+    """Yield the time of links by rank and kind, the longest first."""
     took = links["end_ns"] - links["start_ns"]
     whole = int(took.sum())
-    found = took.groupby([links["rank"], links["kind"]]).sum().sort_values(ascending=False, kind="stable")
-    for (rank, kind), own in zip(found.index.tolist(), found.tolist(), strict=True):
-        yield {"rank": rank, "kind": kind, "dur_ns": own, "share_frac": own / whole}
+    sums = took.groupby([links["rank"], links["kind"]]).sum().sort_values(ascending=False, kind="stable")
+    for (rank, kind), time_ns in zip(sums.index.tolist(), sums.tolist(), strict=True):
+        yield {"rank": rank, "kind": kind, "dur_ns": time_ns, "share_frac": time_ns / whole}
 
 
 def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
-    """What each link is: compute, copy, transfer, unsplit, cpu or launch."""
+    """The kind of each link: compute, copy, transfer, unsplit, cpu or launch."""
     known = run.participation["call_id"][run.participation["transfer_ns"].notna()]
     split = run.calls[run.calls["call_id"].isin(known)][ACTIVITY_KEYS]
     rows = np.unique(links["row"].to_numpy(dtype=np.int64))
@@ -235,8 +235,8 @@ def _kinds(links: pd.DataFrame, run: Played) -> Sequence[str]:
 
 
 def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
-    """The links of one cycle in order of time, cut where a step begins on any rank, and only those in steps."""
-    found = chain.iloc[::-1]
+    """Links of one cycle by time, cut at the start of each step on any rank, without those outside of steps."""
+    links = chain.iloc[::-1]
     programs = [member.program for member in members]
     windows = step_windows(
         np.concatenate([program.start for program in programs]),
@@ -245,15 +245,15 @@ def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
     )
     parts = []
     for step, begin, end in windows:
-        own = found[(found["end_ns"] > begin) & (found["start_ns"] < end)]
-        waiter = own["waiter"].where(own["end_ns"] <= end, NONE)
-        cut = own.assign(start_ns=own["start_ns"].clip(lower=begin), end_ns=own["end_ns"].clip(upper=end))
+        in_step = links[(links["end_ns"] > begin) & (links["start_ns"] < end)]
+        waiter = in_step["waiter"].where(in_step["end_ns"] <= end, NONE)
+        cut = in_step.assign(start_ns=in_step["start_ns"].clip(lower=begin), end_ns=in_step["end_ns"].clip(upper=end))
         parts.append(cut.assign(step=step, waiter=waiter))
     return pd.concat([_nothing(), *parts], ignore_index=True)
 
 
 def _chain(members: Sequence[Playing]) -> Iterator[_Link]:
-    """The links of one cycle, from its end to its beginning."""
+    """Yield the links of one cycle, from its end to its beginning."""
     ranks = {member.program.rank: _Reasons.of(member) for member in members}
     arrived = arrivals([member.program for member in members])
     begun = min(int(member.program.start.min()) for member in members)

@@ -1,4 +1,4 @@
-"""The programs of all ranks, cycle by cycle, from the tables of a run."""
+"""Build the programs of all ranks, cycle by cycle, from the tables of a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from ...common.nccl_tests import SYNCHRONISING
 from ..core.kinds import MEMORY
-from ..core.nccl_tests import SYNCHRONISING
 from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
 from ..core.tables.device_time import CPU_OPERATORS, STREAM_WAITS
@@ -41,7 +41,7 @@ class Played:
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
-    """The programs of all ranks, cycle by cycle."""
+    """Yield the programs of all ranks for each cycle."""
     codes = pd.factorize(run.activities["name"], sort=True)[0]
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
@@ -58,7 +58,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
         yield [
             replace(
                 _program(
-                    own.merge(calls, on=ACTIVITY_KEYS, how="left"),
+                    of_rank.merge(calls, on=ACTIVITY_KEYS, how="left"),
                     launched.get(rank, called.iloc[:0]),
                     waited.get(rank, waits.iloc[:0]),
                     marked.get(rank, marks.iloc[:0]),
@@ -66,7 +66,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
                 ),
                 host=HostTime(rank[0], cycle, hosts, run.clocks, names, copies),
             )
-            for rank, own in grouped(of_cycle, ["rank"])
+            for rank, of_rank in grouped(of_cycle, ["rank"])
         ]
 
 
@@ -75,48 +75,48 @@ def _by_cycle(calls: pd.DataFrame, activities: pd.DataFrame) -> list[tuple[int, 
 
 
 def _calls(run: Played) -> pd.DataFrame:
-    """Of each activity that is a call, or several: its collective, and whom it has to wait for."""
-    told = run.participation[["call_id", "collective_id", "waited_for", "wait_ns"]]
+    """The collective of each activity that is a call, and the rank that it has to wait for."""
+    waits = run.participation[["call_id", "collective_id", "waited_for", "wait_ns"]]
     kinds = run.collectives[["collective_id", "collective", "complete"]].rename(columns={"collective": "kind"})
     columns = ["call_id", "collective", "size_bytes", "root", "issue_ns", "dur_ns", *ACTIVITY_KEYS]
-    found = run.calls[columns].merge(told, on="call_id").merge(kinds, on="collective_id")
+    calls = run.calls[columns].merge(waits, on="call_id").merge(kinds, on="collective_id")
     # On clocks that nothing links, members of a collective seem seconds apart: then each call takes as long as it took.
-    linked = found["rank"].map(run.clocks.set_index("rank")["linked"])
-    found = found[linked.groupby(found["collective_id"]).transform("nunique") == 1].reset_index(drop=True)
-    found["arrived_ns"] = aligned(found["start_ns"], found["rank"], run.clocks)
-    found = found.assign(needs=_needs(found), collective_id=_exchanges(found))
+    linked = calls["rank"].map(run.clocks.set_index("rank")["linked"])
+    calls = calls[linked.groupby(calls["collective_id"]).transform("nunique") == 1].reset_index(drop=True)
+    calls["arrived_ns"] = aligned(calls["start_ns"], calls["rank"], run.clocks)
+    calls = calls.assign(needs=_needs(calls), collective_id=_exchanges(calls))
     # Of messages in one batch, what the last to come waited for counts.
-    found = found.assign(
-        waits=found["wait_ns"].fillna(0),
-        waits_for_itself=found["needs"] == found["rank"],
-        is_split=found["wait_ns"].notna(),
+    calls = calls.assign(
+        waits=calls["wait_ns"].fillna(0),
+        waits_for_itself=calls["needs"] == calls["rank"],
+        is_split=calls["wait_ns"].notna(),
     )
-    found = found.sort_values(["waits", "waits_for_itself"], ascending=[False, True], kind="stable")
-    found = found.drop_duplicates(ACTIVITY_KEYS).sort_index()
-    return found[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns", "is_split"]]
+    calls = calls.sort_values(["waits", "waits_for_itself"], ascending=[False, True], kind="stable")
+    calls = calls.drop_duplicates(ACTIVITY_KEYS).sort_index()
+    return calls[[*ACTIVITY_KEYS, "collective_id", "needs", "issue_ns", "is_split"]]
 
 
 def _needs(calls: pd.DataFrame) -> pd.Series[int]:
-    """The rank that each call has to wait for: NONE for all members, itself for nobody.
+    """The rank that each call has to wait for: NONE for all members, the call's own rank for nobody.
 
     What a call waited for need not be all: a late rank waits for nobody, and would if it were not late. But a call that
     ended before another member arrived did not need that one.
     """
-    own, of_collective = calls["rank"].astype("Int64"), calls.groupby("collective_id")["rank"]
-    others = of_collective.transform("sum") - own
+    ranks, of_collective = calls["rank"].astype("Int64"), calls.groupby("collective_id")["rank"]
+    others = of_collective.transform("sum") - ranks
     came_last = calls.groupby("collective_id")["arrived_ns"].transform("max")
     can_wait = (of_collective.transform("size") > 1) & (calls["arrived_ns"] + calls["dur_ns"] >= came_last)
     rooted, root = calls["kind"], calls["root"].astype("Int64")
-    needs = calls["waited_for"].astype("Int64").fillna(own)
+    needs = calls["waited_for"].astype("Int64").fillna(ranks)
     peer = can_wait & (of_collective.transform("size") == 2) & (calls["collective"].eq("recv") | _meets(calls))
-    needs = needs.mask(peer & (needs == own), others)
-    needs = needs.mask(can_wait & rooted.isin(("broadcast", "scatter")) & (needs == own) & root.notna(), root)
-    needs = needs.mask(can_wait & rooted.isin(("reduce", "gather")) & (own == root).fillna(value=False), NONE)
+    needs = needs.mask(peer & (needs == ranks), others)
+    needs = needs.mask(can_wait & rooted.isin(("broadcast", "scatter")) & (needs == ranks) & root.notna(), root)
+    needs = needs.mask(can_wait & rooted.isin(("reduce", "gather")) & (ranks == root).fillna(value=False), NONE)
     return needs.mask(calls["kind"].isin(SYNCHRONISING), NONE).astype("int64")
 
 
 def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
-    """Sends as large as the smallest that waited for its receiver; smaller ones may end before the receiver comes."""
+    """Whether a send is at least as large as the smallest that waited; smaller ones may end early."""
     is_send = calls["collective"] == "send"
     least_bytes = calls["size_bytes"][is_send & (calls["wait_ns"].fillna(0) > _WAITED_NS)].min()
     large: pd.Series[bool] = (calls["size_bytes"] >= least_bytes).fillna(value=False).astype(bool)
@@ -124,7 +124,7 @@ def _meets(calls: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _exchanges(calls: pd.DataFrame) -> pd.Series[int]:
-    """The number of each call's collective: that of the first of those which share kernels, for messages in batches.
+    """Number of each call's collective; messages that share kernels get the number of the first.
 
     A batch of messages is one kernel on each side. Where a rank would have two kernels in one exchange, they are left
     as they are.
@@ -145,8 +145,8 @@ def _exchanges(calls: pd.DataFrame) -> pd.Series[int]:
 
 
 def _program(
-    own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
+    activities: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
 ) -> RankProgram:
-    if (own["device"] == "cpu").all():
-        return cpu_program(int(own["rank"].iloc[0]), own, clocks)
-    return gpu_program(own, called, waited, marks, clocks)
+    if (activities["device"] == "cpu").all():
+        return cpu_program(int(activities["rank"].iloc[0]), activities, clocks)
+    return gpu_program(activities, called, waited, marks, clocks)

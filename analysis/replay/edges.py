@@ -1,4 +1,4 @@
-"""What an activity, or a blocked CPU, waited for on another stream: as far as a trace shows it.
+"""Find what an activity, or a blocked CPU, waited for on another stream, from what a trace shows.
 
 Where a trace has numbers of events, these tell. Traces of Kineto have none: `cudaEventRecord` and
 `cudaStreamWaitEvent`, where they were recorded, leave a few candidates; without them, what begins just as something on
@@ -36,7 +36,7 @@ _Pair = tuple[_Place, _Place, int]
 
 @dataclass(frozen=True)
 class Edges:
-    """`joins`: activity -> those of other streams that it starts after. `blocks`: call -> activities it ends after."""
+    """`joins`: activity -> activities of other streams it starts after; `blocks`: call -> activities it ends after."""
 
     joins: dict[int, list[int]] = field(default_factory=dict)
     blocks: dict[int, list[int]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def gpu_edges(members: Sequence[RankProgram]) -> list[Edges]:
 
 
 def ready(program: RankProgram) -> tuple[Ints, Ints]:
-    """When the one before on its stream ended, and when each activity was launched; LONG_AGO if that is not known."""
+    """End of the activity before on the stream, and launch, of each activity in ns; LONG_AGO if not known."""
     before = np.where(np.diff(program.lane, prepend=NONE) == 0, np.append(LONG_AGO, program.end[:-1]), LONG_AGO)
     known = program.launch != NONE
     launched = np.full(len(program), LONG_AGO)
@@ -58,15 +58,15 @@ def ready(program: RankProgram) -> tuple[Ints, Ints]:
 
 
 def _joins(program: RankProgram) -> list[_Join]:
-    """Activities, each with one of another stream that it waited for."""
+    """Pairs of an activity and one on another stream that it waited for."""
     if program.event_waits is not None:
         return _numbered(program, program.event_waits)
-    told = _told(program)
-    return [*told, *_tight(program, told)]
+    joins = _event_candidates(program)
+    return [*joins, *_tight(program, joins)]
 
 
 def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
-    """What is launched next on a stream that waits, and what was last on the stream of the event when it was recorded.
+    """Pairs (next launch on the waiting stream, last activity on the event's stream when recorded).
 
     Where that stream is not known, it is that of the last launch of the thread that recorded the event.
     """
@@ -75,7 +75,7 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
     of_lane = {lane: launched[program.lane[launched] == lane] for lane in np.unique(program.lane).tolist()}
     threads = program.call_thread[program.launch[launched]]
     of_thread = {thread: launched[threads == thread] for thread in np.unique(threads).tolist()}
-    found = []
+    pairs = []
     for call, lane, record, recorded_lane in zip(*(column.tolist() for column in waits), strict=True):
         if NONE in (call, lane, record):
             continue
@@ -84,13 +84,13 @@ def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
         to = int(np.searchsorted(program.launch[after], call))
         at = -1 if sources is None else int(np.searchsorted(program.launch[sources], record)) - 1
         if to < len(after) and at >= 0 and sources is not None:
-            found.append((int(after[to]), int(sources[at])))
-    apart = [(node, at) for node, at in found if program.lane[node] != program.lane[at]]
+            pairs.append((int(after[to]), int(sources[at])))
+    apart = [(node, at) for node, at in pairs if program.lane[node] != program.lane[at]]
     return [(node, at) for node, at in apart if _may_follow(program, at, node)]
 
 
-def _told(program: RankProgram) -> list[tuple[int, int]]:
-    """Of each launch after calls that make its stream wait: as many of the streams on which events were recorded last.
+def _event_candidates(program: RankProgram) -> list[tuple[int, int]]:
+    """Pairs of a launch after stream waits, and an activity that an event may stand for: the latest, one per wait.
 
     Such an event stands for what was launched last on the stream of the launch before it. Where a trace shows waits but
     no records, as those of torch 2.1, every launch may have been recorded.
@@ -107,9 +107,11 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
     waiting: Counter[int] = Counter()
     for thread in np.unique(program.call_thread[np.append(records, waits)]):
         launches = np.flatnonzero((of_call != NONE) & (program.call_thread == thread))
-        own = records[program.call_thread[records] == thread]
-        before = np.searchsorted(launches, own) - 1
-        happened += zip(own[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True)
+        recorded_here = records[program.call_thread[records] == thread]
+        before = np.searchsorted(launches, recorded_here) - 1
+        happened += zip(
+            recorded_here[before >= 0].tolist(), of_call[launches[before[before >= 0]]].tolist(), strict=True
+        )
         after = np.searchsorted(launches, waits[program.call_thread[waits] == thread])
         waiting.update(launches[after[after < len(launches)]].tolist())
     if not len(records):
@@ -117,39 +119,39 @@ def _told(program: RankProgram) -> list[tuple[int, int]]:
     # What a launch waits for comes before it.
     happened += [(call, NONE) for call in waiting]
     recorded: dict[int, tuple[int, int]] = {}
-    found = []
+    pairs = []
     for call, source in sorted(happened):
         if source != NONE:
             recorded[int(program.lane[source])] = (call, source)
         else:
             node = int(of_call[call])
             lanes = sorted((place for lane, place in recorded.items() if lane != program.lane[node]), reverse=True)
-            found += [(node, at) for _, at in lanes[: waiting[call]]]
-    return [(node, at) for node, at in found if _may_follow(program, at, node)]
+            pairs += [(node, at) for _, at in lanes[: waiting[call]]]
+    return [(node, at) for node, at in pairs if _may_follow(program, at, node)]
 
 
-def _tight(program: RankProgram, told: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What began late, and just when something launched before it ended on another stream."""
+def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pairs of a late activity and an earlier one whose end on another stream it began at."""
     known = np.maximum(*ready(program))
-    for node, at in told:
+    for node, at in known_pairs:
         known[node] = max(known[node], program.end[at])
     late = program.start - known > _TIGHT_NS
-    found = []
+    pairs = []
     for lane in range(int(program.lane.max(initial=-1)) + 1):
         others = np.flatnonzero(program.lane != lane)
-        own = np.flatnonzero((program.lane == lane) & late)
-        if not len(others) or not len(own):
+        late_here = np.flatnonzero((program.lane == lane) & late)
+        if not len(others) or not len(late_here):
             continue
         by_end = others[np.argsort(program.end[others], kind="stable")]
-        last = np.searchsorted(program.end[by_end], program.start[own], side="right") - 1
-        for node, at in zip(own[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
+        last = np.searchsorted(program.end[by_end], program.start[late_here], side="right") - 1
+        for node, at in zip(late_here[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
             if program.start[node] - program.end[at] <= _TIGHT_NS and _launched_before(program, at, node):
-                found.append((node, at))
-    return found
+                pairs.append((node, at))
+    return pairs
 
 
 def _may_follow(program: RankProgram, first: int, second: int) -> bool:
-    """Whether the second began when the first had ended, as exactly as devices tell the time."""
+    """Whether the second began after the first had ended, within the precision of device times."""
     return bool(program.end[first] <= program.start[second] + _INEXACT_NS)
 
 
@@ -159,7 +161,7 @@ def _launched_before(program: RankProgram, first: int, second: int) -> bool:
 
 
 def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) -> list[dict[int, list[int]]]:
-    """The edges seen, and the same in all other steps, if none of these contradicts it; also on ranks that do the same.
+    """Repeat the edges seen in all other steps and on ranks that do the same, if nothing contradicts.
 
     A rank that is always late shows only what makes it late; the others show what it would wait for if it were not. An
     edge is taken from another rank only if it was seen twice.
@@ -195,7 +197,7 @@ def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) 
 
 @dataclass(frozen=True)
 class _Places:
-    """Which of its name, step and stream each activity is: `nth` counts from 0, `from_end` from -1 down.
+    """Place of each activity within its name, step and stream: `nth` from 0, `from_end` from -1 down.
 
     What ran before the first step, launched when nothing was traced, is the end of a step before it.
     """
@@ -217,7 +219,7 @@ class _Places:
         return cls(program, step, *(count.to_numpy(dtype=np.int64) for count in counts))
 
     def pair(self, node: int, at: int) -> _Pair | None:
-        """The places of both, and how many steps they are apart; None where either is in no step.
+        """Places of two activities and the distance of their steps; None if one is in no step.
 
         That of an earlier step is counted from its end, as its beginning need not be in the trace.
         """
@@ -250,7 +252,7 @@ class _Places:
 
 
 def _blocks(program: RankProgram) -> dict[int, list[int]]:
-    """For each call that waits for the device: the activity that ended last, of those launched before, by its end."""
+    """For each call that waits for the device, the earlier launched activity that ended last before its end."""
     code, names = pd.factorize(program.call_name)
     blocking = [
         k for k, name in enumerate(map(str, names)) if name.startswith(_BLOCKING) and not name.startswith(_NOT_BLOCKING)
@@ -267,16 +269,18 @@ def _blocks(program: RankProgram) -> dict[int, list[int]]:
                 result[call] = [node]
                 break
     # A copy that has ended when its call returns was waited for, unless the device's clock only makes it seem so.
-    own = np.flatnonzero(program.launch != NONE)
-    own = own[np.isin(code[program.launch[own]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])]
-    seen = program.end[own] + _clock_behind_ns(program)
-    for node in own[seen <= program.call_end[program.launch[own]]].tolist():
+    copies = np.flatnonzero(program.launch != NONE)
+    copies = copies[
+        np.isin(code[program.launch[copies]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])
+    ]
+    seen = program.end[copies] + _clock_behind_ns(program)
+    for node in copies[seen <= program.call_end[program.launch[copies]]].tolist():
         result.setdefault(int(program.launch[node]), []).append(node)
     return result
 
 
 def _clock_behind_ns(program: RankProgram) -> int:
-    """How much earlier than their launches activities seem to begin; 0 on clocks that agree."""
+    """How far activities seem to begin before their launches, in ns; 0 if clocks agree."""
     known = program.launch != NONE
     early = program.call_start[program.launch[known]] - program.start[known]
     return max(int(np.quantile(early, _NEARLY_ALL)), 0) if len(early) else 0

@@ -1,4 +1,4 @@
-"""Plays programs again: every activity begins when all it depends on is done, and a typical moment later."""
+"""Replay programs: each activity begins when all it depends on is done, plus its delay."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MOST_HELD, _MOST_GRAPHS = 1_500_000, 4
 
 @dataclass(frozen=True)
 class Delays:
-    """How much later than all it depends on an activity began: as measured, and as is usual for what came last."""
+    """Delay of each activity after all it depends on: as measured, and as usual after what came last."""
 
     measured: Ints
     usual: Ints
 
 
 def prepared(members: Sequence[RankProgram]) -> tuple[list[Playing], list[Playing]]:
-    """Ranks ready to be played: with delays as measured, and with those that are usual."""
+    """Ranks ready for replay: with delays as measured, and with usual delays."""
     arrived = arrivals(members)
     measured, usual = [], []
     without_gpu = [program for program in members if program.issued_by is not None]
@@ -71,30 +71,30 @@ def _delays(program: RankProgram, edges: Edges) -> Delays:
     usual = np.zeros(len(program), dtype=np.int64)
     sorts = [np.ones(len(program), dtype=bool)] if program.issued_by is None else [program.is_comm, ~program.is_comm]
     for kind, sort in product(range(3), sorts):  # what came last: the one before, the launch, or what it joins
-        own = (last == kind) & sort & (known != LONG_AGO)
-        if own.any():
-            usual[own] = max(int(np.median(measured[own])), 0)
+        chosen = (last == kind) & sort & (known != LONG_AGO)
+        if chosen.any():
+            usual[chosen] = max(int(np.median(measured[chosen])), 0)
     worked = program.paced & (last == _BEFORE)
     usual[worked] = measured[worked]
     return Delays(measured, usual)
 
 
 def _returns(program: RankProgram, edges: Edges) -> dict[int, int]:
-    """How much later than what it waited for a blocked call ended; -1 where it had not to wait."""
-    found = {}
+    """Delay of each blocked call after what it waited for, in ns; -1 if it did not wait."""
+    returns = {}
     for call, sources in edges.blocks.items():
         end = max(int(program.end[source]) for source in sources)
-        found[call] = int(program.call_end[call]) - end if end >= program.call_start[call] else -1
-    return found
+        returns[call] = int(program.call_end[call]) - end if end >= program.call_start[call] else -1
+    return returns
 
 
 def play(members: Sequence[Playing]) -> list[NewTimes]:
-    """New start and end of every activity, by member."""
+    """New start and end of every activity in ns, by member."""
     return next(play_all([members]))
 
 
 def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
-    """The same for each of many variants of a cycle, at once where these wait for the same.
+    """Yield the new times of each variant of a cycle; variants with the same graph are evaluated together.
 
     Variants are taken as they are needed, so that they may be made one by one.
     """
@@ -111,7 +111,7 @@ def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
 
 
 def _played(batch: Sequence[Sequence[Playing]], graphs: list[Graph]) -> list[list[NewTimes]]:
-    """Each of the batch; adds a graph for those that fit none of the last."""
+    """New times of each variant in the batch; adds a graph for those that fit none of the last."""
     by_graph: dict[int, list[int]] = {}
     for number, members in enumerate(batch):
         fitting = next((place for place, graph in enumerate(graphs) if graph.fits(members)), len(graphs))

@@ -1,4 +1,4 @@
-"""What waits for what in a cycle, as sums and maxima: made once, then evaluated for many durations and delays at once.
+"""Dependencies of a cycle as sums and maxima: built once, then evaluated for many variants at once.
 
 Only points at which something else looks are nodes: the ends of activities that another one, or a CPU, waits for, and
 when members arrive at collectives. What lies between two of them, a piece, is one sum:
@@ -33,7 +33,7 @@ NewTimes = tuple[Ints, Ints]
 
 
 class Level(NamedTuple):
-    """Nodes `begin` to `stop`, which wait for earlier ones only: `sources` of each from `first` on, and its CPU."""
+    """Nodes `begin` to `stop`, which wait for earlier nodes only; `sources` from `first` on belong to each."""
 
     begin: int
     stop: int
@@ -44,7 +44,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of all members of a cycle, whose activities and calls stand one after the other.
+    """The graph of all members of a cycle; their activities and calls are numbered one member after the other.
 
     `ends` are where the activities of each member end, `blocked` the calls that wait. `first` and `last` are the
     activities that begin and end each piece, which is `alone` if it waits for nothing. Nodes are: `piece`; `end`, that
@@ -71,7 +71,7 @@ class Graph:
     levels: Sequence[Level]
 
     def fits(self, members: Sequence[Playing]) -> bool:
-        """Whether these wait for the same as those from which this was made."""
+        """Whether these members have the same dependencies as the graph."""
         return len(members) == len(self.members) and all(
             ours.program is theirs.program
             and ours.awaiting == theirs.awaiting
@@ -80,7 +80,7 @@ class Graph:
         )
 
     def play(self, variants: Sequence[Sequence[Playing]]) -> list[list[NewTimes]]:
-        """New times of every activity, by variant and member; each variant `fits`."""
+        """New times of every activity, by variant and member; each variant must fit."""
         delay = _columns(variants, lambda member: member.delay)
         duration = _columns(variants, lambda member: member.duration)
         launched = self._launched(variants)
@@ -100,7 +100,7 @@ class Graph:
         return [list(zip(np.split(s, cuts), np.split(e, cuts), strict=True)) for s, e in zip(start, end, strict=True)]
 
     def _launched(self, variants: Sequence[Sequence[Playing]]) -> Ints:
-        """When each activity was launched if its CPU was not delayed; LONG_AGO where that is not known."""
+        """Launch of each activity in ns if its CPU was not delayed; LONG_AGO if not known."""
         saved = _columns(variants, lambda member: member.saved)
         calls = np.concatenate([member.program.call_start for member in self.members])[:, None] - saved
         known = self.launch != NONE
@@ -111,7 +111,7 @@ class Graph:
     def _values(
         self, variants: Sequence[Sequence[Playing]], delay: Ints, duration: Ints, done: Ints, since_launch: Ints
     ) -> tuple[Ints, Ints]:
-        """The value of each node, and what is added to that which each piece waits for."""
+        """Value of each node, and the amount added to what each piece waits for."""
         met = self.is_met[self.first]
         before_first = np.where(self.first[:, None] > 0, done[self.first - 1], 0)
         took = done[self.last] - before_first
@@ -140,7 +140,7 @@ class Graph:
         return values, begun
 
     def _returned(self, variants: Sequence[Sequence[Playing]]) -> tuple[Ints, Ints]:
-        """What to add to the end that a call waits for, and to the shift before it, to get the shift behind it."""
+        """Amounts to add to the end a call waits for, and to the shift before it, for the shift after it."""
         begin, stop = (
             np.concatenate([getattr(member.program, column) for member in self.members])[self.blocked]
             for column in ("call_start", "call_end")
@@ -153,7 +153,7 @@ class Graph:
         return np.maximum(returns, 0) - (stop[:, None] - saved), (begin - stop)[:, None] + took
 
     def _within(self, values: Ints, begun: Ints, done: Ints, since_launch: Ints, spent: Ints, end: Ints) -> None:
-        """Ends of activities within pieces, which begin one after the other and wait for nothing but their launch."""
+        """Fill in the ends of activities within pieces, where each waits only for its predecessor and launch."""
         many = np.flatnonzero(self.last > self.first)
         if not len(many):
             return
@@ -169,7 +169,7 @@ class Graph:
 
 
 def _columns(variants: Sequence[Sequence[Playing]], of: Callable[[Playing], Ints]) -> Ints:
-    """An array of all members, a column for each variant; a single one if these do not differ."""
+    """An array of all members with a column per variant, or one column if variants are equal."""
     parts = [[of(member) for member in members] for members in variants]
     if all(ours is first for members in parts[1:] for ours, first in zip(members, parts[0], strict=True)):
         parts = parts[:1]

@@ -1,4 +1,4 @@
-"""What a rank's CPU did besides its calls, as far as scenarios change it: when it loads data, allocates, and so on."""
+"""What a rank's CPU does besides its calls, for scenarios that change it: loading data, allocating, and so on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 @dataclass(frozen=True)
 class HostTime:
-    """The CPU of a rank in one cycle, and names and kinds of all activities of the run, by `row` of a program.
+    """The CPU of a rank in one cycle, and names and kinds of all activities, by `row` of a program.
 
     `gone` is what scenarios have taken away of the CPU's time, on the common clock. Tables of whole runs are looked at
     only if asked.
@@ -36,19 +36,19 @@ class HostTime:
 
     @property
     def host(self) -> Host:
-        """What its CPU did."""
+        """The activity of the CPU, as tables."""
         return self.tables.host(self.rank, self.cycle)
 
     def loading(self, threads: Collection[int] | None = None) -> list[Spans]:
-        """When each of these threads got a batch, or any thread."""
+        """When each of these threads, or any, was getting a batch."""
         return self._annotated(self.host.annotations["name"].str.startswith(markers.LOADING), threads)
 
     def collecting(self, threads: Collection[int] | None = None) -> list[Spans]:
-        """When each of these threads, or any, collected garbage of Python."""
+        """When each of these threads, or any, collected Python's garbage."""
         return self._annotated(self.host.annotations["name"] == markers.PYTHON_GC, threads)
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
-        """When each of these threads was in an operator of that name."""
+        """When each of these threads was in an operator of this name."""
         named = self._operators[self._operators["name"] == operator]
         return {thread: _spans(named[named["thread"] == thread]) for thread in threads}
 

@@ -1,4 +1,4 @@
-"""A run without jitter: what does the same takes the same on all ranks and in all steps.
+"""Remove jitter from a run: equal work takes equally long on all ranks and in all steps.
 
 Work, of devices and of CPUs, takes its mean: what one rank alone is slow at is shared by all, as if it were spread out.
 So does what a few ranks or steps do and others do not: as if all of them did a little of it. Transfers take their
@@ -31,7 +31,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Calm:
-    """What a member takes without jitter; `excess` is how much longer its CPU works before each call."""
+    """A member's durations without jitter; `excess` is how much longer its CPU works before each call."""
 
     duration: Ints
     transfer: Ints
@@ -40,7 +40,7 @@ class Calm:
     returns: dict[int, int]
 
     def mixed(self, member: Playing, calmed: Chosen) -> Playing:
-        """The member with jitter in all that is not chosen."""
+        """The member with jitter in everything that is not chosen."""
         excess = np.where(calmed.host, self.excess, 0) if _has_calls(member) else np.zeros_like(self.excess)
         returns = {call: self.returns[call] if calmed.host[call] else value for call, value in member.returns.items()}
         return replace(
@@ -54,17 +54,17 @@ class Calm:
 
 
 def everything(member: Playing) -> Chosen:
-    """All of a member."""
+    """Choose all of a member."""
     return Chosen(np.ones(len(member.program), dtype=bool), np.ones(host_places(member), dtype=bool))
 
 
 def others(chosen: Chosen) -> Chosen:
-    """All of a member but this."""
+    """Choose all of a member except these."""
     return Chosen(~chosen.activities, ~chosen.host)
 
 
 def host_places(member: Playing) -> int:
-    """Before how many calls its CPU may work; without a GPU, before how many activities."""
+    """Number of places before which the CPU may work: calls; without a GPU, activities."""
     return len(member.program.call_start) if _has_calls(member) else len(member.program)
 
 
@@ -73,7 +73,7 @@ def _has_calls(member: Playing) -> bool:
 
 
 def calm(members: Sequence[Playing]) -> list[Calm]:
-    """The members of a cycle without jitter."""
+    """Remove the jitter of all members of a cycle."""
     programs = [member.program for member in members]
     alike = Alike.by_name(programs)
     runs = _Runs.of(programs)
@@ -105,7 +105,7 @@ def calm(members: Sequence[Playing]) -> list[Calm]:
 
 
 class HostWork(NamedTuple):
-    """What a CPU worked before calls that launch something or wait: since when, and what is launched next.
+    """The CPU's work before calls that launch or wait: since when, and what is launched next.
 
     `before` is 0 for a launch, and counts the calls from one that waits to the launch after it.
     """
@@ -134,7 +134,7 @@ def _host_work(member: Playing) -> HostWork:
 
 
 def host_work_within(member: Playing, begin: Ints, end: Ints) -> Flags:
-    """The work of a CPU that falls into these intervals for the most part: by call, without a GPU by activity."""
+    """Whether most of the CPU's work lies in these intervals: by call, without a GPU by activity."""
     program = member.program
     chosen = np.zeros(host_places(member), dtype=bool)
     if _has_calls(member):
@@ -149,7 +149,7 @@ def host_work_within(member: Playing, begin: Ints, end: Ints) -> Flags:
 
 
 def _covered(at: Ints, begin: Ints, end: Ints) -> Ints:
-    """How much of these intervals, which are in order and do not overlap, lies before each time."""
+    """How much of these sorted, disjoint intervals lies before each time, in ns."""
     if not len(begin):
         return np.zeros_like(at)
     whole = np.append(0, np.cumsum(end - begin))
@@ -161,7 +161,7 @@ def _covered(at: Ints, begin: Ints, end: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Runs:
-    """By member, the number of ranks that communicate alike; by that number, how many steps these have run together."""
+    """Number of ranks that communicate alike, by member; number of their steps in total, by that number."""
 
     peers: Sequence[int]
     steps: pd.Series[int]
@@ -180,7 +180,7 @@ def _means(
     values: Sequence[Ints],
     work: Sequence[HostWork] | None = None,
 ) -> list[Ints]:
-    """The mean of all that do the same, by member, of values at `places` among its activities.
+    """Mean over equal work, by member, of values at `places` among its activities.
 
     What at most half of all ranks and steps do that might do it is a mean over all of these.
     """
@@ -202,7 +202,7 @@ def _means(
 
 
 def _returns(members: Sequence[Playing]) -> list[dict[int, int]]:
-    """When blocked calls return after what they waited for: the mean by name, as if all ranks made as many."""
+    """Delay of blocked calls after what they waited for: mean by name, as if all ranks made as many."""
     rows = [
         (number, call, str(member.program.call_name[call]), value)
         for number, member in enumerate(members)

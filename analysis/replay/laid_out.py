@@ -1,4 +1,4 @@
-"""The graph of a cycle: its pieces and other nodes, numbered so that each waits for earlier ones only."""
+"""Lay out the graph of a cycle: number pieces and other nodes so that each waits for earlier ones only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN = -2
 
 @dataclass(frozen=True)
 class _Cycle:
-    """Activities of all members one after the other; calls, and those of them that wait, are counted through as well.
+    """Activities and calls of all members, numbered one member after the other.
 
     `joins` and `blocks` are pairs: what waits, an activity or the place of a call among `blocked`, and for what.
     """
@@ -87,7 +87,7 @@ class _Cycle:
 
     @property
     def shifted_by(self) -> Ints:
-        """The call before each launch that may delay it, by its place among those that wait; NONE if there is none."""
+        """The waiting call that may delay each launch, by its place among waiting calls; NONE for none."""
         before = np.searchsorted(self.blocked, self.launch, side="left") - 1
         known = before >= 0
         known[known] = self.blocked_of[before[known]] == self.member[known]
@@ -96,14 +96,14 @@ class _Cycle:
 
 
 def _pairs(waits: dict[int, list[int]], waiting: int, activities: int) -> Ints:
-    """What waits, and for what, a column for each pair; counted from these numbers on."""
+    """Pairs (waiting, waited for) as columns, counted from these numbers."""
     pairs = [(key + waiting, source + activities) for key, sources in waits.items() for source in sources]
     columns: Ints = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return columns
 
 
 def graph_of(members: Sequence[Playing]) -> Graph:
-    """The graph of the members of a cycle.
+    """Build the graph of a cycle's members.
 
     Where activities wait for each other in a circle, as clocks are not exact, the earliest goes by the measured times.
     """
@@ -181,7 +181,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
 
 
 def _begins_piece(cycle: _Cycle, is_met: Flags) -> Flags:
-    """Which activities begin a piece: those that wait for another one, and those after one that others wait for."""
+    """Whether each activity begins a piece: it waits for another, or follows one that others wait for."""
     begins: Flags = cycle.begins_lane | is_met | (np.diff(cycle.shifted_by, prepend=_UNKNOWN - 1) != 0)
     begins[cycle.joins[0]] = True
     after = np.concatenate([np.flatnonzero(is_met), cycle.joins[1], cycle.blocks[1]]) + 1
@@ -190,7 +190,7 @@ def _begins_piece(cycle: _Cycle, is_met: Flags) -> Flags:
 
 
 def _needed(cycle: _Cycle, met: Ints, arrival: Ints, met_end: Ints) -> tuple[Ints, Ints]:
-    """The arrivals of one rank that some members of a collective need."""
+    """Arrivals of single ranks that some members of a collective need."""
     there: dict[tuple[int, int], list[int]] = defaultdict(list)
     for collective, rank, node in zip(
         cycle.collective[met].tolist(), cycle.rank[met].tolist(), arrival.tolist(), strict=True
@@ -210,7 +210,7 @@ def _needed(cycle: _Cycle, met: Ints, arrival: Ints, met_end: Ints) -> tuple[Int
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Nodes by level: their new numbers, values of those that are constant, and all levels behind these."""
+    """Nodes by level: their new numbers, the values of constant ones, and all levels after these."""
 
     number: Ints
     constant: Ints
@@ -219,7 +219,7 @@ class _Ordered:
     target: Ints
 
     def inputs_of(self, nodes: Ints) -> tuple[Ints, Ints]:
-        """What these wait for, as new numbers, one after the other, and where that of each begins."""
+        """New numbers of what these nodes wait for, concatenated, and where each node's begin."""
         these = self.number[nodes]
         begin, stop = (np.searchsorted(self.target, these, side=side) for side in ("left", "right"))
         count = stop - begin
@@ -230,7 +230,7 @@ class _Ordered:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes that wait: `target` for `source`, and each for the CPU that shifts it; `at` are the measured times."""
+    """Nodes that wait: `target` for `source`, and each for the CPU that shifts it; `at` are measured times."""
 
     source: Ints
     target: Ints
@@ -238,7 +238,7 @@ class _Nodes:
     at: Ints
 
     def in_order(self) -> _Ordered:
-        """The same, renumbered so that each waits for earlier ones."""
+        """Renumber the nodes so that each waits for earlier ones."""
         shifted = np.flatnonzero(self.cpu > ON_TIME)
         level = np.array(
             _depths(np.append(self.source, self.cpu[shifted]), np.append(self.target, shifted), self.at), dtype=np.int64
@@ -282,7 +282,7 @@ def _levels(bounds: Ints, cpu: Ints, source: Ints, target: Ints) -> list[Level]:
 
 
 def _depths(source: Ints, target: Ints, at: Ints) -> list[int]:
-    """How many others each node waits for one after the other; in a circle the earliest node does not wait."""
+    """Length of the longest chain before each node; in a circle, the earliest node does not wait."""
     count = len(at)
     by_source = np.argsort(source, kind="stable")
     followers = target[by_source].tolist()

@@ -1,4 +1,4 @@
-"""How long steps take, as measured and as played."""
+"""Lengths of steps, as measured and as replayed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Variants = Callable[[list[Playing]], Iterable[list[Playing]]]
 
 
 def measured_lengths(cycles: Sequence[list[Playing]]) -> Lengths:
-    """The length of each step as measured."""
+    """Measured length of each step, in ns."""
     every = _Sum()
     for members in cycles:
         for member in members:
@@ -29,13 +29,13 @@ def measured_lengths(cycles: Sequence[list[Playing]]) -> Lengths:
 
 
 def played_lengths(cycles: Sequence[list[Playing]], *, of_comm: bool = True) -> Lengths:
-    """The length of each step when it is played; of all but communication, if that is left out."""
+    """Replayed length of each step, in ns; without communication if `of_comm` is false."""
     every = lengths_of_all(cycles, lambda members: [members], of_comm=of_comm)
     return every[0] if every else {}
 
 
 def lengths_of_all(cycles: Sequence[list[Playing]], variants: Variants, *, of_comm: bool = True) -> list[Lengths]:
-    """The same of each variant, of which all cycles have as many; none for no cycles."""
+    """Replayed lengths of each variant; all cycles have as many variants, and no cycles give none."""
     sums: list[_Sum] = []
     for members in cycles:
         known = {id(member.program): _windows(member.program, of_comm=of_comm) for member in members}
@@ -57,7 +57,7 @@ def lengths_of_all(cycles: Sequence[list[Playing]], variants: Variants, *, of_co
 
 @dataclass(frozen=True)
 class _Windows:
-    """The activities of one device that belong to steps, step by step, and the first of each."""
+    """Activities of one device that belong to steps, step by step, and the first of each step."""
 
     steps: Sequence[int]
     activities: Ints
@@ -77,13 +77,13 @@ def _windows(program: RankProgram, *, of_comm: bool = True) -> list[_Windows]:
 
 
 class _Sum:
-    """Lengths of steps, summed over devices."""
+    """Sums of step lengths over devices."""
 
     def __init__(self) -> None:
         self._lengths: dict[int, list[int]] = {}
 
     def add(self, windows: _Windows, start: Ints, end: Ints) -> None:
-        """A device: as `core.steps.step_windows`, a step lasts until the first activity of a later one."""
+        """Add a device: as in `core.steps.step_windows`, a step lasts until the first activity of a later one."""
         begins = np.minimum.reduceat(start[windows.activities], windows.first)
         begins = np.append(np.minimum.accumulate(begins[::-1])[::-1], end[windows.activities].max())
         for step, length in zip(windows.steps, np.diff(begins).tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Which collectives run over which links, and what of their time does not depend on bandwidth."""
+"""Which collectives run over which links, and how much of their time is latency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..core.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING
+from ...common.nccl_tests import POINT_TO_POINT, ROOTED, SYNCHRONISING
 from ..core.schema import records
 from ..errors import NothingMeasured
 from ..metrics.latency import SIZES, UNBOUNDED, Bounds, Place, latency_bounds, place_of
@@ -20,7 +20,7 @@ _GROUP = ["process_group", "pg_ranks", "collective"]
 
 @dataclass(frozen=True)
 class Links:
-    """The tables of a run that tell of its links, the host of each rank, and whether NCCL moves the data."""
+    """The tables of a run about its links, the host of each rank, and whether NCCL moves the data."""
 
     collectives: pd.DataFrame
     fits: pd.DataFrame
@@ -29,7 +29,7 @@ class Links:
 
 
 class Linked(NamedTuple):
-    """A collective of so many bytes in a process group; of its time, the fitted latency, None where no fit tells it.
+    """A collective of a process group: its size in bytes, and its fitted latency in ns, None without a fit.
 
     `bounds` are those of its latency; `members` the ranks that move the data, two for a message.
     """
@@ -44,33 +44,35 @@ class Linked(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Does the trace say what kind of collective it is?"""
+        """Whether the trace says which kind of collective it is."""
         return self.collective in {*SYNCHRONISING, *ROOTED, *POINT_TO_POINT}
 
     @property
     def is_fitted(self) -> bool:
-        """Do its sizes tell its latency?"""
+        """Whether its latency comes from a fit over sizes."""
         return self.bounds.of == SIZES
 
 
 def links_of(links: Links, group: str = "") -> dict[int, Linked]:
-    """The collectives of a process group, of those over several hosts (`between`), or of all, by number.
+    """Collectives of a process group, of all groups over several hosts (`between`), or of all, by number.
 
     Raises NothingMeasured where there is no such group.
     """
-    found = links.collectives
+    collectives = links.collectives
     if group == BETWEEN:
-        found = found[found["ranks"].map(lambda ranks: _spans_hosts(str(ranks), links.hosts)).astype(bool)]
+        collectives = collectives[
+            collectives["ranks"].map(lambda ranks: _spans_hosts(str(ranks), links.hosts)).astype(bool)
+        ]
     elif group:
-        found = found[found["process_group"] == group]
-    if not len(found):
+        collectives = collectives[collectives["process_group"] == group]
+    if not len(collectives):
         known = ", ".join(sorted(map(str, links.collectives["process_group"].dropna().unique())))
         missing = {"": "collective", BETWEEN: "collective over several hosts"}.get(group, f"process group {group!r}")
         raise NothingMeasured(f"the traces show no {missing}{f'; there are the groups {known}' if known else ''}")
     columns = ["collective_id", *_GROUP, "ranks", "size_bytes"]
-    told = found[columns].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
+    fitted = collectives[columns].merge(links.fits[[*_GROUP, "latency_us"]], on=_GROUP, how="left")
     bounds = latency_bounds(links.collectives, links.hosts, nccl=links.nccl)
-    return {row["collective_id"]: _linked(row, bounds) for row in records(told)}
+    return {row["collective_id"]: _linked(row, bounds) for row in records(fitted)}
 
 
 def _linked(row: Mapping[str, object], bounds: Mapping[Place, Bounds]) -> Linked:

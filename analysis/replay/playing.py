@@ -1,4 +1,4 @@
-"""A rank as it is to be played: what its activities take, and how much later than all they wait for they begin."""
+"""A rank to be replayed: durations of its activities, and delays after what they wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .programs import RankProgram
 
 @dataclass
 class Playing:
-    """A rank with its durations: of compute and copies as measured; of communication what follows the last arrival.
+    """A rank with durations: measured for compute and copies; for communication, the part after the last arrival.
 
     `saved` is how much earlier than measured its CPU makes each call, if it never waits for the device. What it did
     before its first step is changed on purpose if `with_head`: otherwise that stays as it was. Unsplit calls take a
@@ -34,7 +34,7 @@ class Playing:
 
 
 def as_waits(members: Sequence[Playing]) -> list[Playing]:
-    """The same, whose unsplit calls do nothing but wait."""
+    """Treat unsplit calls as waiting only."""
     return [
         replace(member, awaiting=True, transfer=np.where(member.program.is_unsplit, 0, member.transfer))
         for member in members

@@ -1,4 +1,4 @@
-"""What each cause of a long step costs: the run played again without it.
+"""Price each cause of a long step: replay the run without it.
 
 A label says where time shows, not where it comes from: behind a late rank, others' transfers and idle time grow as
 well. So a cause is priced by what a step would take without it. First come faults, by which some ranks or links differ
@@ -73,7 +73,7 @@ def prices(
     asked: Collection[str],
     links: Links | None,
 ) -> Prices:
-    """What the mean of these steps would gain, or of all for none.
+    """What the mean of these steps would gain from each change; the mean of all steps for none.
 
     `blamed` are ranks that others wait for, `asked` the names of remedies that are worth a try; no `links` are known
     without collectives. Raises NotPredictable, NothingMeasured.
@@ -101,7 +101,7 @@ def prices(
 
 
 def priced_scenarios(prices: Prices, links: Links) -> dict[str, Scenario]:
-    """By the names of remedies: what the run was played without, as far as a step gains 1 % of it.
+    """The replayed changes by name of remedy, if a step gains at least 1 % from them.
 
     What all ranks have in common was priced in the run without faults; here it is by itself.
     """
@@ -128,7 +128,7 @@ _NO_TRANSFERS = Scenario(
 
 @dataclass(frozen=True)
 class _Pricing:
-    """Prices what is removed from a run, for the mean of some of its `steps`, or of all if these are none."""
+    """Prices changes of a run, for the mean of some `steps`, or of all if there are none."""
 
     replay: Replay
     steps: tuple[int, ...]
@@ -136,11 +136,11 @@ class _Pricing:
 
     @cached_property
     def step_ns(self) -> float:
-        """The measured length of a step."""
+        """Measured length of a step, in ns."""
         return float(self._steps_of(measured_lengths(self.replay.measured)).mean())
 
     def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
-        """What a step gains, in the run that `after` has already changed; delays are as measured.
+        """Gain of a step from a scenario, in a run already changed by `after`; delays are as measured.
 
         Calls that cannot be split are transfers. If they waited for somebody unseen instead, a step gains less, down to
         the lower bound.
@@ -154,7 +154,7 @@ class _Pricing:
         return gain._replace(low_ns=min(gain.low_ns, least - self._slack_ns))
 
     def _of_transfers(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
-        """The same if calls that cannot be split are transfers for certain."""
+        """The gain if calls that cannot be split are transfers."""
         cycles, before = self._base(after)
         by_step = [before - self._steps_of(played_lengths(_changed(cycles, change))) for change in scenario.changes]
         gains = [float(each.mean()) for each in by_step]
@@ -168,7 +168,7 @@ class _Pricing:
         return self.replay.error_frac * self.step_ns
 
     def _of_waits(self, cycles: Sequence[list[Playing]]) -> float:
-        """The length of a step in which calls that cannot be split wait for somebody unseen."""
+        """Length of a step, in ns, if calls that cannot be split wait for an unseen rank."""
         return float(self._steps_of(played_lengths([as_waits(members) for members in cycles])).mean())
 
     def _base(self, after: Scenario | None) -> _Played:
@@ -180,12 +180,12 @@ class _Pricing:
         return self._played[after]
 
     def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:
-        """Those of the steps that count, in order; 0 where there are none."""
+        """Lengths of the counted steps, in order; 0 without steps."""
         counted = [lengths[step] for step in sorted(lengths) if not self.steps or step in self.steps]
         return np.array(counted or [0.0])
 
     def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
-        """The fewest ranks whose excess explains most of what could be gained, and the run without it.
+        """The fewest ranks whose excess explains most of the possible gain, and the run without it.
 
         None if that is too little. `blamed` are worth a try besides those whose excess stands out. Without steps,
         nothing tells a rank that is always late from one that was late once: then no other ranks are asked about.
@@ -226,7 +226,7 @@ class _Pricing:
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, self.gain(scenario)), scenario
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
-        """The links, slower than others like them, with which as fast a step gains most; None if that is too little."""
+        """The links that cost most by being slower than similar ones, and the change; None if too little."""
         best: tuple[PricedLinks, Scenario] | None = None
         for each in groups[:_MOST_ASKED]:
             scenario = links_as_others(each)
@@ -239,7 +239,7 @@ class _Pricing:
     def _slow_host(
         self, hosts: Mapping[int, str | None], least: float, known_ns: float
     ) -> tuple[str, dict[int, Excess]] | None:
-        """A host all of whose ranks take longer than those of the others, none much more; and what each has more.
+        """A host whose ranks all take longer than others', none much more, with the excess of each.
 
         None if a step does not gain more without it than is known to be gained without some ranks.
         """
@@ -249,14 +249,14 @@ class _Pricing:
             if 1 < len(ranks) <= len(hosts) / 2 and len(ranks_of) <= _MOST_HOSTS:
                 scenario = usual.without_stragglers(sorted(ranks), name)
                 excess = self.excesses(scenario.changes[0])
-                own = [excess[rank].whole_ns for rank in ranks if rank in excess]
-                if own and min(own) >= max(least, max(own) / _STANDS_OUT):
+                excesses_ns = [excess[rank].whole_ns for rank in ranks if rank in excess]
+                if excesses_ns and min(excesses_ns) >= max(least, max(excesses_ns) / _STANDS_OUT):
                     slow.append((self._of_transfers(scenario).ns, name, excess))
         gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
         return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
 
     def _fewest(self, candidates: Sequence[int]) -> list[int]:
-        """The fewest of them without whose excess nearly as much is gained as without that of all."""
+        """The fewest candidates whose excess gains nearly as much as that of all."""
         played: dict[tuple[int, ...], float] = {}
 
         def price(ranks: Collection[int]) -> float:
@@ -275,7 +275,7 @@ class _Pricing:
         return kept
 
     def excesses(self, change: Change) -> dict[int, Excess]:
-        """By rank: what it has more than the others, as a change takes it away."""
+        """What each rank has more than others, as the change removes it."""
         sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -302,7 +302,7 @@ class _Pricing:
 
 
 class _Played(NamedTuple):
-    """The cycles of a run, and how long each step is when they are played, in ns."""
+    """The cycles of a run, and the replayed length of each step, in ns."""
 
     cycles: Sequence[list[Playing]]
     steps_ns: NDArray[np.float64]
@@ -313,7 +313,7 @@ def _changed(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playi
 
 
 def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:
-    """Whether a rank has that much more of something, or of all, than the lower median of all other ranks has.
+    """Whether a rank exceeds the lower median of all others by `least`, in something or in total.
 
     By itself, since what all ranks do later in turn would hide what one always computes longer.
     """
@@ -322,7 +322,7 @@ def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:
 
 
 def _ranks_of(hosts: Mapping[int, str | None]) -> dict[str, set[int]]:
-    """The ranks of each host with a name."""
+    """Ranks by host, for hosts with a name."""
     ranks_of: dict[str, set[int]] = defaultdict(set)
     for rank, name in hosts.items():
         if name is not None:
@@ -331,32 +331,32 @@ def _ranks_of(hosts: Mapping[int, str | None]) -> dict[str, set[int]]:
 
 
 def _most_of(by_kernel: Mapping[str, float], whole: float) -> str | None:
-    """The kernel that half of it is due to."""
+    """The kernel behind at least half of the excess; None if there is none."""
     kernel = max(by_kernel, key=lambda name: by_kernel[name], default=None)
     return kernel if kernel is not None and by_kernel[kernel] >= whole / 2 > 0 else None
 
 
 def _only(by_step: Mapping[int, float], steps: int) -> int | None:
-    """The step to which nearly all of it is due, of several that count."""
+    """The step behind nearly all of it, if several steps count; else None."""
     step = max(by_step, key=lambda step: by_step[step], default=None)
     is_alone = steps > 1 and step is not None and by_step[step] >= _NEARLY_ALL * sum(by_step.values())
     return step if is_alone else None
 
 
 def _is_unlaunched(program: RankProgram) -> Flags:
-    """Without a GPU nothing is launched."""
+    """Whether each activity has no known launch; without a GPU nothing is launched."""
     return np.zeros(len(program), dtype=bool) if program.issued_by is not None else program.launch == NONE
 
 
 def _names(program: RankProgram) -> tuple[Flags, Sequence[str]]:
-    """Which activities are copies or fills, and the names of all."""
+    """Whether each activity is a copy or fill, and the names of all."""
     if program.host is None:
         return np.zeros(len(program), dtype=bool), [""] * len(program)
     return program.host.is_copy[program.row], program.host.names.iloc[program.row].tolist()
 
 
 def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> float:
-    """How much less a CPU takes, in all, for the calls of the counted activities.
+    """CPU time saved for the calls of the counted activities, in ns.
 
     `saved` is how much earlier it makes each call. A call counts for what is launched next.
     """

@@ -1,4 +1,4 @@
-"""What made the input of each collective: NCCL's stream waits for the stream from which a collective is called."""
+"""Find what made the input of each collective: NCCL's stream waits for the stream of the calling code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .programs import NONE, RankProgram
 
 
 def producers(program: RankProgram) -> dict[int, int]:
-    """Collective -> what its thread launched before it, of all collectives of a stream and name that began after it."""
+    """For each collective, the last activity that its thread launched before it on another stream.
+
+    Kept for streams and names whose collectives all began after that activity had ended.
+    """
     launched = np.flatnonzero(program.launch != NONE)
     launched = launched[np.argsort(program.launch[launched], kind="stable")]
     by_name: dict[tuple[int, int], dict[int, int]] = {}
@@ -32,7 +35,7 @@ def producers(program: RankProgram) -> dict[int, int]:
 
 
 def with_producers(member: Playing) -> Playing:
-    """The same, where collectives wait for what was launched before them by the same thread, if none contradicts it.
+    """Let collectives wait for what their thread launched before them, unless the trace contradicts it.
 
     If the CPU waits for the device before that, a trace does not show it, but it holds as well if the CPU goes on.
     """

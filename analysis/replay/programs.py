@@ -1,4 +1,4 @@
-"""What a rank did in one cycle as arrays: activities by stream, calls of its CPU, and collectives.
+"""The work of a rank in one cycle as arrays: activities by stream, calls of its CPU, and collectives.
 
 All times are on the common clock, in ns.
 """
@@ -29,7 +29,7 @@ Arrivals = dict[int, list[tuple[int, int]]]
 
 
 class EventWaits(NamedTuple):
-    """Calls that made a stream wait: their positions, the stream, the call that recorded the event, and its stream.
+    """Calls that made a stream wait: place, stream, the call that recorded the event, and that call's stream.
 
     Columns of shape (waits,), by call; NONE is not known, or a stream on which nothing ran.
     """
@@ -42,7 +42,7 @@ class EventWaits(NamedTuple):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """One rank in one cycle. Of `n` activities, by stream and start: columns of shape (n,); NONE is not known.
+    """One rank in one cycle: `n` activities by stream and start, as columns of shape (n,); NONE is not known.
 
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members; it `is_unsplit` if nothing tells what
@@ -78,7 +78,7 @@ class RankProgram:
 
     @property
     def paced(self) -> Flags:
-        """Which activities follow the one before at the distance they had, because a CPU worked in between."""
+        """Whether each activity keeps its distance from the one before, as a CPU worked in between."""
         return np.zeros(len(self), dtype=bool) if self.issued_by is None else ~self.is_comm
 
     def __len__(self) -> int:
@@ -86,56 +86,56 @@ class RankProgram:
 
 
 def steps_of(program: RankProgram) -> Ints:
-    """The step of each activity, NO_STEP for none; 0 for all where none are marked."""
+    """Step of each activity, NO_STEP for none; 0 for all if no steps are marked."""
     return program.step if (program.step >= 0).any() else np.zeros_like(program.step)
 
 
 def gpu_program(
-    own: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
+    activities: pd.DataFrame, called: pd.DataFrame, waited: pd.DataFrame, marks: pd.DataFrame, clocks: pd.DataFrame
 ) -> RankProgram:
-    """The program of one rank with a GPU, from its activities with the columns of calls, and from what its CPU did."""
-    streams = pd.MultiIndex.from_frame(own[["device", "stream"]])
+    """The program of a rank with a GPU, from its activities, their calls, and its CPU's calls."""
+    streams = pd.MultiIndex.from_frame(activities[["device", "stream"]])
     lanes = streams.unique().sort_values()
     lane = lanes.get_indexer(streams)
-    start = aligned(own["start_ns"], own["rank"], clocks).to_numpy()
-    end = start + own["dur_ns"].to_numpy()
+    start = aligned(activities["start_ns"], activities["rank"], clocks).to_numpy()
+    end = start + activities["dur_ns"].to_numpy()
     order = np.lexsort((end, start, lane))
     called = called.assign(start_ns=aligned(called["start_ns"], called["rank"], clocks)) if len(called) else called
-    called = _with_hidden_waits(called.sort_values("start_ns", kind="stable"), own["correlation"], end)
-    launch = _launches(own["correlation"], called["correlation"])
+    called = _with_hidden_waits(called.sort_values("start_ns", kind="stable"), activities["correlation"], end)
+    launch = _launches(activities["correlation"], called["correlation"])
     call_start = called["start_ns"].to_numpy()
     return RankProgram(
-        rank=int(own["rank"].iloc[0]),
-        row=own["row"].to_numpy()[order],
+        rank=int(activities["rank"].iloc[0]),
+        row=activities["row"].to_numpy()[order],
         lane=lane[order],
-        device=own["device"].to_numpy()[order],
-        name=own["code"].to_numpy()[order],
+        device=activities["device"].to_numpy()[order],
+        name=activities["code"].to_numpy()[order],
         start=start[order],
         end=end[order],
-        step=own["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)[order],
-        is_comm=(own["kind"] == "comm").to_numpy(dtype=bool)[order],
-        collective=own["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)[order],
-        needs=own["needs"].to_numpy(dtype=np.int64, na_value=NONE)[order],
-        is_unsplit=unsplit(own)[order],
+        step=activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)[order],
+        is_comm=(activities["kind"] == "comm").to_numpy(dtype=bool)[order],
+        collective=activities["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)[order],
+        needs=activities["needs"].to_numpy(dtype=np.int64, na_value=NONE)[order],
+        is_unsplit=unsplit(activities)[order],
         launch=launch[order],
         call_start=call_start,
         call_end=call_start + called["dur_ns"].to_numpy(),
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
         begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
-        linked=int(clocks.set_index("rank").loc[own["rank"].iloc[0], "linked"]),
+        linked=int(clocks.set_index("rank").loc[activities["rank"].iloc[0], "linked"]),
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
 
 
-def unsplit(own: pd.DataFrame) -> Flags:
-    """Of which communication nothing tells how long it waited; `own` has the columns of calls."""
-    is_split: Flags = own["is_split"].eq(True).to_numpy(dtype=bool, na_value=False)
-    return (own["kind"] == "comm").to_numpy(dtype=bool) & ~is_split
+def unsplit(activities: pd.DataFrame) -> Flags:
+    """Whether each activity is communication of unknown wait."""
+    is_split: Flags = activities["is_split"].eq(True).to_numpy(dtype=bool, na_value=False)
+    return (activities["kind"] == "comm").to_numpy(dtype=bool) & ~is_split
 
 
 def _event_waits(waited: pd.DataFrame, of_call: pd.Series[int], lanes: pd.Index[Any]) -> EventWaits:
-    """The waits of streams, by their calls; `lanes` are devices and streams in order of their numbers."""
+    """Waits of streams by call; `lanes` are devices and streams in the order of their numbers."""
     call, record = (_launches(waited[name], of_call) for name in ("correlation", "recorded"))
     order = np.argsort(call, kind="stable")
     lane, recorded_lane = (
@@ -146,7 +146,7 @@ def _event_waits(waited: pd.DataFrame, of_call: pd.Series[int], lanes: pd.Index[
 
 
 def _with_hidden_waits(called: pd.DataFrame, correlation: pd.Series[int], end: Any) -> pd.DataFrame:
-    """The calls of a rank, with those added in which its CPU must have waited. `called` are in order of start.
+    """Add calls in which the CPU must have waited without a record. `called` is sorted by start.
 
     A long time passes between two calls, in which something on the device ends, and the next call follows soon. If
     only launches were recorded, all that was launched has to end. Before memory is given back, the allocator of torch
@@ -186,28 +186,28 @@ def _with_hidden_waits(called: pd.DataFrame, correlation: pd.Series[int], end: A
 
 
 def _launches(of_activity: pd.Series[int], of_call: pd.Series[int]) -> Ints:
-    """The position of the first call with the correlation of each activity."""
+    """Place of the first call with each activity's correlation."""
     known = np.flatnonzero(of_call.notna())
     calls = pd.Series(known, index=of_call.iloc[known].to_numpy(dtype=np.int64))
     first = calls[~calls.index.duplicated()]
     at = first.index.get_indexer(pd.Index(of_activity.to_numpy(dtype=np.int64, na_value=LONG_AGO)))
-    found: Ints = np.where(at >= 0, first.to_numpy()[at] if len(first) else NONE, NONE)
-    return found
+    places: Ints = np.where(at >= 0, first.to_numpy()[at] if len(first) else NONE, NONE)
+    return places
 
 
 def arrivals(members: Sequence[RankProgram]) -> Arrivals:
-    """Who takes part in each collective, and since when."""
-    found: Arrivals = {}
+    """Members of each collective and their arrival times."""
+    arrived: Arrivals = {}
     for program in members:
         for node in np.flatnonzero(program.collective != NONE).tolist():
-            found.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
-    return found
+            arrived.setdefault(int(program.collective[node]), []).append((program.rank, int(program.start[node])))
+    return arrived
 
 
 def last_arrival(program: RankProgram, node: int, arrived: Arrivals) -> tuple[int, int]:
-    """The last of those that this call needs, and when it arrived; the rank itself if it is as late."""
+    """The last needed rank and its arrival; the call's own rank if it is as late."""
     needs = int(program.needs[node])
     others = [(at, rank) for rank, at in arrived[int(program.collective[node])] if needs in (NONE, rank)]
     at, rank = max(others, default=(LONG_AGO, NONE))
-    own = int(program.start[node])
-    return (rank, at) if at > own else (program.rank, own)
+    own_start_ns = int(program.start[node])
+    return (rank, at) if at > own_start_ns else (program.rank, own_start_ns)

@@ -108,7 +108,7 @@ def _since(start: int, earlier: int) -> int | None:
 
 
 def _ready(member: Playing) -> tuple[Ints, Ints]:
-    """When the one before on its stream ended, and when the host had launched it, or handed it over."""
+    """End of the one before on the stream, and launch or hand-over by the host, of each activity in ns."""
     program = member.program
     before, launched = ready(program)
     if program.issued_by is not None:
@@ -118,7 +118,7 @@ def _ready(member: Playing) -> tuple[Ints, Ints]:
 
 
 def _producer(member: Playing, node: int, source_of: dict[int, int]) -> int:
-    """What ended last of all that the collective is known to wait for on other streams; NONE for nothing."""
+    """The activity on another stream that the collective waited for and that ended last; NONE for none."""
     program = member.program
     candidates = [each for each in member.edges.joins.get(node, []) if not program.is_comm[each]]
     if program.issued_by is not None:
@@ -129,7 +129,7 @@ def _producer(member: Playing, node: int, source_of: dict[int, int]) -> int:
 
 
 def _exposed(member: Playing) -> Ints:
-    """How long each communication call ran while its device did not compute, in ns; 0 for all else."""
+    """Exposed time of each communication call, in ns; 0 for other activities."""
     program = member.program
     copies = np.zeros(len(program), dtype=bool) if program.host is None else program.host.is_copy[program.row]
     result = np.zeros(len(program), dtype=np.int64)

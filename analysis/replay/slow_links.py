@@ -1,4 +1,4 @@
-"""Groups, hosts and pairs of hosts whose transfers take longer than those of others like them."""
+"""Find groups, hosts and pairs of hosts whose transfers are slower than those of similar ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Ranks = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SlowLinks:
-    """Links over which the same takes `slower_frac` longer than over others like them, give or take `noise_frac`.
+    """Links over which the same transfer takes `slower_frac` longer than over similar ones, +/- `noise_frac`.
 
     `numbers` are the collectives that ran over them; of each, `times` is what it took as a multiple of what others
     like it do. `others` are the groups that it was compared with.
@@ -47,7 +47,7 @@ class SlowLinks:
 
 @dataclass(frozen=True)
 class _Compared:
-    """The calls of one kind and about one size among `ranks`, against others, by their logarithm.
+    """Calls of one kind and similar size among `ranks`, compared with other groups by logarithm.
 
     `calls` are the fewest that one of them made; `alike` are all groups that it is one of.
     """
@@ -61,7 +61,7 @@ class _Compared:
 
 
 def slow_groups(links: Links) -> list[SlowLinks]:
-    """The slow ones, slowest first; nothing where links do the same equally fast, or cannot be compared.
+    """The slow links, slowest first; empty if similar links are equally fast or cannot be compared.
 
     Only like is compared with like: the same kind of collective over as many ranks, equally spread over hosts, and of
     about one size. A group that spans hosts is not slow because those inside a host are faster. The others must agree:
@@ -76,14 +76,14 @@ def slow_groups(links: Links) -> list[SlowLinks]:
 
 
 def against_others(links: Links, ranks: Sequence[int]) -> SlowLinks | None:
-    """The groups within these ranks against others like them, slow or not; None where there are none like them."""
+    """Compare the groups within these ranks with similar ones, slow or not; None without similar ones."""
     compared = [each for each in _comparisons(links, set(ranks)) if set(each.ranks) <= set(ranks)]
     known = tuple(sorted({rank for each in compared for rank in each.ranks}))
     return _slow(_label(known, links.hosts), known, compared) if compared else None
 
 
 def _comparisons(links: Links, apart: set[int] | None = None) -> Iterator[_Compared]:
-    """Each group against all others alike; those within the ranks `apart`, if given, against those that are not."""
+    """Yield each group against all similar ones; if `apart` is given, groups within it against the rest."""
     alike: dict[tuple[str, tuple[int, ...]], list[tuple[Place, pd.DataFrame]]] = {}
     for place, rows in kinds_alike(links.collectives):
         alike.setdefault((place.collective, spread(place.ranks, links.hosts)), []).append((place, rows))
@@ -93,7 +93,7 @@ def _comparisons(links: Links, apart: set[int] | None = None) -> Iterator[_Compa
 
 
 def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator[dict[_Ranks, pd.DataFrame]]:
-    """The calls of all groups by ranks, for each run of sizes that are within a factor of each other."""
+    """Yield the calls of all groups by ranks, for each run of similar sizes."""
     every = pd.concat([rows.assign(of=number) for number, (_, rows) in enumerate(groups)])
     sizes = sorted(every["size_bytes"].unique().tolist())
     first, starts = 0, [0]
@@ -107,7 +107,7 @@ def _of_about_one_size(groups: Sequence[tuple[Place, pd.DataFrame]]) -> Iterator
 
 
 def _compared(by_ranks: Mapping[_Ranks, pd.DataFrame], apart: set[int] | None) -> Iterator[_Compared]:
-    """Each of these groups, or each within `apart`, against the others."""
+    """Yield each of these groups, or each within `apart`, against the others."""
     every = tuple(by_ranks)
     is_apart = np.array([apart is not None and set(ranks) <= apart for ranks in every])
     logs = [_logs(rows) for rows in by_ranks.values()]
@@ -137,7 +137,7 @@ def _logs(rows: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _above_others(compared: Sequence[_Compared]) -> tuple[float, float]:
-    """By how much these are above the others by their logarithm, and its standard error, infinite for few calls.
+    """How far these lie above the others in logarithm, and the standard error, infinite for few calls.
 
     It is the mean over the comparisons, as often as each was called.
     """
@@ -169,7 +169,7 @@ def _slow(label: str, ranks: _Ranks, compared: Sequence[_Compared]) -> SlowLinks
 def _merged(
     slow: Collection[_Ranks], compared: Mapping[_Ranks, list[_Compared]], hosts: Mapping[int, str | None]
 ) -> Iterator[SlowLinks]:
-    """The slow ones; where all of a host to others, inside a host, or between the same hosts are, these are one."""
+    """Merge slow groups that share links: all of a host to others, inside a host, or between two hosts."""
     left = dict.fromkeys(slow)
     for label, groups in _together(compared, hosts):
         if len(groups) > 1 and all(ranks in left for ranks in groups):
@@ -181,7 +181,7 @@ def _merged(
 
 
 def _together(groups: Collection[_Ranks], hosts: Mapping[int, str | None]) -> Iterator[tuple[str, list[_Ranks]]]:
-    """Groups that share links, and what to call these: of one host to others; between some hosts; inside one."""
+    """Yield groups that share links, with a name: of one host to others, between hosts, inside one."""
     where = {ranks: frozenset(str(hosts[rank]) for rank in ranks if hosts.get(rank)) for ranks in groups}
     for host in sorted(set().union(*where.values())):
         there = [ranks for ranks in groups if host in where[ranks] and len(where[ranks]) > 1]
@@ -194,7 +194,7 @@ def _together(groups: Collection[_Ranks], hosts: Mapping[int, str | None]) -> It
 
 
 def _label(ranks: _Ranks, hosts: Mapping[int, str | None]) -> str:
-    """Such as "links of ranks 4-7 (node1)"."""
+    """A name such as "links of ranks 4-7 (node1)"."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
         if parts and rank == parts[-1][-1] + 1:

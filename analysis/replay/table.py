@@ -1,4 +1,4 @@
-"""The tables of a replay: its steps beside those measured, and what steps would take in other scenarios."""
+"""Tables of a replay: replayed beside measured steps, and steps in other scenarios."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_ERROR_FRAC = 0.10
 
 @dataclass(frozen=True)
 class Replay:
-    """A run that can be played again, cycle by cycle; with delays as measured, and with those that are usual.
+    """A run that can be replayed, cycle by cycle, with delays as measured and as usual.
 
     `exposed_ns` is its exposed communication by step, mean over devices.
     """
@@ -42,7 +42,7 @@ class Replay:
 
     @classmethod
     def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float]) -> Replay:
-        """A run with everything that a replay needs."""
+        """Prepare a run for replay."""
         both = [prepared(members) for members in rank_programs(run)]
         return cls(name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns)
 
@@ -80,23 +80,23 @@ class Replay:
 
     @cached_property
     def error_frac(self) -> float:
-        """By how much the replay misses a step, median over steps; infinite where there is none."""
+        """Error of the replay: median over steps of the relative difference; infinite without steps."""
         errors = [abs(self._replayed[step] / length - 1) for step, length in self._measured.items() if length]
         return float(np.median(errors)) if errors else float("inf")
 
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
-        """One row per scenario. Raises NotPredictable where the replay is too far from what was measured."""
+        """One row per scenario. Raises NotPredictable if the replay is too far from the measured steps."""
         self.check()
         before = [played_lengths(self.measured), self._replayed]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
-    def attribution(self, told: Told) -> pd.DataFrame:
+    def attribution(self, names: Told) -> pd.DataFrame:
         """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
         self.check()
-        found: dict[tuple[str, str], RunPart] = {}
+        all_parts: dict[tuple[str, str], RunPart] = {}
         for members in self.usual:
-            found |= {(part.of, part.name): part for part in parts_of(members, told)}
-        parts = list(found.values())
+            all_parts |= {(part.of, part.name): part for part in parts_of(members, names)}
+        parts = list(all_parts.values())
         kinds = list(dict.fromkeys(part.of for part in parts))
         before, ideal, *lengths = map(
             _mean, lengths_of_all(self.usual, lambda members: _with_and_without(members, parts))
@@ -110,17 +110,17 @@ class Replay:
         return ATTRIBUTION.frame(row for *_, row in sorted(found_rows, key=lambda each: each[:2]))
 
     def check(self) -> None:
-        """Raises NotPredictable, NothingMeasured."""
+        """Raise NotPredictable or NothingMeasured if the run cannot be predicted."""
         if not self._measured:
             raise NothingMeasured(f"{self.name}: nothing ran on a device, so there is no step to predict")
         if self.error_frac > MOST_ERROR_FRAC:
             raise NotPredictable(
                 f"{self.name}: not predictable: the unchanged replay is {self.error_frac:.0%} off the measured steps "
-                f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._why()}"
+                f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._likely_cause()}"
             )
 
     def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
-        """What the steps that were recorded would have taken."""
+        """The row of a scenario: lengths and gains of the recorded steps."""
         row: Row = {
             "scenario": scenario.name,
             "unknown": scenario.unknown or None,
@@ -154,7 +154,7 @@ class Replay:
         return row | {"throughput_factor": done, "efficiency_frac": done / scenario.ranks_times}
 
     def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
-        """What each step gains, with delays as measured and as usual."""
+        """Gain of each step in ns, with delays as measured and as usual."""
         after = [played_lengths([within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
@@ -163,11 +163,11 @@ class Replay:
 
     @cached_property
     def is_unsplit(self) -> bool:
-        """Whether there are calls of which nothing tells how long they waited."""
+        """Whether some calls have an unknown wait."""
         return any(member.program.is_unsplit.any() for members in self.measured for member in members)
 
     def _gains_if_waiting(self, scenario: Scenario) -> list[float]:
-        """What a step gains if calls that cannot be split wait for somebody unseen: they end no earlier then."""
+        """Gain of a step in ns if calls that cannot be split wait for an unseen rank and end no earlier."""
 
         def length(cycles: Sequence[list[Playing]]) -> float:
             return _mean(played_lengths([as_waits(members) for members in cycles]))
@@ -178,8 +178,8 @@ class Replay:
             for change in scenario.changes
         ]
 
-    def _why(self) -> str:
-        """What is missing, as far as one can tell."""
+    def _likely_cause(self) -> str:
+        """The likely reason why the replay is off."""
         members = [m for cycle in self.measured for m in cycle]
         on_gpus = any(m.program.issued_by is None for m in members)
         if on_gpus and not any(len(m.program.call_start) for m in members):
@@ -195,7 +195,7 @@ class Replay:
 
 
 def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> Iterator[list[Playing]]:
-    """As it is, and without jitter; then for each part with the jitter of this part alone, and of all others."""
+    """Yield the run as is and without jitter; then, per part, with its jitter alone and with all other."""
     usual = calm(members)
 
     def mixed(chosen: Callable[[Playing], Chosen]) -> list[Playing]:
@@ -209,7 +209,7 @@ def _with_and_without(members: Sequence[Playing], parts: Sequence[RunPart]) -> I
 
 
 def standard_error(gains: NDArray[np.float64], steps: NDArray[np.float64]) -> float:
-    """The standard error of the mean over steps: of the gain, or of what steps take then, whichever is smaller.
+    """Standard error of the mean over steps, of the gain or of the changed steps, whichever is smaller.
 
     A stall in one step makes gains differ, if it is what goes; it makes steps differ, if it stays. Neither says that
     the prediction is unsure.
@@ -221,24 +221,24 @@ def standard_error(gains: NDArray[np.float64], steps: NDArray[np.float64]) -> fl
 
 
 def within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
-    """Changed, but for what each rank did before its first step, which is no part of the steps.
+    """Undo changes before the first step of each rank, as that time is no part of the steps.
 
     If that became faster, the first step would begin earlier, and seem longer for it.
     """
     return [
-        _as_before(old, new) if new.program is old.program and not new.with_head else new
+        _with_head_of(old, new) if new.program is old.program and not new.with_head else new
         for old, new in zip(members, changed, strict=True)
     ]
 
 
-def _as_before(old: Playing, new: Playing) -> Playing:
+def _with_head_of(old: Playing, new: Playing) -> Playing:
     program = old.program
     in_steps = steps_of(program) >= 0
     if in_steps.all() or not in_steps.any():
         return new
     head = ~in_steps & (program.start < program.start[in_steps].min())
-    joins = {node: own for node, own in new.edges.joins.items() if not head[node]}
-    joins |= {node: own for node, own in old.edges.joins.items() if head[node]}
+    joins = {node: sources for node, sources in new.edges.joins.items() if not head[node]}
+    joins |= {node: sources for node, sources in old.edges.joins.items() if head[node]}
     return replace(
         new,
         edges=Edges(joins, new.edges.blocks),

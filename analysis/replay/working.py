@@ -1,4 +1,4 @@
-"""How long the CPU of a rank worked before it called what matters to its device.
+"""How long a rank's CPU worked before each call that matters to its device.
 
 That are launches, and calls that wait for the device. All other calls, such as cudaEventQuery, cudaStreamIsCapturing
 or cudaMalloc, are part of the work in which they happen. Threads that launch take turns, as those of forward and
@@ -18,7 +18,7 @@ from .programs import NONE
 
 @dataclass(frozen=True)
 class WorkBeforeCalls:
-    """Of each activity, columns of shape (n,): the CPU's work since the launch before its own, in ns.
+    """CPU work since the launch before each activity's own launch, in ns; columns of shape (n,).
 
     Calls that wait for the device may lie between: `launching_ns` comes after the last of them, `blocking_ns` before.
     `held_by` is the one of them before which, or in which, most of `blocking_ns` passed; NONE where there is none.
@@ -30,7 +30,7 @@ class WorkBeforeCalls:
 
     @classmethod
     def of(cls, member: Playing) -> WorkBeforeCalls:
-        """That of a rank. Without a GPU, it is the distance from the activity before."""
+        """The work of a rank. Without a GPU, it is the distance from the activity before."""
         program = member.program
         launching, blocking = np.zeros((2, len(program)), dtype=np.int64)
         held = np.full(len(program), NONE)
@@ -61,7 +61,7 @@ class WorkBeforeCalls:
 
 
 def waits_before(member: Playing) -> Ints:
-    """How often the CPU waits for the device between the launch before and that of each activity."""
+    """How often the CPU waits for the device between the launch before and each activity's launch."""
     program = member.program
     known = program.launch != NONE
     launches = np.unique(program.launch[known])

@@ -1,1 +1,1 @@
-"""Results as one page that needs no network: what is found, pictures, and the tables behind them."""
+"""Results as one page that needs no network: findings, figures, and the tables behind them."""

@@ -12,7 +12,7 @@ from .parts import Section, block
 
 
 def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
-    """The page on a sweep: scaling, and subtraction beside what was measured."""
+    """The page on a sweep: scaling, and subtraction beside measurements."""
     scaling, subtraction = sweep.scaling, sweep.subtraction
     drawn = [lines.speedup_by_workers(scaling)] if scaling["speedup_fixed_work"].notna().any() else []
     beside = [paired.subtraction_and_measured(subtraction)] if len(subtraction) else []

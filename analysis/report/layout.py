@@ -1,4 +1,4 @@
-"""In which orders ranks may stand: by number, by host, and by their place in the parallel layout, as groups tell it."""
+"""Orders of ranks: by number, by host, and by place in the parallel layout, which groups reveal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..core.schema import plain
 
 
 def orders_of_ranks(calls: Any, clocks: Any) -> dict[str, list[int]]:
-    """Names of orders, and the ranks in each, from the tables `calls` and `clocks`; no two of them are equal."""
+    """Distinct orders of ranks by name, from the tables `calls` and `clocks`."""
     hosts = {row["rank"]: row["host"] or "" for row in plain(clocks).rows}
     ranks = sorted(hosts)
     orders = {"rank": ranks, "host": sorted(ranks, key=lambda rank: (hosts[rank], rank))}
@@ -25,14 +25,15 @@ def orders_of_ranks(calls: Any, clocks: Any) -> dict[str, list[int]]:
 
 
 def _families(texts: set[str], ranks: set[int]) -> dict[str, list[tuple[int, ...]]]:
-    """Sets of equal, disjoint groups that hold all ranks: the dimensions of a parallel layout."""
+    """Sets of equal, disjoint groups that cover all ranks: the dimensions of a parallel layout."""
     groups = [tuple(map(int, text.split())) for text in texts]
-    found: dict[str, list[tuple[int, ...]]] = {}
+    families: dict[str, list[tuple[int, ...]]] = {}
     for group in sorted(groups):
         if 1 < len(group) < len(ranks):
-            found.setdefault(f"groups of {len(group)}, every {group[1] - group[0]}", []).append(group)
+            families.setdefault(f"groups of {len(group)}, every {group[1] - group[0]}", []).append(group)
     return {
-        name: own
-        for name, own in found.items()
-        if sum(map(len, own)) == len(ranks) and {rank for group in own for rank in group} == ranks
+        name: groups_of_family
+        for name, groups_of_family in families.items()
+        if sum(map(len, groups_of_family)) == len(ranks)
+        and {rank for group in groups_of_family for rank in group} == ranks
     }

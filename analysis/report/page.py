@@ -1,4 +1,4 @@
-"""A report as HTML: one file that needs no network, and runs nothing but its own script.
+"""A report as HTML: one file that needs no network and runs only its own script.
 
 Its Content-Security-Policy names the script and the style by their hashes, so that nothing a trace brings in can run,
 even if it were to escape the quoting of the template.
@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.disk import replace_file
 from ..core.escaping import encodable
+from ..core.places.files import replace_file
 from ..render.plots.colours import stylesheet
 from .parts import Section
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ReportPage:
-    """A page; in a notebook it is shown in a frame."""
+    """A page; notebooks show it in a frame."""
 
     title: str
     html: str
@@ -35,7 +35,7 @@ class ReportPage:
         return f"<Report on {self.title}: {len(self.html):,} characters; save(path) writes it>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """HTML for notebooks."""
         return (
             f'<iframe title="{escape(self.title)}" srcdoc="{escape(self.html)}" '
             'style="width:100%;height:80vh;border:1px solid #8888"></iframe>'
@@ -48,7 +48,7 @@ class ReportPage:
 
 @dataclass(frozen=True)
 class Head:
-    """What stands first: the name of what is reported on, what is found in a sentence, and facts as pairs."""
+    """The top of the page: the name of the run, the verdict in a sentence, and facts as pairs."""
 
     title: str
     kind: str
@@ -57,7 +57,7 @@ class Head:
 
 
 def content_security_policy() -> str:
-    """What a browser lets a report do: show itself, and run its own script."""
+    """The policy by which browsers only show the report and run its own script."""
     return (
         f"default-src 'none'; script-src '{_hash(_asset('page.js'))}'; style-src '{_hash(_style())}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -65,7 +65,7 @@ def content_security_policy() -> str:
 
 
 def page(head: Head, sections: Sequence[Section]) -> ReportPage:
-    """The report with these sections; those with nothing to show are left out."""
+    """The report with these sections, without empty ones."""
     html = (
         _environment()
         .get_template("page.html")
@@ -100,5 +100,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a Content-Security-Policy names an inline script or style. Source: W3C, "Content Security Policy Level 3"."""
+    """The hash of an inline script or style in a Content-Security-Policy. Source: W3C, CSP Level 3."""
     return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

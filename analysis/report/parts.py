@@ -1,4 +1,4 @@
-"""What a report consists of: sections, each with figures and tables."""
+"""Parts of a report: sections with figures and tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import plain
-from ..core.wording import counted
 from ..render.people import Table, cells
 from ..render.plots.figure import Figure
 
@@ -18,7 +18,7 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table as people read it, with what was left out of it."""
+    """A table for people, and what was left out of it."""
 
     title: str
     headers: list[str]
@@ -31,7 +31,7 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Section:
-    """Everything about one question."""
+    """Figures and tables about one question."""
 
     anchor: str
     title: str
@@ -50,7 +50,7 @@ class Section:
 
 
 def block(name: str, table: Table, *, largest: str | None = None, shown: bool = False) -> TableBlock:
-    """A table of the catalog; of a long one the rows with the largest values in that column, or the first."""
+    """A table of the catalog; of a long one, the rows with the largest values in a column, or the first rows."""
     entry, note, values = CATALOG[name], "", table
     if len(table) > MOST_ROWS:
         values = _most(table, largest)
@@ -68,5 +68,5 @@ def _most(table: Any, largest: str | None) -> Table:
 
 
 def facts_block(facts: Any) -> list[tuple[str, str]]:
-    """What was read and how far to trust it: pairs of what and how much."""
+    """What was read and how far to trust it, as pairs."""
     return [(printable(row["item"]), printable(row["value"])) for row in plain(facts).rows]

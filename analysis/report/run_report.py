@@ -24,7 +24,7 @@ _MAPS = (
 
 
 def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
-    """The page on a run; `step_number` is the step to draw, the one with most exposed waiting if it is not given.
+    """The page on a run; `step_number` is the step to draw, by default that with most exposed wait.
 
     Raises NothingMeasured if there is no such step.
     """
@@ -33,9 +33,9 @@ def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
 
 
 def run_figures(analysis: Analysis, step_number: int | None = None) -> dict[str, Figure]:
-    """The figures of a run by name, without those that have nothing to show. Raises NothingMeasured."""
-    found = [figure for section in _sections(analysis, step_number) for figure in section.figures]
-    return {figure.name: figure for figure in found}
+    """Figures of a run by name, without empty ones. Raises NothingMeasured."""
+    figures = [figure for section in _sections(analysis, step_number) for figure in section.figures]
+    return {figure.name: figure for figure in figures}
 
 
 def _sections(analysis: Analysis, step_number: int | None) -> Iterator[Section]:
@@ -60,7 +60,7 @@ def _sections(analysis: Analysis, step_number: int | None) -> Iterator[Section]:
 
 
 def _what_to_try(analysis: Analysis) -> Section:
-    """Changes with their ceilings."""
+    """Changes with the largest possible gain of each."""
     return Section(
         "try",
         "What to try",
@@ -112,7 +112,7 @@ def _path(analysis: Analysis) -> Section:
     except (NothingMeasured, NotPredictable):
         return Section("path", "Critical path", "")
     figures = [bars.critical_path(table)] if len(table) else []
-    tables = [one for name in ("critical_path", "critical_path_pieces") for one in _blocks(analysis, name)]
+    tables = [block for name in ("critical_path", "critical_path_pieces") for block in _blocks(analysis, name)]
     return Section("path", "Critical path", about, figures, tables)
 
 
@@ -122,21 +122,23 @@ def _bandwidth(analysis: Analysis) -> Section:
     measured = len(table) and table["busbw_gb_per_s"].notna().any()
     figures = [points.bandwidth_by_size(table, fits, ceiling)] if measured else []
     names = ("bandwidth", "fits") if ceiling is None else ("bandwidth_ceiling", "bandwidth", "fits")
-    return Section("bandwidth", "Bandwidth", "", figures, [one for name in names for one in _blocks(analysis, name)])
+    return Section(
+        "bandwidth", "Bandwidth", "", figures, [block for name in names for block in _blocks(analysis, name)]
+    )
 
 
 def _step(analysis: Analysis, step_number: int | None) -> Section:
     if not len(analysis.table("rank_steps")) and step_number is None:
         return Section("step", "One step on every rank", "")
-    found = step_figure(analysis, step_number)
+    figure = step_figure(analysis, step_number)
     why = "The step with the most exposed waiting. " if step_number is None else ""
     about = f"{why}`commtrace report --step N` draws another one, `commtrace timeline` all of them."
-    tables = [block("participation", found.table, largest="dur_ns")] if len(found.table) else []
-    return Section("step", "One step on every rank", about, [found], tables)
+    tables = [block("participation", figure.table, largest="dur_ns")] if len(figure.table) else []
+    return Section("step", "One step on every rank", about, [figure], tables)
 
 
 def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
-    """One step on every rank; the one with most exposed waiting if none is given. Raises NothingMeasured."""
+    """One step on every rank; by default the one with most exposed wait. Raises NothingMeasured."""
     table = analysis.table("rank_steps")
     known = sorted(set(table["step"]))
     if not known:
@@ -161,7 +163,7 @@ def _waits(analysis: Analysis) -> Section:
     table = analysis.table("waits")
     figures = [heat.wait_matrix(table)] if len(table) else []
     names = ("ranks", "hosts", "waits")
-    tables = [one for name in names for one in _blocks(analysis, name, largest=_LARGEST.get(name))]
+    tables = [block for name in names for block in _blocks(analysis, name, largest=_LARGEST.get(name))]
     return Section("waits", "Who waits for whom", "", figures, tables)
 
 

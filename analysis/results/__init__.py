@@ -1,1 +1,1 @@
-"""Where readers and metrics meet: the tables of one run."""
+"""Combine readers and metrics: the tables of one run."""

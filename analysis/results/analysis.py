@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ...common.wording import counted
 from ..catalog import CATALOG, InputKind
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
@@ -22,7 +23,6 @@ from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
-from ..core.wording import counted
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
 from ..metrics import bandwidth as bandwidth_module

@@ -1,4 +1,4 @@
-"""What follows from the activities of each rank: computed in this process, or rank by rank wherever that is done.
+"""Results from the activities of each rank: computed here, or rank by rank in other processes.
 
 Both give the same numbers: every one of these functions looks at one rank after the other.
 """
@@ -39,10 +39,10 @@ Computed = dict[int, dict[Between, dict[str, int]]]
 
 
 class DeviceWork(Protocol):
-    """Tables of a run that need the activities of its ranks."""
+    """Tables of a run that need its ranks' activities."""
 
     def exposed(self) -> pd.DataFrame:
-        """The participation with what of it was exposed."""
+        """The participation table with its exposed columns."""
 
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
@@ -57,25 +57,25 @@ class DeviceWork(Protocol):
         """One row per rank and GPU."""
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """As `RanByRank`, like the next two."""
+        """See `RanByRank`, as for the next two."""
 
     def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
         """Compute time by kernel."""
 
     def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """Gaps that the CPU made."""
+        """Gaps caused by the CPU."""
 
 
 @dataclass(frozen=True)
 class WorkHere:
-    """All ranks at once, in this process. `split` is what is known of each call's wait, and is made when needed."""
+    """All ranks at once in this process. `split` makes the participation when needed."""
 
     tables: EventTables
     split: Callable[[], pd.DataFrame]
     is_alone: bool = False
 
     def exposed(self) -> pd.DataFrame:
-        """The participation with what of it was exposed."""
+        """The participation table with its exposed columns."""
         return exposed(self.split(), not_computing(self.tables.activities))
 
     def breakdown(self) -> pd.DataFrame:
@@ -95,7 +95,7 @@ class WorkHere:
         return gpus(self.tables.activities, self.tables.annotations, traces)
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """When calls were ready."""
+        """When calls were ready to run."""
         return readiness(self.tables, members, clocks)
 
     def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
@@ -103,7 +103,7 @@ class WorkHere:
         return computed_between(self.tables.activities, wanted)
 
     def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """Gaps that the CPU made."""
+        """Gaps caused by the CPU."""
         return without_work(self.tables, members, rank)
 
     @cached_property
@@ -112,19 +112,19 @@ class WorkHere:
 
     @property
     def _splits(self) -> pd.DataFrame:
-        """Not at all for a single device, whose calls lack their partners."""
+        """The participation table; empty for a single device, whose calls lack partners."""
         return PARTICIPATION.empty() if self.is_alone else self.split()
 
 
 @dataclass(frozen=True)
 class WorkByRank:
-    """One rank after the other, wherever that is done."""
+    """One rank after the other, in any process."""
 
     tables: SpreadTables
     split: Callable[[], pd.DataFrame]
 
     def exposed(self) -> pd.DataFrame:
-        """The participation with what of it was exposed."""
+        """The participation table with its exposed columns."""
         split = self.split()
         parts = [part.exposed for part in self._times]
         found = pd.concat(parts).reindex(split.index) if parts else pd.DataFrame(columns=EXPOSED, index=split.index)
@@ -148,7 +148,7 @@ class WorkByRank:
         return GPUS.concat(self.tables.by_rank(_gpus, _of_ranks(traces, self._ranks)))
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """When calls were ready."""
+        """When calls were ready to run."""
         mine = _of_ranks(members, {int(rank) for rank in members["rank"].unique()})
         with_clocks = {rank: (own, clocks[clocks["rank"] == rank]) for rank, (own,) in mine.items()}
         return pd.concat(self.tables.by_rank(readiness, with_clocks)).reindex(members.index)
@@ -161,7 +161,7 @@ class WorkByRank:
         return found
 
     def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """Gaps that the CPU made."""
+        """Gaps caused by the CPU."""
         return without_work(self.tables.of_rank(rank), members[members["rank"] == rank], rank)
 
     @property
@@ -170,18 +170,18 @@ class WorkByRank:
 
     @cached_property
     def _times(self) -> list[_Times]:
-        """All that the split leads to, each rank looked at once."""
+        """Everything that depends on the split, each rank read once."""
         return list(self.tables.by_rank(_times, _of_ranks(self.split(), self._ranks)))
 
 
 @dataclass(frozen=True)
 class WorkSeen(WorkByRank):
-    """The same where devices were looked at when their files were read: what the split leads to needs no more."""
+    """Work from device profiles made while files were read; the split needs nothing else."""
 
     devices: Devices
 
     def exposed(self) -> pd.DataFrame:
-        """The participation with what of it was exposed."""
+        """The participation table with its exposed columns."""
         idle = self.devices.idle
         return exposed(self.split(), lambda device, starts, ends: covered(idle.get(device, NOTHING), starts, ends))
 
@@ -200,45 +200,45 @@ class WorkSeen(WorkByRank):
 
 @dataclass(frozen=True)
 class WorkUntimed:
-    """Of a run that does not say when calls began: nothing can be said of what else its devices did meanwhile."""
+    """Work of a run without start times: nothing is known about what its devices did at the same time."""
 
     split: Callable[[], pd.DataFrame]
 
     def exposed(self) -> pd.DataFrame:
-        """The participation, of which it is not known what was exposed."""
+        """The participation table with exposed columns NA."""
         return self.split()
 
     def breakdown(self) -> pd.DataFrame:
-        """No row."""
+        """The table without rows."""
         return BREAKDOWN.empty()
 
     def breakdown_steps(self) -> pd.DataFrame:
-        """No row."""
+        """The table without rows."""
         return BREAKDOWN_STEPS.empty()
 
     def exposed_waits(self) -> pd.DataFrame:
-        """No row."""
+        """The table without rows."""
         return exposed_waits((), PARTICIPATION.empty())
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:  # noqa: ARG002 - as DeviceWork has it
-        """No row."""
+        """The table without rows."""
         return GPUS.empty()
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """Never asked for: without starts no rank's lateness is explained."""
+        """Never called: without starts, no lateness is explained."""
         raise NotImplementedError
 
     def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
-        """Never asked for."""
+        """Never called."""
         raise NotImplementedError
 
     def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """Never asked for."""
+        """Never called."""
         raise NotImplementedError
 
 
 class _Times(NamedTuple):
-    """Of one rank."""
+    """The results of one rank."""
 
     exposed: pd.DataFrame
     breakdown: pd.DataFrame
@@ -265,6 +265,6 @@ def _computed(tables: EventTables, wanted: Mapping[int, list[Between]]) -> Compu
 
 
 def _of_ranks(table: pd.DataFrame, ranks: set[int]) -> dict[int, tuple[pd.DataFrame]]:
-    """The rows of each rank, in order of rank; none for a rank without."""
+    """The rows of each rank, by rank; an empty table for a rank without rows."""
     rows = {int(str(rank)): index for rank, index in table.groupby("rank").indices.items()}
     return {rank: (table.iloc[rows.get(rank, [])],) for rank in sorted(ranks)}

@@ -1,4 +1,4 @@
-"""What is found in each file while others are still being read.
+"""Work on each file while others are still being read.
 
 Finding calls was a third of the work after reading 16 ranks, on one core, while the others were idle.
 The calls of a file need only that file, if it lists the same process groups as all files of its rank.
@@ -24,28 +24,28 @@ from .slim_tables import Added, SlimTable, slim_table, whole_table
 
 
 class SlimCalls(NamedTuple):
-    """The calls of a file, and those that were issued but do not show in it. Their rank and cycle are 0."""
+    """The calls of a file, and those issued without running in it. Rank and cycle are 0."""
 
     calls: SlimTable
     pending: SlimTable
 
 
 class Devices(NamedTuple):
-    """What devices did, and when they did not compute within their calls."""
+    """Profiles of devices, and when they did not compute during their calls."""
 
     profiles: list[DeviceProfile]
     idle: Mapping[Device, Spans]
 
 
 class Early(NamedTuple):
-    """The calls of a run, and what its devices did, if that was looked at as well."""
+    """The calls of a run, and the profiles of its devices if these were made."""
 
     found: Communication
     devices: Devices | None
 
 
 class EarlyWork:
-    """What was found in the files so far."""
+    """Results from the files so far."""
 
     def __init__(self) -> None:
         self._groups: dict[Path, tuple[ProcessGroup, ...]] = {}
@@ -53,12 +53,12 @@ class EarlyWork:
         self._devices: dict[Path, Devices] = {}
 
     def take(self, file: TraceFile) -> None:
-        """Find the calls of a file."""
+        """Make the calls of a file."""
         found = calls_of(file)
         self.keep(file, None if found is None else slim_calls(found), None)
 
     def keep(self, file: TraceFile, found: SlimCalls | None, devices: Devices | None) -> None:
-        """Keep the calls that were found in a file, and what its devices did."""
+        """Keep the calls and device profiles of a file."""
         self._groups[file.path] = file.header.process_groups
         if found is not None:
             self._found[file.path] = found
@@ -66,7 +66,7 @@ class EarlyWork:
             self._devices[file.path] = devices
 
     def of(self, run: Run) -> Early | None:
-        """What was found in the run; None if its calls cannot be found from its files one by one."""
+        """Results of the run; None if calls cannot be made from its files one by one."""
         calls, pending, before = [], [], 0
         for rank in run.ranks:
             paths = run.files[rank]
@@ -82,7 +82,7 @@ class EarlyWork:
         return Early(Communication(whole_table(CALLS, calls), whole_table(PENDING, pending)), self._devices_of(run))
 
     def _devices_of(self, run: Run) -> Devices | None:
-        """What the devices of the run did; None if that was not looked at, or if cycles of a device overlap."""
+        """Profiles of the run's devices; None if not made, or if cycles of a device overlap."""
         placed = [(rank, cycle, path) for rank in run.ranks for cycle, path in enumerate(run.files[rank])]
         if any(path not in self._devices for _, _, path in placed):
             return None
@@ -97,7 +97,7 @@ class EarlyWork:
 
 
 def _overlap(seen: Iterable[DeviceProfile]) -> bool:
-    """Whether two cycles of a device show the same time: then one may tell what the other does not."""
+    """Whether two cycles of a device cover the same time: each may then show what the other lacks."""
     ordered = sorted(seen, key=lambda one: (one.rank, one.device, one.start_ns))
     same = (pair for pair in pairwise(ordered) if (pair[0].rank, pair[0].device) == (pair[1].rank, pair[1].device))
     return any(first.end_ns > second.start_ns for first, second in same)
@@ -112,12 +112,12 @@ def calls_of(file: TraceFile) -> Communication | None:
 
 
 def slim_calls(found: Communication) -> SlimCalls:
-    """The calls of a file as they travel."""
+    """The calls of a file in the form that travels between processes."""
     return SlimCalls(slim_table(found.calls), slim_table(found.pending))
 
 
 def devices_of(file: TraceFile, found: Communication) -> Devices:
-    """What the devices of a file did, in which these calls were found. Their rank and cycle are 0."""
+    """Profiles of the devices of a file with these calls. Rank and cycle are 0."""
     compute, calling = computing_spans(file.ran), device_spans(found.calls)
     seen = list(profiles(file.ran))
     exposed = {(one.rank, one.device): one.exposed for one in seen}

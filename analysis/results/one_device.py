@@ -1,4 +1,4 @@
-"""One file that shows one device: its breakdown directly from what was read, in half the memory of tables.
+"""The breakdown of a file with one device, directly from its content, in half the memory of tables.
 
 Tables of everything need pandas, whose import takes as long as half of reading 200 MB. For a single device no call can
 be split into wait and transfer, so a breakdown needs no calls, and only kinds and times of the activities.
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...contract.run import RUN_FILE
 from ..core import markers
 from ..core.kinds import COMM, KINDS
 from ..core.schema import PlainTable
@@ -28,7 +29,7 @@ from ..run.unseen import unseen_communication
 
 @dataclass(frozen=True)
 class LoneDevice:
-    """What ran on the only known device, in the only cycle, and notes on its file."""
+    """Activities of the only device in the only cycle, and notes on its file."""
 
     rank: int
     device: str
@@ -49,7 +50,7 @@ class LoneDevice:
 
 
 def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
-    """The device that the only file of a run shows; None if it shows none or several, or not when, or is damaged.
+    """The only device in the only file of a run; None with several, without times, or if damaged.
 
     Also None if it is the whole job, and communicates: then calls wait for no one, and the tables say so.
 
@@ -63,7 +64,7 @@ def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes, recorded_rank=known)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:
         return None
-    side_content(file_of(path).with_name("run.json"))  # a side file that cannot be read is an error, here as elsewhere
+    side_content(file_of(path).with_name(RUN_FILE))  # a side file that cannot be read is an error, here as elsewhere
     on_gloo = sum(annotation.name.startswith(markers.GLOO_MARK) for annotation in raw.annotations)
     return LoneDevice(member.rank, str(devices[0]), _ran(raw), tuple(notes_on(member, on_gloo)))
 

@@ -1,4 +1,4 @@
-"""From paths to results: the one way in, for the library and the command line alike.
+"""From paths to results: the one entrance for library and command line.
 
 Reading begins when a run is opened, in other processes if there is much to read, so that the caller can import pandas
 in the meantime.
@@ -20,6 +20,7 @@ from ..errors import AnalysisError
 from ..reading.crew import LocalCrew
 from ..reading.pool import Reading, check_calls, cores, is_worth_spreading, with_details_if_small
 from ..reading.trace_files import run_name, trace_files
+from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
 
@@ -44,12 +45,12 @@ def _silent(reading: Reading | SpreadReading) -> AbstractContextManager[Progress
 
 
 class OpenRun:
-    """A run whose traces are being read; for a `with` block. Raises AnalysisError."""
+    """A run whose traces are being read; for use in a `with` block. Raises AnalysisError."""
 
     def __init__(
         self, path: Paths, options: ReadOptions, report: Report = _silent, start: StartCrew | None = None
     ) -> None:
-        """A run directory, any folder of traces, a trace file, or several of these.
+        """Start to read a run directory, a folder of traces, a trace file, or several of these.
 
         Each file is read by the crew that `start` begins; without, in this process, or by one of this machine if there
         is much to read.
@@ -57,11 +58,11 @@ class OpenRun:
         self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found = trace_files(self._paths)
         options = replace(options, beforehand=found.beforehand)
-        files, left_out = worth_reading(found.paths, options)
-        options = with_details_if_small(files, options)
+        traces, left_out = worth_reading(found.traces, options)
+        options = with_details_if_small(traces, options)
         self.name = run_name(self._paths)
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
-        self._reading = _reading_of(files, options, start)
+        self._reading = _reading_of(traces, options, start)
 
     def __enter__(self) -> OpenRun:
         self._reading.__enter__()
@@ -73,7 +74,7 @@ class OpenRun:
         self._reading.__exit__(kind, error, trace)
 
     def one_device(self) -> LoneDevice | None:
-        """The device of the run, if its only file shows no other. Raises AnalysisError."""
+        """The device of the run, if its only file has no other; else None. Raises AnalysisError."""
         some = self._options.ranks or self._options.hosts or self._options.groups
         if some or len(self._reading.paths) != 1 or not isinstance(self._reading, Reading):
             return None
@@ -92,7 +93,7 @@ class OpenRun:
         return device and replace(device, notes=device.notes + self._skipped)
 
     def run(self) -> Run:
-        """What was read. Raises AnalysisError."""
+        """The run that was read. Raises AnalysisError."""
         return self._run(None)
 
     def _run(self, early: EarlyWork | None) -> Run:
@@ -109,7 +110,7 @@ class OpenRun:
         return replace(run, notes=run.notes + self._skipped)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:
-        """The tables of the run, compared with what its links can do according to `ceiling`. Raises AnalysisError."""
+        """The tables of the run, compared with the bandwidth in `ceiling`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
         from .analysis import Analysis
         from .early_work import EarlyWork
@@ -120,25 +121,25 @@ class OpenRun:
         return Analysis(run, limit, early.of(run))
 
 
-def _reading_of(files: Sequence[Path], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
-    check_calls(files, options)
+def _reading_of(traces: Sequence[TraceInput], options: ReadOptions, start: StartCrew | None) -> Reading | SpreadReading:
+    check_calls(traces, options)
     # A cluster of Dask on this machine would listen on ports, and everybody here who reaches them could run code.
     is_local = options.dask == _THIS_MACHINE
     if options.dask is not None and not is_local and start is None:
         from ..reading.dask_crew import dask_client
 
         start = _on_dask(dask_client(options.dask))
-    if start is None and not is_local and not is_worth_spreading(files, options):
-        return Reading(files, options)
+    if start is None and not is_local and not is_worth_spreading(traces, options):
+        return Reading(traces, options)
     from .spreading import SpreadReading
 
     if start is None:
         start = _standing(LocalCrew(cores() if options.workers is None else options.workers))
-    return SpreadReading(files, options, start)
+    return SpreadReading(traces, options, start)
 
 
 def _standing(crew: LocalCrew) -> StartCrew:
-    """One crew for all that is computed later: starting another takes longer than some of that."""
+    """A crew that is kept for all later work, as starting one takes longer than some of that."""
     return lambda: nullcontext(crew)
 
 
@@ -164,7 +165,7 @@ def analyse(
     hosts: Iterable[str] = (),
     groups: Iterable[str] = (),
 ) -> Analysis:
-    """The tables of the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
+    """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
     `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
     a file or run directory of `commtrace comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
@@ -191,7 +192,7 @@ def analyse(
 
 
 def _part(ranks: str | Iterable[int], hosts: Iterable[str], groups: Iterable[str]) -> dict[str, Any]:
-    """The options of these names. Raises ValueError."""
+    """The options that choose ranks. Raises ValueError."""
     numbers = numbers_in(ranks) if isinstance(ranks, str) else ranks
     return {"ranks": tuple(numbers), "hosts": tuple(hosts), "groups": tuple(groups)}
 
@@ -202,7 +203,7 @@ def analyse_with(
     ceiling: str | PathLike[str] | None = None,
     client: Client | None = None,
 ) -> Analysis:
-    """`analyse` with all options in one object."""
+    """Call `analyse` with all options in one object."""
     with OpenRun(path, options, start=None if client is None else _on_dask(client)) as run:
         return run.analysis(None if ceiling is None else path_named(ceiling))
 
@@ -219,7 +220,7 @@ def load_run(
     verify: bool = False,
     memory_gb: float | None = None,
 ) -> Run:
-    """The run found at `paths`: one run directory, any folder of Kineto traces, or trace files.
+    """Load the run at `paths`: one run directory, a folder of Kineto traces, or trace files.
 
     `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
     runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what

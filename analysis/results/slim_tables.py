@@ -1,4 +1,4 @@
-"""Tables that travel between processes, and wait until those of all ranks have come: few bytes a row, a text once."""
+"""Compact tables to send between processes and keep until all ranks have come: few bytes per row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTHS = (np.uint8, np.uint16, np.uint32)
 
 
 class SlimColumn(NamedTuple):
-    """Integers as what they are `above` the `least`; those of a column with `texts` count into these.
+    """Integers as offsets `above` the `least`; with `texts`, they index these.
 
     `absent` says where there is no value, None if there is one everywhere.
     """
@@ -29,21 +29,21 @@ class SlimColumn(NamedTuple):
 
 
 class SlimTable(NamedTuple):
-    """A table of that many rows, of integers and texts."""
+    """A table of integers and texts with this many rows."""
 
     rows: int
     columns: dict[str, SlimColumn]
 
 
 class Added(NamedTuple):
-    """A part of a table, and what is added to some of its columns."""
+    """A part of a table, with amounts to add to some columns."""
 
     part: SlimTable
     to: Mapping[str, int]
 
 
 def slim_table(table: pd.DataFrame) -> SlimTable:
-    """The table, whose columns are integers, truth values or texts."""
+    """Compact a table of integers, truth values and texts."""
     return SlimTable(len(table), {str(name): _slim(table[name]) for name in table})
 
 
@@ -64,7 +64,7 @@ def _column(values: NDArray[np.int64], absent: NDArray[np.bool_], texts: list[st
 
 
 def whole_table(schema: Schema, parts: Sequence[Added]) -> pd.DataFrame:
-    """All rows of the parts as a table of that schema. Each text is one object, however many rows have it."""
+    """Concatenate the parts as a table of this schema. Equal texts are one object."""
     import pandas as pd
 
     filled = [one for one in parts if one.part.rows]

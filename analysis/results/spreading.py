@@ -1,4 +1,4 @@
-"""A run too large for one process: each file is read, and its calls are found, wherever that is done.
+"""Read a run too large for one process: each file is read, and its calls are made, in any process.
 
 What comes back is what concerns all ranks together; see `run.spread` for what happens to the rest.
 """
@@ -17,7 +17,7 @@ from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..reading.cache import Cache
 from ..reading.pool import WORTH_A_CACHE_BYTES
-from ..recording.compression import packed_bytes
+from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
@@ -33,7 +33,7 @@ Groups = tuple[ProcessGroup, ...]
 
 
 class ReadPart(NamedTuple):
-    """What comes back of a file."""
+    """The result of a file."""
 
     kept: KeptFile
     found: SlimCalls | None
@@ -41,31 +41,31 @@ class ReadPart(NamedTuple):
 
 
 class SpreadReading:
-    """Files of a run being read by a crew. For a `with` block, like `Reading`; begins when parts are asked for."""
+    """Files being read by a crew, for a `with` block like `Reading`; starts with the first part."""
 
-    def __init__(self, paths: Sequence[Path], options: ReadOptions, start: StartCrew) -> None:
-        """All that comes back must not need more memory than the options allow."""
+    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions, start: StartCrew) -> None:
+        """Limit all results to the memory in the options."""
         keep_freed_memory()
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
-        self.paths, self.start = list(paths), start
+        self.paths, self.start = [one.path for one in traces], start
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._cache = None if options.verify else Cache.at(options.cache)
-        self._sizes = [packed_bytes(path) for path in self.paths]
+        self._sizes = [one.size_bytes for one in traces]
         self.files_read = 0
 
     def __enter__(self) -> SpreadReading:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left to end: each crew ends when its work does."""
+        """Nothing to end: each crew ends with its work."""
 
     @property
     def total_bytes(self) -> int:
-        """The size of all files on disk."""
+        """Size of all files on disk, in bytes."""
         return sum(self._sizes)
 
     def parts(self, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
-        """What comes back of each file, in their order."""
+        """Yield the result of each file, in order."""
         calls = ((path.absolute(), self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
         read_bytes = 0
         budget = self.options.budget()
@@ -92,7 +92,7 @@ class SpreadReading:
 
 
 def _found_at(path: Path, part: ReadPart, known: dict[Groups, Groups]) -> ReadPart:
-    """The part with the path by which the caller knows the file, which others may not.
+    """The part with the caller's path of the file, which other processes may not know.
 
     Large groups are listed by all of their ranks: of lists that are equal, the one that is `known` is kept.
     """
@@ -111,7 +111,7 @@ def _needed_bytes(part: ReadPart) -> int:
 
 
 def read_for_run(path: Path, options: ReadOptions, cache: Cache | None) -> ReadPart | TraceError:
-    """What a run needs of a file, or what is wrong with the file."""
+    """Read what a run needs of a file, or return its error."""
     try:
         kept, file = read_and_kept(path, options, cache)
         found = calls_of(file)
@@ -123,7 +123,7 @@ def read_for_run(path: Path, options: ReadOptions, cache: Cache | None) -> ReadP
 
 
 def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress | None, early: EarlyWork) -> Run:
-    """The run that consists of the files being read, found at `paths`; `early` gets their calls. Raises AnalysisError.
+    """Make the run from files that are being read, found at `paths`; `early` gets their calls.
 
     Its tables are made rank by rank.
     """

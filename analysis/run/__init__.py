@@ -1,1 +1,1 @@
-"""A folder of trace files -> a Run: which file is which rank, and the tables of all of them."""
+"""Make a Run from a folder of trace files: the rank of each file, and the tables of all of them."""

@@ -1,4 +1,4 @@
-"""Part of the ranks of a run, chosen by number, host or process group, as if the other files were not there."""
+"""Choose part of a run's ranks, by number, host or process group, as if the other files did not exist."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ...common.wording import ranges_of
+from ...contract.rank import META_SUFFIX
 from ..core.places.place import fetch_begins
-from ..core.wording import ranges_of
 from ..errors import NoSuchRanks
 from ..formats.registry import name_parts
+from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.shared_files import shared_rank
 from .rank_files import Member, ReadFile, host_in_name
@@ -18,22 +20,24 @@ from .side_files import rank_file
 _F = TypeVar("_F", bound=ReadFile)
 
 
-def worth_reading(paths: Sequence[Path], options: ReadOptions) -> tuple[list[Path], list[str]]:
-    """The files but for those of other ranks, and a note on these, if side files or paths tell the ranks of all."""
+def worth_reading(traces: Sequence[TraceInput], options: ReadOptions) -> tuple[list[TraceInput], list[str]]:
+    """Leave out files of other ranks, if side files or paths give all ranks; with a note on that."""
     if not options.ranks:
-        return list(paths), []
-    names = {path: name_parts(path.name) for path in paths}
-    sides = {path: path.with_name(f"{name.worker}.meta.json") for path, name in names.items() if name is not None}
+        return list(traces), []
+    names = {trace: name_parts(trace.path.name) for trace in traces}
+    sides = {
+        trace: trace.path.with_name(name.worker + META_SUFFIX) for trace, name in names.items() if name is not None
+    }
     fetch_begins(sides.values())
-    told = {path: _told_rank(path, sides.get(path)) for path in paths}
+    told = {trace: _told_rank(trace.path, sides.get(trace)) for trace in traces}
     if None in told.values() or not set(options.ranks) <= set(told.values()):
-        return list(paths), []
+        return list(traces), []
     left = sorted({rank for rank in told.values() if rank is not None} - set(options.ranks))
-    return [path for path, rank in told.items() if rank in options.ranks], list(_left_out(left))
+    return [trace for trace, rank in told.items() if rank in options.ranks], list(_left_out(left))
 
 
 def _told_rank(path: Path, side: Path | None) -> int | None:
-    """The rank of a file as its path or its side file tells it."""
+    """The rank of a file from its path or its side file."""
     shared = shared_rank(path)
     if shared is not None:
         return shared.rank
@@ -85,7 +89,7 @@ def _host_of(member: Member[_F]) -> str | None:
 
 
 def _group_names(members: Iterable[Member[_F]]) -> Iterator[tuple[str | None, int]]:
-    """Names and descriptions of process groups, with each of their ranks."""
+    """Yield the names and descriptions of process groups with each of their ranks."""
     for member in members:
         for group in member.file.header.process_groups:
             yield from ((name, rank) for name in (group.name, group.description) for rank in group.ranks)
@@ -99,7 +103,7 @@ def _left_out(ranks: Sequence[int]) -> Iterator[str]:
 
 
 def _seen_in_part(members: Iterable[Member[_F]], kept: set[int]) -> Iterator[str]:
-    """Process groups of ranks that are kept, of which others are left out."""
+    """Yield notes on process groups of which some ranks are left out."""
     groups = {
         (group.description or group.name, tuple(sorted(group.ranks)))
         for member in members

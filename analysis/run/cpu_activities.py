@@ -42,7 +42,7 @@ def cpu_activities(file: TraceFile) -> pd.DataFrame:
 
 
 def with_activities(file: TraceFile) -> TraceFile:
-    """The file with what ran, each in its step."""
+    """Add what ran to the file, each activity in its step."""
     marks = ((row["name"], row["start_ns"], row["dur_ns"]) for row in file.annotation_rows)
     return replace(file, ran=with_steps(cpu_activities(file), file.launches, marks))
 
@@ -67,7 +67,7 @@ def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 
 def _outermost(ops: pd.DataFrame) -> pd.DataFrame:
-    """Operators that no other operator of their thread contains."""
+    """Operators not nested in another operator of their thread."""
     parts = []
     for _, thread in ops.groupby("thread"):
         ordered = thread.sort_values(["start_ns", "dur_ns"], ascending=[True, False])
@@ -78,7 +78,7 @@ def _outermost(ops: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_issue(gloo: pd.DataFrame, c10d: pd.DataFrame) -> pd.DataFrame:
-    """`gloo` with sends and receives begun where the thread entered the c10d operator that encloses their start."""
+    """Start sends and receives where their thread entered the enclosing c10d operator."""
     starts = gloo["start_ns"].to_numpy(copy=True)
     ends = starts + gloo["dur_ns"].to_numpy()
     for i in np.flatnonzero(gloo["name"].isin(GLOO_POINT_TO_POINT).to_numpy()):

@@ -1,4 +1,4 @@
-"""The tables of a run that grow with what its devices did, and what is known of them without looking at every event."""
+"""The tables of a run that grow with its device activity, and what is known of them without every event."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
 
 
 class RanInCycle(NamedTuple):
-    """What a rank's devices did in one cycle, in short. Without activities there is none."""
+    """A summary of what a rank's devices did in one cycle. Without activities there is none."""
 
     rank: int
     cycle: int
@@ -42,15 +42,15 @@ class RanInCycle(NamedTuple):
 
 
 class RunTables(Protocol):
-    """The tables of a run, wherever they are."""
+    """The tables of a run, in this process or others."""
 
     @property
     def ran(self) -> tuple[RanInCycle, ...]:
-        """What the devices did, in order of rank and cycle."""
+        """Summaries of the devices' activity, by rank and cycle."""
 
     @property
     def whole(self) -> EventTables:
-        """All of them, in this process."""
+        """All tables, in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +69,17 @@ class EventTables:
 
     @property
     def whole(self) -> EventTables:
-        """These."""
+        """These tables."""
         return self
 
     @cached_property
     def ran(self) -> tuple[RanInCycle, ...]:
-        """What the devices did, in order of rank and cycle."""
+        """Summaries of the devices' activity, by rank and cycle."""
         return tuple(ran_in_cycles(self.activities, self.annotations))
 
 
 def ran_in_cycles(activities: pd.DataFrame, annotations: pd.DataFrame) -> Iterator[RanInCycle]:
-    """The activities of each rank and cycle in short."""
+    """Yield a summary of the activities of each rank and cycle."""
     marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP)]
     cpu_steps = {key: marked_steps(own) for key, own in marks.groupby(["rank", "cycle"])}
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
@@ -97,6 +97,6 @@ def ran_in_cycles(activities: pd.DataFrame, annotations: pd.DataFrame) -> Iterat
 
 
 def marked_steps(marks: pd.DataFrame) -> dict[int, int]:
-    """The duration of each ProfilerStep annotation by the number of its step, in ns."""
+    """Duration of each ProfilerStep annotation in ns, by the number of its step."""
     numbers = marks["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64")
     return dict(zip(numbers.tolist(), marks["dur_ns"].tolist(), strict=True))

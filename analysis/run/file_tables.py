@@ -1,4 +1,4 @@
-"""What was read from one file -> its tables. Times are integer nanoseconds from here on."""
+"""Make the tables of one file. Times are integer nanoseconds from here on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFile(ReadFile):
-    """The tables of one file. Their `rank` and `cycle` are 0: only the run knows the real ones.
+    """The tables of one file. `rank` and `cycle` are 0: only the run knows the real ones.
 
     `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps. No sum of its
     times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
@@ -71,7 +71,7 @@ class TraceFile(ReadFile):
 
     @cached_property
     def annotations(self) -> pd.DataFrame:
-        """What CPUs marked."""
+        """Annotations of CPUs."""
         return ANNOTATIONS.frame(self.annotation_rows)
 
     @cached_property
@@ -80,7 +80,7 @@ class TraceFile(ReadFile):
         return COMM_ARGS.frame(self.comm_rows)
 
     def without_tables(self) -> TraceFile:
-        """What is known of the file apart from its tables."""
+        """The file without its tables."""
         return replace(
             self,
             activities=ACTIVITIES.empty(),
@@ -97,7 +97,7 @@ class TraceFile(ReadFile):
 
 
 def trace_file(path: Path, raw: RawTrace) -> TraceFile:
-    """The tables of the file at `path`, from which `raw` was read."""
+    """Make the tables of the file at `path` from its content `raw`."""
     base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
     marked_ns = annotation_times(raw.annotations, base_ns)
@@ -141,7 +141,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
 
 
 class Placed(NamedTuple):
-    """A file in its place in the run."""
+    """A file with its place in the run."""
 
     file: TraceFile
     rank: int
@@ -149,7 +149,7 @@ class Placed(NamedTuple):
 
 
 def joined_tables(files: Iterable[Placed]) -> EventTables:
-    """The tables of files as those of a run; files in order of rank and cycle."""
+    """Concatenate the tables of files, sorted by rank and cycle."""
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in EVENT_SCHEMAS}
     for file, rank, cycle in files:
         parts = {
@@ -169,14 +169,14 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
 
 
 def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:
-    """A table of one file as rows of that rank and cycle."""
+    """Set rank and cycle of a table of one file."""
     copy = table.copy(deep=False)
     copy["rank"], copy["cycle"] = rank, cycle
     return copy
 
 
 def _times_ns(activities: pd.DataFrame, cpu_ops: pd.DataFrame, marked_ns: Int64s) -> float:
-    """All durations of a file, plus the time from its first activity to its last: no sum of its times is more.
+    """Sum of all durations of a file and its span, which no sum of its times exceeds.
 
     In ns, as a number that cannot overflow.
     """
@@ -342,23 +342,23 @@ def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
 
 
 def _known(values: Int64s) -> Any:
-    """Integers with NA where they are MISSING."""
+    """Integers with NA in place of MISSING."""
     missing = values == MISSING
     return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
 
 
 def _plausible(sizes: Int64s) -> Int64s:
-    """Sizes in bytes, MISSING for those that no copy has: sums of such sizes might not fit."""
+    """Sizes in bytes, MISSING for those too large for any copy, whose sums might overflow."""
     return np.where((sizes >= 0) & (sizes < _MOST_BYTES), sizes, MISSING)
 
 
 def _above(limit: float, column: bytes) -> Any:
-    """Numbers with NA where they are not known, or not above the limit, as some versions of Kineto write them."""
+    """Numbers, NA if not known or not above the limit, which some versions of Kineto write."""
     values = doubles(column)
     known = (values > limit) & np.isfinite(values)
     return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known)
 
 
 def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:
-    """A text column from its distinct texts: checked once each, not once per row."""
+    """A text column from its distinct texts, each checked once."""
     return pd.array(distinct, dtype="string").take(numbers)

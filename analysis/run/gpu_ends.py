@@ -1,4 +1,4 @@
-"""Files whose GPU side ends before their program does: Kineto stops at a limit of its buffers, and says nothing.
+"""Notice files whose GPU part ends before their program: Kineto stops silently when its buffers are full.
 
 The profiler waits for the device before it ends. So in a sound file the last calls that launched something have their
 activities, and a GPU is active about equally far into each step. As Kineto records calls in the same buffers, they may
@@ -29,7 +29,7 @@ _CUT = "its GPU side ends early; if the profiler's buffers were full, trace fewe
 
 
 class Called(NamedTuple):
-    """Calls of the runtime that may have launched something: when, and by which ids; arrays of one length."""
+    """Runtime calls that may have launched something: times and ids, as arrays of one length."""
 
     start_ns: Times
     correlation: Times
@@ -39,7 +39,7 @@ class Called(NamedTuple):
 def cut_notes(
     activities: pd.DataFrame, called: Called, annotations: Sequence[Row], collectives: Collection[int]
 ) -> Iterator[str]:
-    """What says that the activities of a file end early; nothing for a sound one.
+    """Yield the signs that a file's GPU activities end early; nothing for a sound file.
 
     `annotations` are rows of that table, `collectives` the external ids of collectives: one that hangs holds up all
     activities behind it.
@@ -59,7 +59,7 @@ def cut_notes(
 
 
 def _last_missing(activities: pd.DataFrame, called: Called, collectives: Collection[int]) -> int:
-    """How many calls come after the last one that has an activity, if that is a sign."""
+    """Number of calls after the last one with an activity, if that is a sign."""
     order = np.argsort(called.start_ns, kind="stable")
     made = np.isin(called.correlation[order], activities["correlation"].dropna().to_numpy(dtype=np.int64))
     at = np.flatnonzero(made)
@@ -71,7 +71,7 @@ def _last_missing(activities: pd.DataFrame, called: Called, collectives: Collect
 
 
 def _whole_steps(annotations: Sequence[Row]) -> Times:
-    """Start and end of the steps that are marked, in order."""
+    """Start and end of the marked steps, in order."""
     spans = sorted(
         (a["start_ns"], a["start_ns"] + a["dur_ns"]) for a in annotations if a["name"].startswith(markers.PROFILER_STEP)
     )
@@ -82,14 +82,14 @@ def _whole_steps(annotations: Sequence[Row]) -> Times:
 
 
 def _goes_on(annotations: Sequence[Row], steps: Times, last_ns: int) -> bool:
-    """Whether the program begins a step, or enough of anything else that is marked, when the GPU has ended."""
+    """Whether the program begins a step, or enough other marked work, after the GPU has ended."""
     steering = (a for a in annotations if markers.STEERING.match(a["name"]) or a["name"].startswith(markers.C10D))
     later = sum(a["start_ns"] > last_ns for a in steering)
     return len(steps) > 0 and (bool(steps[-1, 0] > last_ns) or later >= _LEAST_CALLS)
 
 
 def _falls_behind(start_ns: Times, end_ns: Times, steps: Times) -> bool:
-    """Whether the part of the last step up to which the GPU is active is much smaller than that of those before."""
+    """Whether GPU activity ends much earlier within the last step than within the steps before."""
     order = np.argsort(start_ns, kind="stable")
     begun = np.searchsorted(start_ns[order], steps[:, 1])
     none = np.iinfo(np.int64).min // 2

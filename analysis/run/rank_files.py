@@ -1,4 +1,4 @@
-"""Which file is which rank of a run, and which of its cycles. Needs neither tables nor pandas."""
+"""Assign files to the ranks and cycles of a run. Needs neither tables nor pandas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
+from ...contract.limits import RANK_LIMIT
+from ...contract.rank import META_SUFFIX
 from ..core.places.place import fetch_begins
-from ..core.small_files import RANK_LIMIT
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
 from ..recording.communicators import Shown, job_ranks
@@ -23,7 +24,7 @@ _LONG_AGO_MS = 10**12  # in 2001
 
 @dataclass(frozen=True, kw_only=True)
 class ReadFile:
-    """What a file says about itself.
+    """The description of a file by itself.
 
     `damage` says what ended the reading early, None for a sound file; `has_known_clock` is False for a damaged one
     whose zero of times stood behind the damage. `recorded_rank` is the rank according to its collectives.
@@ -43,7 +44,7 @@ F = TypeVar("F", bound=ReadFile)
 
 @dataclass(frozen=True)
 class Member(Generic[F]):
-    """One trace file in its place in the run."""
+    """One trace file with its place in the run."""
 
     file: F
     rank: int
@@ -109,7 +110,7 @@ def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | 
 
 
 def _with_ranks(files: Sequence[F]) -> list[F]:
-    """The files; those that know only communicators, with ranks and process groups, which follow from all of these."""
+    """Fill in the ranks and groups of files that know only communicators, from all of these."""
     of_places = [file for file in files if file.header.communicators]
     if not of_places:
         return list(files)
@@ -134,7 +135,7 @@ def _worker(path: Path) -> str:
 
 
 def _side_path(path: Path) -> Path:
-    return file_of(path).with_name(f"{_worker(path)}.meta.json")
+    return file_of(path).with_name(_worker(path) + META_SUFFIX)
 
 
 def _check_one_job(members: list[Member[F]]) -> None:
@@ -181,7 +182,7 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
 
 
 def _follows(first: Member[F], other: Member[F]) -> bool:
-    """Whether a file is a later one of the same rank: of the same process, or of its restart in new communicators."""
+    """Whether a file is a later one of the same rank: from the same process, or from its restart."""
     before, after = first.file.header.communicators, other.file.header.communicators
     if before and after:
         return not {one.id for one in before} & {one.id for one in after}
@@ -189,7 +190,7 @@ def _follows(first: Member[F], other: Member[F]) -> bool:
 
 
 def host_in_name(member: Member[F]) -> str | None:
-    """The host in a file name given by torch, `<host>_<pid>.<time>`, if the pid is that of the traced process.
+    """The host in a file name by torch, `<host>_<pid>.<time>`, if the pid is that of the traced process.
 
     A trace of kernels alone does not say which process it was; then the time has to be a plausible one, in ms at least.
     """
@@ -202,7 +203,7 @@ def host_in_name(member: Member[F]) -> str | None:
 
 
 def notes_on(member: Member[F], gloo_beside_gpu: int) -> Iterator[str]:
-    """Notes on a file in its place, which has this many gloo operations on the CPU beside those of a GPU."""
+    """Yield notes on a file; `gloo_beside_gpu` counts its gloo operations beside those of a GPU."""
     yield from member.file.notes
     if member.rank_from == "only file":
         yield f"{member.file.path.name} does not say which rank it is; being alone it is taken as rank 0"

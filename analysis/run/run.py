@@ -1,4 +1,4 @@
-"""A folder, or a list of files -> a Run: which file is which rank, and the tables of all of them together."""
+"""Make a Run from a folder or a list of files: the rank of each file, and their tables together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.schema import records
 from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
@@ -16,6 +17,7 @@ from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
+from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
@@ -37,7 +39,7 @@ _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 
 @dataclass(frozen=True)
 class Run:
-    """Everything read from one run; tables as `core.tables` declares them, rows in order of rank and cycle.
+    """Everything read from one run; tables as declared in `core.tables`, sorted by rank and cycle.
 
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
@@ -62,17 +64,17 @@ class Run:
 
     @property
     def activities(self) -> pd.DataFrame:
-        """What ran on devices; on CPU runs operators and gloo's operations."""
+        """Activities of devices; on CPU runs, operators and gloo operations."""
         return self.tables.whole.activities
 
     @property
     def launches(self) -> pd.DataFrame:
-        """The calls that launched them."""
+        """Calls that launched activities."""
         return self.tables.whole.launches
 
     @property
     def annotations(self) -> pd.DataFrame:
-        """Steps, collectives and c10d operators, as CPUs marked them."""
+        """Steps, collectives and c10d operators, as marked on CPUs."""
         return self.tables.whole.annotations
 
     @property
@@ -92,12 +94,12 @@ class Run:
 
     @property
     def modules(self) -> pd.DataFrame:
-        """Calls of modules; none unless details were read."""
+        """Calls of modules; empty without details."""
         return self.tables.whole.modules
 
     @property
     def stream_waits(self) -> pd.DataFrame:
-        """Calls that made a stream wait for an event, where traces have numbers of events."""
+        """Calls that made a stream wait for an event, if traces number events."""
         return self.tables.whole.stream_waits
 
     @property
@@ -107,7 +109,7 @@ class Run:
 
     @property
     def spread(self) -> SpreadTables | None:
-        """The tables, if they are made rank by rank."""
+        """The tables, if they are made rank by rank; else None."""
         if isinstance(self.tables, EventTables):
             return None
         from .spread import SpreadTables
@@ -116,17 +118,17 @@ class Run:
 
     @property
     def steps(self) -> list[int]:
-        """Steps in which a device did something, ascending."""
+        """Steps with device activity, ascending."""
         return sorted({step for ran in self.tables.ran for step in ran.steps})
 
     @property
     def devices(self) -> set[tuple[int, str]]:
-        """Ranks and their devices that did something."""
+        """Ranks and their devices with activity."""
         return {(ran.rank, device) for ran in self.tables.ran for device in ran.devices}
 
     @property
     def is_of_cpus(self) -> bool:
-        """Whether no GPU did anything."""
+        """Whether no GPU was active."""
         return all(device == "cpu" for _, device in self.devices)
 
     @property
@@ -136,7 +138,7 @@ class Run:
 
     @property
     def hosts(self) -> dict[int, str | None]:
-        """Host of each rank, None where no file names it; boot ids tell machines of the same name apart."""
+        """Host of each rank, None if no file names it; machines of one name are told apart by boot id."""
         machines: dict[str, str] = {}
         found: dict[int, str | None] = {}
         for row in records(self.traces.drop_duplicates("rank")):
@@ -147,20 +149,21 @@ class Run:
         return found
 
     def detailed(self, rank: int) -> EventTables:
-        """The tables of one rank with details, read again from its files if these were left out."""
+        """The tables of one rank with details, read from its files again if needed."""
         if self.details or not self.files:
             whole = self.tables.whole
             own = {name: getattr(whole, name) for name in DETAILED}
             return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
-            with Reading(self.files[rank], ReadOptions(details=True, keep_going=True, workers=1)) as reading:
+            traces = list(map(TraceInput, self.files[rank]))
+            with Reading(traces, ReadOptions(details=True, keep_going=True, workers=1)) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()
 
     @property
     def ends_ns(self) -> pd.Series[int]:
-        """When the trace of each rank ends, on its own clock: when the profiler stopped, or the last activity ended."""
+        """End of each rank's trace on its own clock, in ns: when the profiler stopped, or the last activity ended."""
         told = self.traces.groupby("rank")["window_end_ns"].max()
         last: dict[int, int] = {}
         for ran in self.tables.ran:
@@ -170,23 +173,23 @@ class Run:
 
     @property
     def has_starts(self) -> bool:
-        """Whether all its files say when calls began, not only how long they took."""
+        """Whether all files say when calls began, and not only how long they took."""
         return bool(self.traces["has_starts"].fillna(True).all())
 
     @property
     def partial_ranks(self) -> list[int]:
-        """Ranks with a damaged file, which was read only up to the damage."""
+        """Ranks with a damaged file, read only up to the damage."""
         return sorted(self.traces["rank"][self.traces["partial"].fillna(False)].unique().tolist())
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks of the job, None if no file says it."""
+        """Number of ranks of the job; None if no file says it."""
         known = self.traces["world_size"].dropna()
         return int(known.iloc[0]) if len(known) else None
 
     @property
     def missing_ranks(self) -> list[int]:
-        """Ranks of the job that have no trace here."""
+        """Ranks of the job without a trace."""
         return sorted(set(range(self.world_size or 0)) - set(self.ranks))
 
 
@@ -196,7 +199,7 @@ def run_of(
     progress: Progress | None = None,
     take: Callable[[TraceFile], None] | None = None,
 ) -> Run:
-    """The run that consists of the files being read, found at `paths`.
+    """Make the run from files that are being read, found at `paths`.
 
     `take` is called with the tables of each file while others are still being read, so that work on single files can be
     done then. Raises AnalysisError.
@@ -216,7 +219,7 @@ def run_of(
 
 
 def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
-    """The tables of the files, or what is wrong with one. What they were made from, which is as large, is freed."""
+    """Yield the tables of each file, or its error. The content they were made from is freed."""
     for path, found in zip(reading.paths, reading.results(progress), strict=True):
         try:
             yield found if isinstance(found, TraceError) else trace_file(path, found)
@@ -230,7 +233,7 @@ def joined_run(
     tables: Callable[[list[Placed]], RunTables],
     options: ReadOptions,
 ) -> Run:
-    """The run of these files, found at `paths`; `tables` makes its tables. Raises AnalysisError."""
+    """Make the run of these files, found at `paths`; `tables` makes its tables. Raises AnalysisError."""
     read: list[TraceFile] = []
     failed: list[str] = []
     count = 0
@@ -250,14 +253,14 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    config = side_content(file_of(members[0].file.path).with_name("run.json"), lost if options.keep_going else None)
+    config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
     return replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
 
 
 def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | TraceError]:
-    """The files; an error for one whose times, together with those of the files before, 64 bits do not hold."""
+    """Yield the files; an error for one whose times would make sums exceed 64 bits."""
     before_ns = 0.0
     for file in files:
         if isinstance(file, TraceError) or before_ns + file.times_ns < _MOST_SUMMED_NS:
@@ -293,7 +296,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
 
 
 def listed_groups(file: TraceFile) -> list[dict[str, Any]]:
-    """The process groups that a file lists, as rows of rank 0, like those of its other tables."""
+    """Process groups listed in a file, as rows of rank 0, like those of its other tables."""
     return _group_rows(0, _groups_in(file), _RanksAsTexts())
 
 
@@ -333,7 +336,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
 
 
 def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
-    """The host of a file, and where it was found."""
+    """The host of a file, and the source of its name."""
     sources = {
         "side file": member.side.record.host,
         "trace": member.file.header.host,
@@ -343,7 +346,7 @@ def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
 
 
 def _device_name(member: Member[TraceFile]) -> str | None:
-    """Name of the device the rank used, from the trace's list of devices, else from the side file."""
+    """Name of the rank's device, from the trace's list of devices, else from the side file."""
     names, used = member.file.header.device_names, member.file.first_device
     device = member.side.record.device
     index = device.index if used is None else used
@@ -356,7 +359,7 @@ _Group = tuple[str, str, str, tuple[int, ...]]  # name, description, backend and
 
 
 def _groups_of(member: Member[TraceFile]) -> list[_Group]:
-    """The process groups of a rank, as its trace has them, else its side file."""
+    """Process groups of a rank, from its trace, else from its side file."""
     return _groups_in(member.file) or [
         (str(group.name), str(group.desc), str(group.backend), tuple(group.ranks))
         for group in member.side.record.process_groups

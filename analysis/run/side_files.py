@@ -1,36 +1,38 @@
-"""Side files of a run -> what is known about its ranks beside their traces, as far as it makes sense."""
+"""Read the side files of a run: plausible facts about its ranks beside their traces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.contract.rank import GpuState, RankFile
-from ..core.contract.reader import OtherVersion, lenient, read_json
+from ...common.wording import ranges_of
+from ...contract.limits import RANK_LIMIT
+from ...contract.machine import GpuState
+from ...contract.rank import RankFile
+from ...contract.reading import OtherVersion, lenient
 from ..core.escaping import printable
 from ..core.schema import Row
-from ..core.small_files import RANK_LIMIT, NotJson
-from ..core.wording import ranges_of
+from ..core.small_files import NotJson, read_json
 from ..errors import UnreadableFile
 
 
 @dataclass(frozen=True)
 class Side:
-    """The side file of a rank; `odd` names the fields in which something makes no sense."""
+    """The side file of a rank; `odd` names implausible fields."""
 
-    record: RankFile = field(default_factory=RankFile)
-    odd: frozenset[str] = frozenset()
+    record: RankFile
+    odd: frozenset[str]
 
 
 def rank_file(path: Path, lost: list[str] | None = None) -> Side:
-    """The side file of a rank, empty if there is none. `lost` and errors: see `side_content`."""
+    """Read the side file of a rank, empty if there is none. `lost` and errors: see `side_content`."""
     return Side(*lenient(side_content(path, lost), RankFile))
 
 
 def side_content(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
-    """The content of a JSON side file, empty if there is none.
+    """Read a JSON side file, empty if there is none.
 
     A file that cannot be read is empty too, and the reason is added to `lost`; without `lost`, raises UnreadableFile.
     """
@@ -47,7 +49,7 @@ def side_content(path: Path, lost: list[str] | None = None) -> dict[str, Any]:
 
 
 def _why(error: OtherVersion | OSError | NotJson) -> str:
-    """Why a side file is not read, and what to do."""
+    """Why a side file cannot be read, and what to do."""
     if isinstance(error, OtherVersion):
         return f"{error}, or remove the file"
     what = error.strerror if isinstance(error, OSError) else error
@@ -55,7 +57,7 @@ def _why(error: OtherVersion | OSError | NotJson) -> str:
 
 
 def _sensible(content: object) -> dict[str, Any]:
-    """The content, empty if it is not an object. Raises NotJson if it mentions more ranks than any job has."""
+    """The content, empty if it is not an object. Raises NotJson if it has more ranks than any job."""
     side = content if isinstance(content, dict) else {}
     for name in ("rank", "world_size"):
         number = side.get(name)
@@ -67,7 +69,7 @@ def _sensible(content: object) -> dict[str, Any]:
 def probe_rows(rank: int, side: Side) -> list[Row]:
     """Rows of `clock_probes`."""
     names = ("at", "unix_ns", "offset_ns", "uncertainty_ns")
-    return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe]
+    return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe or ()]
 
 
 def step_time_rows(rank: int, side: Side) -> Iterator[Row]:
@@ -77,7 +79,7 @@ def step_time_rows(rank: int, side: Side) -> Iterator[Row]:
 
 
 def notes_on_side(rank: int, side: Side) -> Iterator[str]:
-    """Notes on a rank's side file."""
+    """Yield notes on a rank's side file."""
     if side.record.complete is False:
         yield f"rank {rank}: the capture ended early: {side.record.reason or 'no reason given'}"
     for state in side.record.gpu_states:
@@ -94,7 +96,7 @@ def notes_on_side(rank: int, side: Side) -> Iterator[str]:
 
 
 def _how_slow(state: GpuState) -> str:
-    """By what, and to which clock and temperature."""
+    """What throttles the GPU, its clock and temperature."""
     by = ", ".join(map(printable, state.slowed_by or ()))
     clock = None if state.sm_clock_mhz is None else f"{state.sm_clock_mhz:,} MHz"
     temperature = None if state.temperature_c is None else f"{state.temperature_c} °C"
@@ -102,7 +104,7 @@ def _how_slow(state: GpuState) -> str:
 
 
 def nvlink_bytes(side: Side) -> tuple[int, int] | None:
-    """What the NVLinks of a rank's GPU sent during the capture, and the steps of it; None if not known."""
+    """Bytes that the NVLinks of a rank's GPU sent during the capture, and its steps; None if not known."""
     sent = {state.at: state.nvlink_sent_bytes for state in side.record.gpu_states}
     begin, end, steps = sent.get("start"), sent.get("end"), len(side.record.steps)
     if begin is None or end is None or end < begin or not steps:

@@ -1,4 +1,4 @@
-"""Runs too large for one process: what grows with the events of a rank stays with whoever read it, or in small pieces.
+"""Runs too large for one process: large tables stay with the process that read them, or travel as recordings.
 
 Each file is read by some process, which returns what concerns the whole run, and a recording of the rest, some hundred
 times smaller than the trace. From recordings, the tables of a rank are made again wherever they are needed next. So
@@ -21,10 +21,10 @@ from ..core.escaping import encodable
 from ..formats.recordings.content import TraceSource, packed
 from ..formats.recordings.entry import RECORDING
 from ..formats.recordings.reader import packed_content, recorded_in
-from ..formats.registry import format_of
 from ..reading.cache import Cache
 from ..reading.crew import Crew
 from ..reading.one_file import read_file
+from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cpu_activities import with_activities
@@ -37,7 +37,7 @@ StartCrew = Callable[[], AbstractContextManager[Crew]]
 
 
 class KeptFile(NamedTuple):
-    """A file without its tables, what its devices did in short, and a recording of all of it."""
+    """A file without its tables: a summary of its devices' activity, and a recording of everything."""
 
     file: TraceFile
     ran: tuple[RanInCycle, ...]
@@ -45,27 +45,28 @@ class KeptFile(NamedTuple):
 
 
 def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[KeptFile, TraceFile]:
-    """What is kept of a file, and the file with its tables. Raises TraceError."""
+    """Read a file: what is kept of it, and the file with its tables. Raises TraceError."""
     raw, recording = _read(path, options, cache)
     file = with_activities(trace_file(path, raw))
     return KeptFile(file.without_tables(), tuple(ran_in_cycles(file.ran, file.annotations)), recording), file
 
 
 def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTrace, bytes]:
-    """What a file holds, and a recording of that: the file itself, if it is one."""
-    one = format_of(path)
+    """The content of a file, and a recording of it: the file itself, if it is one."""
+    read = TraceInput(path)
+    one = read.format
     if one is RECORDING and not options.verify:
         data = packed_content(path, options.budget())
         recorded = recorded_in(path, data, options)
         if recorded.is_all:
             return recorded.trace, data
-    raw = read_file(path, options, cache)
+    raw = read_file(read, options, cache)
     source = TraceSource(encodable(path.name), one.name, one.version, comm_names=options.comm_names)
     return raw, packed(raw, source, [], how="fast")
 
 
 class _Piece(NamedTuple):
-    """The recording of a file in its place in the run."""
+    """The recording of a file with its place in the run."""
 
     rank: int
     cycle: int
@@ -80,7 +81,7 @@ class SpreadTables:
     def __init__(
         self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, start: StartCrew
     ) -> None:
-        """`kept` is what is kept of each file, read with `options`; `start` begins work in other processes."""
+        """Keep the parts `kept` of files read with `options`; `start` begins work in other processes."""
         self._start = start
         options = replace(options, keep_going=True, memory_gb=None)
         self._pieces: dict[int, list[_Piece]] = {}
@@ -93,17 +94,17 @@ class SpreadTables:
 
     @cached_property
     def whole(self) -> EventTables:
-        """All of them, in this process: they take the memory that spreading saves."""
+        """All tables in this process, which takes the memory that spreading saves."""
         return _tables([piece for own in self._pieces.values() for piece in own])
 
     def of_rank(self, rank: int) -> EventTables:
-        """Those of one rank, made in this process."""
+        """The tables of one rank, made in this process."""
         return _tables(self._pieces[rank])
 
     def by_rank(
         self, work: Callable[Concatenate[EventTables, _P], _T], given: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[_T]:
-        """What `work`, a function of a module, finds in the tables of each of these ranks, with what it is given."""
+        """Yield the result of `work`, a module's function, for the tables and arguments of each rank."""
         calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
         with self._start() as crew:
             yield from cast("Iterator[_T]", crew.results(_on_rank, calls))
@@ -114,7 +115,7 @@ def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any
 
 
 def _tables(pieces: list[_Piece], *, with_calls: bool = True) -> EventTables:
-    """The tables of these files; without calls, those of which calls are made are left out."""
+    """The tables of these files; `with_calls` false leaves out those from which calls are made."""
     return joined_tables(Placed(_file_in(piece, with_calls), piece.rank, piece.cycle) for piece in pieces)
 
 
@@ -124,7 +125,7 @@ def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
 
 
 def _without_calls(raw: RawTrace) -> RawTrace:
-    """Without the arguments of collectives; and where GPUs did something without what marks collectives on CPUs."""
+    """Drop arguments of collectives, and on GPUs the marks of collectives on CPUs."""
     if not raw.activities["ts"]:
         return raw
     marked = [one for one in raw.annotations if not one.name.startswith((*markers.OF_BACKENDS, markers.C10D))]

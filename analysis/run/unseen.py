@@ -1,4 +1,4 @@
-"""Communication that a trace must hold, and that is not seen in it. Needs neither tables nor pandas."""
+"""Notice communication that a trace should have, but lacks. Needs neither tables nor pandas."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...common.wording import counted
 from ..core import markers
 from ..core.escaping import encodable
 from ..core.kinds import COMM
-from ..core.wording import counted
 from ..recording.arrays import integers
 from ..recording.recording import RawTrace
 
@@ -20,7 +20,7 @@ _OTHER_BACKENDS = ("xccl", "hccl", "mtia", "ccl:")
 
 
 def unseen_communication(path: Path, raw: RawTrace) -> Iterator[str]:
-    """A note, if this is a device's part of a job of several ranks and none of its kernels is known to communicate."""
+    """Yield a note if a device of a multi-rank job has no kernel known to communicate."""
     world, backend = raw.header.world_size or 1, raw.header.backend or ""
     names = integers(raw.activities["name"])
     if not len(names) or world < _SEVERAL or any(raw.kinds[name] == COMM for name in np.unique(names)):

@@ -1,4 +1,4 @@
-"""Two sides compared, in every format."""
+"""A comparison as a report, in every format."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ...common.wording import counted
+from ...contract.reading import lenient
+from ...contract.run import RunFile
 from ..catalog import CATALOG
 from ..comparison.analysis import Comparison
-from ..core.contract.reader import lenient
-from ..core.contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
-from ..core.wording import counted
 from ..render import Table, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen
@@ -21,7 +21,7 @@ _TABLES = ("comparison", "changed_kernels", "changed_operators")
 
 
 def without_empty_memory(table: Table) -> PlainTable:
-    """The table for people: without the columns of memory if none was recorded."""
+    """Drop the columns of memory if none was recorded."""
     values = plain(table)
     kept = {
         name: column
@@ -32,7 +32,7 @@ def without_empty_memory(table: Table) -> PlainTable:
 
 
 def report(comparison: Comparison, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
-    """What was compared, the verdict, and all tables; for people, only the `top` rows of kernels and operators."""
+    """The captures, verdict and tables; for people, only the `top` kernels and operators."""
     known = list(comparison_facts(comparison))
     tables = {name: getattr(comparison, name) for name in _TABLES}
     if output_format == "json":
@@ -55,10 +55,10 @@ def report(comparison: Comparison, output_format: str, *, top: int, screen: Scre
 
 
 def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """What the two sides are, how their settings differ, and the verdict, in words."""
+    """Yield the sides, the differences of their settings, and the verdict, in words."""
     sides = {"A": comparison.a, "B": comparison.b}
     for name, side in sides.items():
-        yield name, printable(", ".join(one.run.name for one in side))
+        yield name, printable(", ".join(analysis.run.name for analysis in side))
     yield "basis", comparison.basis
     for item, (a, b) in _settings(comparison).items():
         if a != b:
@@ -67,20 +67,20 @@ def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     if comparison.power:
         yield "power", comparison.power
     for name, side in sides.items():
-        for one in side:
-            of = f"{name}: {one.run.name}" if len(side) > 1 else name
-            for note in (*one.run.notes, *one.run.failed):
+        for analysis in side:
+            of = f"{name}: {analysis.run.name}" if len(side) > 1 else name
+            for note in (*analysis.run.notes, *analysis.run.failed):
                 yield "warning", printable(f"{of}: {note}")
-            if one.run.partial_ranks:
-                ranks = ", ".join(map(str, one.run.partial_ranks))
+            if analysis.run.partial_ranks:
+                ranks = ", ".join(map(str, analysis.run.partial_ranks))
                 yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
 
 
 def _settings(comparison: Comparison) -> dict[str, tuple[str, str]]:
-    """All recorded facts on both sides that may explain a difference; if captures of a side differ, all values."""
-    found = [[_of_run(one.run) for one in side] for side in (comparison.a, comparison.b)]
-    items = dict.fromkeys(item for side in found for run in side for item in run)
-    of_a, of_b = ({item: _listed([run.get(item, "not set") for run in side]) for item in items} for side in found)
+    """Recorded facts that may explain a difference, of both sides; all values if captures of a side differ."""
+    facts = [[_of_run(analysis.run) for analysis in side] for side in (comparison.a, comparison.b)]
+    items = dict.fromkeys(item for side in facts for run in side for item in run)
+    of_a, of_b = ({item: _listed([run.get(item, "not set") for run in side]) for item in items} for side in facts)
     return {item: (of_a[item], of_b[item]) for item in items}
 
 
@@ -89,7 +89,7 @@ def _of_run(run: Any) -> dict[str, str]:
     for column in ("device_name", "versions", "backend"):
         listed = sorted(set(run.traces[column].dropna()))
         known[column.removesuffix("_name")] = ", ".join(listed) or "not known"
-    options = lenient(run.config, RunFile).record.config
+    options = lenient(run.config, RunFile)[0].config
     return known | {key: str(value) for key, value in options.items() if key not in ("out", "run_name")}
 
 

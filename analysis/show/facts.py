@@ -1,4 +1,4 @@
-"""What was read and how far it can be trusted, then the tables that answer most questions."""
+"""Facts about a run: what was read, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
+from ...common.wording import counted, ranges_of
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
-from ..core.wording import counted, ranges_of
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS
@@ -54,7 +54,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
 
 
 def warnings(analysis: Analysis) -> Iterator[str]:
-    """What a reader of the numbers must know, one sentence each."""
+    """Yield what a reader of the numbers must know, one sentence each."""
     run = analysis.run
     yield from run.notes
     yield from analysis.ceiling.notes if analysis.ceiling is not None else ()
@@ -106,7 +106,7 @@ def warnings(analysis: Analysis) -> Iterator[str]:
 
 
 def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:
-    """How many certain synchronising collectives contradict the clocks by more than those are uncertain.
+    """Number of certain synchronising collectives that contradict the clocks beyond their uncertainty.
 
     Two clocks are each uncertain against the same reference, so a collective may be off by the sum of the two largest
     uncertainties of its ranks, and by what GPUs of one host differ.
@@ -174,7 +174,7 @@ def _collectives(analysis: Analysis) -> str:
 
 
 def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """For each process group: how many calls were matched by which rung, and how many are partial or uncertain.
+    """Yield, for each process group, how its calls were matched, and how many are partial or uncertain.
 
     The warnings say why calls are unmatched.
     """

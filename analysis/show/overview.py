@@ -1,4 +1,4 @@
-"""A run on one screen: the verdict, what it costs in a step, who and why, what to try, and a few numbers behind it."""
+"""A run on one screen: verdict, cost in a step, late ranks and reasons, what to try, and key numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from ...common.wording import counted, listed, ranges_of
 from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
-from ..core.wording import counted, listed, ranges_of
 from ..metrics.causes.blame import shares_of_waiting
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
 from ..metrics.verdicts.culprits import length
@@ -44,7 +44,7 @@ _MOST_WARNING_LINES = 3
 
 
 def overview(analysis: Analysis, screen: Screen = PAPER, run: str | None = None) -> str:
-    """At most 40 lines of at most 100 columns; fewer rows of each kind where that would be more.
+    """The overview in at most 40 lines of 100 columns; fewer rows of each kind if it would be longer.
 
     `run` names the run in a command to copy: its paths, quoted for a shell; where not given, its name does.
     """
@@ -80,8 +80,8 @@ def _lines(analysis: Analysis, screen: Screen, size: tuple[int, int], named: str
     # On a line of its own and whole, however long: it is there to be copied.
     yield f"More: commtrace summary --all {named}"
     yield from wrapped(
-        "has everything, `report` pictures, `lateness` and `ranks` who was late and why, `bandwidth` every size; "
-        "`commtrace --help` lists the rest.",
+        "has everything, `report` pictures, `table lateness` and `ranks` who was late and why, `bandwidth` every size; "
+        "`commtrace table` and `commtrace --help` list the rest.",
         width,
     )
 
@@ -102,7 +102,7 @@ def _of_world(run: Any) -> str:
 
 
 class _Unit(NamedTuple):
-    """The unit of all times in a step: of short steps us, as in the verdict."""
+    """The unit of all times in a step: us for short steps, as in the verdict."""
 
     name: str
     ns: float
@@ -110,11 +110,11 @@ class _Unit(NamedTuple):
 
     @classmethod
     def of(cls, typical: TypicalStep) -> _Unit:
-        """That of this step."""
+        """The unit for this step."""
         return cls("us", 1e3, 0) if typical.parts["window_ns"] < 1e6 else cls("ms", 1e6, 1)
 
     def number(self, ns: float) -> str:
-        """Without the unit."""
+        """The number without its unit."""
         return f"{ns / self.ns:,.{self.decimals}f}"
 
     def is_zero(self, ns: float) -> bool:
@@ -122,7 +122,7 @@ class _Unit(NamedTuple):
         return not float(self.number(ns).replace(",", ""))
 
     def between(self, low: float, high: float) -> str:
-        """Empty where both are shown as the same number."""
+        """A range in parentheses; empty if both ends look the same."""
         return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
 
 
@@ -178,7 +178,7 @@ def _step(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
 
 
 def _who_title(analysis: Analysis) -> str:
-    """Says so where waiting is only that of calls that could be split, and more of it may be."""
+    """The heading, which says if only part of the calls could be split."""
     return f"Who makes the others wait{', in calls that could be split' if _is_partly_split(analysis) else ''}"
 
 
@@ -190,7 +190,7 @@ def _is_partly_split(analysis: Analysis) -> bool:
 
 
 def _who(analysis: Analysis, width: int, most: int) -> Iterator[str]:
-    """Who caused the exposed waiting of a typical step, in ms of that, and why."""
+    """Yield who caused the exposed wait of a typical step, how much of it in ms, and why."""
     ranks = analysis.typical_ranks
     shares = shares_of_waiting(ranks, "rank")
     waited_ms = analysis.typical_step.parts["exposed_wait_ns"] / 1e6 if len(analysis.table("breakdown")) else 0.0
@@ -229,7 +229,7 @@ _BECAUSE = {
 
 
 def _short_host(name: str) -> str:
-    """Without the domain, which is the same for all; an address stays whole."""
+    """The host without its domain; an address stays whole."""
     first = name.partition(".")[0]
     return shortened(printable(name if first.isdigit() else first), _LONGEST_HOST)
 
@@ -240,7 +240,7 @@ def _try_title(analysis: Analysis) -> str:
 
 
 def _try(analysis: Analysis, width: int, most: int) -> Iterator[str]:
-    """Where calls could not be split, a wait may be longer than is known, and a transfer shorter."""
+    """Yield what to try; with unsplit calls, waits may be longer than known, and transfers shorter."""
     table = records(analysis.table("remedies"))
     room, unit, partly = width - 26, _Unit.of(analysis.typical_step), _is_partly_split(analysis)
     if analysis.prices is not None:
@@ -271,7 +271,7 @@ _BOUNDS = {
 
 
 def _bandwidth(analysis: Analysis, width: int, most: int) -> Iterator[str]:
-    """By collective and size; several groups of as many ranks together."""
+    """Yield bandwidth by collective and size; groups of as many ranks together."""
     alike: dict[tuple[str, int, int], list[Row]] = {}
     name = "bandwidth" if analysis.ceiling is None else "bandwidth_ceiling"
     for row in records(analysis.table(name)):
@@ -297,7 +297,7 @@ def _between(values: list[float]) -> str:
 
 
 def _warned(analysis: Analysis, screen: Screen, width: int, most: int) -> Iterator[str]:
-    """As many warnings as there is room for, each of them whole, and how many there are besides."""
+    """Yield whole warnings while there is room, and the number of the others."""
     warnings = analysis.warnings
     if not warnings:
         return
@@ -313,5 +313,5 @@ def _warned(analysis: Analysis, screen: Screen, width: int, most: int) -> Iterat
 
 
 def _cut(lines: list[str], most: int) -> list[str]:
-    """So many lines at most; the last says that there are more."""
+    """At most `most` lines; the last one says that there are more."""
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1].rstrip(' .,;')} ..."]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..catalog import CATALOG, InputKind
 from ..core.escaping import printable
 from ..core.schema import records
-from ..core.wording import counted
 from ..render import as_csv, as_latex, as_markdown, as_text
 from ..render.latex import latex_escaped
 from ..render.people import escaped, fact_lines, styled, worst_rows

@@ -1,1 +1,1 @@
-"""Logs of any size -> tables whose size does not depend on it, in memory that does not either."""
+"""Make tables of constant size from logs of any size, in constant memory."""

@@ -1,4 +1,4 @@
-"""Logs of NCCL Inspector of any size -> bandwidth and waiting by time, in one pass and bounded memory.
+"""Bandwidth and waiting over time from logs of NCCL Inspector, in one pass and bounded memory.
 
 All logs are read side by side: next is the one that others wait for, or the one of which least is read. No clock
 decides that, so those of hosts may differ.
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.process import allow_open_files
-from ..core.wording import counted
 from ..errors import DamagedTrace, NoTraces, TooLarge, TraceError
 from ..formats.inspector.columns import SEND, LogBlock
 from ..formats.inspector.log import LOG_BLOCK_BYTES, InspectorLog
@@ -46,7 +46,7 @@ _SLACK = 64
 
 @dataclass
 class _Group:
-    """A communicator, and which logs show which of its places."""
+    """A communicator, and the logs that show each of its places."""
 
     id: str
     size: int
@@ -60,7 +60,7 @@ class _Group:
 
 @dataclass
 class _Stream:
-    """A log that is being read. `reached` is the number up to which it has come, by lane (of keys) and place.
+    """A log being read. `reached` is the latest number by lane (of keys) and place.
 
     `took_us` is the sum of the durations of each of its communicators.
     """
@@ -76,20 +76,20 @@ class _Stream:
 
     @property
     def is_written_late(self) -> bool:
-        """Whether its calls took longer than it took to write them: then these are not the times of the calls."""
+        """Whether its calls took longer than writing them: then these are not the times of the calls."""
         return max(self.took_us.values(), default=0.0) > self.log.last_us - self.log.first_us + _LATE_US
 
     @property
     def part(self) -> float:
-        """How much of it is read."""
+        """Fraction of the log that is read."""
         return self.position / self.size if self.is_open and self.size else 1.0
 
 
 class LogsOverTime:
-    """Logs being read; `table` when they are. What could not be used is in `failed`, remarks are in `notes`."""
+    """Logs being read; `table` when finished. Unusable logs are in `failed`, remarks in `notes`."""
 
     def __init__(self, paths: Sequence[Path], every_ns: int, *, keep_going: bool = False) -> None:
-        """Nothing is read yet. With `keep_going`, lines that cannot be read are left out, otherwise they are errors."""
+        """Read nothing yet. With `keep_going`, unreadable lines are skipped, else they are errors."""
         self.paths = list(paths)
         self.failed: list[str] = []
         self.notes: list[str] = []
@@ -128,7 +128,7 @@ class LogsOverTime:
             raise NoTraces("no log could be used:\n  " + "\n  ".join(self.failed))
 
     def _block_of(self, stream: _Stream) -> LogBlock | None:
-        """The next block; None where there is none, and the log is closed. Raises TraceError."""
+        """The next block; None at the end, after closing the log. Raises TraceError."""
         log = stream.log
         try:
             block = next(stream.blocks, None)
@@ -151,7 +151,7 @@ class LogsOverTime:
         return None
 
     def _next(self) -> int | None:
-        """The log to read from: the one that many calls wait for, or the one of which least is read."""
+        """The log to read next: the one that many calls wait for, or the least read one."""
         if self._behind is not None:
             number, lane, wanted = self._behind
             stream = self._streams[number]
@@ -162,7 +162,7 @@ class LogsOverTime:
         return min(open_ones, key=lambda number: self._streams[number].part) if open_ones else None
 
     def _take(self, number: int, block: LogBlock) -> bool:
-        """Take a block in; whether it is time to settle."""
+        """Add a block; return whether it is time to settle."""
         stream = self._streams[number]
         for one in stream.log.communicators[len(stream.codes) :]:
             code = self._ids.setdefault(one.id, len(self._ids))
@@ -189,7 +189,7 @@ class LogsOverTime:
         return self._waiting.add(WaitingColumns(key, places, sizes, *rest))
 
     def _is_over(self, keys: Ints, calls: Ints) -> Flags:
-        """Whether no log can show another call of these collectives; and find the log that most calls wait for.
+        """Whether no log can have another call of these collectives; also finds the most awaited log.
 
         The keys ascend.
         """
@@ -208,7 +208,7 @@ class LogsOverTime:
         return over
 
     def _reached(self, lane: int) -> tuple[int, tuple[int, tuple[int, int]] | None]:
-        """The number that all logs have reached which can show calls of a lane; and the last of these logs, if any.
+        """The number that all logs with calls of a lane have reached, and the last of these logs.
 
         As long as a rank of the communicator has not been seen, it may be in any log that has not shown it.
         """

@@ -1,10 +1,10 @@
-"""Calls of collectives that are done -> what is summed of them."""
+"""Sum the calls of finished collectives."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..core.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import SYNCHRONISING
 from ..formats.inspector.columns import RECORDED_KINDS, LogBlock
 from ..metrics.clocks.frame import Floats, Ints
 from ..metrics.over_time import MetCollectives, known_bus_factor
@@ -58,7 +58,7 @@ def met_collectives(calls: WaitingColumns) -> MetCollectives:
 
 
 def met_messages(block: LogBlock, communicator: Ints) -> MetCollectives:
-    """Sends and receives, a row each: ranks number them for themselves, so nothing tells which belong together."""
+    """One row per send or receive, which no number pairs."""
     rows = len(block.sn)
     unknown, dur_ns = np.full(rows, np.nan), block.dur_us * _US_NS
     logged = ~np.isnan(block.busbw_gb_per_s)
@@ -90,7 +90,7 @@ def _most(number: Ints, values: Ints, rows: int) -> Ints:
 
 
 def _by_first_rank(number: Ints, calls: WaitingColumns) -> Ints:
-    """When each ended, in us, by the clock of the first rank that shows it: clocks differ, and one is as good."""
+    """End of each in us, on the clock of the first rank that shows it: clocks differ, and any will do."""
     order = np.lexsort((calls.place, number))
     begins = np.flatnonzero(np.append(True, np.diff(number[order]) != 0)[: len(order)])
     found: Ints = calls.ended_us[order[begins]]

@@ -1,4 +1,4 @@
-"""Calls of many logs put together to collectives, in bounded memory.
+"""Join calls of many logs to collectives, in bounded memory.
 
 A collective is known by its communicator, kind and number. It is done once all its ranks have shown their calls, or
 none can show one any more; then only what is summed of it is kept.
@@ -24,7 +24,7 @@ _IN_PAGE = (1 << _PAGE) - 1
 
 
 class WaitingColumns(NamedTuple):
-    """Calls as columns: `key` says of which collective, `place` which rank of the communicator."""
+    """Calls as columns: `key` of the collective, `place` of the rank in the communicator."""
 
     key: Ints
     place: Ints
@@ -36,17 +36,17 @@ class WaitingColumns(NamedTuple):
     busbw_gb_per_s: Floats
 
     def taken(self, rows: Flags | Ints) -> WaitingColumns:
-        """Some of the calls."""
+        """The calls of these rows."""
         return WaitingColumns._make(column[rows] for column in self)
 
     @classmethod
     def joined(cls, parts: list[WaitingColumns]) -> WaitingColumns:
-        """All of these."""
+        """Concatenate the parts."""
         return cls._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
 
 def key_of(communicator: Ints, kind: Ints, sn: Ints) -> Ints:
-    """One number for a collective. Its parts: `key_parts`."""
+    """One number for a collective; `key_parts` takes it apart."""
     return (communicator << (LANE_BITS + KIND_BITS)) | (kind << LANE_BITS) | sn
 
 
@@ -57,7 +57,7 @@ def key_parts(key: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def runs_of(ascending: Ints) -> Iterator[tuple[int, slice]]:
-    """Each distinct value, and where it stands."""
+    """Yield each distinct value with its slice."""
     values, begins = np.unique(ascending, return_index=True)
     ends = np.append(begins[1:], len(ascending))
     yield from zip(values.tolist(), map(slice, begins.tolist(), ends.tolist()), strict=True)
@@ -65,7 +65,7 @@ def runs_of(ascending: Ints) -> Iterator[tuple[int, slice]]:
 
 @dataclass
 class WaitingCalls:
-    """Calls whose collectives are not done; `most` at a time. `take` is given those that are done, all of a collective.
+    """Calls of unfinished collectives, at most `most` at a time. `take` gets all calls of a finished one.
 
     `repeated` calls came again after their collective was complete, `late` ones after it was done without them.
     """
@@ -80,13 +80,13 @@ class WaitingCalls:
     _done: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
     def add(self, calls: WaitingColumns) -> bool:
-        """Take calls in; whether it is time to call `settle`."""
+        """Add calls; return whether to call `settle`."""
         self._new.append(calls)
         self._new_rows += len(calls.key)
         return self._new_rows >= self.most // 4
 
     def settle(self, is_over: Callable[[Ints, Ints], Flags]) -> None:
-        """Hand on what is done: complete collectives, and those of which `is_over` says that no more calls will come.
+        """Hand on finished collectives: complete ones, and those for which `is_over` expects no more calls.
 
         It is given their keys, and how many calls of each wait.
 
@@ -111,7 +111,7 @@ class WaitingCalls:
         self.take(calls.taken(of_done))
 
     def _once(self, calls: WaitingColumns) -> WaitingColumns:
-        """Without calls that a log repeats; the first one stays, and the order."""
+        """Drop calls that a log repeats, in order."""
         order = np.lexsort((calls.place, calls.key))
         key, place = calls.key[order], calls.place[order]
         again = np.append(False, (key[1:] == key[:-1]) & (place[1:] == place[:-1]))[: len(key)]
@@ -121,7 +121,7 @@ class WaitingCalls:
         return calls.taken(np.sort(order[~again]))
 
     def _not_done(self, calls: WaitingColumns) -> WaitingColumns:
-        """Without calls of collectives that are done already."""
+        """Drop calls of collectives that are already finished."""
         state = np.zeros(len(calls.key), dtype=np.uint8)
         order = np.argsort(calls.key, kind="stable")
         for page, own in runs_of(calls.key[order] >> _PAGE):

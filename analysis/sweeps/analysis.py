@@ -1,4 +1,4 @@
-"""Cells of sweeps -> the tables across runs: timings, and what the traces of the same cells measured."""
+"""Tables across runs: timings of a sweep's cells, and what their traces measured."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.escaping import printable
 from ..core.places.place import path_named
 from ..core.schema import Row, records
-from ..core.wording import counted
 from ..errors import AnalysisError, NoTraces
 from ..recording.options import ReadOptions, cache_place
 from ..results.opening import analyse_with
@@ -28,7 +28,7 @@ CellProgress = Callable[[Path, int, int], None]
 
 @dataclass(frozen=True, repr=False)
 class SweepAnalysis:
-    """The tables of one or more sweeps, each computed when first asked for. Columns: docs/tables.md.
+    """Tables of one or more sweeps, each computed on first use. Columns: docs/tables.md.
 
     With the option `keep_going`, traces that cannot be read leave their cell without measured values, and are named in
     `failed`.
@@ -42,12 +42,12 @@ class SweepAnalysis:
         return f"<SweepAnalysis of {printable(self.sweep.name)}: {counted(len(self.timings), 'cell')}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The table of scaling, in notebooks."""
+        """The table of scaling as HTML, for notebooks."""
         return f"<pre>{escape(self.summary())}</pre>"
 
     @property
     def verdict(self) -> str:
-        """What the most workers gain over one, in one sentence."""
+        """A sentence on the gain of the most workers over one."""
         return scaling_module.scaling_verdict(self.scaling)
 
     def summary(self) -> str:
@@ -58,7 +58,7 @@ class SweepAnalysis:
 
     @property
     def timings(self) -> pd.DataFrame:
-        """One row per cell: how long an epoch takes."""
+        """One row per cell: epoch time."""
         return self.sweep.timings
 
     @cached_property
@@ -72,17 +72,17 @@ class SweepAnalysis:
         return subtraction_module.subtraction(self.timings, self.measured)
 
     def mistakes(self, names: Sequence[str]) -> pd.DataFrame:
-        """One row per cell with more than one worker and known mistake; `by_hand.KNOWN_MISTAKES` has their names."""
+        """One row per cell with more than one worker and per mistake, named as in `by_hand.KNOWN_MISTAKES`."""
         return subtraction_module.mistakes(self.timings, names)
 
     @property
     def measured(self) -> pd.DataFrame:
-        """One row per cell whose traces were read, as a whole epoch."""
+        """One row per cell with traces, scaled to a whole epoch."""
         return self._measured[0]
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """What could not be read and was left out, traces included once they were read."""
+        """What could not be read and was left out; traces only after they were needed."""
         return self.sweep.failed + (self._measured[1] if "_measured" in vars(self) else ())
 
     @cached_property
@@ -122,7 +122,7 @@ def analyse_sweep(
     cache: str | PathLike[str] | bool = False,
     progress: CellProgress | None = None,
 ) -> SweepAnalysis:
-    """The tables of the cells at `paths`: sweep directories, run directories of a sweep, CSVs of timings.
+    """Analyse the cells at `paths`: sweep directories, run directories of a sweep, CSVs of timings.
 
     `keep_going`: see `SweepAnalysis`. `comm_names`, `workers` and `cache`: see `analyse`. `progress` is called with the
     folder of a cell whose traces are about to be read, its number, and how many there are. Raises AnalysisError.
@@ -136,5 +136,5 @@ def analyse_sweep(
 def sweep_analysis_of(
     paths: Sequence[Path], options: ReadOptions, progress: CellProgress | None = None
 ) -> SweepAnalysis:
-    """`analyse_sweep` with the options in one."""
+    """Call `analyse_sweep` with the options in one object."""
     return SweepAnalysis(load_sweep(paths, keep_going=options.keep_going), options, progress)

@@ -1,4 +1,4 @@
-"""Bandwidth as people compute it by hand from the times of epochs, and the mistakes they are known to make in it.
+"""Bandwidth as computed by hand from epoch times, with the mistakes that people make in it.
 
 Pure numbers. The letters are the reports in which a mistake was found; docs/metrics/subtraction.md, "Known mistakes".
 """
@@ -15,7 +15,7 @@ _GB, _GIB = 10**9, 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Messages of a size, and the time that they took together. `factor` is the bus factor, `gb_bytes` a "GB"."""
+    """Messages of one size, and their total time. `factor` is the bus factor, `gb_bytes` the bytes of a "GB"."""
 
     message_bytes: float
     factor: float
@@ -25,11 +25,11 @@ class Estimate:
 
     @property
     def gb_per_s(self) -> float:
-        """The bandwidth; of a time of 0 infinite, of a negative one negative."""
+        """The bandwidth; infinite for a time of 0, negative for a negative one."""
         return self._moved / self.time_ns if self.time_ns else math.inf
 
     def over(self, right: Estimate) -> float | None:
-        """This bandwidth / the right one. None if the times differ and one of them is no time."""
+        """This bandwidth as a multiple of the right one; None if times differ and one is not positive."""
         if self.time_ns == right.time_ns:
             return self._moved / right._moved
         if self.time_ns <= 0 or right.time_ns <= 0:
@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Facts:
-    """What else is known of the cell; None where it is not."""
+    """What else is known of the cell; None where unknown."""
 
     batch_size_per_worker: int
     item_bytes: float | None = None
@@ -53,18 +53,18 @@ class Facts:
 
 
 class Unknown(Exception):
-    """A mistake cannot be reproduced, for something it takes is not known."""
+    """A mistake cannot be reproduced because a value it needs is not known."""
 
 
 class Mistaken(NamedTuple):
-    """The estimate with a mistake in it, and what was done in words."""
+    """The estimate with a mistake, and the mistake in words."""
 
     estimate: Estimate
     because: str
 
 
 class Mistake(NamedTuple):
-    """A known mistake: the reports that made it, and how."""
+    """A known mistake: the reports that made it, and how to reproduce it."""
 
     reports: str
     make: Callable[[Estimate, Facts], Mistaken]

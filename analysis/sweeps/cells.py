@@ -1,4 +1,4 @@
-"""Sweep directories, single runs and CSVs of timings -> one row per cell: how long a whole epoch takes.
+"""Read sweep directories, single runs and CSVs of timings: one row per cell with its epoch time.
 
 traces/<sweep>/sweep.json says which cells there are and how each ended; the side files of a cell's run directory hold
 the epochs of every rank.
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..core.contract.modes import MODES
-from ..core.contract.rank import EpochTime, ModelSize, TimedRank
-from ..core.contract.sweep import SweepCell
+from ...contract.modes import MODES
+from ...contract.rank import EpochTime, RankFile
+from ...contract.run import RUN_FILE
+from ...contract.sweep import SWEEP_FILE, SweepCell
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.sweeps import TIMINGS
 from ..errors import AnalysisError, DamagedTimings, DuplicateCell, NoTimings, UnreadableFile
-from .files import RUN_FILE, SWEEP_FILE, run_file, side_files, sweep_file
+from .files import run_file, side_files, sweep_file
 from .timings_csv import csv_rows
 
 _KEY = ("model", "parallel", "workers", "batch_size_per_worker")
@@ -31,7 +32,7 @@ _CHANNELS = 3  # of an image, one byte each
 
 @dataclass(frozen=True)
 class RankEpoch:
-    """The timed epoch of one rank: `steps` of the `full_steps` of a whole epoch, waiting for data apart."""
+    """The timed epoch of one rank: `steps` of the `full_steps` of an epoch, with data loading apart."""
 
     rank: int
     step_ns: int
@@ -41,13 +42,13 @@ class RankEpoch:
     step_spread_frac: float | None = None
 
     def whole(self, measured_ns: int) -> int:
-        """What was measured over `steps`, scaled to a whole epoch, in ns."""
+        """Scale a time over `steps` to a whole epoch, in ns."""
         return (measured_ns * self.full_steps + self.steps // 2) // self.steps
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The cells of one or more sweeps: TIMINGS, and the run directory of every cell that has one.
+    """Cells of one or more sweeps: TIMINGS, and the run directory of each cell that has one.
 
     `failed` says what could not be used and was left out.
     """
@@ -59,7 +60,7 @@ class Sweep:
 
 
 def load_sweep(paths: Sequence[Path], *, keep_going: bool = False) -> Sweep:
-    """All cells at `paths`: sweep directories, run directories with a timed epoch, CSVs of timings.
+    """Load all cells at `paths`: sweep directories, run directories with a timed epoch, CSVs of timings.
 
     Rows are in order of model, mode, batch size and workers. With `keep_going`, a cell that cannot be read has the
     status `unreadable`, and whatever else cannot be read is named in `failed`. Raises UnreadableFile, DamagedTimings,
@@ -84,7 +85,7 @@ def load_sweep(paths: Sequence[Path], *, keep_going: bool = False) -> Sweep:
 
 
 def whole_epoch(ranks: Sequence[RankEpoch]) -> Row:
-    """Columns of TIMINGS that follow from the ranks' timed epochs: the slowest rank's, scaled to a whole epoch."""
+    """Columns of TIMINGS from the ranks' timed epochs: the slowest rank's, scaled to a whole epoch."""
     slowest = max(ranks, key=lambda r: (r.whole(r.step_ns), -r.rank))
     return {
         "epoch_ns": slowest.whole(slowest.step_ns),
@@ -96,7 +97,7 @@ def whole_epoch(ranks: Sequence[RankEpoch]) -> Row:
 
 
 def _rows(path: Path, failed: list[str] | None) -> list[Row]:
-    """The cells at one path; failures of single cells go to `failed`, or are raised if that is None."""
+    """Cells at one path; failures of single cells are added to `failed`, or raised if it is None."""
     if path.name == SWEEP_FILE:
         return _sweep_rows(path.parent, failed)
     try:
@@ -156,7 +157,7 @@ def _cell_row(folder: Path, cell: SweepCell) -> Row:
 
 
 def _run_row(folder: Path) -> Row:
-    """The cell that one run directory is. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """The cell of one run directory. Raises UnreadableFile, DamagedTimings, NoTimings."""
     run = run_file(folder)
     sides = side_files(folder, run.world_size)
     first = sides[0]
@@ -165,7 +166,7 @@ def _run_row(folder: Path) -> Row:
         if len(values) > 1:
             listed = " and ".join(map(str, sorted(values, key=str)))
             raise DamagedTimings(f"{folder}: the ranks differ in {name}: {listed}; run it again")
-    config, model = run.config, first.model or ModelSize()
+    config, model = run.config, first.model
     epoch = whole_epoch([_rank_epoch(folder, side) for side in sides])
     if max(epoch["epoch_ns"], epoch["data_ns"]) > _LONGEST_NS:
         raise DamagedTimings(f"{folder}: its epoch would take more than {_YEARS} years; run it again")
@@ -191,17 +192,20 @@ def _run_row(folder: Path) -> Row:
         "shared_cores": _shared_cores(sides),
         "dataset_samples": first.dataset_samples,
         "sample_bytes": _CHANNELS * config.image_size**2 if config.image_size else None,
-        "parameters_elems": model.parameters or None,
-        "parameters_bytes": model.bytes or None,
+        "parameters_elems": (model and model.parameters) or None,
+        "parameters_bytes": (model and model.bytes) or None,
     }
 
 
-def _rank_epoch(folder: Path, side: TimedRank) -> RankEpoch:
+def _rank_epoch(folder: Path, side: RankFile) -> RankEpoch:
+    assert side.rank is not None
+    assert side.epochs is not None
+    assert side.full_epoch_steps is not None
     timed = [epoch for epoch in side.epochs if epoch.phase == "timed"]
     if len(timed) != 1:
         raise DamagedTimings(
             f"{folder}: expected one timed epoch of rank {side.rank}, found {len(timed)}; run a sweep, or compare "
-            "trainings of several epochs with `training`"
+            "trainings of several epochs with `table training`"
         )
     if timed[0].steps > side.full_epoch_steps:
         raise DamagedTimings(
@@ -219,8 +223,8 @@ def _spread_frac(epoch: EpochTime) -> float | None:
     return (high - low) / middle
 
 
-def _shared_cores(sides: Sequence[TimedRank]) -> int | None:
-    """The cores of the machine, if all ranks compute on its CPU."""
+def _shared_cores(sides: Sequence[RankFile]) -> int | None:
+    """Cores of the machine if all ranks compute on its CPU; else None."""
     machines = {(side.machine.boot_id or side.host, side.machine.usable_cores) for side in sides}
     if len(machines) > 1 or any(side.device.type != "cpu" for side in sides):
         return None
@@ -228,11 +232,11 @@ def _shared_cores(sides: Sequence[TimedRank]) -> int | None:
 
 
 def _check_distinct(rows: list[Row]) -> None:
-    for one, two in pairwise(rows):
-        if all(one[column] == two[column] for column in _KEY):
+    for first, second in pairwise(rows):
+        if all(first[column] == second[column] for column in _KEY):
             raise DuplicateCell(
-                f"{one['source']} and {two['source']} both time {one['model']} {one['parallel']} with "
-                f"{one['workers']} workers at batch size {one['batch_size_per_worker']}; give each cell once"
+                f"{first['source']} and {second['source']} both time {first['model']} {first['parallel']} with "
+                f"{first['workers']} workers at batch size {first['batch_size_per_worker']}; give each cell once"
             )
 
 

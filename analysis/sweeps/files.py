@@ -1,46 +1,56 @@
-"""The JSON files of a sweep, as far as they hold timings: sweep.json, and run.json and *.meta.json of every cell."""
+"""Timings in the JSON files of a sweep: sweep.json, and run.json and *.meta.json of every cell."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from ..core.contract.rank import TimedRank
-from ..core.contract.reader import OtherVersion, read_json, typed
-from ..core.contract.run import SweptRun
-from ..core.contract.sweep import SweepRecord
-from ..core.small_files import NotJson
+from ...contract.rank import BESIDE_TIMED, META_SUFFIX, TIMED, RankFile
+from ...contract.reading import OtherVersion, typed
+from ...contract.run import RUN_FILE, SweptRun
+from ...contract.sweep import SweepRecord
+from ..core.small_files import NotJson, read_json
 from ..errors import DamagedTimings, NoTimings, UnreadableFile
-
-SWEEP_FILE, RUN_FILE, _SIDE_FILES = "sweep.json", "run.json", "*.meta.json"
 
 
 def sweep_file(path: Path) -> SweepRecord:
-    """The content of sweep.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
-    sweep = _converted(_json(path), SweepRecord, path)
+    """Read sweep.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    content = _json(path)
+    with _explained(path):
+        sweep = typed(content, SweepRecord)
     if not sweep.cells:
         raise NoTimings(f"{path}: lists no cell; expected the cells of the sweep")
     return sweep
 
 
 def run_file(folder: Path) -> SweptRun:
-    """The content of a run's run.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
-    return _converted(_json(folder / RUN_FILE), SweptRun, folder / RUN_FILE)
+    """Read a run's run.json. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    path = folder / RUN_FILE
+    content = _json(path)
+    with _explained(path):
+        return typed(content, SweptRun)
 
 
-def side_files(folder: Path, world_size: int) -> list[TimedRank]:
-    """The side files of all ranks of a run, in order. Raises UnreadableFile, DamagedTimings, NoTimings."""
-    sides: dict[int, TimedRank] = {}
-    for path in sorted(folder.glob(_SIDE_FILES)):
+def side_files(folder: Path, world_size: int) -> list[RankFile]:
+    """Read the side files of all ranks, in order; each has what timings need, `TIMED`.
+
+    Raises UnreadableFile, DamagedTimings, NoTimings.
+    """
+    sides: dict[int, RankFile] = {}
+    for path in sorted(folder.glob(f"*{META_SUFFIX}")):
         content = _json(path)
         if isinstance(content, dict) and not content.get("epochs"):
             raise NoTimings(
                 f"{path}: has no timed epoch; expected `epochs`, which `commtrace sweep` writes and a plain "
                 "run does not: run a sweep, or give a CSV of timings"
             )
-        side = _converted(content, TimedRank, path)
+        with _explained(path):
+            side = typed(content, RankFile, TIMED, BESIDE_TIMED)
+        assert side.rank is not None
         if side.rank in sides:
             raise DamagedTimings(f"{path}: another side file beside it is of rank {side.rank} too; keep one run here")
         sides[side.rank] = side
@@ -66,11 +76,10 @@ def _json(path: Path) -> Any:
         raise DamagedTimings(f"{path}: is damaged: {err}; expected JSON: copy it again, or run the cell again") from err
 
 
-_File = TypeVar("_File", bound=msgspec.Struct)
-
-
-def _converted(content: Any, kind: type[_File], path: Path) -> _File:
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Raises DamagedTimings for content that is not as it was written."""
     try:
-        return typed(content, kind)
+        yield
     except msgspec.ValidationError as err:
         raise DamagedTimings(f"{path}: is not as a sweep writes it: {err}; repair it, or run the cell again") from err

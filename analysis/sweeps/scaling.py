@@ -1,4 +1,4 @@
-"""How the time of an epoch changes with the number of workers: speedups and efficiencies of every cell.
+"""Epoch time by number of workers: speedups and efficiencies of every cell.
 
 Every figure rests on an assumption of who does which part of the work, and is named for it. Definitions:
 docs/metrics/scaling.md.
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
-from ..core.contract.modes import MODES, ONE_WORKER
+from ...common.wording import counted
+from ...contract.modes import MODES, ONE_WORKER
 from ..core.schema import Row, records
 from ..core.tables.sweeps import SCALING
-from ..core.wording import counted
 
 Cells = Mapping[tuple[str, str, int, int], Row]
 
@@ -31,35 +31,35 @@ _WORDS = {
 
 
 def scaling(timings: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell, in order, with what it gains over the cell with one worker."""
+    """One row per cell, in order, with its gain over the cell with one worker."""
     rows = records(timings)
     cells = by_key(rows)
     return SCALING.frame(_row(row, cells) for row in rows)
 
 
 def by_key(rows: Iterable[Row]) -> Cells:
-    """The cells by model, mode, workers and batch size per worker."""
+    """Index cells by model, mode, workers and batch size per worker."""
     return {(r["model"], r["parallel"], r["workers"], r["batch_size_per_worker"]): r for r in rows}
 
 
 def baseline(cell: Row, cells: Cells, batch_size: int | None = None) -> tuple[Row | None, str | None]:
-    """The timed cell with one worker to compare with, or why there is none.
+    """The timed one-worker cell to compare with, or why there is none.
 
     It has the same model and batch size per worker (or `batch_size`), and the same mode, else that of one worker alone.
     """
     size = cell["batch_size_per_worker"] if batch_size is None else batch_size
     modes = dict.fromkeys((cell["parallel"], ONE_WORKER))
-    found = [cells[key] for mode in modes if (key := (cell["model"], mode, 1, size)) in cells]
-    timed = [row for row in found if row["epoch_ns"] is not None]
+    candidates = [cells[key] for mode in modes if (key := (cell["model"], mode, 1, size)) in cells]
+    timed = [row for row in candidates if row["epoch_ns"] is not None]
     if timed:
         return timed[0], None
-    if found:
-        return None, f"no baseline: {found[0]['run']} is {_WORDS[found[0]['status']]}"
+    if candidates:
+        return None, f"no baseline: {candidates[0]['run']} is {_WORDS[candidates[0]['status']]}"
     return None, f"no baseline: no cell with 1 worker at batch size {size}"
 
 
 def work(cell: Row, base: Row) -> str | None:
-    """Who does how much of an epoch, from its samples: shared, repeated, different, or None where nothing tells."""
+    """How workers divide an epoch, from its samples: shared, repeated, different, or None if not known."""
     samples, alone = cell["dataset_samples"], base["dataset_samples"]
     if samples is None or alone is None:
         return None
@@ -68,8 +68,8 @@ def work(cell: Row, base: Row) -> str | None:
     return "repeated" if samples == cell["workers"] * alone else "different"
 
 
-def told(cell: Row) -> list[str]:
-    """What a reader of the cell's time must know."""
+def reading_notes(cell: Row) -> list[str]:
+    """Notes on how to read the cell's time."""
     if cell["status"] != "done":
         return [cell["reason"] or _WORDS[cell["status"]]]
     if cell["timed_steps"] is not None and cell["timed_steps"] < cell["epoch_steps"]:
@@ -78,7 +78,7 @@ def told(cell: Row) -> list[str]:
 
 
 def doubts(cell: Row, scaled: Row) -> Iterator[str]:
-    """Why the efficiencies of a cell are not what they seem."""
+    """Yield reasons to doubt the efficiencies of a cell."""
     cores = cell["shared_cores"]
     if cores is not None and cell["workers"] > 1:
         yield f"its {cell['workers']} workers share the {counted(cores, 'core')} that one worker has for itself"
@@ -91,12 +91,12 @@ def doubts(cell: Row, scaled: Row) -> Iterator[str]:
 
 
 def joined(notes: Iterable[str | None]) -> str | None:
-    """The notes as one text, each once; None without any."""
+    """Join the distinct notes to one text; None without any."""
     return "; ".join(dict.fromkeys(note for note in notes if note)) or None
 
 
 def _row(cell: Row, cells: Cells) -> Row:
-    notes = told(cell)
+    notes = reading_notes(cell)
     row = {**{name: cell.get(name) for name in SCALING.columns}}
     if cell["epoch_ns"] is None:
         return row | {"note": joined(notes)}
@@ -113,7 +113,7 @@ def _row(cell: Row, cells: Cells) -> Row:
 
 
 def _against(cell: Row, base: Row, notes: list[str]) -> Row:
-    """Speedups and efficiencies over the baseline; why one of them is NA goes to `notes`."""
+    """Speedups and efficiencies over the baseline; reasons for NA are added to `notes`."""
     shared = work(cell, base)
     if shared == "different":
         notes.append(
@@ -142,12 +142,12 @@ def _weak_efficiency(cell: Row, base: Row, ratio: float, notes: list[str]) -> fl
 
 
 def _same_batch(cell: Row, cells: Cells, notes: list[str]) -> float | None:
-    """T1 / TN at the same global batch size; why it is NA goes to `notes`."""
-    own = _own_batches(cell)
-    if own is None:
+    """T1 / TN at the same global batch size; the reason for NA is added to `notes`."""
+    own_batches = _own_batches(cell)
+    if own_batches is None:
         notes.append("same batch: the steps of an epoch, which tell the global batch size, are not known")
         return None
-    size = cell["batch_size_per_worker"] * (cell["workers"] if own else 1)
+    size = cell["batch_size_per_worker"] * (cell["workers"] if own_batches else 1)
     base, why_not = baseline(cell, cells, size)
     if base is None:
         notes.append(f"same batch: {str(why_not).removeprefix('no baseline: ')}")
@@ -159,7 +159,7 @@ def _same_batch(cell: Row, cells: Cells, notes: list[str]) -> float | None:
 
 
 def _own_batches(cell: Row) -> bool | None:
-    """Whether every worker takes a batch of its own in a step, from the steps of an epoch; None if nothing tells.
+    """Whether every worker takes its own batch per step, from the steps of an epoch; None if not known.
 
     The last batch of an epoch may be a part of one, or left out.
     """
@@ -174,7 +174,7 @@ def _own_batches(cell: Row) -> bool | None:
 
 
 def scaling_verdict(table: pd.DataFrame) -> str:
-    """What the cell with the most workers, of those that can be compared, gains over one worker."""
+    """A sentence on the gain over one worker of the comparable cell with the most workers."""
     rows = [row for row in records(table) if row["workers"] > 1 and row["weak_efficiency_frac"] is not None]
     if not rows:
         return "no cell with several workers can be compared with one worker"

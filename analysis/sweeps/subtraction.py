@@ -1,4 +1,4 @@
-"""Communication by subtracting times of epochs, as people do it by hand, beside what the traces of the cells measured.
+"""Communication as a difference of epoch times, beside what traces of the same cells measured.
 
 Definitions: docs/metrics/subtraction.md.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..core.contract.modes import MODES
-from ..core.nccl_tests import bus_factor
+from ...common.nccl_tests import bus_factor
+from ...contract.modes import MODES
 from ..core.schema import Row, records
 from ..core.tables.sweeps import MEASURED, MISTAKES, SUBTRACTION
 from .by_hand import KNOWN_MISTAKES, Estimate, Facts, Unknown
-from .scaling import Cells, baseline, by_key, joined, told, work
+from .scaling import Cells, baseline, by_key, joined, reading_notes, work
 
 _SUMMED = (
     "window_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_wait_ns", "exposed_transfer_ns",
@@ -25,7 +25,7 @@ _SUMMED = (
 
 @dataclass(frozen=True)
 class _Subtracted:
-    """What subtraction makes of a cell; `notes` say why something is None."""
+    """The result of subtraction for a cell; `notes` explain each None."""
 
     baseline: str | None
     compute_ns: int | None
@@ -35,22 +35,22 @@ class _Subtracted:
 
 
 def subtraction(timings: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell with more than one worker. `measured` has the cells with traces; it may be empty."""
+    """One row per cell with more than one worker. `measured` has the cells with traces, and may be empty."""
     rows = records(timings)
     cells = by_key(rows)
-    found = {row["cell"]: row for row in records(measured)}
-    return SUBTRACTION.frame(_row(row, cells, found.get(row["cell"])) for row in rows if row["workers"] > 1)
+    measured_of = {row["cell"]: row for row in records(measured)}
+    return SUBTRACTION.frame(_row(row, cells, measured_of.get(row["cell"])) for row in rows if row["workers"] > 1)
 
 
 def mistakes(timings: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """One row per cell with more than one worker and known mistake: the bandwidth with it and without."""
+    """One row per cell with more than one worker and per mistake: bandwidth with and without it."""
     rows = records(timings)
     cells = by_key(rows)
     return MISTAKES.frame(_mistaken(row, cells, name) for row in rows if row["workers"] > 1 for name in names)
 
 
 def measured_epoch(cell: Row, breakdown_steps: pd.DataFrame, collectives: pd.DataFrame) -> Row:
-    """A row of MEASURED: the traced steps of the cell, as a whole epoch of such steps."""
+    """A row of MEASURED: the traced steps of the cell, scaled to a whole epoch."""
     steps = breakdown_steps["step"].nunique()
     row: Row = {"cell": cell["cell"], "traced_steps": steps, "busbw_gb_per_s": _bus_bandwidth(collectives)}
     notes = []
@@ -68,12 +68,12 @@ def measured_epoch(cell: Row, breakdown_steps: pd.DataFrame, collectives: pd.Dat
 
 
 def measured_table(rows: Iterable[Row]) -> pd.DataFrame:
-    """The table of such rows."""
+    """The table of these rows."""
     return MEASURED.frame(rows)
 
 
 def _per_epoch(values: pd.Series[int], epoch_steps: int) -> int | None:
-    """Mean over ranks, devices and steps, x the steps of an epoch; None if one of them is NA."""
+    """Mean over ranks, devices and steps, times the steps of an epoch; None if any is NA."""
     if values.isna().any():
         return None
     count = len(values)
@@ -81,12 +81,12 @@ def _per_epoch(values: pd.Series[int], epoch_steps: int) -> int | None:
 
 
 def _bus_bandwidth(collectives: pd.DataFrame) -> float | None:
-    """Of all all_reduces: sum of bytes x bus factor / sum of transfer times, in GB/s; None without one."""
-    found = collectives[(collectives["collective"] == "all_reduce") & collectives["busbw_gb_per_s"].notna()]
-    if not len(found):
+    """Sum of bytes x bus factor over sum of transfer times of all all_reduces, in GB/s; None without any."""
+    all_reduces = collectives[(collectives["collective"] == "all_reduce") & collectives["busbw_gb_per_s"].notna()]
+    if not len(all_reduces):
         return None
-    moved = (found["busbw_gb_per_s"] * found["transfer_ns"]).sum()
-    return float(moved / found["transfer_ns"].sum())
+    moved = (all_reduces["busbw_gb_per_s"] * all_reduces["transfer_ns"]).sum()
+    return float(moved / all_reduces["transfer_ns"].sum())
 
 
 def _row(cell: Row, cells: Cells, measured: Row | None) -> Row:
@@ -111,7 +111,7 @@ def _row(cell: Row, cells: Cells, measured: Row | None) -> Row:
 
 
 def _subtracted(cell: Row, cells: Cells) -> _Subtracted:
-    notes = told(cell)
+    notes = reading_notes(cell)
     if cell["epoch_ns"] is None:
         return _Subtracted(None, None, None, None, tuple(notes))
     base, why_not = baseline(cell, cells)
@@ -147,8 +147,8 @@ def _positive(known: _Subtracted) -> float | None:
     return known.estimate.gb_per_s if known.estimate is not None and known.estimate.time_ns > 0 else None
 
 
-def _minus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one - other
+def _minus(value: int | None, other: int | None) -> int | None:
+    return None if value is None or other is None else value - other
 
 
 def _mistaken(cell: Row, cells: Cells, name: str) -> Row:

@@ -1,4 +1,4 @@
-"""A CSV of timings -> rows of cells. For timings that were taken elsewhere, or copied from somebody's report.
+"""Read a CSV of timings, taken elsewhere or copied from a report, as rows of cells.
 
     model,parallel,workers,batch_size_per_worker,epoch_s[,dataset_samples][,parameters][,data_s][,sample_bytes]
 
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..core.contract.modes import MODES
+from ...contract.modes import MODES
 from ..core.schema import Row
 from ..core.small_files import small_file
 from ..errors import DamagedTimings, NoTimings, UnreadableFile
@@ -31,7 +31,7 @@ _LARGEST_S = 2**63 / 1e9
 
 
 def csv_rows(path: Path) -> list[Row]:
-    """The cells of a CSV, as rows of TIMINGS without their number. Raises UnreadableFile, DamagedTimings, NoTimings."""
+    """Read cells as rows of TIMINGS without a number. Raises UnreadableFile, DamagedTimings, NoTimings."""
     try:
         text = small_file(path).decode("utf-8-sig")  # spreadsheets begin a CSV with a byte order mark
     except OSError as err:
@@ -45,7 +45,7 @@ def csv_rows(path: Path) -> list[Row]:
 
 
 def _records(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and named cells of every row. Raises DamagedTimings."""
+    """Yield line number and fields by name of every row. Raises DamagedTimings."""
     reader = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -68,9 +68,9 @@ def _check_header(path: Path, header: list[str]) -> None:
     if not set(header) & set(_BATCH):
         missing.append(_BATCH[0])
     if missing:
-        found = ", ".join(header[:9]) or "nothing"
+        columns = ", ".join(header[:9]) or "nothing"
         hint = "separate cells with commas" if len(header) == 1 and ";" in header[0] else f"expected {_EXAMPLE}"
-        raise DamagedTimings(f"{path}: the header lacks {', '.join(missing)}; found {found[:200]}; {hint}")
+        raise DamagedTimings(f"{path}: the header lacks {', '.join(missing)}; found {columns[:200]}; {hint}")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice or set(_BATCH) <= set(header):
         raise DamagedTimings(f"{path}: the header names {', '.join(twice or _BATCH)} twice; keep one of them")
@@ -110,7 +110,7 @@ def _row(cells: dict[str, str], where: str) -> Row:
 
 
 def _count(cells: dict[str, str], column: str, where: str) -> int | None:
-    """A whole number from 1, None if the cell is empty or the column not there."""
+    """A whole number of at least 1; None if the field is empty or missing."""
     text = cells.get(column, "")
     if not text:
         return None
@@ -120,7 +120,7 @@ def _count(cells: dict[str, str], column: str, where: str) -> int | None:
 
 
 def _nanoseconds(cells: dict[str, str], column: str, where: str, *, least: int) -> int | None:
-    """Seconds as nanoseconds, at least `least`; None if the cell is empty or the column not there."""
+    """Seconds as ns, at least `least`; None if the field is empty or missing."""
     text = cells.get(column, "")
     if not text:
         return None

@@ -1,1 +1,1 @@
-"""Results in TensorBoard: a tab with the reports of all runs, and what its own views need to be right."""
+"""Show results in TensorBoard: a tab with the reports of all runs, and input for its own views."""

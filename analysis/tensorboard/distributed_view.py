@@ -1,4 +1,4 @@
-"""Traces for torch-tb-profiler: what its Distributed view counts, in the form that it understands.
+"""Write traces for torch-tb-profiler in the form that its Distributed view counts correctly.
 
 It takes for communication what is named as one of five collectives of torch 1.x, and compares the n-th of these of all
 workers, by their external ids. So each collective that it can compare has an id of its own here. All others share one,
@@ -33,7 +33,7 @@ _QUICK = 1
 
 @dataclass(frozen=True)
 class TraceCopy:
-    """The trace file of a worker: its name and content; so many of its operations of communication are compared."""
+    """The trace file of a worker: name, content, and the number of its calls that the view compares."""
 
     name: str
     content: bytes
@@ -42,7 +42,7 @@ class TraceCopy:
 
 
 def trace_copies(analysis: Analysis) -> Iterator[TraceCopy]:
-    """The files, one for each device of a rank, and cycle. Raises NothingMeasured where nothing was communicated."""
+    """Yield a file per device and cycle. Raises NothingMeasured without communication."""
     run = analysis.run
     if not (run.activities["kind"] == COMM).any():
         raise NothingMeasured(f"{run.name}: shows no communication, so TensorBoard has nothing to show of it")
@@ -73,13 +73,13 @@ class _Writing:
         self._several = bool((run.activities.groupby("rank")["device"].nunique() > 1).any())
 
     def name(self, worker: DeviceWorker, cycle: int) -> str:
-        """The profiler takes the host and the number of the process from it, and sorts workers by it."""
+        """The file name, from which the profiler takes host and process, and by which it sorts workers."""
         host = re.sub(r"[^A-Za-z0-9-]+", "-", (self._hosts.get(worker.rank) or "")[:64]).strip("-") or "rank"
         device = f"-device{worker.device}" if self._several else ""
         return f"{host}{device}_{worker.rank:0{self._digits}}.{cycle + 1}.pt.trace.json.gz"
 
     def content(self, worker: DeviceWorker, events: Collection[str]) -> bytes:
-        """A whole file."""
+        """The content of a file."""
         gpus = int(worker.device) + 1 if worker.device.isdigit() else 0
         header = {
             "schemaVersion": 1,
@@ -95,14 +95,14 @@ _SEPARATOR = ",\n"
 
 @dataclass(frozen=True)
 class _Events:
-    """The events of a worker as JSON, with the numbers of the collectives that are compared."""
+    """The events of a worker as JSON, with the numbers of the compared collectives."""
 
     worker: DeviceWorker
     numbers: dict[int, int]
     zero_ns: int
 
     def all(self) -> Iterator[str]:
-        """Steps, kernels and copies, communication."""
+        """Yield steps, kernels and copies, then communication."""
         for number, (step, start_ns, end_ns) in enumerate(self.worker.windows):
             thread = number % 2  # to the profiler's floats, steps that touch may overlap, which it does not like on one
             yield self._event(_ANNOTATION, f'"{PROFILER_STEP}{step}"', self._times(start_ns, end_ns - start_ns), thread)
@@ -113,7 +113,7 @@ class _Events:
         yield from self._not_compared(self.worker.unpaired(compared))
 
     def last_unpaired(self) -> str:
-        """The empty one, just before the end of the last step."""
+        """The empty event just before the end of the last step."""
         at_ns = self.worker.windows[-1].end_ns - 1
         return self._event(_ANNOTATION, self._named(_ANY), self._times(at_ns, 0), 0, _identified())
 
@@ -151,18 +151,18 @@ class _Events:
         return int(self.worker.device) if self.worker.device.isdigit() else 0
 
     def _event(self, category: str, name: str, times: tuple[str, str], stream: int, args: str = "") -> str:
-        """`name` and the `times`, start and duration, are JSON already."""
+        """One event; `name` and `times` (start and duration) are JSON already."""
         return (
             f'{{"ph":"X","cat":"{category}","name":{name},"pid":{self._device},"tid":{stream},'
             f'"ts":{times[0]},"dur":{times[1]},"args":{{{args}}}}}'
         )
 
     def _times(self, start_ns: int, dur_ns: int) -> tuple[str, str]:
-        """Start and duration in us, exactly."""
+        """Start and duration in us, exact."""
         return _microseconds(start_ns - self.zero_ns), _microseconds(dur_ns)
 
     def _within(self, start_ns: int, dur_ns: int) -> tuple[str, str]:
-        """The same, less a hundredth of a ns at either end: also to the profiler's floats it is then in one step."""
+        """Start and duration, less 0.01 ns at either end, so that the profiler's floats keep it in one step."""
         if not dur_ns:
             return self._times(start_ns, dur_ns)
         return f"{_microseconds(start_ns - self.zero_ns)}01", f"{_microseconds(dur_ns - 1)}98"
@@ -173,7 +173,7 @@ def _identified(number: int = _SHARED_ID) -> str:
 
 
 def _microseconds(time_ns: int) -> str:
-    """Exactly."""
+    """The time in us, exact."""
     return f"{time_ns // 1000}.{time_ns % 1000:03}"
 
 

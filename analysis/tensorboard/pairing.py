@@ -1,4 +1,4 @@
-"""The devices of a run as workers of torch-tb-profiler, and the collectives that it pairs rightly over them."""
+"""Devices of a run as workers of torch-tb-profiler, and the collectives that it pairs correctly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeviceWorker:
-    """A device of a rank in one cycle: what ran on it, and its calls.
+    """A device of a rank in one cycle: its activities and calls.
 
     These have the `collective_id` of their collective, and whether it is `complete`; both NA for none.
     """
@@ -37,25 +37,25 @@ class DeviceWorker:
 
     @cached_property
     def windows(self) -> Sequence[Window]:
-        """Its steps, or all its time as step 0."""
+        """The steps, or the whole time as step 0."""
         starts, ends = _ends(self.activities)
         step = self.activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
         return step_windows(starts, ends, step) or [Window(0, int(starts.min()), int(ends.max()))]
 
     @property
     def communication(self) -> pd.DataFrame:
-        """The activities that are, in part at least within a step."""
+        """Communication that overlaps a step."""
         starts, ends = _ends(self.activities)
         inside = (ends > self.windows[0].start_ns) & (starts < self.windows[-1].end_ns)
         return self.activities[inside & (self.activities["kind"] == COMM)]
 
     def unpaired(self, paired: pd.DataFrame) -> pd.DataFrame:
-        """Its communication but for these calls."""
+        """The communication without these calls."""
         known = pd.MultiIndex.from_frame(paired[_PLACE])
         return self.communication[~pd.MultiIndex.from_frame(self.communication[_PLACE]).isin(known)]
 
     def candidates(self) -> pd.DataFrame:
-        """When each collective that may be paired began, and in which step, by its number.
+        """Begin and step of each collective that may be paired, by its number.
 
         No rank of it may be missing, and it has to lie in one step as a whole, without gaps in it.
         """
@@ -75,7 +75,7 @@ class DeviceWorker:
 
 
 def workers_of(activities: pd.DataFrame, calls: pd.DataFrame) -> list[DeviceWorker]:
-    """Of one cycle, by rank and device. `calls` are as a worker has them."""
+    """The workers of one cycle, by rank and device. `calls` are as described for a worker."""
     by_device = dict(grouped(calls, ["rank", "device"]))
     none = calls.iloc[:0]
     return [
@@ -85,7 +85,7 @@ def workers_of(activities: pd.DataFrame, calls: pd.DataFrame) -> list[DeviceWork
 
 
 def paired_collectives(workers: Sequence[DeviceWorker]) -> dict[int, int]:
-    """Collectives in which all workers take part, in one step and in the same order, numbered from 1 in that order.
+    """Collectives of all workers, in one step and in the same order, numbered from 1.
 
     torch-tb-profiler pairs the n-th of each worker, whatever it is.
     """
@@ -101,6 +101,6 @@ def paired_collectives(workers: Sequence[DeviceWorker]) -> dict[int, int]:
 
 
 def _ends(table: pd.DataFrame) -> tuple[_Ints, _Ints]:
-    """When each row began, and when it ended."""
+    """Begin and end of each row."""
     starts = table["start_ns"].to_numpy()
     return starts, starts + table["dur_ns"].to_numpy()

@@ -1,4 +1,4 @@
-"""The tab `commtrace` in TensorBoard: the report of every run below its log directory, made when it is asked for.
+"""The TensorBoard tab `commtrace`: a report of every run below the log directory, made on request.
 
 TensorBoard finds the plugin by the entry point of the installed package. Only here is tensorboard imported.
 """
@@ -40,12 +40,12 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """What TensorBoard asks: is there anything to show, and what is at an address."""
+    """The plugin, as TensorBoard calls it."""
 
     plugin_name = "commtrace"
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        """No file is touched here: TensorBoard waits for it when it starts."""
+        """Touch no file: TensorBoard waits for it when it starts."""
         self._root = Path(context.logdir or ".")
         self._reports = Reports()
 
@@ -54,7 +54,7 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return next(runs_below(self._root), None) is not None
 
     def get_plugin_apps(self) -> dict[str, Application]:
-        """What answers at which address below /data/plugin/commtrace."""
+        """The handlers by address below /data/plugin/commtrace."""
         answers = {"/index.js": self._script, "/runs": self._runs, "/report": self._report}
         return {address: Request.application(answer) for address, answer in answers.items()}
 
@@ -63,7 +63,7 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="commtrace", disable_reload=True)
 
     def _names(self) -> dict[str, Path]:
-        """The runs by their names: as folders below the log directory."""
+        """The runs by name: their folders below the log directory."""
         return {str(run.relative_to(self._root)): run for run in runs_below(self._root)}
 
     def _script(self, _: Request) -> Response:
@@ -91,15 +91,15 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
 
 class ReportFailed(Exception):
-    """Why there is no report."""
+    """The reason why there is no report."""
 
 
 class Busy(Exception):
-    """There is no report yet, and it may be asked for again."""
+    """There is no report yet; ask again."""
 
 
 class Reports:
-    """Reports by run: each made once, by a process of its own, until a trace of the run changes; a few at a time."""
+    """Reports by run: each made once in its own process until a trace changes, a few at a time."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[Path, tuple[Stamp, bytes]] = OrderedDict()
@@ -108,7 +108,7 @@ class Reports:
         self._places = Semaphore(_AT_ONCE)
 
     def page(self, run: Path) -> bytes:
-        """The page on the run, as one of those who ask for it at this time has it made. Raises ReportFailed, Busy."""
+        """The page on the run, made once for all who ask at this time. Raises ReportFailed, Busy."""
         try:
             stamp = stamp_of(run)
         except OSError as err:
@@ -132,7 +132,7 @@ class Reports:
             raise Busy("The report is still being made.") from None
 
     def _make(self, run: Path, stamp: Stamp, page: Future[bytes]) -> None:
-        """Have the page made when there is a place for that, and tell all who wait for it."""
+        """Make the page when there is a free place, and notify all who wait for it."""
         try:
             if not self._places.acquire(timeout=_PATIENCE_S):
                 raise Busy("Other reports are still being made.")
@@ -156,7 +156,7 @@ class Reports:
 
 
 def _made(run: Path) -> bytes:
-    """The page from a process of its own, whose memory goes with it, and whose work keeps no other tab waiting."""
+    """Make the page in its own process, which frees its memory and blocks no other tab."""
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         page = Path(folder) / "report.html"
         arguments = ["report", "--keep-going", "--output", str(page), str(run.absolute())]
@@ -174,7 +174,7 @@ def _error(message: str, code: int) -> Response:
 
 
 def _answer(content: bytes, kind: str, *, code: int = 200, policy: str | None = None) -> Response:
-    """With the headers that TensorBoard's security validator asks for."""
+    """An answer with the headers that TensorBoard's security validator requires."""
     headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     if policy is not None:
         headers["Content-Security-Policy"] = policy

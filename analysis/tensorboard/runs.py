@@ -1,4 +1,4 @@
-"""The runs below a folder, found without opening a file."""
+"""Find the runs below a folder without opening a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 def runs_below(root: Path) -> Iterator[Path]:
-    """Folders that hold traces, `root` itself included, nearest first.
+    """Yield folders with traces, including `root`, nearest first.
 
     Links to folders are not followed, and no more than 2,000 folders are looked into, 5 levels deep: TensorBoard asks
     often, and a folder of checkpoints may be large.
@@ -42,7 +42,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def stamp_of(run: Path) -> Stamp:
-    """What its traces are like now. Raises OSError."""
+    """The present state of a run's traces, for comparison. Raises OSError."""
     with os.scandir(run) as entries:
         traces = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith((".json", ".gz", ".ctrace"))]
     return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in traces))

@@ -1,4 +1,4 @@
-"""What a step cost in communication, as scalars that TensorBoard draws over the steps."""
+"""Communication cost of each step, as scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ..core.disk import append
+from ...common.disk import append
 from ..errors import MissingLibrary, NothingMeasured
 from ..results.analysis import Analysis
 
@@ -27,7 +27,7 @@ _TIMES = {
 
 
 class Scalar(NamedTuple):
-    """A value of a step. The step began at `began_s`, a Unix time."""
+    """A value of a step, which began at the Unix time `began_s`."""
 
     tag: str
     step: int
@@ -36,7 +36,7 @@ class Scalar(NamedTuple):
 
 
 def step_scalars(analysis: Analysis) -> list[Scalar]:
-    """By step: times as median and maximum over devices, bus bandwidth of each collective.
+    """Times of each step as median and maximum over devices, and bus bandwidth of each collective.
 
     Raises NothingMeasured where no steps are marked.
     """
@@ -58,7 +58,7 @@ def _times(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
 
 
 def _bandwidths(analysis: Analysis) -> Iterator[tuple[str, int, float]]:
-    """All collectives of a kind in a step together: what they moved by the time they moved it."""
+    """Yield the bandwidth of each kind of collective by step: bytes moved per transfer time."""
     steps = analysis.calls[["call_id", "step"]].merge(analysis.matches[["call_id", "collective_id"]], on="call_id")
     step = steps.dropna().groupby("collective_id")["step"].min()
     known = analysis.collectives.dropna(subset=["busbw_gb_per_s", "transfer_ns"])
@@ -71,13 +71,13 @@ def _bandwidths(analysis: Analysis) -> Iterator[tuple[str, int, float]]:
 
 
 def event_file(scalars: list[Scalar]) -> tuple[str, bytes]:
-    """A name for a file that TensorBoard reads, and its content. Raises MissingLibrary."""
+    """Name and content of a file that TensorBoard reads. Raises MissingLibrary."""
     now = int(time.time())
     return f"{_event_name(now)}{SUFFIX}", _begin(now) + _records(scalars)
 
 
 class ScalarLog:
-    """A file that TensorBoard reads while it grows, made when something is added first. Raises MissingLibrary."""
+    """A growing file that TensorBoard reads, created by the first addition. Raises MissingLibrary."""
 
     def __init__(self, folder: Path) -> None:
         _library()  # not only when there is something to add
@@ -85,7 +85,7 @@ class ScalarLog:
         self._file: Path | None = None
 
     def add(self, scalars: list[Scalar]) -> None:
-        """Raises OSError."""
+        """Add scalars. Raises OSError."""
         content = _records(scalars)
         if self._file is None:
             now = int(time.time())
@@ -101,7 +101,7 @@ def _event_name(now: int) -> str:
 
 
 def _begin(now: int) -> bytes:
-    """What an event file begins with."""
+    """The first record of an event file."""
     event, _, _ = _library()
     return _written([event(wall_time=now, file_version="brain.Event:2")])
 

@@ -1,1 +1,1 @@
-"""Dumps of the flight recorder that hold durations, as a run without clocks: calls, collectives, waiting, bandwidth."""
+"""Flight recorder dumps with durations as a run without clocks: calls, collectives, waiting, bandwidth."""

@@ -1,4 +1,4 @@
-"""Dumps with durations -> the tables of a run that need no clock and no compute.
+"""Make the tables of a run that need no clock and no compute from dumps with durations.
 
 A dump says when a call was issued and how long its kernel took, not when that began. No rank can end a collective such
 as all_reduce before the last one has come, and that one does not wait: so its duration, the shortest, is the transfer,
@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
+from ...common.nccl_tests import SYNCHRONISING, NoFormula, bus_factor, item_bytes, size_elems
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.nccl_tests import SYNCHRONISING, bus_factor, item_bytes, size_elems
 from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, PARTICIPATION
-from ..errors import NothingMeasured, TraceError, UnknownCollective, UnknownDtype
+from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
 from ..hang.files import dump_files, looks_like_dumps, ranks_of
@@ -40,7 +40,7 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class TimedDumps:
-    """The tables of dumps with durations, described in docs/tables.md; what needs clocks or compute is NA in them."""
+    """Tables of dumps with durations, described in docs/tables.md; values that need clocks or compute are NA."""
 
     name: str
     dumps: dict[int, TimedDump]
@@ -48,7 +48,7 @@ class TimedDumps:
 
     @property
     def notes(self) -> list[str]:
-        """What is different from tables of traces."""
+        """Differences from tables of traces."""
         return [_NOTE]
 
     @cached_property
@@ -60,7 +60,7 @@ class TimedDumps:
 
     @cached_property
     def _matches(self) -> pd.DataFrame:
-        """Calls of one group and number belong together; sends, receives and batches stay alone."""
+        """Match calls of one group and number; sends, receives and batches stay alone."""
         calls = self.calls
         keys = ["process_group", "pg_ranks", "seq"]
         alone = calls["seq"].isna() | calls.duplicated(["rank", *keys], keep=False)
@@ -81,7 +81,7 @@ class TimedDumps:
 
     @cached_property
     def _clocks(self) -> pd.DataFrame:
-        """Each rank's own: nothing links them."""
+        """The clocks of the ranks, none linked."""
         nothing = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "basis": "dumps hold no ends"}
         nothing |= {"uncertainty_ns": 0, "bent_uncertainty_ns": 0}
         known = dict.fromkeys(("host", "bends", "probe_offset_ns", "probe_uncertainty_ns", "partial"))
@@ -89,7 +89,7 @@ class TimedDumps:
 
     @cached_property
     def participation(self) -> pd.DataFrame:
-        """One row per call: what it took longer than the shortest of its collective is its wait."""
+        """One row per call: its wait is the time above the shortest call of its collective."""
         found = waiting.participation(self.calls, self._matches, self._clocks, None)
         calls = found.merge(self._whole.rename("whole"), left_on="collective_id", right_index=True)
         wait = found["wait_clock_free_ns"].where(calls["whole"].to_numpy())
@@ -99,7 +99,7 @@ class TimedDumps:
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
-        """One row per collective, whose transfer is the shortest duration of its ranks."""
+        """One row per collective; its transfer is the shortest duration of its ranks."""
         found = self._collectives
         transfer = found["min_dur_ns"].astype("Int64").where(self._whole.to_numpy())
         algbw = found["size_bytes"].astype("Float64").where(found["size_bytes"] > 0) / transfer.where(transfer > 0)
@@ -117,7 +117,7 @@ class TimedDumps:
 
     @cached_property
     def _whole(self) -> pd.Series[bool]:
-        """By collective: whether all ranks are there, one of which came last and did not wait."""
+        """Whether all ranks of each collective are there, so that the last one did not wait."""
         found = self._collectives
         several = found["ranks"].str.contains(" ", regex=False)
         whole = found["complete"] & found["certain"] & several & found["collective"].isin(SYNCHRONISING)
@@ -130,11 +130,11 @@ class TimedDumps:
 
     @cached_property
     def fits(self) -> pd.DataFrame:
-        """Latency and bandwidth of every collective over sizes."""
+        """Latency and bandwidth of every collective, fitted over sizes."""
         return bandwidth_module.fits(self.collectives)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table of that name. Raises NothingMeasured for those that dumps cannot give."""
+        """The table of this name. Raises NothingMeasured for tables that dumps cannot give."""
         if name not in TIMED_TABLES:
             raise no_such_table(self.name)
         found: pd.DataFrame = getattr(self, name)
@@ -144,7 +144,7 @@ class TimedDumps:
 def timed_dumps(
     paths: Sequence[Path], *, keep_going: bool = False, workers: int | None = None, memory_gb: float | None = None
 ) -> TimedDumps | None:
-    """The dumps at `paths`, None if there are none. Options as of `find_hang`. Raises AnalysisError."""
+    """The dumps at `paths`, None if there are none. Options as in `find_hang`. Raises AnalysisError."""
     if not looks_like_dumps(paths):
         return None
     files = dump_files(paths)
@@ -181,7 +181,7 @@ def _read(path: Path, limit_bytes: int) -> TimedDump | TraceError:
 
 
 def _row(rank: int, call: TimedCall) -> dict[str, Any]:
-    """A row of `calls`, but for its number."""
+    """A row of `calls` without its number."""
     members = listed_ranks(call.group.ranks)
     nothing = dict.fromkeys(("step", "in_split", "out_split", "comms_id", "root", "turn", "batch", "partial"))
     return nothing | {
@@ -209,7 +209,7 @@ def _row(rank: int, call: TimedCall) -> dict[str, Any]:
 def _is_known(kind: str) -> bool:
     try:
         size_elems(kind, 0, 0)
-    except UnknownCollective:
+    except NoFormula:
         return False
     return True
 
@@ -219,7 +219,7 @@ def _size_bytes(call: TimedCall) -> int | None:
         return None
     try:
         return size_elems(call.kind, call.in_elems, call.out_elems) * item_bytes(call.dtype)
-    except (UnknownCollective, UnknownDtype):
+    except NoFormula:
         return None
 
 

@@ -1,4 +1,4 @@
-"""What dumps of the flight recorder can be asked for, besides who hangs. Needs no pandas."""
+"""What dumps of the flight recorder offer besides hangs. Needs no pandas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMED_TABLES = ("calls", "collectives", "participation", "bandwidth", "fits")
 
 
 def no_such_table(name: str) -> NothingMeasured:
-    """Why what was asked for of the dumps of that name is not known."""
+    """The error for a table that dumps cannot give."""
     return NothingMeasured(
         f"{name}: dumps of the flight recorder say when calls were issued and how long they took, not when they ran, "
         f"nor what was computed; of tables there are {', '.join(TIMED_TABLES)}, and commtrace hang says who is missing"
@@ -20,5 +20,5 @@ def no_such_table(name: str) -> NothingMeasured:
 
 
 def name_of_dumps(paths: Sequence[Path]) -> str:
-    """What messages call them."""
+    """The name of the dumps in messages."""
     return paths[0].name or str(paths[0])

@@ -1,1 +1,1 @@
-"""The tables of a run -> a timeline of all its ranks on one clock, in Perfetto's format. No file is opened here."""
+"""Draw the tables of a run as a timeline of all ranks on one clock, in Perfetto's format. No file is opened here."""

@@ -1,4 +1,4 @@
-"""Who waited for whom: from where a rank was late, an arrow to every call that waited for it."""
+"""Arrows from a late rank to every call that waited for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_MEMBER = ["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns"
 
 @dataclass(frozen=True)
 class Arrows:
-    """Calls, and where ranks were late.
+    """Calls, and places where ranks were late.
 
     `calls` has a row per call, on the common clock: `arrived_ns`, `ended_ns` and, where it could be split, `moving_ns`,
     from when data moved. Of a call that waited, `due_ns` is when what it waited for arrived, and `arrow` the id of the
@@ -41,7 +41,7 @@ def arrows(tables: Tables) -> Arrows:
 
 
 def _late(lateness: pd.DataFrame, waited: pd.DataFrame, arrived: pd.Series[int]) -> pd.DataFrame:
-    """Where a rank was late, or just the last one. That one is shown for as long as the shortest wait for it."""
+    """Where a rank was late, or merely last. A last rank is shown for the shortest wait for it."""
     member = ["collective_id", "rank"]
     pairs = waited.groupby(["collective_id", "waited_for"], as_index=False).agg(
         shortest_ns=("wait_ns", "min"), arrow=("arrow", "min"), fan=("arrow", "size")

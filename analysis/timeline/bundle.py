@@ -1,4 +1,4 @@
-"""A TAR of trace files and their timeline, with what tells Perfetto how their clocks relate. No file is opened here.
+"""A TAR of trace files and their timeline, with the offsets of their clocks. No file is opened here.
 
 Perfetto reads such a TAR from version 58 on. What the manifest may say: perfetto.dev/docs, "Multiple traces".
 """
@@ -22,7 +22,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 @dataclass(frozen=True)
 class Bundled:
-    """A trace file in a bundle, under a name of its own; its times there are later by `offset_ns`."""
+    """A trace file in a bundle, under its own name; its times are shifted by `offset_ns`."""
 
     rank: int
     cycle: int
@@ -33,7 +33,7 @@ class Bundled:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What stands in a bundle beside the timeline, whose own times are later by `offset_ns`.
+    """Files beside the timeline in a bundle; the timeline's own times are shifted by `offset_ns`.
 
     The file that is first on the common clock has an offset of 0, and all others positive ones, because Perfetto drops
     what comes before 0. One offset cannot follow a clock that drifts: at the ends of the traces it is off by `drift_ns`
@@ -45,7 +45,7 @@ class Bundle:
     drift_ns: int
 
     def manifest(self) -> bytes:
-        """What Perfetto is told, as JSON."""
+        """The manifest for Perfetto, as JSON."""
         (first, *_) = sorted(self.files, key=lambda file: file.offset_ns)
         rows = [(file.name, file.machine, file.offset_ns) for file in self.files]
         rows.append((TIMELINE, "commtrace", self.offset_ns))
@@ -58,7 +58,7 @@ class Bundle:
 
 
 def bundle(traces: pd.DataFrame, activities: pd.DataFrame, clocks: pd.DataFrame, zero_ns: int) -> Bundle:
-    """The bundle of these trace files and a timeline that counts from `zero_ns`.
+    """Bundle these trace files with a timeline that counts from `zero_ns`.
 
     What a file says at time t happened, on the common clock, at t + base_ns - the error of its clock.
     """
@@ -75,12 +75,12 @@ def bundle(traces: pd.DataFrame, activities: pd.DataFrame, clocks: pd.DataFrame,
 
 
 def _window(activities: pd.DataFrame) -> tuple[int, ...]:
-    """When the first one began and the last one ended."""
+    """Start of the first activity and end of the last."""
     return int(activities["start_ns"].min()), int((activities["start_ns"] + activities["dur_ns"]).max())
 
 
 def _error_ns(clock: RankClock, window: tuple[int, ...]) -> tuple[int, int]:
-    """How far the clock is ahead in the middle of a window, and how much that differs at its ends."""
+    """How far the clock is ahead in the middle of a window, and how much that changes at its ends."""
     ends = [clock.ahead_ns(time_ns) for time_ns in window or (clock.row["origin_ns"],)]
     middle = (min(ends) + max(ends)) // 2
     return middle, max(ends) - middle
@@ -95,7 +95,7 @@ def _machine(row: Row) -> str:
 
 
 def tar(members: Iterable[tuple[str, int, Iterable[bytes]]]) -> Iterator[bytes]:
-    """A TAR of files: the name of each, its size in bytes, and its content in parts."""
+    """Yield a TAR of files, each with name, size in bytes, and content in parts."""
     for name, size, content in members:
         header = tarfile.TarInfo(name)
         header.size = size

@@ -1,4 +1,4 @@
-"""Counters over time: how many ranks wait, bus bandwidth of process groups, launches that wait on streams."""
+"""Counters over time: waiting ranks, bus bandwidth of process groups, launches waiting on streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Values = NDArray[np.float64]
 
 
 def ranks_waiting(calls: pd.DataFrame) -> Iterator[Track]:
-    """How many ranks wait in at least one call, where any does; `calls` as in arrows."""
+    """Yield the number of ranks that wait in at least one call; `calls` as in arrows."""
     known = calls[calls["moving_ns"].notna()]
     if not len(known):
         return
@@ -32,7 +32,7 @@ def ranks_waiting(calls: pd.DataFrame) -> Iterator[Track]:
 
 
 def bus_bandwidths(collectives: pd.DataFrame) -> Iterator[Track]:
-    """The bus bandwidth of each process group, from the last arrival in a collective to its last end."""
+    """Yield the bus bandwidth of each process group, from a collective's last arrival to its last end."""
     known = collectives[collectives["busbw_gb_per_s"].notna() & collectives["last_start_ns"].notna()]
     named = known.assign(process_group=known["process_group"].fillna("?"), pg_ranks=known["pg_ranks"].fillna(""))
     for (group, ranks), rows in grouped(named, ["process_group", "pg_ranks"]):
@@ -45,8 +45,10 @@ def bus_bandwidths(collectives: pd.DataFrame) -> Iterator[Track]:
 def waiting_launches(
     queues: Iterable[OnStream], rank: int, start_ns: int, end_ns: int, common: Callable[[Times], Times]
 ) -> Iterator[Track]:
-    """How many launches wait on each stream of a rank, within these times of its clock; `common` are its times on the
-    common clock."""
+    """Yield the number of launches that wait on each stream of a rank.
+
+    Within these times of its clock; `common` are its times on the common clock.
+    """
     streams: dict[tuple[str, int], list[Depth]] = {}
     for queue in queues:
         if queue.rank == rank and queue.launches and queue.start_ns < end_ns and queue.end_ns > start_ns:
@@ -59,7 +61,7 @@ def waiting_launches(
 
 
 def _summed(start: Times, end: Times, value: _Values) -> tuple[Times, _Values]:
-    """The sum of the values that hold at each moment at which it changes: each from its start to its end.
+    """Sum of the values that hold at each change; each value holds from its start to its end.
 
     Where only one holds, the sum is that value exactly.
     """
@@ -75,7 +77,7 @@ def _summed(start: Times, end: Times, value: _Values) -> tuple[Times, _Values]:
 
 
 def in_runs(ranks: str) -> str:
-    """`0-3, 8` for `0 1 2 3 8`."""
+    """Format `0 1 2 3 8` as `0-3, 8`."""
     numbers = np.array(ranks.split(), dtype=np.int64)
     bounds = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2, append=numbers[-1:] + 2) != 1)
     runs = [numbers[first:past] for first, past in pairwise(bounds)]

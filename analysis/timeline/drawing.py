@@ -1,4 +1,4 @@
-"""The timeline of a run: what it holds, and the bytes of its file."""
+"""The timeline of a run: its content, and the bytes of its file."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def run_timeline(
 
 
 def timeline_of(tables: Tables) -> Timeline:
-    """The timeline of these tables. Raises NothingMeasured where no activity is shown."""
-    found = arrows(tables)
-    ranks = list(rank_groups(tables, found))
+    """Draw the timeline of these tables. Raises NothingMeasured if no activity is shown."""
+    arrows_of_run = arrows(tables)
+    ranks = list(rank_groups(tables, arrows_of_run))
     if not ranks:
         raise NothingMeasured(f"{tables.name}: the traces show no device activity that a timeline could show")
-    member = tables.collectives["collective_id"].isin(found.calls["collective_id"])
+    member = tables.collectives["collective_id"].isin(arrows_of_run.calls["collective_id"])
     path = _critical_path(tables)
-    counters = [*ranks_waiting(found.calls), *bus_bandwidths(tables.collectives[member])]
+    counters = [*ranks_waiting(arrows_of_run.calls), *bus_bandwidths(tables.collectives[member])]
     tracks = [track for group in ranks for track in group.tracks]
     zero_ns = min(_begun_ns(track) for track in [*tracks, *path, *counters])
     shown = [track.content for track in [*path, *tracks] if isinstance(track.content, Slices)]
@@ -79,13 +79,13 @@ def timeline_of(tables: Tables) -> Timeline:
 
 
 def _begun_ns(track: Track) -> int:
-    """When the first thing on a track begins."""
+    """Start of the first item on a track, in ns."""
     times = track.content.start_ns if isinstance(track.content, Slices) else track.content.time_ns
     return int(times.min())
 
 
 def _moved(group: Group) -> int:
-    """How many slices, with all that lies within them counted once, stand on another lane than the first."""
+    """Number of slices that are not on the first lane, with nested ones counted once."""
     seen: set[str] = set()
     moved = 0
     for track in group.tracks:
@@ -96,19 +96,19 @@ def _moved(group: Group) -> int:
 
 
 def _critical_path(tables: Tables) -> list[Track]:
-    """The critical path of all ranks, piece by piece, where it is known."""
+    """The critical path over all ranks, piece by piece; empty if not known."""
     if tables.path is None or not len(pieces := tables.path[tables.in_steps(tables.path)]):
         return []
-    told = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
+    labels = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
     notes: dict[str, Texts | Integers] = {"kind": names_in(pieces["kind"])}
     notes |= {key: integers_in(pieces[key]) for key in ("step", "rank", "activities", "waiting_rank")}
     start_ns = pieces["start_ns"].to_numpy(dtype=np.int64)
     end_ns = start_ns + pieces["dur_ns"].to_numpy(dtype=np.int64)
-    return [Track("critical path", Slices(start_ns, end_ns, names_in(told), notes))]
+    return [Track("critical path", Slices(start_ns, end_ns, names_in(labels), notes))]
 
 
 def _about(name: str, zero_ns: int, end_ns: int, moved: int) -> Track:
-    """What holds for the whole timeline, beside all of it."""
+    """Facts about the whole timeline, shown along all of it."""
     begun, ended = (np.array([time], dtype=np.int64) for time in (zero_ns, end_ns))
     notes = {"zero_ns": Integers.same(zero_ns), "slices_on_further_lanes": Integers.same(moved)}
     title = f"{name}: 0 here is {zero_ns:,} ns on the common clock"

@@ -1,4 +1,4 @@
-"""Which slices can share a line: those that do not overlap."""
+"""Assign slices to lanes so that none overlap."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ _Numbers = NDArray[np.int64]
 
 
 def lanes(start_ns: Times, end_ns: Times) -> _Numbers:
-    """The lane of each slice, from 0, as few lanes as can be; all of shape (n,), starts ascending.
+    """Lane of each slice from 0, as few as possible; all of shape (n,), starts ascending.
 
     On a lane every slice begins when the one before it has ended, or later. A slice takes the lowest free lane.
     """
-    found = np.zeros(len(start_ns), dtype=np.int64)
+    numbers = np.zeros(len(start_ns), dtype=np.int64)
     if len(start_ns) < 2:
-        return found
+        return numbers
     begins = np.flatnonzero(start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]) + 1
     bounds = np.concatenate(([0], begins, [len(start_ns)]))
     for bunch in np.flatnonzero(np.diff(bounds) > 1).tolist():
         these = slice(int(bounds[bunch]), int(bounds[bunch + 1]))
-        found[these] = _shared(start_ns[these].tolist(), end_ns[these].tolist())
-    return found
+        numbers[these] = _shared(start_ns[these].tolist(), end_ns[these].tolist())
+    return numbers
 
 
 def _shared(starts: list[int], ends: list[int]) -> list[int]:
-    """The lanes of slices that all hang together."""
+    """Lanes of slices that all hang together."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []
-    found = []
+    lanes_of_slices = []
     for start, end in zip(starts, ends, strict=True):
         while busy and busy[0][0] <= start:
             heappush(free, heappop(busy)[1])
         lane = heappop(free) if free else len(busy)
         heappush(busy, (end, lane))
-        found.append(lane)
-    return found
+        lanes_of_slices.append(lane)
+    return lanes_of_slices
 
 
 def outermost(start_ns: Times, end_ns: Times) -> int:
-    """How many slices lie within no other; they nest or do not overlap, and stand in order of time."""
+    """Number of slices not nested in another; sorted, nested or disjoint slices."""
     return int((start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]).sum()) + min(len(start_ns), 1)
 
 
 def event_order(start_ns: Times, end_ns: Times) -> tuple[_Numbers, _Numbers]:
-    """Places of the beginning and of the end of each slice among all 2n, in order of time; all of shape (n,).
+    """Places of the begin and end of each slice among all 2n events, by time; all of shape (n,).
 
     Slices nest or do not overlap, and stand in order: by start, of those that start together the longest first. What
     ends at the moment at which another begins comes before it, and what lies within another ends before that does.

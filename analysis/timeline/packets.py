@@ -1,4 +1,4 @@
-"""Tracks -> a trace in Perfetto's format: descriptors of tracks, events, and the texts that they share.
+"""Encode tracks in Perfetto's format: track descriptors, events, and shared texts.
 
 Fields and their numbers: perfetto.dev/docs/reference/trace-packet-proto. All events are of one sequence, whose packets
 need not be in order of time: readers sort them, and keep the order of the file only among those of one moment.
@@ -26,7 +26,7 @@ _EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS = 2, 3, 29
 
 
 class Writer:
-    """Writes tracks one by one, and remembers which texts were written, and how many tracks.
+    """Write tracks one by one; remembers the texts already written and the number of tracks.
 
     Times count from `zero_ns`, because Perfetto drops what comes before 0.
     """
@@ -38,17 +38,17 @@ class Writer:
         self._new: list[bytes] = []
 
     def begun(self) -> bytes:
-        """What comes first: it makes readers forget the texts of any other file."""
+        """The first packet: it makes readers forget texts of other files."""
         return submessage(_PACKET, _OURS + number(_FLAGS, _CLEARED))
 
     def group(self, group: Group, place: int) -> Iterator[bytes]:
-        """All of a group, which is the one of that number."""
-        own = self._tracks + 1
+        """Yield all of a group, whose number is `place`."""
+        parent = self._tracks + 1
         yield self._described(group.name, 0, place)
         places: dict[str, int] = {}
         for track in filter(_has_content, group.tracks):
             unit = track.content.unit if isinstance(track.content, Counter) else None
-            yield self._described(track.name, own, places.setdefault(track.name, len(places)), unit)
+            yield self._described(track.name, parent, places.setdefault(track.name, len(places)), unit)
             yield self._content(track, self._tracks)
 
     def _described(self, name: str, parent: int, place: int, unit: str | None = None) -> bytes:
@@ -61,17 +61,17 @@ class Writer:
             content += submessage(8, text(6, unit))
         return submessage(_PACKET, _OURS + submessage(_TRACK, content))
 
-    def _content(self, track: Track, own: int) -> bytes:
-        """The events of a track, after the texts that they are the first to use."""
+    def _content(self, track: Track, track_number: int) -> bytes:
+        """Events of a track, after the texts that they use first."""
         if isinstance(track.content, Counter):
-            return self._values(track.content, own).tobytes()
-        events = self._events(track.content, own)
+            return self._values(track.content, track_number).tobytes()
+        events = self._events(track.content, track_number)
         texts, self._new = b"".join(self._new), []
         needed = _OURS + number(_FLAGS, _NEEDS_TEXTS)
         return (submessage(_PACKET, needed + submessage(_INTERNED, texts)) if texts else b"") + events
 
     def _events(self, slices: Slices, track: int) -> bytes:
-        """Beginnings and ends, in order of time."""
+        """Begins and ends, by time."""
         begun, ended = event_order(slices.start_ns, slices.end_ns)
         ends = self._packet(slices.end_ns, [_END, number(_TRACK_ID, track)], b"")
         alike = _alike(slices)
@@ -81,11 +81,11 @@ class Writer:
         return in_order([*blocks, (ended, rows(len(slices), ends))])
 
     def _begins(self, slices: Slices, track: int) -> Messages:
-        """Beginnings of slices that all have the same notes and arrows."""
+        """Begins of slices that have the same kinds of notes and arrows."""
         return rows(len(slices), self._begin(slices, track))
 
     def _begin(self, slices: Slices, track: int) -> list[Piece]:
-        """The beginning of each slice, as in `_begins`."""
+        """The begin of each slice, as in `_begins`."""
         names = self._ids(_EVENT_NAMES, slices.names)
         event: list[Piece] = [_BEGIN, number(_TRACK_ID, track), *numbers(_NAME_ID, names)]
         for name, column in slices.notes.items():
@@ -99,7 +99,7 @@ class Writer:
         return self._packet(slices.start_ns, event, number(_FLAGS, _NEEDS_TEXTS))
 
     def _note(self, name: str, column: Texts | Integers) -> list[Piece]:
-        """A note beside each event: a text, or an integer."""
+        """A note of each event: a text or an integer."""
         named = number(1, self._id(_NOTE_NAMES, name))
         value = (
             numbers(4, column.values) if isinstance(column, Integers) else numbers(17, self._ids(_NOTE_TEXTS, column))
@@ -118,14 +118,14 @@ class Writer:
         return message(_PACKET, content)
 
     def _ids(self, kind: int, texts: Texts) -> Numbers:
-        """The number of each text; all of them known."""
+        """Number of each text; all texts are known."""
         used = np.unique(texts.codes)
         ids = np.zeros(len(texts.values), dtype=np.int64)
         ids[used] = [self._id(kind, texts.values[code]) for code in used.tolist()]
         return ids[texts.codes]
 
     def _id(self, kind: int, value: str) -> int:
-        """The number of a text, under which it is written if it is new."""
+        """Number of a text, which is written first if it is new."""
         known = self._texts[kind]
         if value not in known:
             known[value] = len(known) + 1
@@ -134,14 +134,14 @@ class Writer:
 
 
 def _has_content(track: Track) -> bool:
-    """Whether a track holds anything: where nobody waits, as in a run of one rank, the counter of that has no point."""
+    """Whether a track holds anything: counters of runs without waiting have no point."""
     return len(track.content) > 0
 
 
 def _alike(slices: Slices) -> list[Mask]:
-    """Which slices have the same notes and arrows: sets of rows, none of them empty."""
+    """Masks of slices with the same kinds of notes and arrows, none empty."""
     pattern = np.zeros(len(slices), dtype=np.int64) if slices.out is None else slices.out.count
     for column in (*slices.notes.values(), slices.into):
         if column is not None:
             pattern = 2 * pattern + column.known
-    return [pattern == found for found in np.unique(pattern).tolist()]
+    return [pattern == value for value in np.unique(pattern).tolist()]

@@ -1,4 +1,4 @@
-"""The tracks of one rank: steps, compute, communication, copies, where it was late, and its clock."""
+"""Tracks of one rank: steps, compute, communication, copies, lateness, and its clock."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class RankClock:
     row: dict[str, Any]
 
     def common(self, times_ns: Times) -> Times:
-        """Times of this rank on the common clock."""
+        """Convert times of this rank to the common clock."""
         row = self.row
         common = on_common_clock(times_ns, row["offset_ns"], row["drift_ppm"], row["origin_ns"])
         return common if pd.isna(row["bends"]) else common - Bends.parsed(row["bends"]).added(times_ns)
 
     def ahead_ns(self, time_ns: int) -> int:
-        """How far the clock is ahead when it shows this time."""
+        """How far the clock is ahead at this time, in ns."""
         return time_ns - int(self.common(np.array([time_ns], dtype=np.int64))[0])
 
 
 @dataclass(frozen=True)
 class _Ran:
-    """Activities as arrays of shape (n,), times on the clocks of their ranks; `step` is NO_STEP for none."""
+    """Activities as arrays of shape (n,), on the clocks of their ranks; `step` is NO_STEP for none."""
 
     start_ns: Times
     end_ns: Times
@@ -75,7 +75,7 @@ class _Ran:
 
 @dataclass(frozen=True)
 class _Whole:
-    """What all ranks did, and which rows are of which of them: (rank, where) -> rows."""
+    """Activities of all ranks, and the rows of each: (rank, where) -> rows."""
 
     ran: _Ran
     calls: DrawnCalls
@@ -87,7 +87,7 @@ class _Whole:
 
 
 def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
-    """The tracks of each rank that did something in the steps that are shown."""
+    """Yield the tracks of each rank with activities in the shown steps."""
     shown = np.flatnonzero(tables.in_steps(tables.activities))
     # Texts are compared only once.
     keys = tables.activities[["rank", "kind", "device", "stream", "cycle"]]
@@ -112,13 +112,13 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
 
 
 def _shown_ns(whole: _Whole, rank: int) -> tuple[int, int]:
-    """When the first activity of a rank that is shown began, and the last one ended, on its clock."""
+    """Start of the first and end of the last shown activity of a rank, on its clock."""
     rows = np.concatenate([*whole.by_stream[rank].values()])
     return int(whole.ran.start_ns[rows].min()), int(whole.ran.end_ns[rows].max())
 
 
 def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] | None) -> list[Track]:
-    """The tracks of one rank; none if it did nothing."""
+    """Tracks of one rank; none if it did nothing."""
     on_streams = whole.by_stream.get(rank, {})
     if not on_streams:
         return []
@@ -134,7 +134,7 @@ def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] |
 
 
 def _ran(on_streams: OfRank, kind: str, ran: _Ran, clock: RankClock) -> Iterator[Track]:
-    """What ran on each stream."""
+    """Yield the activities on each stream."""
     for (is_kind, device, stream), rows in on_streams.items():
         if is_kind == kind:
             yield from on_lanes(_title(_TITLES[kind], device, stream), ran.slices(rows, clock))
@@ -146,16 +146,16 @@ def _title(what: str, device: str, stream: int) -> str:
 
 
 def _communication(on_streams: OfRank, calls: DrawnCalls) -> Iterator[Track]:
-    """The calls on each stream, with their wait and transfer within."""
+    """Yield the calls on each stream, with wait and transfer nested."""
     for (device, stream), on_stream in on_streams.items():
-        own = calls.around.taken(on_stream)
-        for rows in lane_rows(own.start_ns, own.end_ns):
+        on_this_stream = calls.around.taken(on_stream)
+        for rows in lane_rows(on_this_stream.start_ns, on_this_stream.end_ns):
             yield Track(_title(_TITLES[COMM], device, stream), calls.taken(on_stream[rows]).with_parts())
 
 
 @dataclass(frozen=True)
 class DrawnCalls:
-    """Calls as slices, when data began to move in each, what it waited for arrived, and the arrow that ends there.
+    """Calls as slices, with start of transfer, arrival of what they waited for, and incoming arrow.
 
     All of shape (n,); an arrow of 0 is none.
     """
@@ -176,11 +176,11 @@ class DrawnCalls:
         return cls(around, integers_in(calls["moving_ns"]), integers_in(calls["due_ns"]), arrow)
 
     def taken(self, rows: Numbers) -> DrawnCalls:
-        """These of the calls."""
+        """The calls at these rows."""
         return DrawnCalls(self.around.taken(rows), self.moving.taken(rows), self.due.taken(rows), self.arrow[rows])
 
     def with_parts(self) -> Slices:
-        """The calls with wait and transfer, and where the arrow of each ends: as data begins to move, or later."""
+        """The calls with wait and transfer nested, and where each arrow ends."""
         start, end, arrow = self.around.start_ns, self.around.end_ns, self.arrow
         (moving, split), (due, _) = self.moving.both, self.due.both
         waited = split & (moving > start)
@@ -201,16 +201,20 @@ class DrawnCalls:
 
 
 def _released(time_ns: Times, arrow: Numbers) -> Slices:
-    """Where arrows end that no transfer can take up: it did not begin, or clocks put it before what it waited for."""
+    """Ends of arrows that no transfer can take: it did not begin, or clocks put it too early."""
     names = Texts.same("released", len(time_ns))
     return Slices(time_ns, time_ns, names, into=Integers(arrow, np.ones(len(arrow), dtype=bool)))
 
 
 def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] | None) -> Iterator[Track]:
-    """The steps of each device, as the tables bound them."""
+    """Yield the steps of each device, as bounded in the tables."""
     for device in dict.fromkeys(device for device, _ in cycles):
         rows = [rows for (on, _), rows in cycles.items() if on == device]
-        windows = [w for own in rows for w in step_windows(ran.start_ns[own], ran.end_ns[own], ran.step[own])]
+        windows = [
+            w
+            for rows_of_device in rows
+            for w in step_windows(ran.start_ns[rows_of_device], ran.end_ns[rows_of_device], ran.step[rows_of_device])
+        ]
         windows = [window for window in windows if steps is None or window.step in steps]
         start, end = (np.array([getattr(w, key) for w in windows], dtype=np.int64) for key in ("start_ns", "end_ns"))
         names = tuple(f"step {window.step}" for window in windows)
@@ -219,7 +223,7 @@ def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] |
 
 
 def _lateness(late: pd.DataFrame) -> Slices:
-    """Where ranks were late, until they arrived: with the reason, and arrows to those that waited."""
+    """Slices up to the arrival of late ranks, with the reason, and arrows to those that waited."""
     names = pd.Series([_reason(row) for row in records(late[_NAMING])], dtype="string")
     notes: dict[str, Texts | Integers] = {name: names_in(late[name]) for name in _LATE_TEXTS}
     notes |= {name: integers_in(late[name]) for name in _LATE_INTEGERS}
@@ -228,7 +232,7 @@ def _lateness(late: pd.DataFrame) -> Slices:
 
 
 def _reason(late: Row) -> str:
-    """Why a rank was late, as far as it is known; `last` if it is not certain that it was."""
+    """Why a rank was late, if known; `last` if it may not have been late."""
     if late["only_last"]:
         return "last"
     because = late["because"]
@@ -237,7 +241,7 @@ def _reason(late: Row) -> str:
 
 
 def _clock(ran: _Ran, rows: Numbers, clock: RankClock) -> Track:
-    """What is known about the rank's clock, beside all that it did."""
+    """Facts about the rank's clock, shown along all its activities."""
     begun, ended = ran.start_ns[rows].min(keepdims=True), ran.end_ns[rows].max(keepdims=True)
     row = clock.row
     notes: dict[str, Texts | Integers] = {key: Integers.same(row[key]) for key in _OF_CLOCK}

@@ -1,4 +1,4 @@
-"""What a timeline holds, before it is written: tracks with slices, or with values of a counter."""
+"""Content of a timeline before encoding: tracks with slices or counter values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of shape (n,): which of `values` each is; -1 for none."""
+    """Texts of shape (n,) as indices into `values`; -1 for none."""
 
     codes: Numbers
     values: tuple[str, ...]
@@ -29,41 +29,41 @@ class Texts:
 
     @property
     def known(self) -> Mask:
-        """Where there is one."""
+        """Whether each row has a text."""
         return self.codes >= 0
 
     def taken(self, rows: Numbers | Mask) -> Texts:
-        """These rows."""
+        """The texts of these rows."""
         return Texts(self.codes[rows], self.values)
 
     def padded(self, more: int) -> Texts:
-        """With `more` rows at the end that have none."""
+        """Add `more` rows without text."""
         return Texts(np.concatenate((self.codes, np.full(more, -1))), self.values)
 
     def joined(self, other: Texts) -> Texts:
-        """The rows of both."""
+        """Concatenate both."""
         moved = np.where(other.codes < 0, -1, other.codes + len(self.values))
         return Texts(np.concatenate((self.codes, moved)), (*self.values, *other.values))
 
 
 @dataclass(frozen=True)
 class Integers:
-    """Integers of shape (n,), each of them known or not."""
+    """Integers of shape (n,), each known or not."""
 
     values: Numbers
     known: Mask
 
     @property
     def both(self) -> tuple[Numbers, Mask]:
-        """The integers, and which of them are known."""
+        """The integers, and whether each is known."""
         return self.values, self.known
 
     def taken(self, rows: Numbers | Mask) -> Integers:
-        """These rows."""
+        """The integers of these rows."""
         return Integers(self.values[rows], self.known[rows])
 
     def padded(self, more: int) -> Integers:
-        """With `more` rows at the end that are not known."""
+        """Add `more` unknown rows."""
         nothing = Integers.none(more)
         return Integers(np.concatenate((self.values, nothing.values)), np.concatenate((self.known, nothing.known)))
 
@@ -74,19 +74,19 @@ class Integers:
 
     @classmethod
     def none(cls, count: int) -> Integers:
-        """None of them known."""
+        """`count` unknown integers."""
         return cls(np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool))
 
 
 @dataclass(frozen=True)
 class Fan:
-    """Arrows that begin with a slice: their ids count from `first`, and are `count` many; both of shape (n,)."""
+    """Arrows that start at a slice: ids from `first`, `count` of them; both of shape (n,)."""
 
     first: Numbers
     count: Numbers
 
     def taken(self, rows: Numbers | Mask) -> Fan:
-        """These rows."""
+        """The arrows of these rows."""
         return Fan(self.first[rows], self.count[rows])
 
 
@@ -109,7 +109,7 @@ class Slices:
         return len(self.start_ns)
 
     def taken(self, rows: Numbers | Mask) -> Slices:
-        """These of the slices."""
+        """The slices of these rows."""
         return Slices(
             self.start_ns[rows],
             self.end_ns[rows],
@@ -122,7 +122,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class Counter:
-    """A value from each time on, in ascending order of times; both of shape (n,)."""
+    """Values that hold from each time until the next, times ascending; both of shape (n,)."""
 
     time_ns: Times
     value: NDArray[np.float64]
@@ -134,7 +134,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Track:
-    """A line of the timeline. Several of one name and one group are lanes of one line."""
+    """A line of the timeline. Tracks of one name and group are lanes of one line."""
 
     name: str
     content: Slices | Counter
@@ -142,26 +142,26 @@ class Track:
 
 @dataclass(frozen=True)
 class Group:
-    """Tracks that stand together under one name, such as those of a rank."""
+    """Tracks under one heading, such as those of a rank."""
 
     name: str
     tracks: tuple[Track, ...]
 
 
 def lane_rows(start_ns: Times, end_ns: Times) -> list[Numbers]:
-    """Rows that can share a track, in order of time: one array for each lane. Slices may stand in any order."""
+    """Rows that can share a track, by time: one array per lane. Slices may be in any order."""
     order = np.lexsort((-end_ns, start_ns))
     lane = lanes(start_ns[order], end_ns[order])
     return [order[lane == number] for number in range(int(lane.max(initial=-1)) + 1)]
 
 
 def on_lanes(name: str, slices: Slices) -> list[Track]:
-    """One track, or several of this name where slices overlap; slices may stand in any order."""
+    """One track, or several of this name if slices overlap; slices may be in any order."""
     return [Track(name, slices.taken(rows)) for rows in lane_rows(slices.start_ns, slices.end_ns)]
 
 
 def nested(around: Slices, *within: Slices) -> Slices:
-    """All of the slices, in order: by start, those that are around others first. Only the first ones have notes."""
+    """Merge slices sorted by start, outer ones first. Only the outer ones have notes."""
     parts = (around, *within)
     start, end = (np.concatenate([getattr(part, key) for part in parts]) for key in ("start_ns", "end_ns"))
     level = np.repeat(np.arange(len(parts)), list(map(len, parts)))

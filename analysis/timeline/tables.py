@@ -1,4 +1,4 @@
-"""The tables that a timeline shows, the part of them that was asked for, and columns as arrays."""
+"""The tables that a timeline shows, the requested part of them, and columns as arrays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core.wording import counted
+from ...common.wording import counted, shortened
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
 from .slices import Integers, Mask, Numbers, Texts
 
+_MOST_NAMED = 16
+
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one run, called `name`; of `steps`, or of all of them for None.
+    """Tables of the run `name`; of `steps`, or of all steps for None.
 
     `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams.
     """
@@ -34,13 +36,13 @@ class Tables:
     steps: Collection[int] | None = None
 
     def of_ranks(self, ranks: Collection[int]) -> Tables:
-        """The same without other ranks. Raises NothingMeasured where one of them did nothing, or has no trace."""
+        """Keep only these ranks. Raises NothingMeasured if one did nothing or has no trace."""
         known = self.activities["rank"].unique()
         missing = sorted(set(ranks) - set(known.tolist()))
         if missing:
             raise NothingMeasured(
                 f"{self.name}: shows no activity of {counted(len(missing), 'rank')} that the timeline is to show: "
-                f"{_some(missing)}; there are {_some(sorted(known.tolist()))}"
+                f"{shortened(missing, _MOST_NAMED)}; there are {shortened(sorted(known.tolist()), _MOST_NAMED)}"
             )
         return replace(
             self,
@@ -53,21 +55,23 @@ class Tables:
         )
 
     def of_steps(self, steps: Collection[int]) -> Tables:
-        """The same with other steps left out of timelines. Raises NothingMeasured where no activity is of one of them.
+        """Show only these steps. Raises NothingMeasured if one has no activity.
 
         Activities stay, because where a step begins depends on those of the next one.
         """
         known = self.activities["step"].dropna().unique().tolist()
         if not any(step in steps for step in known):
-            there = f"there are {_some(sorted(known))}" if known else "no activity has a step"
-            raise NothingMeasured(f"{self.name}: shows no activity of the steps {_some(sorted(steps))}; {there}")
+            there = f"there are {shortened(sorted(known), _MOST_NAMED)}" if known else "no activity has a step"
+            raise NothingMeasured(
+                f"{self.name}: shows no activity of the steps {shortened(sorted(steps), _MOST_NAMED)}; {there}"
+            )
         chosen = replace(self, steps=steps)
         calls = self.calls[chosen.in_steps(self.calls)]
         member = self.participation["call_id"].isin(calls["call_id"])
         return replace(chosen, calls=calls, participation=self.participation[member])
 
     def in_steps(self, table: pd.DataFrame) -> Mask:
-        """Which rows of a table are of the steps that are shown."""
+        """Whether each row of a table is in a shown step."""
         if self.steps is None:
             return np.ones(len(table), dtype=bool)
         return table["step"].isin(list(self.steps)).to_numpy(dtype=bool)
@@ -77,20 +81,15 @@ def _rows(table: pd.DataFrame, ranks: Collection[int]) -> pd.DataFrame:
     return table[table["rank"].isin(list(ranks))]
 
 
-def _some(numbers: list[int], most: int = 16) -> str:
-    """Numbers for people: the first of them, if they are many."""
-    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
-
-
 def integers_in(column: pd.Series[int]) -> Integers:
-    """A column of integers, some of which may be NA."""
+    """Convert a column of integers with NA."""
     assert column.dtype in ("int64", "Int64"), "floats cannot hold times"
     known = column.notna().to_numpy(dtype=bool)
     return Integers(np.asarray(column.fillna(0), dtype=np.int64), known)
 
 
 def names_in(column: pd.Series[str]) -> Texts:
-    """A column of texts, some of which may be NA."""
+    """Convert a column of texts with NA."""
     codes, values = pd.factorize(column)
     return Texts(codes.astype(np.int64), tuple(map(str, values)))
 
@@ -101,7 +100,7 @@ RowsByRank = dict[int, OfRank]
 
 
 def rows_by(table: pd.DataFrame, keys: list[str], numbers: Numbers | None = None) -> RowsByRank:
-    """Which rows are of each rank, the first of the keys, and of each combination of the others, which have no NA.
+    """Rows by rank, the first key, and by the other keys, which have no NA.
 
     `numbers` are those of the rows; for None they count from 0.
     """
@@ -111,8 +110,8 @@ def rows_by(table: pd.DataFrame, keys: list[str], numbers: Numbers | None = None
         code = code * len(values) + codes
     order = np.argsort(code, kind="stable")
     begins = np.flatnonzero(np.diff(code[order], prepend=-1))
-    found: RowsByRank = {}
-    for own in np.split(order, begins[1:]) if len(order) else ():
-        rank, *where = (values[codes[own[0]]] for codes, values in kinds)
-        found.setdefault(int(rank), {})[tuple(where)] = own if numbers is None else numbers[own]
-    return found
+    by_rank: RowsByRank = {}
+    for part in np.split(order, begins[1:]) if len(order) else ():
+        rank, *where = (values[codes[part[0]]] for codes, values in kinds)
+        by_rank.setdefault(int(rank), {})[tuple(where)] = part if numbers is None else numbers[part]
+    return by_rank

@@ -1,4 +1,4 @@
-"""Protobuf messages by the thousand, as rows of a NumPy array: no library is needed, and no loop over messages.
+"""Encode thousands of Protobuf messages as rows of a NumPy array, without a library and without a loop.
 
 Messages of one layout are equally long, because numbers are written as varints of a fixed number of bytes, with
 zeros at the top. Readers must accept that. Source: protobuf.dev/programming-guides/encoding.
@@ -23,7 +23,7 @@ _LARGEST = 2**64
 
 @dataclass(frozen=True)
 class Varints:
-    """Numbers of shape (n,), each as a varint of `width` bytes; negative ones as int64 has them."""
+    """Numbers of shape (n,), each a varint of `width` bytes; negative ones as in int64."""
 
     values: NDArray[np.uint64]
     width: int
@@ -31,7 +31,7 @@ class Varints:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Values of shape (n,), each as its 8 bytes, the lowest first."""
+    """Values of shape (n,), each as 8 bytes, little-endian."""
 
     values: NDArray[Any]
     width: int = 8
@@ -42,61 +42,61 @@ Piece = bytes | Varints | Fixed
 
 
 def varint(value: int) -> bytes:
-    """One number, of 64 bits at most, as short as can be."""
+    """Encode one number of at most 64 bits, as short as possible."""
     value %= _LARGEST
     groups = [value >> shift & (_MORE - 1) for shift in range(0, max(value.bit_length(), 1), _BITS)]
     return bytes([*(group | _MORE for group in groups[:-1]), groups[-1]])
 
 
 def number(field: int, value: int) -> bytes:
-    """A field that holds one number, the same in all messages."""
+    """A field with the same number in all messages."""
     return varint(field << 3 | _VARINT) + varint(value)
 
 
 def numbers(field: int, values: Whole) -> list[Piece]:
-    """A field that holds a number of its own in each message; int64 or uint64, of shape (n,)."""
+    """A field with one number per message; int64 or uint64, of shape (n,)."""
     plain = np.ascontiguousarray(values).astype(np.uint64, copy=False)
     largest = int(plain.max()) if len(plain) else 0
     return [varint(field << 3 | _VARINT), Varints(plain, len(varint(largest)))]
 
 
 def fixed64s(field: int, values: NDArray[Any]) -> list[Piece]:
-    """A field that holds 8 bytes in each message: float64, int64 or uint64, of shape (n,)."""
+    """A field of 8 bytes per message: float64, int64 or uint64, of shape (n,)."""
     return [varint(field << 3 | _FIXED64), Fixed(values)]
 
 
 def text(field: int, value: str) -> bytes:
-    """A field that holds a text."""
+    """A field with a text."""
     return submessage(field, value.encode("utf-8", "backslashreplace"))
 
 
 def submessage(field: int, content: bytes) -> bytes:
-    """A field that holds a message, the same in all messages around it."""
+    """A field with the same message in all messages around it."""
     return varint(field << 3 | _BYTES) + varint(len(content)) + content
 
 
 def message(field: int, content: Sequence[Piece]) -> list[Piece]:
-    """A field that holds a message in each message around it."""
+    """A field with a message in each message around it."""
     return [varint(field << 3 | _BYTES) + varint(width(content)), *content]
 
 
 def width(pieces: Sequence[Piece]) -> int:
-    """Length of the rows that these pieces make, in bytes."""
+    """Length of the rows of these pieces, in bytes."""
     return sum(len(piece) if isinstance(piece, bytes) else piece.width for piece in pieces)
 
 
 def rows(count: int, pieces: Sequence[Piece]) -> Messages:
-    """The pieces side by side, of shape (count, width)."""
-    found = np.empty((count, width(pieces)), dtype=np.uint8)
+    """Join the pieces side by side, of shape (count, width)."""
+    table = np.empty((count, width(pieces)), dtype=np.uint8)
     at = 0
     for piece in pieces:
         if isinstance(piece, bytes):
-            found[:, at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            table[:, at : at + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
             at += len(piece)
         else:
-            _fill(found[:, at : at + piece.width], piece)
+            _fill(table[:, at : at + piece.width], piece)
             at += piece.width
-    return found
+    return table
 
 
 def _fill(into: Messages, piece: Varints | Fixed) -> None:
@@ -113,13 +113,13 @@ def _fill(into: Messages, piece: Varints | Fixed) -> None:
 
 
 def in_order(blocks: Sequence[tuple[Whole, Messages]]) -> bytes:
-    """Messages of several widths, each at its place; the places of all blocks together are 0, 1, 2 and so on."""
+    """Concatenate messages of several widths by place; places of all blocks are 0, 1, 2, ..."""
     sizes = np.empty(sum(len(places) for places, _ in blocks), dtype=np.int64)
     for places, block in blocks:
         sizes[places] = block.shape[1]
     ends = np.cumsum(sizes)
-    found = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    content = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
     for places, block in blocks:
-        at = np.lib.stride_tricks.sliding_window_view(found, block.shape[1], writeable=True)
+        at = np.lib.stride_tricks.sliding_window_view(content, block.shape[1], writeable=True)
         at[ends[places] - block.shape[1]] = block
-    return found.tobytes()
+    return content.tobytes()

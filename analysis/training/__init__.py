@@ -1,1 +1,1 @@
-"""Trainings compared: loss, accuracy and time after the same epochs."""
+"""Compare trainings: loss, accuracy and time after the same epochs."""

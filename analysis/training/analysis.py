@@ -1,4 +1,4 @@
-"""Run directories of trainings -> the tables that compare them."""
+"""Compare the run directories of trainings."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class TrainingAnalysis:
         return f"<TrainingAnalysis: trainings {count}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The table of trainings, in notebooks."""
+        """The table of trainings as HTML, for notebooks."""
         return f"<pre>{escape(self.summary())}</pre>"
 
     @property
     def verdict(self) -> str:
-        """Which training is the most accurate, in one sentence. Raises NothingMeasured."""
+        """A sentence on the most accurate training. Raises NothingMeasured."""
         return training_module.training_verdict(self.training)
 
     def summary(self) -> str:
@@ -53,7 +53,7 @@ class TrainingAnalysis:
 
     @cached_property
     def training(self) -> pd.DataFrame:
-        """One row per training: its scores beside those of the baseline. Raises NothingMeasured."""
+        """One row per training, beside the baseline. Raises NothingMeasured."""
         table = training_module.training(
             self.trainings.epochs, baseline=self._baseline(), after_epochs=self.after_epochs
         )
@@ -77,7 +77,7 @@ def analyse_training(
     after_epochs: int | None = None,
     keep_going: bool = False,
 ) -> TrainingAnalysis:
-    """The tables of the trainings at `paths`: run directories of `train --epochs`, or folders that hold some.
+    """Analyse the trainings at `paths`: run directories of `train --epochs`, or folders of them.
 
     Raises AnalysisError.
     """

@@ -1,4 +1,4 @@
-"""Run directories of `train --epochs` -> one row per training and epoch.
+"""Read run directories of `train --epochs`: one row per training and epoch.
 
 training.json has the epochs that were finished, run.json the options.
 """
@@ -14,59 +14,57 @@ from typing import TypeVar
 import msgspec
 import pandas as pd
 
-from ..core.contract.reader import OtherVersion, read_json, typed
-from ..core.contract.run import TrainedRun
-from ..core.contract.training import TrainedEpoch, TrainingFile
+from ...contract.reading import OtherVersion, typed
+from ...contract.run import RUN_FILE, TrainedRun
+from ...contract.training import TRAINING_FILE, TrainedEpoch, TrainingFile
 from ..core.escaping import encodable
 from ..core.schema import Row
-from ..core.small_files import NotJson
+from ..core.small_files import NotJson, read_json
 from ..core.tables.training import TRAINING_EPOCHS
 from ..errors import AnalysisError, DamagedTraining, NoTraining, UnreadableFile
-
-TRAINING_FILE, _RUN_FILE = "training.json", "run.json"
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """The epochs of one or more trainings: TRAINING_EPOCHS. `failed` says what could not be used and was left out."""
+    """Epochs of one or more trainings: TRAINING_EPOCHS. `failed` lists what could not be used."""
 
     epochs: pd.DataFrame
     failed: tuple[str, ...] = ()
 
 
 def load_trainings(paths: Sequence[Path], *, keep_going: bool = False) -> Trainings:
-    """The trainings at `paths`: run directories, or folders that hold some; each training once.
+    """Load the trainings at `paths`: run directories, or folders of them; each training once.
 
     With `keep_going`, what cannot be read is named in `failed`. Raises UnreadableFile, DamagedTraining, NoTraining.
     """
     failed: list[str] = []
-    found: dict[Path, list[Row]] = {}
+    rows_of: dict[Path, list[Row]] = {}
     for path in paths:
         try:
             for folder in _folders(path):
-                _add(found, folder, failed if keep_going else None)
+                _add(rows_of, folder, failed if keep_going else None)
         except AnalysisError as err:
             if not keep_going:
                 raise
             failed.append(str(err))
-    if not found:
+    if not rows_of:
         raise NoTraining(f"{paths[0]}: no training could be used: " + "; ".join(failed))
-    names = Counter(rows[0]["run"] for rows in found.values())
+    names = Counter(rows[0]["run"] for rows in rows_of.values())
     rows = [
         {**row, "training": number, "run": row["run"] if names[row["run"]] == 1 else encodable(str(folder))}
-        for number, (folder, own) in enumerate(found.items())
-        for row in own
+        for number, (folder, rows_of_run) in enumerate(rows_of.items())
+        for row in rows_of_run
     ]
     return Trainings(TRAINING_EPOCHS.frame(rows), tuple(failed))
 
 
-def _add(found: dict[Path, list[Row]], folder: Path, failed: list[str] | None) -> None:
-    """Read one run directory into `found`; its failure goes to `failed`, or is raised if that is None."""
+def _add(rows_of: dict[Path, list[Row]], folder: Path, failed: list[str] | None) -> None:
+    """Read one run directory into `rows_of`; a failure is added to `failed`, or raised if it is None."""
     key = folder.resolve()
-    if key in found:
+    if key in rows_of:
         return
     try:
-        found[key] = _rows(folder)
+        rows_of[key] = _rows(folder)
     except AnalysisError as err:
         if failed is None:
             raise
@@ -74,7 +72,7 @@ def _add(found: dict[Path, list[Row]], folder: Path, failed: list[str] | None) -
 
 
 def _folders(path: Path) -> list[Path]:
-    """The run directories at `path`: itself, or those in it that hold a training. Raises UnreadableFile, NoTraining."""
+    """The run directories at `path`: itself, or those in it with a training. Raises UnreadableFile, NoTraining."""
     if path.name == TRAINING_FILE:
         return [path.parent]
     try:
@@ -82,7 +80,7 @@ def _folders(path: Path) -> list[Path]:
             raise NoTraining(f"{path}: no such file or directory; expected a run directory of `train --epochs`")
         if not path.is_dir():
             raise NoTraining(f"{path}: is a file; expected a run directory of `train --epochs`")
-        if (path / TRAINING_FILE).exists() or (path / _RUN_FILE).exists():
+        if (path / TRAINING_FILE).exists() or (path / RUN_FILE).exists():
             return [path]
         inner = sorted(each.parent for each in path.glob(f"*/{TRAINING_FILE}"))
     except OSError as err:  # a folder on the way may not be entered, or the name is too long
@@ -98,7 +96,7 @@ def _folders(path: Path) -> list[Path]:
 def _rows(folder: Path) -> list[Row]:
     """The epochs of one training. Raises UnreadableFile, DamagedTraining, NoTraining."""
     path = folder / TRAINING_FILE
-    content, config = _read(path, TrainingFile), _read(folder / _RUN_FILE, TrainedRun).config
+    content, config = _read(path, TrainingFile), _read(folder / RUN_FILE, TrainedRun).config
     numbers = [epoch.epoch for epoch in content.epochs]
     if numbers != list(range(len(numbers))) or len(numbers) > content.planned_epochs:
         raise DamagedTraining(
@@ -139,7 +137,7 @@ def _epoch_row(epoch: TrainedEpoch) -> Row:
     }
 
 
-_File = TypeVar("_File", bound=msgspec.Struct)
+_File = TypeVar("_File")
 
 
 def _read(path: Path, kind: type[_File]) -> _File:

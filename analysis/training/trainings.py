@@ -1,4 +1,4 @@
-"""Trainings compared after the same number of epochs: what a large batch costs in accuracy, and gains in time.
+"""Compare trainings after the same number of epochs: accuracy lost and time gained by a large batch.
 
 Definitions: docs/metrics/training.md.
 """
@@ -10,9 +10,9 @@ from itertools import groupby
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.schema import Row, records
 from ..core.tables.training import TRAINING
-from ..core.wording import counted
 
 # Most reports compare after the fifth epoch.
 _AFTER_EPOCHS = 5
@@ -24,7 +24,7 @@ _COPIED = (
 
 
 def training(epochs: pd.DataFrame, *, baseline: int | None = None, after_epochs: int | None = None) -> pd.DataFrame:
-    """One row per training: its scores after `after_epochs`, beside those of the training numbered `baseline`.
+    """One row per training: results after `after_epochs`, beside those of the training numbered `baseline`.
 
     Left out, the baseline is that with the smallest global batch, of these that with fewest workers; and they are
     compared after 5 epochs, or as many as the baseline finished, if these are fewer.
@@ -34,10 +34,10 @@ def training(epochs: pd.DataFrame, *, baseline: int | None = None, after_epochs:
         return TRAINING.empty()
     base = by_number[_smallest(by_number) if baseline is None else baseline]
     after = min(_AFTER_EPOCHS, len(base)) if after_epochs is None else after_epochs
-    found = [_alone(rows, after) for rows in by_number.values()]
-    base_row = next(row for row in found if row["training"] == base[0]["training"])
+    rows_of_trainings = [_alone(rows, after) for rows in by_number.values()]
+    base_row = next(row for row in rows_of_trainings if row["training"] == base[0]["training"])
     samples = {number: rows[0]["dataset_samples"] for number, rows in by_number.items()}
-    return TRAINING.frame(_compared(row, base_row, samples) for row in found)
+    return TRAINING.frame(_compared(row, base_row, samples) for row in rows_of_trainings)
 
 
 def _smallest(by_number: Mapping[int, Sequence[Row]]) -> int:
@@ -45,14 +45,14 @@ def _smallest(by_number: Mapping[int, Sequence[Row]]) -> int:
 
 
 def _alone(rows: Sequence[Row], after: int) -> Row:
-    """What is known of a training without another; `notes` is a list."""
+    """Columns of a training that need no other; `notes` is a list."""
     first, notes = rows[0], list[str]()
     row: Row = {name: first[name] for name in _COPIED}
     row |= {"finished_epochs": len(rows), "after_epochs": after, "notes": notes}
     if after <= len(rows):
         chosen = rows[after - 1]
         row |= {name: chosen[name] for name in ("lr", *_SCORES)}
-        notes += _said_of_scores(chosen)
+        notes += _score_notes(chosen)
         if len(rows) < first["planned_epochs"]:
             notes.append(f"after {len(rows)} of its {counted(first['planned_epochs'], 'epoch')}")
     else:
@@ -63,7 +63,7 @@ def _alone(rows: Sequence[Row], after: int) -> Row:
     return row | _times(rows, notes)
 
 
-def _said_of_scores(epoch: Row) -> list[str]:
+def _score_notes(epoch: Row) -> list[str]:
     lost = [name for name in ("train_loss", "test_loss") if epoch[name] is None]
     return (
         [f"{' and '.join(lost)} {'are' if len(lost) > 1 else 'is'} not finite: the training diverged"] if lost else []
@@ -71,7 +71,7 @@ def _said_of_scores(epoch: Row) -> list[str]:
 
 
 def _times(rows: Sequence[Row], notes: list[str]) -> Row:
-    """Columns of time, and what is to be said of them."""
+    """Columns of time; remarks are added to `notes`."""
     later = rows[1:] or rows
     if len(rows) == 1:
         notes.append("its time is that of the first epoch, which warms up")
@@ -87,34 +87,34 @@ def _times(rows: Sequence[Row], notes: list[str]) -> Row:
 
 
 def _median(values: Sequence[int]) -> int:
-    """Rounded down."""
+    """The median, rounded down."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
 
 def _whole(row: Row, name: str) -> int:
-    """A time measured over `steps`, scaled to the steps of a whole epoch, rounded to ns."""
+    """Scale a time over `steps` to the steps of a whole epoch, in ns."""
     return int((row[name] * row["epoch_steps"] + row["steps"] // 2) // row["steps"])
 
 
 def _compared(row: Row, base: Row, samples: Mapping[int, int]) -> Row:
     """The row beside its baseline. `samples` are those of a whole epoch, by training."""
     notes = list(row["notes"])
-    found = row | {"baseline": base["run"]}
+    result = row | {"baseline": base["run"]}
     unlike = [f"{name} {base[name]}" for name in ("model", "data") if row[name] != base[name]]
     ours, theirs = samples[row["training"]], samples[base["training"]]
     if unlike:
         notes.append(f"not compared: the baseline has {' and '.join(unlike)}")
-        return found | {"note": _joined(notes)}
+        return result | {"note": _joined(notes)}
     if "test_loss" in row and "test_loss" not in base:
         notes.append(f"no difference: the baseline has {counted(base['finished_epochs'], 'epoch')}")
-    found["test_loss_difference"] = _difference(row, base, "test_loss")
-    found["test_accuracy_difference_frac"] = _difference(row, base, "test_accuracy_frac")
+    result["test_loss_difference"] = _difference(row, base, "test_loss")
+    result["test_accuracy_difference_frac"] = _difference(row, base, "test_accuracy_frac")
     if ours == theirs:
-        found["speedup_over_baseline"] = base["epoch_ns"] / row["epoch_ns"]
+        result["speedup_over_baseline"] = base["epoch_ns"] / row["epoch_ns"]
     else:
         notes.append(f"no speedup: its epoch has {ours:,} images, that of the baseline {theirs:,}")
-    return found | {"note": _joined(notes)}
+    return result | {"note": _joined(notes)}
 
 
 def _joined(notes: Sequence[str]) -> str | None:
@@ -127,7 +127,7 @@ def _difference(row: Row, base: Row, name: str) -> float | None:
 
 
 def training_verdict(table: pd.DataFrame) -> str:
-    """Which training is the most accurate on test images, and by how much more than the baseline."""
+    """A sentence on the most accurate training on test images, and its lead over the baseline."""
     scored = [row for row in records(table) if row["test_accuracy_frac"] is not None]
     best = max(scored, key=lambda row: float(row["test_accuracy_frac"]))
     epochs = counted(best["after_epochs"], "epoch")

@@ -9,8 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.contract.rank import STILL_RUNNING
-from ..core.disk import close, held_folder
+from ...common.disk import close, held_folder
+from ...contract.rank import META_SUFFIX, STILL_RUNNING
+from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.small_files import small_file
 from ..formats.recordings.entry import RECORDING_SUFFIX
@@ -18,7 +19,6 @@ from ..formats.registry import format_named_like, name_parts
 from ..reading.trace_files import is_side_file, run_name
 from ..run.side_files import rank_file
 
-_META_SUFFIX = ".meta.json"
 _ID_DIGITS = 12
 
 FileStates = tuple[tuple[int, ...] | None, ...]
@@ -71,7 +71,7 @@ class RunFolder:
         with entries:
             for entry in entries:
                 name = entry.name
-                if name.endswith(_META_SUFFIX):
+                if name.endswith(META_SUFFIX):
                     side_names.append(name)
                 elif parts := name_parts(name):
                     worker = encodable(parts.worker)
@@ -84,7 +84,7 @@ class RunFolder:
                     others.append(name)
         if not found.traces:  # as everywhere: traces of other names count if there are none with the usual ones
             found.traces = {encodable(name): {} if is_done(encodable(name), 0) else {0: name} for name in others}
-        found.sides = {encodable(name.removesuffix(_META_SUFFIX)): self._side(name) for name in side_names}
+        found.sides = {encodable(name.removesuffix(META_SUFFIX)): self._side(name) for name in side_names}
         self._sides = {name: self._sides[name] for name in side_names}
         return found
 
@@ -124,7 +124,7 @@ class RunFolder:
     def run_json(self) -> str | None:
         """What tells this run's run.json from others that were in the folder before; None without one."""
         try:
-            return sha256(small_file(self.path / "run.json")).hexdigest()[:_ID_DIGITS]
+            return sha256(small_file(self.path / RUN_FILE)).hexdigest()[:_ID_DIGITS]
         except OSError:
             return None
 

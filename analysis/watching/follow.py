@@ -8,17 +8,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from ...common.wording import counted
 from ..core.schema import Row
-from ..core.wording import counted
 from ..errors import AnalysisError, UnreadableFile
 from ..results.analysis import Analysis
 from .attempts import Attempts
 from .done import Cycle, Writers, is_whole, open_cycles
 from .files import FileStates, Listing, RunFolder
-from .ledger import Ledger, numbered
+from .ledger import FolderGone, Ledger, numbered
 from .limits import Limit, Limits, Pace, passed
 from .rows import cycle_row, unusable_row
-from .state import FolderGone
 
 Analyse = Callable[[Sequence[Path], bool], Analysis]
 """The tables of the run that these files are; with True, of what can be used of them. Raises AnalysisError."""
@@ -115,7 +114,7 @@ class Watch:
             self._say(f"what was remembered is about another run, called {other.run}; this run starts anew")
         elif made_again:
             self._say(f"{self._folder.path}: was made again, and is watched anew")
-        if not self._ledger.state.has_locks:
+        if not self._ledger.has_locks:
             self._say("the file system has no locks: two watches of this run would not notice each other")
         return self._listed()
 

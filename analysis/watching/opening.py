@@ -20,10 +20,8 @@ from ..results.opening import analyse_with
 from .done import DoneCycles, open_cycles
 from .files import RunFolder
 from .follow import Analyse
-from .ledger import Ledger, numbered
-from .row_file import RowFile
+from .ledger import numbered
 from .rows import cycle_row, unusable_row
-from .state import StateFile
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,14 +66,6 @@ def analyse_cycles(
     `analyse`.
     """
     return CycleAnalysis(Path(path), ReadOptions(comm_names=tuple(comm_names), workers=workers))
-
-
-def ledger_of(path: Path, state: Path | None, rows: Path | None) -> Ledger:
-    """What was reported of the run at `path`, as the files say that are named, or the one that is usual for it.
-
-    Raises UnreadableFile, WatchedAlready.
-    """
-    return Ledger(StateFile(path, state), None if rows is None else RowFile(rows))
 
 
 def analysis_by(options: ReadOptions) -> Analyse:

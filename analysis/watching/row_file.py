@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..core.disk import close, held, sync, write_all
+from ...common.disk import close, held, sync, write_all
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.cycles import CYCLES

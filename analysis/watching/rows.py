@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from ...common.wording import counted, ranges_of
 from ..core.schema import Row, records
-from ..core.wording import counted, ranges_of
 from ..results.analysis import Analysis
 
 _MAIN = ["collective", "size_bytes", "group_size"]

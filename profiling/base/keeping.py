@@ -1,11 +1,9 @@
 """What is kept of each traced cycle, and whether the run is analysed where it ends. Knows no torch."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from ...contract.rank import Keep
 from ..errors import UsageError
-
-Keep = Literal["trace", "recording", "both"]
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ traces/<run>/
   flight_recorder_rank_<rank>               with --flight-recorder: what a rank issued, dumped by it or by torch
 
 Flat, because TensorBoard takes a directory for a run. A file appears under its name only once it is complete: it is
-first written to a hidden `*.tmp` file in the same directory.
+first written to a hidden `*.partial` file in the same directory.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,20 +24,16 @@ from typing import BinaryIO, cast
 
 from isal import igzip
 
+from ...common import disk
+from ...contract.rank import META_SUFFIX
+from ...contract.record import Record, json_bytes
 from ..errors import RunDirError, UnwritableError
-from . import disk
-from .contract.fields import Record, content
 
-# Why a file is not complete, until the real reason is known.
-UNFINISHED = "still running, or killed before it could say why"
-RUN_FILE = "run.json"
-TRAINING_FILE = "training.json"
 SUMMARY_FILE = "summary.txt"
 REPORT_FILE = "report.html"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so they must be digits.
 TRACE_SUFFIX = ".pt.trace.json.gz"
 RECORDING_SUFFIX = ".pt.trace.ctrace"
-META_SUFFIX = ".meta.json"
 NCCL_LOG_SUFFIX = ".nccl.log"
 CYCLE_DIGITS = 4
 _PROBE_BYTES = 4096
@@ -115,11 +110,6 @@ def write_json(path: Path, record: Record) -> None:
     write_bytes(path, json_bytes(record))
 
 
-def json_bytes(record: Record) -> bytes:
-    """What `write_json` writes."""
-    return (json.dumps(content(record), indent=1, default=str) + "\n").encode()
-
-
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path`, completely or not at all. Raises RunDirError."""
     write_pieces(path, [data])
@@ -127,7 +117,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     """Write `pieces`, one after the other, to `path`, completely or not at all. Raises RunDirError."""
-    with explained(path), disk.replacing(path) as file:
+    with explained(path), disk.replacing(path, mode=disk.permissions(path)) as file:
         for piece in pieces:
             file.write(piece)
 

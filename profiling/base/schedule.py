@@ -1,11 +1,9 @@
 """Which steps the profiler sees: cycles of wait, warmup and active steps. Knows no torch."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from ...contract.rank import Phase
 from ..errors import UsageError
-
-Phase = Literal["idle", "warmup", "active"]
 
 # The default number of unprofiled steps after the schedule, with which the profiled ones are compared, and by which
 # two captures are. On two cores that two ranks share, the medians of 10 steps spread by 2.8 %, of 20 by 1.9 %.

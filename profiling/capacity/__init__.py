@@ -1,1 +1,1 @@
-"""`capacity`: how many layers fit on a device, and how a stack too large for one splits over several."""
+"""`capacity`: find how many layers fit on a device, and how a larger stack splits over several."""

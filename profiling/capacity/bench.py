@@ -1,4 +1,4 @@
-"""Search the largest stack of one device and of several, time it, and record every try."""
+"""Search the largest stack on one device and on several, time it, and record every try."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
+from ...contract.rank import STILL_RUNNING
+from ...contract.single import CapacityFile, Try
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
-from ..base.contract.single import CapacityFile, Try
 from ..errors import DeviceError, MeasurementError, UsageError
 from ..machine import measurement
 from ..ranks import process_group as parallel
@@ -45,7 +46,7 @@ def run_capacity(config: CapacityConfig, command: Sequence[str], *, run_stages: 
 
 
 def _device(config: CapacityConfig) -> torch.device:
-    """Where it runs. Raises DeviceError, UsageError."""
+    """The device to run on. Raises DeviceError, UsageError."""
     if parallel.under_torchrun():
         raise UsageError("capacity starts its processes itself; run it without torchrun")
     where = parallel.rank_device(config.device, 0)
@@ -76,7 +77,7 @@ def _shape(config: CapacityConfig) -> StackShape:
 
 @dataclass(frozen=True)
 class _Bench:
-    """One search: what was tried, what was found, and the file for both."""
+    """One search: its tries, its results, and their file."""
 
     config: CapacityConfig
     where: torch.device
@@ -86,23 +87,23 @@ class _Bench:
     results: CapacityResults
 
     def save(self, reason: str | None) -> None:
-        """Replace capacity.json, completely or not at all."""
+        """Replace capacity.json, whole or not at all."""
         rundir.write_json(self.folder / CAPACITY_FILE, self.results.file(reason))
 
     def search(self) -> None:
-        """Everything that was asked for. Raises MeasurementError."""
+        """Search everything requested. Raises MeasurementError."""
         if self.config.stack is not None:
             self._add(self._split(self.config.stack))
             return
         for devices in dict.fromkeys((1, self.config.devices)):
             self._add(self._grown(devices))
 
-    def _add(self, found: Capacity) -> None:
-        self.results.capacities.append(found)
-        self.save(rundir.UNFINISHED)
+    def _add(self, capacity: Capacity) -> None:
+        self.results.capacities.append(capacity)
+        self.save(STILL_RUNNING)
 
     def _grown(self, devices: int) -> Capacity:
-        """The largest stack with the fixed number of layers of the other kind, each device as full as it can be."""
+        """The largest stack with a fixed number of layers of the other kind, with each device as full as possible."""
         grow, fixed = self.config.grow, self.config.fixed
         other: GrowName = "linear" if grow == "conv" else "conv"
         holds_fixed = devices - 1 if grow == "conv" else 0  # convolutions come first
@@ -116,7 +117,7 @@ class _Bench:
         return self._timed(shares, notes, self._one_fewer)
 
     def _most(self, base: Share, before: Sequence[Share], *, last: bool) -> Bounds:
-        """How many layers to grow fit beside `base`, behind the shares `before`. Raises MeasurementError."""
+        """Bounds of how many growing layers fit beside `base`, with shares `before` placed. Raises MeasurementError."""
         grow = self.config.grow
 
         def fits(count: int) -> bool:
@@ -132,7 +133,7 @@ class _Bench:
         return bounds
 
     def _known(self, place: int, devices: int, base: Share, bounds: Bounds) -> str:
-        """What the tries say about larger shares."""
+        """A note on what the tries say about larger shares."""
         grow, max_tries = self.config.grow, self.config.max_tries
         fit = f"device {place} of {devices}: {base.with_count(grow, bounds.fits)} fits"
         if bounds.fails is None:
@@ -141,7 +142,7 @@ class _Bench:
         return f"{fit}, {base.with_count(grow, bounds.fails)} does not{between}"
 
     def _split(self, stack: Share) -> Capacity:
-        """The stack as given: each device, from the front, takes as many of the remaining layers as fit."""
+        """Split the given stack: each device in turn takes as many of the remaining layers as fit."""
         left, shares = stack, list[Share]()
         for _ in range(self.config.devices):
             if self._alone(left, shares, last=True):
@@ -158,34 +159,34 @@ class _Bench:
         return Capacity(len(shares), (), [f"{stack}: {split} fit on {len(shares)} devices, {left} are left"])
 
     def _timed(self, shares: list[Share], notes: list[str], smaller: _Smaller) -> Capacity:
-        """All shares at once, timed. The stack shrinks if messages or later steps need more memory than a try."""
+        """Time all shares at once. The stack shrinks if messages or later steps need more memory than a try."""
         devices = len(shares)
         for _ in range(1 + _SHRINKS):
-            found = self._try(self._stages(shares), self.config.warmup, self.config.iters)
-            if found.fits:
-                return Capacity(devices, shares, notes, found.times_ns, found.peak_bytes)
-            assert found.failed is not None
+            result = self._try(self._stages(shares), self.config.warmup, self.config.iters)
+            if result.fits:
+                return Capacity(devices, shares, notes, result.times_ns, result.peak_bytes)
+            assert result.failed is not None
             split = ", ".join(map(str, shares))
-            notes.append(f"{split}, all at once: device {found.failed} was out of memory: {found.reason}")
-            fewer = smaller(shares, found.failed)
+            notes.append(f"{split}, all at once: device {result.failed} was out of memory: {result.reason}")
+            fewer = smaller(shares, result.failed)
             if fewer is None:
                 break
             shares = fewer
         return Capacity(devices, (), notes)
 
     def _one_fewer(self, shares: Sequence[Share], place: int) -> list[Share] | None:
-        """With one layer less of the kind that grows in that place; None if it has none."""
+        """The shares with one growing layer less at this place; None if it has none."""
         grow, share = self.config.grow, shares[place]
         count = share.conv if grow == "conv" else share.linear
         return [*shares[:place], share.with_count(grow, count - 1), *shares[place + 1 :]] if count else None
 
     def _alone(self, share: Share, before: Sequence[Share], *, last: bool) -> bool:
-        """Whether `share` fits on the device behind those of the shares `before`."""
+        """Whether `share` fits on the device after those in `before`."""
         return self._try([self._stage(share, before, last=last)], 0, _TRIED_STEPS).fits
 
     def _stages(self, shares: Sequence[Share]) -> list[Stage]:
         last = len(shares) - 1
-        return [self._stage(one, shares[:place], last=place == last) for place, one in enumerate(shares)]
+        return [self._stage(share, shares[:place], last=place == last) for place, share in enumerate(shares)]
 
     def _stage(self, share: Share, before: Sequence[Share], *, last: bool) -> Stage:
         config = self.config
@@ -194,7 +195,7 @@ class _Bench:
             linear=share.linear,
             receives=bool(before),
             sends=not last,
-            pooled=any(one.linear for one in before),
+            pooled=any(other.linear for other in before),
             batch_size=config.batch_size,
             channels=config.channels,
             image_size=config.image_size,
@@ -207,21 +208,21 @@ class _Bench:
         )
 
     def _try(self, stages: Sequence[Stage], warmup: int, iters: int) -> Try:
-        """Run the stages, and record what became of them. Raises MeasurementError."""
+        """Run the stages, and record the result. Raises MeasurementError."""
         first, tried = stages[0].index, self.results.tries
         on = f"device {first}" if len(stages) == 1 else f"devices {first}-{first + len(stages) - 1}"
         what = f"{on}  {', '.join(str(Share(stage.conv, stage.linear)) for stage in stages)}"
         self.reporter.advance(len(tried), what)
-        found = self.run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
-        tried.append(found)
-        self.save(rundir.UNFINISHED)
-        said = "fits" if found.fits else f"out of memory: {found.reason}"
-        self.reporter.say(f"try {len(tried):>3}  {what}  {found.dur_s:.1f} s  {said}")
-        return found
+        result = self.run_stages([replace(stage, warmup=warmup, iters=iters) for stage in stages])
+        tried.append(result)
+        self.save(STILL_RUNNING)
+        said = "fits" if result.fits else f"out of memory: {result.reason}"
+        self.reporter.say(f"try {len(tried):>3}  {what}  {result.dur_s:.1f} s  {said}")
+        return result
 
 
 def _moved_on(shares: Sequence[Share], place: int) -> list[Share] | None:
-    """With the last layer of that place moved to the front of the next one; None if there is no such layer or place."""
+    """Move the last layer at this place to the front of the next; None if there is no such layer or place."""
     if place + 1 == len(shares) or not shares[place].layers:
         return None
     share, following = shares[place], shares[place + 1]

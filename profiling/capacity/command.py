@@ -6,29 +6,16 @@ from typing import Annotated
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import DeviceName
-from ..base.commands.option_groups import takes
 from ..machine import memory
 from ..ranks.exits import exit_with
 from .config import CapacityConfig, GrowName, share
 
-CAPACITY_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace capacity
-
-    commtrace capacity --devices 2
-
-    commtrace capacity --devices 2 --stack 138+62
-
-    commtrace capacity --grow linear --fixed 10 --memory-limit 8GiB
-
-    commtrace capacity --device cpu --memory-limit 2GiB --fixed 4 --batch-size 4
-    """
-
 
 @dataclass(frozen=True)
 class _StackOptions:
-    """What is stacked, and on what."""
+    """What to stack, and on which devices."""
 
     grow: Annotated[GrowName, typer.Option(help="kind of layers to add until memory is exhausted")] = (
         CapacityConfig.grow
@@ -58,7 +45,7 @@ class _StackOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How it is measured, and where everything goes."""
+    """How to measure, and where to write."""
 
     warmup: Annotated[int, typer.Option(help="untimed steps before the timed ones")] = CapacityConfig.warmup
     iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters
@@ -74,10 +61,18 @@ class _HowOptions:
 
 
 @takes(stacked=_StackOptions, how=_HowOptions)
-def capacity(ctx: typer.Context, *, stacked: _StackOptions, how: _HowOptions) -> None:
+def capacity_command(ctx: typer.Context, *, stacked: _StackOptions, how: _HowOptions) -> None:
     """Find how many convolutions and linear layers a device can train, and how a larger stack splits over several.
 
     The table goes to stdout, every try to capacity.json in the results' folder.
+
+    \b
+    Examples:
+      commtrace capacity
+      commtrace capacity --devices 2
+      commtrace capacity --devices 2 --stack 138+62
+      commtrace capacity --grow linear --fixed 10 --memory-limit 8GiB
+      commtrace capacity --device cpu --memory-limit 2GiB --fixed 4 --batch-size 4
     """
     config = CapacityConfig(
         grow=stacked.grow,

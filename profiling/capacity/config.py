@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...contract.single import LayerCounts
 from ..base.commands import options
 from ..base.commands.choices import DeviceName
-from ..base.contract.single import LayerCounts
 from ..errors import UsageError
 
 GrowName = Literal["conv", "linear"]
@@ -24,26 +24,26 @@ class Share(LayerCounts):
 
     @property
     def layers(self) -> int:
-        """Layers of both kinds."""
+        """Number of layers of both kinds."""
         return self.conv + self.linear
 
     def with_count(self, kind: GrowName, count: int) -> "Share":
-        """The same with `count` layers of that kind."""
+        """The share with `count` layers of this kind."""
         return Share(count, self.linear) if kind == "conv" else Share(self.conv, count)
 
     def front(self, layers: int) -> "Share":
-        """The first layers, as many as asked for."""
+        """The first `layers` layers."""
         conv = min(layers, self.conv)
         return Share(conv, layers - conv)
 
     def without(self, front: "Share") -> "Share":
-        """The layers behind `front`."""
+        """The layers after `front`."""
         return Share(self.conv - front.conv, self.linear - front.linear)
 
 
 @dataclass(frozen=True)
 class CapacityConfig:
-    """What is searched. A `stack` is split as given; else layers of the kind `grow` are added to `fixed` others.
+    """What to search. A `stack` is split as given; else layers of the kind `grow` are added to `fixed` others.
 
     The memory limit is for each device: for torch's share of a GPU, or for the process that stands for a device on CPU.
     """
@@ -69,17 +69,17 @@ class CapacityConfig:
         options.check_run_name(self.run_name)
 
     def run_dir(self, device_type: str) -> Path:
-        """The results' folder if the search starts now."""
+        """The results' folder, named at the start."""
         return options.run_dir(self.out, self.run_name, f"capacity-{device_type}-d{self.devices}")
 
     def as_json(self) -> dict[str, Any]:
-        """Every option, as capacity.json holds it."""
+        """Every option, for capacity.json."""
         return options.as_json(self)
 
 
 def share(text: str) -> Share:
-    """`138+62` as a Share. Raises UsageError."""
-    found = re.fullmatch(r"(\d+)\+(\d+)", text.replace(" ", ""))
-    if found is None or not (stack := Share(int(found[1]), int(found[2]))).layers:
+    """Parse `138+62` as a Share. Raises UsageError."""
+    match = re.fullmatch(r"(\d+)\+(\d+)", text.replace(" ", ""))
+    if match is None or not (stack := Share(int(match[1]), int(match[2]))).layers:
         raise UsageError(f"--stack {text}: expected convolutions and linear layers, as in 138+62")
     return stack

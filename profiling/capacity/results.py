@@ -1,12 +1,12 @@
-"""What was found, as a table and as capacity.json. Knows no torch."""
+"""Results as a table and as capacity.json. Knows no torch."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...contract.single import CapacityEntry, CapacityFile, Try
 from ..base.console import text_table as plain_table
-from ..base.contract.single import CapacityEntry, CapacityFile, Try
 from .config import Share
 
 CAPACITY_FILE = "capacity.json"
@@ -15,7 +15,7 @@ _HEAD = ("devices", "split", "conv", "linear", "step (ms)", "spread (ms)", "min 
 
 @dataclass(frozen=True)
 class Capacity:
-    """A stack over `devices`. `shares` is empty when it does not fit; `notes` say what is known of larger ones."""
+    """A stack over `devices`. `shares` is empty if it does not fit; `notes` describe larger stacks."""
 
     devices: int
     shares: Sequence[Share]
@@ -29,7 +29,7 @@ class Capacity:
         return Share(sum(share.conv for share in self.shares), sum(share.linear for share in self.shares))
 
     def row(self) -> list[str]:
-        """A row of the table; `-` where something is not known."""
+        """The row of the table; `-` for unknown values."""
         if not self.shares:
             return [str(self.devices), "does not fit", *["-"] * (len(_HEAD) - 2)]
         peaks = [peak for peak in self.peak_bytes if peak is not None]
@@ -56,7 +56,7 @@ class Capacity:
         )
 
     def _times(self) -> dict[str, Any]:
-        """Mean, sample standard deviation, smallest and largest time of a step."""
+        """Mean, sample standard deviation, least and largest time of a step."""
         times = self.times_ns
         return {
             "step_mean_ns": statistics.fmean(times) if times else None,
@@ -68,23 +68,23 @@ class Capacity:
 
 @dataclass
 class CapacityResults:
-    """Everything so far. `facts` is capacity.json before the first try."""
+    """Results so far. `facts` is capacity.json before the first try."""
 
     facts: CapacityFile
     tries: list[Try] = field(default_factory=list)
     capacities: list[Capacity] = field(default_factory=list)
 
     def file(self, reason: str | None) -> CapacityFile:
-        """The content of capacity.json; `reason` says why it is not complete, None that it is."""
-        capacities = [one.entry() for one in self.capacities]
+        """The content of capacity.json; `reason` says why it is incomplete, None if it is complete."""
+        capacities = [capacity.entry() for capacity in self.capacities]
         return replace(
             self.facts, complete=reason is None, reason=reason, capacities=capacities, tries=list(self.tries)
         )
 
     def lines(self) -> list[str]:
-        """The table, and what is known of larger stacks."""
-        rows = [one.row() for one in self.capacities]
+        """The table, and notes on larger stacks."""
+        rows = [capacity.row() for capacity in self.capacities]
         return [
             *plain_table.lines(_HEAD, rows, names=2),
-            *(line for one in self.capacities for line in one.notes),
+            *(line for capacity in self.capacities for line in capacity.notes),
         ]

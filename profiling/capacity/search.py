@@ -1,4 +1,4 @@
-"""The largest number that still fits, by few tries. Knows neither layers nor torch."""
+"""Find the largest number that fits, with few tries. Knows neither layers nor torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bounds:
-    """`fits` is the largest number that fitted, 0 if none; `fails` the smallest that failed, None if none did."""
+    """`fits` is the largest number that fit, 0 if none did; `fails` the smallest that failed, None if none did."""
 
     fits: int
     fails: int | None
 
     @property
     def exact(self) -> bool:
-        """Whether nothing lies between the two."""
+        """Whether no number lies between the two."""
         return self.fails == self.fits + 1
 
 

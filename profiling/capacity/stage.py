@@ -1,4 +1,4 @@
-"""One device's share of a stack, trained for a few steps in a process of its own.
+"""Train one device's share of a stack for a few steps, in its own process.
 
 The parent's process id and a `Stage` as JSON are its arguments. On stdout it says, as JSON, whether the share fits.
 """
@@ -23,7 +23,7 @@ _LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class Stage:
-    """What one process does. `receives` and `sends`: whether other devices have layers in front of and behind it.
+    """The work of one process. `receives` and `sends`: whether other devices hold layers before and after it.
 
     `pooled`: its input has passed the pool. `backend` is torch.distributed's. `rendezvous` is a file through which
     processes find each other; None for a single one, which allocates memory for messages all the same.
@@ -49,7 +49,7 @@ class Stage:
 
 
 def run_stage(arguments: Sequence[str]) -> int:
-    """Run the stage; the exit code: 0 when it says how it went."""
+    """Run the stage; return the exit code, 0 if it reports its result."""
     tie_to_parent(int(arguments[0]))
     print(json.dumps(_outcome(Stage(**json.loads(arguments[1])))), flush=True)
     # No teardown: peers may be gone, and everything is released with the process.
@@ -57,7 +57,7 @@ def run_stage(arguments: Sequence[str]) -> int:
 
 
 def stage_command(parent_pid: int, stage: Stage) -> list[str]:
-    """How to start a process for `stage`."""
+    """The command line of a process for `stage`."""
     arguments = [str(parent_pid), json.dumps(asdict(stage))]
     return [sys.executable, *calling("profiling.capacity.stage", "run_stage", arguments)]
 
@@ -72,7 +72,7 @@ def _outcome(stage: Stage) -> dict[str, Any]:
 
 
 def _measured(stage: Stage) -> dict[str, Any]:
-    """Train `warmup` steps and `iters` timed ones. Raises what torch raises when memory is exhausted."""
+    """Train `warmup` untimed and `iters` timed steps. Raises what torch raises when memory runs out."""
     import torch
 
     where = torch.device(stage.device, stage.index) if stage.device == "cuda" else torch.device(stage.device)
@@ -97,7 +97,7 @@ def _measured(stage: Stage) -> dict[str, Any]:
 
 
 def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
-    """A training step of this share: forward, backward, and an update by SGD without state."""
+    """A function that makes one training step of this share: forward, backward, and SGD without state."""
     import torch
     from torch.autograd.graph import get_gradient_edge
 
@@ -134,7 +134,7 @@ def _step(stage: Stage, where: Any, link: "_Link") -> Callable[[], None]:
 
 
 def _update(model: Any) -> None:
-    """Plain SGD by hand: importing torch.optim's would take longer than most tries."""
+    """Update by plain SGD; importing torch.optim would take longer than most tries."""
     import torch
 
     with torch.no_grad():
@@ -144,7 +144,7 @@ def _update(model: Any) -> None:
 
 
 class _Link:
-    """Links to the stages before and after this one: running processes, or none yet.
+    """Links to the stages before and after this one: running processes, or none.
 
     Without such processes there is still a process group, since its threads need memory; inputs are then all ones.
     """
@@ -174,7 +174,7 @@ class _Link:
         self._set_up(stage, torch.zeros(1, device=where))
 
     def _set_up(self, stage: Stage, message: Any) -> None:
-        """Have each pair of neighbours exchange a message: NCCL takes memory for a pair when it first does."""
+        """Exchange a message between neighbours: NCCL allocates memory for a pair at its first message."""
         if stage.receives:
             self.receive(message, stage.rank - 1)
         if stage.sends:
@@ -196,6 +196,6 @@ class _Link:
             self._dist.send(what.detach().contiguous(), peer)
 
     def together(self) -> None:
-        """Return in all stages at about the same time."""
+        """Wait until all stages are here."""
         if self._dist is not None:
             self._dist.barrier()

@@ -1,4 +1,4 @@
-"""Run stages, each in a fresh process, and say whether they fit."""
+"""Run stages, each in a fresh process, and find whether they fit."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from ..base.contract.single import Try
+from ...contract.single import Try
 from ..errors import MeasurementError
 from ..machine import memory
 from ..ranks import launch
@@ -27,7 +27,7 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 @dataclass(frozen=True)
 class _Ended:
-    """A process that has ended: its exit code, negative after a signal, and its output on stdout and stderr.
+    """A finished process: its exit code, negative after a signal, and its stdout and stderr.
 
     `code` is None if we ended it because another one did not fit or failed.
     """
@@ -38,21 +38,21 @@ class _Ended:
 
 
 def run_stages(stages: Sequence[Stage]) -> Try:
-    """Run the stages at the same time, linked if there are several. Raises MeasurementError for any other failure."""
+    """Run the stages at once, linked if there are several. Raises MeasurementError for other failures."""
     shares = [Share(stage.conv, stage.linear) for stage in stages]
     kills_before, begun = memory.kernel_kills(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         ended = _run(_linked(stages, Path(folder)), Path(folder))
     dur_s = round(time.monotonic() - begun, 3)
     killed = memory.killed_for_memory(kills_before, memory.kernel_kills())
-    for place, one in enumerate(ended):
-        reason = _exhausted(one, killed)
+    for place, each in enumerate(ended):
+        reason = _exhausted(each, killed)
         if reason is not None:
             return Try(shares, False, dur_s, reason, place)
     # Those that we ended are not the cause.
-    said = [_said(one, share) for one, share in zip(ended, shares, strict=True) if one.code is not None]
-    times_ns = [max(times) for times in zip(*(one["times_ns"] for one in said), strict=True)]
-    peaks, baselines = ([one[key] for one in said] for key in ("peak_bytes", "baseline_bytes"))
+    said = [_report_of(each, share) for each, share in zip(ended, shares, strict=True) if each.code is not None]
+    times_ns = [max(times) for times in zip(*(each["times_ns"] for each in said), strict=True)]
+    peaks, baselines = ([each[key] for each in said] for key in ("peak_bytes", "baseline_bytes"))
     return Try(shares, True, dur_s, None, None, times_ns, peaks, baselines)
 
 
@@ -60,11 +60,11 @@ def _linked(stages: Sequence[Stage], folder: Path) -> list[Stage]:
     if len(stages) == 1:
         return list(stages)
     meet = str(folder / "rendezvous")
-    return [replace(one, rank=rank, ranks=len(stages), rendezvous=meet) for rank, one in enumerate(stages)]
+    return [replace(stage, rank=rank, ranks=len(stages), rendezvous=meet) for rank, stage in enumerate(stages)]
 
 
 def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
-    """Run all of them to their ends. If one does not fit or fails, the others are ended: they would wait for it."""
+    """Run all to their ends. If one does not fit or fails, kill the others, which would wait for it."""
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as files:
         outputs = [
@@ -101,12 +101,12 @@ def _run(stages: Sequence[Stage], folder: Path) -> list[_Ended]:
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    """The environment of the processes: what the user has set, else as for ranks that `train` launches."""
+    """Environment of the processes: the user's variables, else as for the ranks of `train`."""
     return launch.launch_settings(ranks) | {"TORCH_CPP_LOG_LEVEL": "ERROR"} | _MALLOC | os.environ
 
 
 def _killed(processes: Sequence["subprocess.Popen[bytes]"]) -> list["subprocess.Popen[bytes]"]:
-    """Processes that have ended since the last call."""
+    """Kill what still runs; return what was killed."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.kill()
@@ -121,7 +121,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _json(file: IO[bytes]) -> Mapping[str, Any] | None:
-    """What a stage reported; None if it could not."""
+    """The report of a stage; None if it could not write one."""
     try:
         said = json.loads(_text(file))
     except ValueError:
@@ -134,7 +134,7 @@ def _fits(code: int, said: Mapping[str, Any] | None) -> bool:
 
 
 def _exhausted(ended: _Ended, killed: str | None) -> str | None:
-    """Why it counts as out of memory; None if it does not. `killed` is the reason to give after SIGKILL."""
+    """Why the end counts as out of memory, None if it does not. `killed` is the reason to give after SIGKILL."""
     if ended.said is not None:
         return str(ended.said["reason"]) if ended.said["status"] == "out_of_memory" else None
     if memory.says_exhausted(ended.errors):  # C++ or Python could not report it properly
@@ -142,7 +142,7 @@ def _exhausted(ended: _Ended, killed: str | None) -> str | None:
     return killed if ended.code == -signal.SIGKILL else None
 
 
-def _said(ended: _Ended, share: Share) -> Mapping[str, Any]:
+def _report_of(ended: _Ended, share: Share) -> Mapping[str, Any]:
     if ended.said is None:
         assert ended.code is not None
         how = (

@@ -1,1 +1,1 @@
-"""Collectives measured as nccl-tests does it: what the links of this machine reach, without any training."""
+"""Measure collectives as nccl-tests does: what the links of this machine reach, without training."""

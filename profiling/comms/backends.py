@@ -1,4 +1,4 @@
-"""Which backend measures, and whether it is available."""
+"""Choose the backend to measure, and check that it is available."""
 
 import torch
 import torch.distributed as dist
@@ -11,14 +11,18 @@ _NOT_LAUNCHED_HERE = ("mpi",)
 
 
 def backend_for(name: str, where: torch.device) -> str:
-    """The backend called `name`, or the usual one of the device for `auto`. Raises UsageError, DeviceError."""
+    """The backend `name`, or for `auto` the device's usual one. Raises UsageError, DeviceError."""
     if name == "auto":
         return parallel.default_backend(where)
-    known = [one for one in dist.Backend.backend_list if one != dist.Backend.UNDEFINED and one != "fake"]
+    known = [
+        known_name
+        for known_name in dist.Backend.backend_list
+        if known_name != dist.Backend.UNDEFINED and known_name != "fake"
+    ]
     if name not in known:
         raise UsageError(f"--backend {name}: this torch knows {', '.join(known)}; choose one, or auto")
     if not dist.is_backend_available(name):
-        offered = ", ".join(one for one in known if dist.is_backend_available(one))
+        offered = ", ".join(known_name for known_name in known if dist.is_backend_available(known_name))
         raise DeviceError(f"--backend {name}: torch {torch.__version__} was built without it; it offers {offered}")
     if name in _NOT_LAUNCHED_HERE:
         raise UsageError(f"--backend {name}: its ranks are started by mpirun and not by torchrun; use another backend")

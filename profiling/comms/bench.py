@@ -1,4 +1,4 @@
-"""One rank of `comms`: every case measured and checked, then traced if that is wanted."""
+"""One rank of `comms`: measure and check every case, then trace if requested."""
 
 import os
 import sys
@@ -10,6 +10,8 @@ from signal import Signals
 
 import torch
 
+from ...contract.comms import COMMS_FILE
+from ...contract.rank import STILL_RUNNING
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
@@ -26,14 +28,14 @@ from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for
 from .config import CollectiveName, CommsConfig, DtypeName
 from .exchange import Exchange
 from .facts import comms_head, device_facts
-from .results import COMMS_FILE, CommsResults, CommsRow, Skipped, footer, header, title
+from .results import CommsResults, CommsRow, Skipped, footer, header, title
 
 _TIMED, _CHECKED = 0, 1  # repetitions of the inputs
 _PROBE_BYTES = 64
 
 
 def measure_rank(config: CommsConfig, command: Sequence[str]) -> Path:
-    """Measure as the rank this process is, and return the run directory. Raises ProfilingError."""
+    """Measure as one rank, and return the run directory. Raises ProfilingError."""
     who = parallel.identity()
     where = parallel.rank_device(config.device, who.local_rank)
     backend = backend_for(config.backend, where)
@@ -69,8 +71,8 @@ class Bench:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """However the block ends, comms.json says so and holds what was measured until then."""
-        self._save(rundir.UNFINISHED)
+        """Record in comms.json how the block ends and what was measured until then."""
+        self._save(STILL_RUNNING)
         self._interrupts.start()
         try:
             yield
@@ -104,7 +106,7 @@ class Bench:
         raise MeasurementError(f"none of these collectives can be measured here: {self._results.skipped[0].line()}")
 
     def trace(self) -> None:
-        """Capture a few calls of every measured case, each of them timed."""
+        """Capture a few timed calls of every measured case."""
         config, where = self._config, self._where
         subject = Subject(config=config.as_json(), command=self._command)
         session = Session(self._path.parent, Schedule(0, 1, 1), where, subject, SessionOptions(create=rundir.make))
@@ -125,7 +127,7 @@ class Bench:
             self._results.rows[:] = [replace(row, traced_us=list(times)) for row, times in together]
 
     def finish(self) -> None:
-        """Mark the file as complete and print the last line. Raises MeasurementError on rank 0 if results are wrong."""
+        """Mark the file as complete and print the last line. Raises MeasurementError on rank 0 for wrong results."""
         self._save(None)
         self._print(footer(self._results))
         if wrong := self._results.wrong:
@@ -135,7 +137,7 @@ class Bench:
             )
 
     def _cases_of(self, collective: CollectiveName, dtype: DtypeName, op: str | None, sizes: list[int]) -> list[Case]:
-        """One case per size, none if this backend lacks the collective or there are too few ranks."""
+        """One case per size; none if the backend lacks the collective or there are too few ranks."""
         least = COLLECTIVES[collective].least_ranks
         itemsize = getattr(torch, dtype).itemsize
         if self._who.world_size < least:
@@ -184,12 +186,12 @@ class Bench:
             self._print([f"# {row.collective} ({'in place' if row.in_place else 'out of place'})", *header()])
         rows.append(row)
         self._print([row.line()])
-        self._save(rundir.UNFINISHED)
+        self._save(STILL_RUNNING)
 
     def _agreed(self, reason: str | None) -> str | None:
         """The reason of the first rank that cannot go on; None on every rank if all can."""
         reasons = self._exchange.gathered(reason)
-        first = None if reasons is None else next((one for one in reasons if one is not None), None)
+        first = None if reasons is None else next((each for each in reasons if each is not None), None)
         agreed: str | None = self._exchange.from_first(first)
         return agreed
 
@@ -198,7 +200,7 @@ class Bench:
         self._reporter.say(skipped.line())
 
     def _print(self, lines: Sequence[str]) -> None:
-        """Print to stdout at once."""
+        """Print to stdout without delay."""
         if self._who.rank == 0:
             tell("\n".join(lines))
 
@@ -208,7 +210,7 @@ class Bench:
                 rundir.write_json(self._path, self._results.file(reason))
 
     def _leave_blocked(self, signum: Signals) -> None:
-        """End a process whose main thread is blocked for good."""
+        """End a process whose main thread is blocked forever."""
         try:
             if self._who.rank == 0:
                 rundir.write_json(self._path, self._results.file(f"{signum.name}, while a collective was blocked"))
@@ -224,7 +226,7 @@ def _wanted(config: CommsConfig) -> Iterator[tuple[CollectiveName, DtypeName, st
 
 
 def _failure(case: Case) -> str | None:
-    """Why a call cannot be made at all; None if it can. Raises the errors that another rank's end causes."""
+    """Why the call cannot be made; None if it can. Raises errors that the end of another rank causes."""
     try:
         held = buffers(case)
         prepare(case, held, _TIMED)
@@ -237,7 +239,7 @@ def _failure(case: Case) -> str | None:
 
 
 def _prepared(case: Case) -> tuple[Buffers | None, str | None]:
-    """Buffers with inputs in them, or why there are none."""
+    """Buffers with inputs, or the reason why there are none."""
     try:
         held = buffers(case)
         prepare(case, held, _TIMED)

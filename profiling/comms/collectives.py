@@ -1,4 +1,4 @@
-"""The collectives as torch calls them: buffers, inputs, one call, and the result it must have.
+"""Collectives as torch calls them: buffers, inputs, the call, and the expected result.
 
 Sizes follow nccl-tests (src/*.cu, GetCollByteCount): the size is the whole array. Collectives that divide an array
 round each rank's share down to a multiple of 16 bytes, if it has that many; then `count` is the share, else the array.
@@ -29,7 +29,7 @@ _REDUCE_SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_singl
 
 @dataclass(frozen=True)
 class Case:
-    """One collective, dtype, reduction (None where nothing is reduced) and count, as `rank` of `ranks` sees it."""
+    """One collective, dtype, reduction (None without one) and count, on `rank` of `ranks`."""
 
     collective: CollectiveName
     dtype: torch.dtype
@@ -42,12 +42,12 @@ class Case:
 
     @property
     def whole(self) -> int:
-        """Elements of the whole array."""
+        """Number of elements of the whole array."""
         return self.count * (self.ranks if COLLECTIVES[self.collective].shared_out else 1)
 
     @property
     def size_bytes(self) -> int:
-        """The size as nccl-tests counts it."""
+        """Size in bytes as nccl-tests counts it."""
         return self.whole * self.dtype.itemsize
 
     @property
@@ -56,14 +56,14 @@ class Case:
         return self.rank == self.root
 
     def input(self, repetition: int, rank: int | None = None) -> Tensor:
-        """One period of the input of `rank`, by default this one."""
+        """One period of a rank's input, by default this rank's."""
         rank = self.rank if rank is None else rank
         return patterns.period(self.op, rank, self.ranks, repetition, self.dtype)
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """What a call reads and writes: the same tensor if torch works in place."""
+    """Input and output of a call: the same tensor if torch works in place."""
 
     given: Tensor
     got: Tensor
@@ -76,7 +76,7 @@ _Check = Callable[[Case, Tensor, int], int]
 
 @dataclass(frozen=True)
 class Collective:
-    """How one collective is called. `shared_out`: each rank has or gets a share of the array, `count` elements."""
+    """How to call one collective. `shared_out`: each rank has or gets a share of the array, `count` elements."""
 
     call: _Call
     check: _Check
@@ -90,7 +90,7 @@ class Collective:
 
 
 def count_for(collective: CollectiveName, size_bytes: int, itemsize: int, ranks: int) -> int:
-    """Elements that make an array of at most `size_bytes`; 0 if that is not even one, or one for each rank."""
+    """Elements of an array of at most `size_bytes`; 0 if it would hold none, or fewer than one per rank."""
     count = size_bytes // itemsize
     if not COLLECTIVES[collective].shared_out:
         return count
@@ -99,7 +99,7 @@ def count_for(collective: CollectiveName, size_bytes: int, itemsize: int, ranks:
 
 
 def buffers(case: Case) -> Buffers:
-    """Memory for the calls of a case."""
+    """Allocate the memory for the calls of a case."""
     kind = COLLECTIVES[case.collective]
     given = torch.zeros(kind.given(case), dtype=case.dtype, device=case.device)
     if kind.in_place:
@@ -108,7 +108,7 @@ def buffers(case: Case) -> Buffers:
 
 
 def prepare(case: Case, held: Buffers, repetition: int) -> None:
-    """Write this rank's input. Its output is overwritten first: an earlier result must not pass for the right one."""
+    """Write this rank's input. The output is overwritten first, so that no earlier result passes as right."""
     held.got.zero_()
     if case.collective == "broadcast" and not case.is_root:
         return
@@ -116,12 +116,12 @@ def prepare(case: Case, held: Buffers, repetition: int) -> None:
 
 
 def call_of(case: Case, held: Buffers) -> Callable[[], object]:
-    """One call of the collective, to be made again and again; on CUDA it is only enqueued."""
+    """A function that makes one call of the collective; on CUDA the call is only enqueued."""
     return COLLECTIVES[case.collective].call(case, held)
 
 
 def wrong_elements(case: Case, held: Buffers, repetition: int) -> int:
-    """The number of elements of this rank's result that differ from what the inputs of `repetition` give."""
+    """Number of elements of this rank's result that differ from the result for `repetition`."""
     return COLLECTIVES[case.collective].check(case, held.got, repetition)
 
 
@@ -153,7 +153,7 @@ def _reduced_on_root(case: Case, got: Tensor, repetition: int) -> int:
 
 
 def _all_inputs(case: Case, got: Tensor, repetition: int) -> int:
-    """The inputs of all ranks, one after another."""
+    """Wrong elements, if the result must be the inputs of all ranks in order."""
     parts = enumerate(torch.split(got, case.count))
     return sum(patterns.count_wrong(part, case.input(repetition, rank)) for rank, part in parts)
 
@@ -163,7 +163,7 @@ def _all_inputs_on_root(case: Case, got: Tensor, repetition: int) -> int:
 
 
 def _my_share_of_all(case: Case, got: Tensor, repetition: int) -> int:
-    """The share of every rank's input that is for this rank."""
+    """Wrong elements, if the result must be this rank's share of every rank's input."""
     first, parts = case.rank * case.count, enumerate(torch.split(got, case.count))
     return sum(patterns.count_wrong(part, case.input(repetition, rank), first) for rank, part in parts)
 
@@ -223,7 +223,7 @@ def _scatter(case: Case, held: Buffers) -> Callable[[], object]:
 
 
 def _send_recv(case: Case, held: Buffers) -> Callable[[], object]:
-    """To the next rank, from the previous one: the ring of nccl-tests' sendrecv."""
+    """Send to the next rank and receive from the previous one: the ring of nccl-tests' sendrecv."""
     following, previous = (case.rank + 1) % case.ranks, (case.rank - 1) % case.ranks
 
     def call() -> None:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import DeviceName
-from ..base.commands.option_groups import takes
 from ..ranks.exits import exit_with
 from .config import CollectiveName, CommsConfig, DtypeName, OpName, distinct, size_bytes
 
@@ -17,19 +17,6 @@ _DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)
 _OPS: tuple[OpName, ...] = get_args(OpName)
 # What `all` stands for: float8 only on request.
 _ALL_DTYPES = tuple(name for name in _DTYPES if not name.startswith("float8"))
-
-COMMS_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace comms
-
-    commtrace comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
-
-    commtrace comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
-
-    torchrun --nproc-per-node 8 -m commtrace comms --run-name ceiling
-
-    commtrace bandwidth --ceiling traces/ceiling traces/my-run
-    """
 
 
 def _size(text: str | int) -> int:
@@ -40,7 +27,7 @@ def _size(text: str | int) -> int:
 
 
 def _one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """A parser of one of the names; typer has none for lists of literals."""
+    """A parser that accepts one of the names; typer has none for lists of literals."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -51,13 +38,13 @@ def _one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 
 def _expanded(names: Sequence[str], every: Sequence[str]) -> tuple[Any, ...]:
-    """The names in order, each once, with those of `every` in the place of `all`."""
-    return distinct([one for name in names for one in (every if name == "all" else (name,))])
+    """The distinct names in order, with `all` replaced by `every`."""
+    return distinct([word for name in names for word in (every if name == "all" else (name,))])
 
 
 @dataclass(frozen=True)
 class _WhatOptions:
-    """Which collectives, of which sizes, on which numbers."""
+    """What to measure: collectives, sizes, dtypes and reductions."""
 
     collectives: Annotated[
         list[str] | None,
@@ -107,7 +94,7 @@ class _WhatOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How they are measured, and where."""
+    """How and where to measure."""
 
     warmup: Annotated[int, typer.Option("--warmup", "-w", help="untimed calls before the timed calls")] = 5
     iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20
@@ -122,7 +109,7 @@ class _HowOptions:
 
 @dataclass(frozen=True)
 class _OutputOptions:
-    """What is captured besides, and where everything goes."""
+    """What else to capture, and where to write."""
 
     trace: Annotated[
         bool, typer.Option("--trace", rich_help_panel="Output", help="also trace some calls after the measurement")
@@ -140,11 +127,19 @@ class _OutputOptions:
 
 
 @takes(what=_WhatOptions, how=_HowOptions, output=_OutputOptions)
-def comms(ctx: typer.Context, *, what: _WhatOptions, how: _HowOptions, output: _OutputOptions) -> None:
+def comms_command(ctx: typer.Context, *, what: _WhatOptions, how: _HowOptions, output: _OutputOptions) -> None:
     """Measure collectives at many sizes as nccl-tests does, and check their results: the ceiling of this machine.
 
     The table goes to stdout, details to comms.json in the run directory. Under torchrun this process is one rank;
     otherwise it launches --workers ranks. The exit code is 1 if a result is wrong.
+
+    \b
+    Examples:
+      commtrace comms
+      commtrace comms all_reduce --min-bytes 4M --max-bytes 1G --dtype bfloat16
+      commtrace comms all_reduce reduce_scatter --op sum --op max --dtype all --max-bytes 1M
+      torchrun --nproc-per-node 8 -m commtrace comms --run-name ceiling
+      commtrace bandwidth --ceiling traces/ceiling traces/my-run
     """
     config = CommsConfig(
         collectives=distinct(what.collectives or _COLLECTIVES),

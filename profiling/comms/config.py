@@ -44,7 +44,7 @@ LARGEST_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 
 @dataclass(frozen=True)
 class CommsConfig:
-    """What is measured: every collective with every dtype, reduction and size. Sizes in bytes, times in iterations.
+    """What to measure: every collective with every dtype, reduction and size. Sizes in bytes, times in iterations.
 
     Without `max_bytes` the largest size is what suits the type of device, see `LARGEST_BYTES`.
     """
@@ -73,36 +73,36 @@ class CommsConfig:
         options.check_run_name(self.run_name)
 
     def largest_bytes(self, device_type: str) -> int:
-        """The largest size on such devices."""
+        """Largest size on devices of this type, in bytes."""
         return max(self.min_bytes, LARGEST_BYTES[device_type]) if self.max_bytes is None else self.max_bytes
 
     def sizes_bytes(self, device_type: str) -> list[int]:
-        """From `min_bytes` to the largest size, each `factor` times the one before."""
+        """Sizes from `min_bytes` to the largest, each `factor` times the one before."""
         sizes, largest = [self.min_bytes], self.largest_bytes(device_type)
         while sizes[-1] * self.factor <= largest:
             sizes.append(sizes[-1] * self.factor)
         return sizes
 
     def run_dir(self, backend: str, world_size: int) -> Path:
-        """Where this run goes when rank 0 starts it now."""
+        """The run directory, named at the start of rank 0."""
         return options.run_dir(self.out, self.run_name, f"comms-{backend}-w{world_size}")
 
     def as_json(self) -> dict[str, Any]:
-        """Every option, as run.json holds it."""
+        """Every option, for run.json."""
         return options.as_json(self)
 
 
 def size_bytes(text: str) -> int:
-    """`64M` in bytes: K, M and G are 1024-based, with or without a B behind. Raises ValueError.
+    """Parse `64M` as bytes: K, M and G are 1024-based, with or without a trailing B. Raises ValueError.
 
     Source: NVIDIA/nccl-tests src/common.cu, parsesize, which also takes fractions and either case.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is no size; expected bytes such as 8, 512K, 64M or 1G (1024-based)")
-    return int(float(found["number"]) * _UNITS[(found["unit"] or "").lower()])
+    return int(float(match["number"]) * _UNITS[(match["unit"] or "").lower()])
 
 
 def distinct(names: Sequence[Any]) -> tuple[Any, ...]:
-    """The names in order, each once."""
+    """The distinct names, in order."""
     return tuple(dict.fromkeys(names))

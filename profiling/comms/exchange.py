@@ -1,4 +1,4 @@
-"""Small facts from every rank to rank 0 and back, through the store of the process group.
+"""Send small facts from every rank to rank 0 and back, through the store of the process group.
 
 Not through collectives: the backend may lack them, and traces should contain only those that are measured. Waiting
 means polling, so that a signal is noticed while a peer is late.
@@ -18,7 +18,7 @@ _TIMEOUT_S = 300.0
 
 
 class Exchange:
-    """Every rank makes the same calls in the same order."""
+    """Exchanges in which every rank makes the same calls in the same order."""
 
     def __init__(self, who: Identity) -> None:
         self._who = who
@@ -26,7 +26,7 @@ class Exchange:
         self._calls = 0
 
     def gathered(self, fact: Any) -> list[Any] | None:
-        """The facts of all ranks, in their order, on rank 0; None elsewhere. Raises CaptureError."""
+        """On rank 0 the facts of all ranks, in order; None elsewhere. Raises CaptureError."""
         prefix = self._next()
         if self._who.rank != 0:
             self._store.set(f"{prefix}/{self._who.rank}", json.dumps(fact))

@@ -1,4 +1,4 @@
-"""What comms.json begins with: where, with what and how it was measured."""
+"""The head of comms.json: where, with what and how it was measured."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..base.contract.comms import CommsDevice, CommsFile, CommsOptions
+from ...contract.comms import COMMS_TOOL, CommsDevice, CommsFile, CommsOptions
 from ..machine import environment
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
@@ -24,9 +24,9 @@ _STREAM = {
 def comms_head(
     config: CommsConfig, where: torch.device, devices: Sequence[Mapping[str, Any]] | None, command: Sequence[str]
 ) -> CommsFile:
-    """comms.json before the first row."""
+    """The content of comms.json before the first row."""
     return CommsFile(
-        tool="commtrace comms",
+        tool=COMMS_TOOL,
         start_time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         args=list(command),
         backend=parallel.backend(),
@@ -42,12 +42,12 @@ def comms_head(
             traced_iterations=config.trace_iters,
             validation=1,
             stream=_STREAM[where.type],
-            devices=None if devices is None else [CommsDevice(**one) for one in devices],
+            devices=None if devices is None else [CommsDevice(**facts) for facts in devices],
         ),
     )
 
 
 def device_facts(who: Identity, where: torch.device) -> dict[str, Any]:
-    """The fields of this rank's `CommsDevice`, as ranks tell each other."""
+    """The fields of this rank's `CommsDevice`, for the other ranks."""
     facts = environment.device(where)
     return asdict(CommsDevice(who.rank, os.getpid(), who.host, facts.index, facts.name))

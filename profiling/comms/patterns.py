@@ -1,4 +1,4 @@
-"""Inputs whose right results are known exactly, and the count of wrong elements.
+"""Inputs with exactly known results, and the count of wrong elements.
 
 Element i of rank r's input is a small integer that repeats with a period of 251, a prime: a shift by whole blocks, the
 usual error, changes nearly every element. Results of a reduction stay so small that every dtype holds them and all
@@ -26,7 +26,7 @@ _STRIDE, _REPETITION_STRIDE, _RANK_STRIDE, _TURN_STRIDE, _AMOUNT_STRIDE = 31, 97
 
 
 def period(op: str | None, rank: int, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
-    """One period of the input of `rank` as int64; `op` is the reduction it goes into, None for none.
+    """One period of the input of `rank` as int64; `op` is the reduction that uses it, None for none.
 
     `repetition` makes another input of the same kind, so that a result left over from before is wrong. Inputs and
     results differ between neighbours: a constant would hide misplaced elements.
@@ -47,7 +47,7 @@ def period(op: str | None, rank: int, ranks: int, repetition: int, dtype: torch.
 
 
 def reduced(op: str, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
-    """One period of what `op` over all ranks gives: int64, or float64 for the average of floating-point inputs."""
+    """One period of the result of `op` over all ranks: int64, or float64 for averages of floating-point inputs."""
     inputs = torch.stack([period(op, rank, ranks, repetition, dtype) for rank in range(ranks)])
     if op == "sum":
         return inputs.sum(0)
@@ -60,14 +60,14 @@ def reduced(op: str, ranks: int, repetition: int, dtype: torch.dtype) -> Tensor:
 
 
 def fill(target: Tensor, values: Tensor, first: int = 0) -> None:
-    """Write elements `first`, `first + 1`, ... of the sequence with the period `values` into the flat `target`."""
+    """Write elements `first`, `first + 1`, ... of the sequence with period `values` into the flat `target`."""
     block = _block(target, values, first, dtype=target.dtype)
     for part in torch.split(target, len(block)):
         part.copy_(block[: len(part)])
 
 
 def count_wrong(got: Tensor, values: Tensor, first: int = 0, *, tolerance: float = 0.0) -> int:
-    """How many elements of the flat `got` are not elements `first`, ... of the sequence with the period `values`.
+    """Number of elements of the flat `got` that differ from elements `first`, ... of the periodic `values`.
 
     `tolerance` is a fraction of what is expected; NaN is always wrong.
     """
@@ -83,7 +83,7 @@ def count_wrong(got: Tensor, values: Tensor, first: int = 0, *, tolerance: float
 
 
 def average_tolerance(ranks: int, dtype: torch.dtype) -> float:
-    """How far an average may be off, as a fraction: a unit in the last place per rank, 0 if 1/n is exact.
+    """Tolerance of an average, as a fraction: a unit in the last place per rank; 0 if 1/n is exact.
 
     No input is negative, so rounding errors are fractions of the result.
     """
@@ -96,11 +96,11 @@ def _ceiling(number: int, divisor: int) -> int:
 
 
 def _block(like: Tensor, values: Tensor, first: int, *, dtype: torch.dtype) -> Tensor:
-    """Whole periods from element `first` on, as many as are compared at once, or as `like` needs."""
+    """Whole periods from element `first` on: as many as one comparison takes, or as `like` needs."""
     repeats = max(1, min(_BLOCK_PERIODS, _ceiling(like.numel(), PERIOD)))
     return values.roll(-(first % PERIOD)).to(dtype).repeat(repeats).to(like.device)
 
 
 def _bits(values: Tensor) -> Tensor:
-    """Float8 cannot be compared as numbers; a small integer has one representation, and 0 is never negative here."""
+    """Integer bits of float8, which cannot be compared: small integers have one representation, 0 is not negative."""
     return values.view(torch.uint8) if values.element_size() == 1 else values

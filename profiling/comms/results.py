@@ -1,4 +1,4 @@
-"""What was measured, as the lines of nccl-tests and as comms.json. Knows no torch.
+"""Measurements as the lines of nccl-tests and as comms.json. Knows no torch.
 
 comms.json has the keys of nccl-tests' own JSON where that has one; docs/run-directory.md describes all of them.
 """
@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
-from ..base.contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
-from ..base.wording import counted
-from .bus import algbw_gb_per_s, bus_factor
-
-COMMS_FILE = "comms.json"
+from ...common.nccl_tests import algbw_gb_per_s, bus_factor
+from ...common.wording import counted
+from ...contract.comms import CommsFile, CommsResult, CommsSkipped, Measured, OutOfBounds
 
 _COLUMNS = (
     ("size", "(B)", 12),
@@ -30,7 +28,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class CommsRow:
-    """One collective at one size. `times_ns`: mean time of a call on each rank; `wrong`: elements, all ranks together.
+    """One collective at one size. `times_ns`: mean time of a call per rank; `wrong`: elements over all ranks.
 
     `root` is -1 and `redop` `none` where there is none, as in nccl-tests. `traced_us` has the single traced calls of
     each rank, None without --trace.
@@ -50,17 +48,17 @@ class CommsRow:
 
     @property
     def avg_ns(self) -> float:
-        """Mean over the ranks: the time that nccl-tests reports by default."""
+        """Mean over the ranks in ns, which nccl-tests reports by default."""
         return sum(self.times_ns) / len(self.times_ns)
 
     @property
     def algbw_gb_per_s(self) -> float:
-        """Size over the mean time."""
+        """Size divided by the mean time, in GB/s."""
         return algbw_gb_per_s(self.size_bytes, self.avg_ns)
 
     @property
     def busbw_gb_per_s(self) -> float:
-        """algbw x bus factor."""
+        """algbw x bus factor, in GB/s."""
         return self.algbw_gb_per_s * bus_factor(self.collective, len(self.times_ns))
 
     def line(self) -> str:
@@ -99,7 +97,7 @@ class CommsRow:
 
 @dataclass(frozen=True)
 class Skipped:
-    """What was asked for and cannot be measured here. `size_bytes` is None for every size."""
+    """A requested case that cannot be measured here. `size_bytes` is None for all sizes."""
 
     collective: str
     dtype: str
@@ -108,7 +106,7 @@ class Skipped:
     size_bytes: int | None = None
 
     def line(self) -> str:
-        """One sentence."""
+        """The reason, as one sentence."""
         size = "" if self.size_bytes is None else f", {self.size_bytes} bytes"
         op = "" if self.redop == "none" else f" {self.redop}"
         return f"skipped {self.collective}{op} of {self.dtype}{size}: {self.reason}"
@@ -120,7 +118,7 @@ class Skipped:
 
 @dataclass
 class CommsResults:
-    """Everything so far, in the order of the measurement. `facts` is comms.json before the first row."""
+    """Results so far, in order. `facts` is comms.json before the first row."""
 
     facts: CommsFile
     rows: list[CommsRow] = field(default_factory=list)
@@ -128,24 +126,24 @@ class CommsResults:
 
     @property
     def wrong(self) -> int:
-        """Wrong elements of all rows."""
+        """Number of wrong elements over all rows."""
         return sum(row.wrong for row in self.rows)
 
     def file(self, reason: str | None) -> CommsFile:
-        """The content of comms.json; `reason` says why it is not complete, None that it is."""
+        """The content of comms.json; `reason` says why it is incomplete, None if it is complete."""
         return replace(
             self.facts,
             complete=reason is None,
             reason=reason,
             end_time=datetime.now(timezone.utc).isoformat(timespec="seconds") if reason is None else None,
             results=[row.entry() for row in self.rows],
-            skipped=[one.entry() for one in self.skipped],
+            skipped=[skipped.entry() for skipped in self.skipped],
             out_of_bounds=OutOfBounds(self.wrong, okay=self.wrong == 0),
         )
 
 
 def title(facts: CommsFile) -> list[str]:
-    """What nccl-tests begins with: what is measured on which devices."""
+    """The first lines, as in nccl-tests: what is measured on which devices."""
     config = facts.config
     step = f"step: {config.step_factor}(factor) warmup iters: {config.warmup_iters}"
     return [
@@ -153,9 +151,9 @@ def title(facts: CommsFile) -> list[str]:
         f"# minBytes {config.minimum_bytes} maxBytes {config.maximum_bytes} {step} iters: {config.iterations}",
         "# Using devices",
         *(
-            f"#  Rank {one.rank:>2} Pid {one.pid:>6} on {one.hostname:>10} device "
-            f"{'cpu' if one.device is None else one.device} {one.device_info}"
-            for one in config.devices or ()
+            f"#  Rank {device.rank:>2} Pid {device.pid:>6} on {device.hostname:>10} device "
+            f"{'cpu' if device.device is None else device.device} {device.device_info}"
+            for device in config.devices or ()
         ),
         "#",
     ]
@@ -168,7 +166,7 @@ def header() -> list[str]:
 
 
 def footer(results: CommsResults) -> list[str]:
-    """The comment line that nccl-tests ends with, without its average, which is meaningless over many collectives."""
+    """The last comment line of nccl-tests, without its average, which is meaningless over several collectives."""
     return [f"# Out of bounds values : {results.wrong} {'FAILED' if results.wrong else 'OK'}"]
 
 
@@ -177,5 +175,5 @@ def _aligned(cells: Sequence[str]) -> str:
 
 
 def _figure(value: float) -> str:
-    """Two decimals, more for slow links, so that two digits remain."""
+    """The number with two decimals, or more for slow links, so that two digits remain."""
     return f"{value:.2f}" if value >= 0.095 or value == 0 else f"{value:.2g}"

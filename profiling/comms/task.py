@@ -5,17 +5,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...contract.comms import COMMS_FILE
 from ..errors import UsageError
 from ..ranks import process_group as parallel
 from ..ranks.task import Task
 from . import bench
 from .backends import backend_for
 from .config import CommsConfig
-from .results import COMMS_FILE
 
 
 def task(config: CommsConfig) -> Task:
-    """What `ranks.run_task` runs."""
+    """The task for `ranks.run_task`."""
 
     def check(ranks: int) -> None:
         backend_for(config.backend, parallel.rank_device(config.device, 0))

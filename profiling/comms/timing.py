@@ -1,4 +1,4 @@
-"""How long calls take: back to back between two marks, on the clock of the device that runs them."""
+"""Measure the time of calls made back to back, on the clock of the device that runs them."""
 
 import time
 from collections.abc import Callable
@@ -20,13 +20,13 @@ _CYCLES = 1_000_000
 
 
 def together(device: torch.device) -> None:
-    """Return on all ranks at about the same time, with nothing left to do on the device."""
+    """Wait until all ranks are here and the device is idle."""
     dist.barrier()
     finish(device)
 
 
 def back_to_back_ns(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """Mean time of one of `times` calls made one right after another, in ns.
+    """Mean time of one of `times` consecutive calls, in ns.
 
     All ranks begin together. On a GPU, small calls take less time than Python needs to make them: so the device is kept
     busy until all of them are queued, and their own time is what is measured.
@@ -44,7 +44,7 @@ def back_to_back_ns(call: Callable[[], object], times: int, device: torch.device
 
 
 def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """How long the host takes to queue `times` calls, with a margin; 0 where the device takes longer anyway."""
+    """Time that the host takes to queue `times` calls, with a margin; 0 if the device takes longer."""
     together(device)
     begun_ns = time.perf_counter_ns()
     for _ in range(_SAMPLE):
@@ -58,7 +58,7 @@ def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -
 
 
 def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) -> list[int]:
-    """Time of each of `times` calls made one right after another, in ns."""
+    """Time of each of `times` consecutive calls, in ns."""
     marks = [mark(device)]
     for _ in range(times):
         call()
@@ -68,14 +68,14 @@ def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) 
 
 
 def repeat(call: Callable[[], object], times: int, device: torch.device) -> None:
-    """Make the call, and wait until it is done."""
+    """Make the calls, and wait until they are done."""
     for _ in range(times):
         call()
     finish(device)
 
 
 def keep_busy(device: torch.device, duration_ns: float) -> None:
-    """Have the current stream of a GPU do nothing for about so long, while the host goes on."""
+    """Keep the current stream of a GPU busy for about `duration_ns`, while the host goes on."""
     busy_cycles(round(duration_ns / _ns_per_cycle(device)))
 
 

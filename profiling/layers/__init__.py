@@ -1,1 +1,1 @@
-"""`layers`: time, memory and power of every layer of a model, or of single ones, on one device."""
+"""`layers`: measure time, memory and power of each layer of a model, or of single layers, on one device."""

@@ -1,4 +1,4 @@
-"""Measure one layer after another, and record each as soon as it is done."""
+"""Measure layer by layer, and record each at once."""
 
 import os
 import sys
@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...contract.rank import STILL_RUNNING
+from ...contract.single import LayersFile
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
-from ..base.contract.single import LayersFile
 from ..errors import OutOfMemoryError, UsageError
 from ..machine import environment, measurement, memory
 from ..ranks import process_group as parallel
@@ -53,11 +54,11 @@ def _measure(todo: Sequence[LayerSubject], plan: Plan, results: LayersResults, s
             if not reporter.advance(number, subject.name):
                 reporter.say(f"layer {number + 1:>3}/{len(todo)}  {subject.name}")
             results.rows.append(measured(subject, plan))
-            save(rundir.UNFINISHED)
+            save(STILL_RUNNING)
 
 
 def _limit(limit_bytes: int, where: torch.device) -> None:
-    """Limit what the layers may allocate. Raises OutOfMemoryError if more than that is in use already."""
+    """Limit the memory of the layers. Raises OutOfMemoryError if more is in use already."""
     memory.wake(where)
     memory_use(lambda: torch.ones(1), lambda _: None, where)  # the profiler has threads too
     used_bytes = memory.status_bytes("VmData") if where.type == "cpu" else None

@@ -6,8 +6,8 @@ from typing import Annotated, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import CIFAR_IMAGE_SIZE, DeviceName, ModelName
-from ..base.commands.option_groups import takes
 from ..errors import UsageError
 from ..machine import memory
 from ..ranks.exits import exit_with
@@ -15,20 +15,9 @@ from .config import DEFAULT_MODEL, MODEL_BATCH_SIZE, LayerName, LayersConfig
 
 _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
-LAYERS_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace layers --model vgg16 --batch-size 128
-
-    commtrace layers --model vgg16-swapped --batch-size 128
-
-    commtrace layers --layer all
-
-    commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
-    """
-
 
 def _layers(names: list[str]) -> tuple[LayerName, ...]:
-    """The layers of that name, each once, `all` for every one. Raises UsageError."""
+    """The named layers, each once; all of them for `all`. Raises UsageError."""
     for name in names:
         if name not in (*_LAYERS, "all"):
             raise UsageError(f"--layer {name}: expected one of {', '.join(_LAYERS)}, all")
@@ -37,7 +26,7 @@ def _layers(names: list[str]) -> tuple[LayerName, ...]:
 
 @dataclass(frozen=True)
 class _SubjectOptions:
-    """What is measured."""
+    """What to measure."""
 
     model: Annotated[
         ModelName | None,
@@ -64,7 +53,7 @@ class _SubjectOptions:
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """How it is measured, and where everything goes."""
+    """How to measure, and where to write."""
 
     warmup: Annotated[int, typer.Option(help="untimed repetitions before the timed ones")] = LayersConfig.warmup
     iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters
@@ -90,10 +79,17 @@ class _HowOptions:
 
 
 @takes(subject=_SubjectOptions, how=_HowOptions)
-def layers(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOptions) -> None:
+def layers_command(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOptions) -> None:
     """Measure every layer by itself: time of the forward and backward pass, memory, and power.
 
     The table goes to stdout, single times and reasons to layers.json in the results' folder.
+
+    \b
+    Examples:
+      commtrace layers --model vgg16 --batch-size 128
+      commtrace layers --model vgg16-swapped --batch-size 128
+      commtrace layers --layer all
+      commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
     """
     config = LayersConfig(
         model=subject.model,

@@ -15,7 +15,7 @@ MODEL_BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class LayersConfig:
-    """What is measured: `layers` by themselves, or without any every layer of `model`.
+    """What to measure: the single `layers`, or every layer of `model` if there are none.
 
     `batch_size` None stands for that of single layers, or of a model's training. `scale` shrinks single layers,
     `image_size` in pixels is a model's; None stands for 1 and for CIFAR's. `power_s` is how long a layer runs while its
@@ -52,24 +52,24 @@ class LayersConfig:
 
     @property
     def of_model(self) -> ModelName:
-        """The model whose layers are measured, when they are not single ones."""
+        """The model whose layers are measured. Only without single layers."""
         return self.model or DEFAULT_MODEL
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of that model's input."""
+        """Shape of the model's input."""
         side = self.image_size or CIFAR_IMAGE_SIZE
         return (self.batch_size or MODEL_BATCH_SIZE, 3, side, side)
 
     @property
     def subject(self) -> str:
-        """What is measured, as one word."""
+        """What is measured, as one word for names."""
         return "-".join(self.layers) if self.layers else self.of_model
 
     def run_dir(self, device_type: str) -> Path:
-        """The results' folder if the measurement starts now."""
+        """The results' folder, named at the start."""
         return options.run_dir(self.out, self.run_name, f"layers-{self.subject}-{device_type}")
 
     def as_json(self) -> dict[str, Any]:
-        """Every option, as layers.json holds it."""
+        """Every option, for layers.json."""
         return options.as_json(self)

@@ -1,4 +1,4 @@
-"""Time, memory and power of one layer by itself."""
+"""Measure time, memory and power of one layer."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from .subjects import LayerSubject
 
 @dataclass(frozen=True)
 class Plan:
-    """How a layer is measured: untimed and timed repetitions, how long for power, and on which device."""
+    """How to measure a layer: untimed and timed repetitions, duration of the power measurement, device."""
 
     warmup: int
     iters: int
@@ -29,7 +29,7 @@ class Plan:
 
 
 def measured(subject: LayerSubject, plan: Plan) -> LayerRow:
-    """Everything about the layer; if memory is exhausted, only what it is, and the reason."""
+    """All measurements of the layer; if memory runs out, only its description and the reason."""
     try:
         module = subject.made()
         try:
@@ -44,7 +44,7 @@ def measured(subject: LayerSubject, plan: Plan) -> LayerRow:
 
 
 class _Repeated:
-    """One layer, with an input and the gradient of its output, run again and again.
+    """One layer to be run repeatedly, with an input and the gradient of its output.
 
     The input is a copy each time, made before anything is measured: a layer in place must not overwrite a leaf of
     autograd's graph, and inside a model it does not either.
@@ -61,7 +61,7 @@ class _Repeated:
         self._gradient = torch.ones_like(output)
 
     def renew(self) -> None:
-        """A new input, and no gradients."""
+        """Make a new input and clear the gradients."""
         self._source.grad = None
         self._module.zero_grad()
         self._input = self._source.clone()
@@ -71,7 +71,7 @@ class _Repeated:
         return output
 
     def backward(self, output: Tensor) -> None:
-        """Gradients of parameters, and of the input if it needs one."""
+        """Compute gradients of the parameters, and of the input if it needs one."""
         if self.has_backward:
             torch.autograd.backward(output, self._gradient)
 
@@ -96,7 +96,7 @@ def _measured(subject: LayerSubject, module: nn.Module, plan: Plan) -> LayerRow:
 
 
 def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
-    """Times of each timed forward and backward pass, in ns."""
+    """Time of each timed forward and backward pass, in ns."""
     times: list[tuple[int, int]] = []
     for number in range(plan.warmup + plan.iters):
         repeated.renew()
@@ -112,7 +112,7 @@ def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
 
 
 def _power_work(repeated: _Repeated, plan: Plan, forward_ns: list[int], backward_ns: list[int]) -> Callable[[], None]:
-    """About 50 ms of the layer: short calls are enqueued many at a time, so that the GPU is never idle."""
+    """A function that runs the layer for about 50 ms, many calls at a time, so that the GPU is never idle."""
     once_ns = max(1, (sum(forward_ns) + sum(backward_ns)) // plan.iters)
     times = max(1, 50_000_000 // once_ns)
 
@@ -138,6 +138,6 @@ def _facts(subject: LayerSubject) -> dict[str, Any]:
 
 
 def _kind(subject: LayerSubject) -> str:
-    """The layer as torch prints it; for a model, its class."""
+    """The layer as torch prints it; for a model its class."""
     children = list(subject.described.children())
     return type(subject.described).__name__ if children else repr(subject.described)

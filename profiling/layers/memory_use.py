@@ -1,4 +1,4 @@
-"""How much memory a layer's forward and backward pass take beyond what was allocated before."""
+"""Memory of a layer's forward and backward pass, beyond what was allocated before."""
 
 import json
 import tempfile
@@ -19,7 +19,7 @@ _FORWARD = "commtrace: forward"
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """In bytes, as torch's allocator counts them.
+    """Memory in bytes, as torch's allocator counts it.
 
     `activation_bytes` is what the forward pass leaves behind: the output, and what the backward pass needs besides
     input and parameters. `peak_bytes` is the largest amount at any moment of both passes, including gradients.
@@ -30,29 +30,29 @@ class MemoryUse:
 
 
 def memory_use(forward: Callable[[], Tensor], backward: Callable[[Tensor], None], where: torch.device) -> MemoryUse:
-    """Call each once, the second with the result of the first."""
+    """Call `forward`, then `backward` with its result, and measure both."""
     if where.type == "cuda":
         return _on_cuda(forward, backward, where)
     return _on_cpu(forward, backward)
 
 
 def saved_bytes(forward: Callable[[], Tensor], module: nn.Module) -> int:
-    """What autograd keeps for the backward pass, in bytes: with the layer's input, without parameters and buffers.
+    """Bytes that autograd keeps for the backward pass, including the input but not parameters and buffers.
 
     Each piece of memory counts once, however many tensors share it.
     """
-    own = {_place(tensor) for tensor in (*module.parameters(), *module.buffers())}
-    found: dict[int, int] = {}
+    parameters = {_place(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    saved: dict[int, int] = {}
     held = []
 
     def pack(tensor: Tensor) -> Tensor:
         held.append(tensor.detach())  # else another tensor may get its address
-        found[_place(tensor)] = tensor.untyped_storage().nbytes()
+        saved[_place(tensor)] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
-    return sum(size for place, size in found.items() if place not in own)
+    return sum(size for place, size in saved.items() if place not in parameters)
 
 
 def _place(tensor: Tensor) -> int:
@@ -71,7 +71,7 @@ def _on_cuda(forward: Callable[[], Tensor], backward: Callable[[Tensor], None], 
 
 
 def _on_cpu(forward: Callable[[], Tensor], backward: Callable[[Tensor], None]) -> MemoryUse:
-    """From the allocations that torch's profiler sees: not those that libraries make without torch."""
+    """Memory from the allocations in torch's profiler, which sees none made by libraries without torch."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         with record_function(_FORWARD):
             output = forward()
@@ -91,7 +91,7 @@ def _on_cpu(forward: Callable[[], Tensor], backward: Callable[[Tensor], None]) -
 
 @contextmanager
 def _exported(profiler: "profile") -> Iterator[list[dict[str, Any]]]:
-    """The events of the trace: the only public access to single allocations."""
+    """Yield the events of the trace, which are the only public access to single allocations."""
     with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
         path = Path(folder) / "memory.json"
         profiler.export_chrome_trace(str(path))

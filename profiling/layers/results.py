@@ -1,12 +1,12 @@
-"""What was measured, as a table and as layers.json. Knows no torch."""
+"""Measurements as a table and as layers.json. Knows no torch."""
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from ...contract.single import LayerEntry, LayersFile
 from ..base.console import text_table as plain_table
-from ..base.contract.single import LayerEntry, LayersFile
 from ..machine.power import Power
 
 LAYERS_FILE = "layers.json"
@@ -32,7 +32,7 @@ _KIND_WIDTH = 40
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer. Sizes are of float32 as torch's allocator counts them; times are those of single passes in ns.
+    """One layer. Sizes in bytes of float32 by torch's allocator; times of single passes in ns.
 
     What could not be measured is None or empty, and has a `reason`; `power` has its own.
     """
@@ -53,7 +53,7 @@ class LayerRow:
     reason: str | None = None
 
     def cells(self) -> list[str]:
-        """A row of the table."""
+        """The row of the table."""
         kind = self.kind if len(self.kind) <= _KIND_WIDTH else f"{self.kind[: _KIND_WIDTH - 3]}..."
         return [
             self.layer,
@@ -74,7 +74,7 @@ class LayerRow:
         ]
 
     def times(self) -> dict[str, float | None]:
-        """Mean and sample standard deviation, in ns."""
+        """Mean and sample standard deviation of both passes, in ns."""
         found: dict[str, float | None] = {}
         for name, times in (("forward", self.forward_times_ns), ("backward", self.backward_times_ns)):
             found[f"{name}_mean_ns"] = statistics.fmean(times) if times else None
@@ -91,18 +91,18 @@ class LayerRow:
 
 @dataclass
 class LayersResults:
-    """Everything so far. `facts` is layers.json before the first layer."""
+    """Results so far. `facts` is layers.json before the first layer."""
 
     facts: LayersFile
     rows: list[LayerRow] = field(default_factory=list)
 
     def file(self, reason: str | None) -> LayersFile:
-        """The content of layers.json; `reason` says why it is not complete, None that it is."""
+        """The content of layers.json; `reason` says why it is incomplete, None if it is complete."""
         layers = [row.entry() for row in self.rows]
         return replace(self.facts, complete=reason is None, reason=reason, layers=layers)
 
     def lines(self) -> list[str]:
-        """The table, and the reasons for what it lacks."""
+        """The table, and the reasons for missing values."""
         table = plain_table.lines(_HEAD, [row.cells() for row in self.rows], names=_NAMES)
         failed = [f"{row.layer}: {row.reason}" for row in self.rows if row.reason]
         powerless = [f"power {NA}: {row.power.reason}" for row in self.rows if row.power.reason and not row.reason]

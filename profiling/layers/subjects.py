@@ -1,4 +1,4 @@
-"""What is measured: modules by themselves, each on the shape that it gets."""
+"""What to measure: single modules, each with the shape of its input."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _META = torch.device("meta")  # shapes without memory
 
 @dataclass(frozen=True)
 class LayerSubject:
-    """A module and its input: the shape, and whether that needs a gradient.
+    """A module with the shape of its input, and whether the input needs a gradient.
 
     `described` is on the meta device; `made` makes the module on the measured one, which may lack the memory.
     """
@@ -32,19 +32,19 @@ class LayerSubject:
 
 
 def subjects(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
-    """The single layers that were asked for; or the whole model, then its layers in order of use. Raises UsageError."""
+    """The chosen single layers; or the whole model, then its layers in order of use. Raises UsageError."""
     torch.manual_seed(config.seed)
     if not config.layers:
         return _of_model(config, where)
     batch_size, scale = config.batch_size or REPORT_BATCH_SIZE, config.scale or 1.0
-    found = []
+    layers = []
     for name in config.layers:
         single = LAYERS[name]
         with _META:
             described = single.make(scale)
         made = partial(_made, partial(single.make, scale), where)
-        found.append(LayerSubject(name, described, made, single.input_shape(batch_size, scale)))
-    return found
+        layers.append(LayerSubject(name, described, made, single.input_shape(batch_size, scale)))
+    return layers
 
 
 def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
@@ -59,35 +59,35 @@ def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
             f"{str(err).splitlines()[0]}; use larger ones"
         ) from err
     model = _made(MODELS[config.of_model], where)
-    found = [LayerSubject(WHOLE_MODEL, described, lambda: model, shape, input_requires_grad=False)]
+    layers = [LayerSubject(WHOLE_MODEL, described, lambda: model, shape, input_requires_grad=False)]
     for name, input_shape, requires_grad in calls:
         made = partial(model.get_submodule, name)
-        found.append(LayerSubject(name, described.get_submodule(name), made, input_shape, requires_grad))
-    return found
+        layers.append(LayerSubject(name, described.get_submodule(name), made, input_shape, requires_grad))
+    return layers
 
 
 def used(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...], bool]]:
-    """Name, shape of the input, and whether that needs a gradient, for every call of a module without submodules.
+    """Name, input shape, and whether the input needs a gradient, for every call of a module without submodules.
 
     In order of use; a module that is called twice appears twice. The model is on the meta device. Raises what torch
     raises if the model does not accept that shape.
     """
-    found: list[tuple[str, tuple[int, ...], bool]] = []
+    calls: list[tuple[str, tuple[int, ...], bool]] = []
     names = {module: name for name, module in model.named_modules()}
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:
         (x,) = args
         assert isinstance(x, Tensor)
         # The first module of a model gets images, which need no gradient.
-        found.append((names[module], tuple(x.shape), x.requires_grad))
+        calls.append((names[module], tuple(x.shape), x.requires_grad))
 
-    hooks = [one.register_forward_pre_hook(note) for one in model.modules() if not list(one.children())]
+    hooks = [part.register_forward_pre_hook(note) for part in model.modules() if not list(part.children())]
     try:
         model(torch.empty(shape, device=_META))
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return calls
 
 
 def _made(make: Callable[[], nn.Module], where: torch.device) -> nn.Module:

@@ -1,1 +1,1 @@
-"""The machine: versions, devices, memory, power, and processes that must not outlive others."""
+"""The machine: versions, devices, memory, power, and child processes that end with their parent."""

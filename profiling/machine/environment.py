@@ -1,4 +1,4 @@
-"""What a run was made with: versions, machine, device, settings. What is missing is None; nothing here raises."""
+"""The environment of a run: versions, machine, device, settings. Missing values are None; nothing here raises."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.contract.machine import Device, Machine, Numerics, Versions
+from ...contract.machine import Device, Machine, Numerics, Versions
 from . import nvml
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -18,7 +18,7 @@ _SETTINGS = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "CUDA_", "OMP_", "MKL_", "
 
 
 def versions() -> Versions:
-    """Versions of everything between the script and the hardware."""
+    """Versions of the software between the script and the hardware."""
     return Versions(
         python=platform.python_version(),
         torch=torch.__version__,
@@ -34,7 +34,7 @@ def versions() -> Versions:
 
 
 def machine() -> Machine:
-    """The machine: its names, CPU, memory in bytes, and the cores this process may use."""
+    """The machine: names, CPU, memory in bytes, and the cores that this process may use."""
     return Machine(
         host=socket.gethostname(),
         boot_id=boot_id(),
@@ -47,7 +47,7 @@ def machine() -> Machine:
 
 
 def boot_id() -> str | None:
-    """Linux's boot id: different for each machine, and the same in all containers of one."""
+    """Linux's boot id: different for each machine, and equal in all containers of one."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
@@ -73,7 +73,7 @@ def device(where: torch.device) -> Device:
 
 
 def numerics() -> Numerics:
-    """Switches of torch that change how fast it computes, as they are now."""
+    """Switches of torch that change its speed, with their current values."""
     cudnn = torch.backends.cudnn
     return Numerics(
         matmul_precision=torch.get_float32_matmul_precision(),
@@ -85,7 +85,7 @@ def numerics() -> Numerics:
 
 
 def settings(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables that change how communication behaves."""
+    """Environment variables that affect communication."""
     return {key: env[key] for key in sorted(env) if key.startswith(_SETTINGS)}
 
 

@@ -1,10 +1,9 @@
-"""How a GPU is at one moment: clock, what holds it back, temperature, and what its NVLinks have carried."""
+"""State of a GPU at one moment: clock, what throttles it, temperature, and bytes carried by its NVLinks."""
 
 import time
 from typing import Any
 
-from ..base.contract.machine import GpuState
-from ..base.contract.rank import End
+from ...contract.machine import End, GpuState
 from . import nvml
 
 try:
@@ -26,7 +25,7 @@ _COUNTER_BYTES = 1024
 
 
 def gpu_state(uuid: str | None, at: End, library: Any = pynvml) -> GpuState | None:
-    """The state of the GPU named `uuid`, as far as NVML tells; None without one."""
+    """The state of the GPU `uuid` from NVML; None without NVML."""
     if uuid is None:
         return None
     with nvml.asking(uuid, library) as ask:

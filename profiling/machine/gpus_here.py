@@ -1,4 +1,4 @@
-"""GPUs of this machine that torch does not see, and why: what the driver and the devices say, not torch."""
+"""Find GPUs that torch does not see, and why, from the driver and the devices."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..base.wording import counted
+from ...common.wording import counted
 from . import nvml
 from .nvml import DriverFacts
 
@@ -22,30 +22,30 @@ def why_unused(
     env: Mapping[str, str] = os.environ,
     *,
     root: Path = _ROOT,
-    told: Callable[[], DriverFacts | None] = nvml.driver_facts,
+    ask_driver: Callable[[], DriverFacts | None] = nvml.driver_facts,
     build: Any = torch,
 ) -> str | None:
-    """Why torch, which finds no GPU, uses none of those that are here, and what to do.
+    """Why torch, which finds no GPU, uses none of those present, and what to do.
 
     None where there are none, or where they are hidden on purpose.
     """
     if any(_HIDDEN.fullmatch(env[name]) for name in _VISIBLE if name in env):
         return None
-    found = _nvidia(root, told())
-    if found is not None:
-        return _nvidia_unused(found, build)
+    driver = _nvidia(root, ask_driver())
+    if driver is not None:
+        return _nvidia_unused(driver, build)
     kfd = root / "dev" / "kfd"
     return _amd_unused(kfd, build) if kfd.exists() else None
 
 
 def one_for_each_rank(env: Mapping[str, str] = os.environ, *, root: Path = _ROOT) -> bool:
-    """Whether a rank that sees one GPU may have it to itself: it was chosen for it, or the machine has others."""
+    """Whether a rank that sees one GPU may have it alone: it was chosen for the rank, or there are others."""
     return any(name in env for name in _VISIBLE) or any(number > 0 for number in _device_numbers(root))
 
 
-def _nvidia(root: Path, told: DriverFacts | None) -> DriverFacts | None:
-    if told is not None:
-        return told if told.gpus else None
+def _nvidia(root: Path, driver: DriverFacts | None) -> DriverFacts | None:
+    if driver is not None:
+        return driver if driver.gpus else None
     numbers = _device_numbers(root)
     return DriverFacts(len(numbers), _driver_of_module(root), None) if numbers else None
 
@@ -64,15 +64,15 @@ def _driver_of_module(root: Path) -> str | None:
     return version[0] if version else None
 
 
-def _nvidia_unused(found: DriverFacts, build: Any) -> str:
-    driver = f"driver {found.driver or 'of unknown version'}"
-    here = f"this machine has {counted(found.gpus, 'NVIDIA GPU')} ({driver})"
-    fits = f"CUDA {found.cuda} or older" if found.cuda else "CUDA"
+def _nvidia_unused(facts: DriverFacts, build: Any) -> str:
+    driver = f"driver {facts.driver or 'of unknown version'}"
+    here = f"this machine has {counted(facts.gpus, 'NVIDIA GPU')} ({driver})"
+    fits = f"CUDA {facts.cuda} or older" if facts.cuda else "CUDA"
     if build.version.cuda is None:
         made_for = "ROCm" if getattr(build.version, "hip", None) else "CPUs only"
         return f"{here}, but torch {build.__version__} is built for {made_for}; install torch for {fits}"
     built = f"torch {build.__version__}, built for CUDA {build.version.cuda}, can use none of them"
-    if found.cuda is not None and _major(found.cuda) < _major(build.version.cuda):
+    if facts.cuda is not None and _major(facts.cuda) < _major(build.version.cuda):
         return f"{here}, but {built}: the driver supports {fits}; update the driver, or install torch for {fits}"
     return f"{here}, but {built}; see what nvidia-smi says, and whether the driver is older than that CUDA"
 

@@ -1,4 +1,4 @@
-"""A command that measures things one after another on one machine: the head and the end of its file."""
+"""Head and end of the file of a command that measures on one machine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from ...contract.rank import STILL_RUNNING
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
-from ..base.run_directory import UNFINISHED
 from . import environment
 
 
 def measurement_head(
     tool: str, config: Mapping[str, Any], where: torch.device, command: Sequence[str]
 ) -> dict[str, Any]:
-    """The fields of a `MeasurementFile`: what was asked for, and of what."""
+    """The fields of a `MeasurementFile`: the options, and the machine."""
     return {
         "tool": f"commtrace {tool}",
         "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -30,14 +30,14 @@ def measurement_head(
 
 @contextmanager
 def recorded(save: Callable[[str | None], None]) -> Iterator[None]:
-    """However the block ends, `save` is called: with None if it is complete, else with the reason.
+    """Call `save` at the end of the block: with None if it is complete, else with the reason.
 
     A signal raises in the block, but not while `save` runs at its end.
     """
     interrupts = Interrupts(lambda: None, lambda _: None, BLOCKED_GRACE_S)
-    save(UNFINISHED)
+    save(STILL_RUNNING)
     interrupts.start()
-    reason: str | None = UNFINISHED
+    reason: str | None = STILL_RUNNING
     try:
         yield
         reason = None

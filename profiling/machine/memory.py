@@ -1,4 +1,4 @@
-"""Running out of memory: how to set a limit, and how to recognise it. Imports torch only to set a limit."""
+"""Limit memory, and recognise running out of it. Imports torch only to set a limit."""
 
 import re
 import resource
@@ -38,16 +38,16 @@ _STATUS = Path("/proc/self/status")
 
 
 def parse_bytes(text: str, option: str = "--memory-limit") -> int:
-    """Bytes from `4GiB` (2^30), `4GB` (1e9) or a plain number. Raises UsageError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or float(found[1]) * unit < 1:
+    """Parse `4GiB` (2^30), `4GB` (1e9) or a plain number as bytes. Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None or float(match[1]) * unit < 1:
         raise UsageError(f"{option} {text}: expected a size such as 4GiB (2^30 bytes), 500MB (1e6) or 1000000000")
-    return round(float(found[1]) * unit)
+    return round(float(match[1]) * unit)
 
 
 def limit(limit_bytes: int, *cuda_indices: int | None) -> None:
-    """Limit what this process may allocate: on each GPU of these indices through torch, else (None) on the host.
+    """Limit this process's memory: on GPUs of these indices through torch, or on the host for None.
 
     On the host it is RLIMIT_DATA: private writable memory, whether touched or not. What a library maps from its files
     does not count, so the limit means the same for every build of torch. Threads' stacks do count.
@@ -65,13 +65,13 @@ def limit(limit_bytes: int, *cuda_indices: int | None) -> None:
 
 
 def lift_limit() -> None:
-    """Lift the limit of the host: a process that has reached it needs some memory to say so."""
+    """Lift the limit of the host: a process that has reached it needs some memory to report that."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
 def wake(where: "torch.device", *, with_gradients: bool = True) -> None:
-    """Have torch's libraries start their threads and load what they need on the device before there is a limit.
+    """Make torch's libraries start threads and load code on the device before there is a limit.
 
     A thread that cannot be started ends the process, and neither threads nor code are what is measured.
     `with_gradients`: also what torch imports for a backward pass with a given gradient, which takes a second.
@@ -96,12 +96,12 @@ def status_bytes(key: str) -> int | None:
         lines = _STATUS.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-    return int(found[0]) * 1024 if found else None
+    values = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+    return int(values[0]) * 1024 if values else None
 
 
 def exhausted(error: BaseException) -> bool:
-    """Whether `error` says that memory could not be allocated: on a GPU, by torch on the CPU, by Python or C++.
+    """Whether `error` means that memory ran out: on a GPU, by torch on the CPU, by Python or C++.
 
     cuDNN and cuBLAS have words of their own, which count only where a GPU's memory is used up. oneDNN does not say why
     it could not create a primitive, which needs memory for code and scratch space: in a process with limited memory
@@ -116,7 +116,7 @@ def exhausted(error: BaseException) -> bool:
 
 
 def _gpu_is_full() -> bool:
-    """Whether next to nothing is left of a GPU's memory, or of the share that torch may take of it."""
+    """Whether almost none of a GPU's memory is left, or of torch's share of it."""
     import torch
 
     if not torch.cuda.is_available():
@@ -141,21 +141,21 @@ def first_line(error: BaseException) -> str:
 
 
 def says_exhausted(text: str) -> bool:
-    """Whether `text`, such as the last output of a process, says that memory was exhausted."""
+    """Whether `text`, such as a process's last output, says that memory ran out."""
     return any(words in text for words in _WORDS)
 
 
 def kernel_kills(counters: Path = _KERNEL_COUNTERS) -> int | None:
-    """Processes that the kernel's OOM killer has ended since boot, on the whole machine; None if not known."""
+    """Number of processes killed by the kernel's OOM killer since boot, on the whole machine; None if not known."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", counters.read_text(encoding="ascii"), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 def killed_for_memory(kills_before: int | None, kills_after: int | None) -> str | None:
-    """Why a process that SIGKILL ended meanwhile counts as out of memory; None if it does not.
+    """Why a process killed by SIGKILL in the meantime counts as out of memory; None if it does not.
 
     SIGKILL leaves no message. The kernel counts the processes that its OOM killer ends, on the whole machine.
     """

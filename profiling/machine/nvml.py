@@ -1,11 +1,11 @@
-"""GPU links and power as the driver reports them through NVML; None and the reason for what it does not report."""
+"""GPU links and power from the driver through NVML; None with a reason for missing values."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.contract.machine import Links, NvLink, Pcie, Peer
+from ...contract.machine import Links, NvLink, Pcie, Peer
 
 try:
     import pynvml
@@ -23,7 +23,7 @@ class _UnavailableError(Exception):
 
 
 def driver_version(library: Any = pynvml) -> str | None:
-    """Version of the NVIDIA driver, None without one."""
+    """Version of the NVIDIA driver; None without one."""
     try:
         with _session(library):
             return _text(library.nvmlSystemGetDriverVersion())
@@ -33,7 +33,7 @@ def driver_version(library: Any = pynvml) -> str | None:
 
 @dataclass(frozen=True)
 class DriverFacts:
-    """How many NVIDIA GPUs there are, and for what the driver is good: `cuda` is the newest CUDA that it supports."""
+    """Number of NVIDIA GPUs, and the newest CUDA that the driver supports (`cuda`)."""
 
     gpus: int
     driver: str | None
@@ -41,7 +41,7 @@ class DriverFacts:
 
 
 def driver_facts(library: Any = pynvml) -> DriverFacts | None:
-    """What the driver says of itself; None if NVML does not work."""
+    """Facts about the driver; None if NVML does not work."""
     try:
         with _session(library):
             count = _optional(library, library.nvmlDeviceGetCount)
@@ -54,7 +54,7 @@ def driver_facts(library: Any = pynvml) -> DriverFacts | None:
 
 
 def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | None]:
-    """NVLink, PCIe and the distances to the host's other GPUs for the GPU named `uuid`; or None and why.
+    """NVLink, PCIe and distances to the host's other GPUs of the GPU `uuid`; or None and the reason.
 
     Only NVLink links that are up count; `version` is the NVLink version as NVML numbers it.
     """
@@ -63,10 +63,10 @@ def links(uuid: str | None, library: Any = pynvml) -> tuple[Links | None, str | 
     try:
         with _session(library):
             handle = _required(library, lambda: library.nvmlDeviceGetHandleByUUID(uuid), f"GPU {uuid}")
-            found = Links(_nvlink(library, handle), _pcie(library, handle), _peers(library, handle, uuid))
+            facts = Links(_nvlink(library, handle), _pcie(library, handle), _peers(library, handle, uuid))
     except _UnavailableError as err:
         return None, str(err)
-    return found, None
+    return facts, None
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Sensors:
 
 @contextmanager
 def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, str | None]]:
-    """The sensors of the GPU named `uuid` for the block; or None and why."""
-    found: Sensors | None = None
+    """Yield the sensors of the GPU `uuid` for the block; or None and the reason."""
+    readers: Sensors | None = None
     reason: str | None = None
     with ExitStack() as stack:
         try:
@@ -89,11 +89,11 @@ def sensors(uuid: str, library: Any = pynvml) -> Iterator[tuple[Sensors | None, 
         except _UnavailableError as err:
             reason = str(err)
         else:
-            found = Sensors(
+            readers = Sensors(
                 lambda: _optional(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle)),
                 lambda: _optional(library, lambda: library.nvmlDeviceGetPowerUsage(handle)),
             )
-        yield found, reason
+        yield readers, reason
 
 
 Ask = Callable[..., Any]
@@ -102,7 +102,7 @@ Ask = Callable[..., Any]
 
 @contextmanager
 def asking(uuid: str, library: Any = pynvml) -> Iterator[Ask | None]:
-    """What asks NVML about the GPU named `uuid` for the block; None where that is not possible."""
+    """Yield a function that queries NVML about the GPU `uuid` for the block; None if impossible."""
     with ExitStack() as stack:
         try:
             stack.enter_context(_session(library))
@@ -132,7 +132,7 @@ def _required(library: Any, call: Callable[[], Any], what: str) -> Any:
 
 
 def _optional(library: Any, call: Callable[..., Any], *args: Any) -> Any:
-    """The answer; None if this GPU, driver or NVML does not have one."""
+    """The answer; None if this GPU, driver or NVML has none."""
     try:
         return call(*args)
     except (library.NVMLError, AttributeError):

@@ -1,4 +1,4 @@
-"""Power that a GPU draws while something runs on it, through NVML; None and the reason if not known."""
+"""Power of a GPU while something runs on it, through NVML; None with a reason if not known."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ _SETTLE_S = 1.0
 
 @dataclass(frozen=True)
 class Power:
-    """`watts` of the whole board, from its `energy` counter or from `readings` of power. None has a `reason`."""
+    """`watts` of the whole board, from its `energy` counter or power `readings`; None has a `reason`."""
 
     watts: float | None
     source: str | None = None
@@ -35,7 +35,7 @@ def power(
     library: Any = pynvml,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Power:
-    """Mean power of the GPU named `uuid` while `work` is repeated; `work` returns when the GPU has done it.
+    """Mean power of the GPU `uuid` while `work` is repeated; `work` returns when the GPU has finished it.
 
     If the GPU has an energy counter (Volta and later), which misses nothing: energy over time. Otherwise the mean of
     readings after each repetition, without the first second. Source: NVML API Reference,

@@ -1,10 +1,10 @@
-"""`dp`: nn.DataParallel, one process that copies the model to each of several GPUs for every batch."""
+"""`dp`: nn.DataParallel, one process that copies the model to several GPUs for every batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base.contract.modes import DpFacts
+from ...contract.modes import DpFacts
 from ..errors import DeviceError, UsageError
 from .mode import LeadingSteps, ModeOptions, ParallelMode
 
@@ -17,20 +17,20 @@ def driven_devices(options: ModeOptions) -> list[torch.device]:
     """The GPUs that the one process drives. Raises DeviceError."""
     import torch
 
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not found:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
         raise DeviceError(
             f"--parallel dp: nn.DataParallel spreads each batch over the GPUs of one process, but torch "
             f"{torch.__version__} finds no GPU here; use --parallel ddp, which also runs on CPUs"
         )
-    wanted = options.devices or found
-    if wanted > found:
-        raise DeviceError(f"--parallel dp --workers {wanted}: needs that many GPUs, found {found}; use fewer workers")
+    wanted = options.devices or count
+    if wanted > count:
+        raise DeviceError(f"--parallel dp --workers {wanted}: needs that many GPUs, found {count}; use fewer workers")
     return [torch.device("cuda", index) for index in range(wanted)]
 
 
 def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Module:
-    """`where` is the first device, which splits batches and gathers outputs."""
+    """Wrap the model; `where` is the first device, which splits batches and gathers outputs."""
     from torch import nn
 
     wrapped: nn.Module = nn.DataParallel(model.to(where), device_ids=driven_devices(options), output_device=where)
@@ -75,7 +75,6 @@ DATA_PARALLEL = ParallelMode(
     batch_help="per GPU",
     workers_help="GPUs to drive",
     leading_steps=LeadingSteps(1, "nn.DataParallel sets up NCCL in its first iteration"),
-    drives_workers=True,
     refused_options={
         "amp": "the threads of nn.DataParallel cast to float16, whatever is asked for",
         "channels_last": "nn.DataParallel copies weights to the other GPUs in their usual order",

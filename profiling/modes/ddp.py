@@ -1,4 +1,4 @@
-"""`ddp`: DistributedDataParallel, the whole model in one process per rank, gradients reduced in buckets."""
+"""`ddp`: DistributedDataParallel, the whole model on each rank, gradients reduced in buckets."""
 
 from __future__ import annotations
 

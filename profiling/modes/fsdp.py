@@ -1,11 +1,11 @@
-"""`fsdp`: FSDP2, every rank keeps a shard of the parameters, and a whole block only while it computes with that."""
+"""`fsdp`: FSDP2, each rank keeps a shard of the parameters, and a whole block only while it computes."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from ..base.contract.modes import FsdpFacts, FsdpGroup
+from ...contract.modes import FsdpFacts, FsdpGroup
 from .mode import LeadingSteps, ModeOptions, ParallelMode
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _build(model: nn.Module, where: torch.device, options: ModeOptions) -> nn.Module:
-    """The model with the parameters of each block sharded over all ranks.
+    """Shard the parameters of each block over all ranks.
 
     Blocks are gathered for the forward pass, freed, and gathered again for the backward pass. The last one belongs to
     the root, which is not freed in between: its backward pass comes next.
@@ -42,9 +42,9 @@ def _end_test(model: nn.Module) -> None:
 
 
 def _is_sharded(module: nn.Module) -> bool:
-    """Whether FSDP2 keeps it. FSDP2 is not imported for the question: unless it was imported, the answer is no."""
-    found = sys.modules.get("torch.distributed.fsdp")
-    return found is not None and isinstance(module, found.FSDPModule)
+    """Whether FSDP2 manages the module; false, without importing it, if nobody has imported FSDP2."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def _facts(model: nn.Module) -> FsdpFacts | None:

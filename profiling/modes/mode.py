@@ -1,4 +1,4 @@
-"""What a parallel mode is to the rest of this package. Knows no torch, so that the command line can list the modes."""
+"""The interface of a parallel mode. Knows no torch, so that the command line can list the modes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from ...contract.modes import MODES, Mode
 from ..base.commands.choices import DeviceName, ModelName, PipelineScheduleName
 from ..errors import UsageError
 
@@ -19,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class ModeOptions(Protocol):
-    """What a mode may know about the training that it spreads: a part of `train.config.TrainConfig`."""
+    """The options that a mode may read: a part of `train.config.TrainConfig`."""
 
     @property
     def model(self) -> ModelName:
-        """What is trained."""
+        """The model to train."""
 
     @property
     def device(self) -> DeviceName:
-        """The device, as the user asked for it."""
+        """The device, as given by the user."""
 
     @property
     def batch_size(self) -> int:
-        """--batch-size; whose batch that is depends on the mode."""
+        """The value of --batch-size, whose meaning depends on the mode."""
 
     @property
     def image_size(self) -> int:
-        """Width of images in pixels."""
+        """Width of images, in pixels."""
 
     @property
     def batch_size_changes(self) -> bool:
@@ -43,19 +44,19 @@ class ModeOptions(Protocol):
 
     @property
     def bucket_cap_mb(self) -> int:
-        """MiB in a bucket of gradients; 0: torch's default."""
+        """MiB per bucket of gradients; 0: torch's default."""
 
     @property
     def devices(self) -> int | None:
-        """Number of devices in modes of a single process that drives several; None: all."""
+        """Devices of a process that drives several; None: all."""
 
     @property
     def microbatches(self) -> int | None:
-        """Number of parts of a batch, if the user gave it."""
+        """Parts of a batch, if given by the user."""
 
     @property
     def pipeline_schedule(self) -> PipelineScheduleName:
-        """The schedule of a pipeline's stages."""
+        """The schedule of the pipeline's stages."""
 
 
 def _nothing_to_check(options: ModeOptions) -> None:
@@ -95,7 +96,7 @@ def _nothing_to_clear(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class LeadingSteps:
-    """The least number of steps before the traced ones, and why."""
+    """The least number of steps before the traced ones, with the reason."""
 
     least: int
     why: str
@@ -103,24 +104,20 @@ class LeadingSteps:
 
 @dataclass(frozen=True)
 class ParallelMode:
-    """One way to spread training, complete: a module of this folder makes one, and `MODES` lists them.
+    """One way to spread training; a module of this folder makes one, and `MODES` lists them.
 
     `help` is its part of the help of --parallel; `batch_help` and `workers_help` those of --batch-size and --workers,
     if these do not mean a rank's batch and the ranks. `distributed` modes need a process group, even for one rank; the
-    others are one process. `shares_batch`: all ranks work on the same batch; otherwise each has its own batches.
-    `splits_model`: each rank has another part of the model. `drives_workers`: the single process drives --workers
-    devices; other modes of one process take no workers. `own_options` are options that no other mode takes, and
-    `refused_options` those that this one does not, with the reason.
+    others are one process. `splits_model`: each rank has another part of the model. `own_options` are options that no
+    other mode takes, and `refused_options` those that this one does not, with the reason.
     """
 
-    name: str
+    name: Mode
     help: str
     build: Callable[[nn.Module, torch.device, Any], nn.Module]
     """Puts a model, which is on any device, in its place on this rank; the options are `ModeOptions`."""
     distributed: bool = True
-    shares_batch: bool = False
     splits_model: bool = False
-    drives_workers: bool = False
     batch_help: str | None = None
     workers_help: str | None = None
     leading_steps: LeadingSteps | None = None
@@ -145,6 +142,16 @@ class ParallelMode:
     """Clears what predictions leave behind in a model."""
     facts: Callable[[nn.Module], object] | None = None
     """What meta.json says about a model under the mode's name; None for models of other modes."""
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether all ranks work on the same batch; otherwise each has its own batches."""
+        return MODES[self.name].shares_batch
+
+    @property
+    def drives_workers(self) -> bool:
+        """Whether the single process drives --workers devices; other modes of one process take no workers."""
+        return MODES[self.name].drives_workers
 
     def check_world(self, ranks: int) -> None:
         """Raise UsageError if a mode of one process was launched as several."""

@@ -1,11 +1,11 @@
-"""`pipeline`: consecutive blocks of the model on each rank, and microbatches that pass through them. See stages.py."""
+"""`pipeline`: consecutive blocks of the model on each rank, with microbatches passing through. See stages.py."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..base.contract.modes import PipelineFacts
+from ...contract.modes import PipelineFacts
 from ..errors import UsageError
 from .mode import LeadingSteps, ModeOptions, ParallelMode
 
@@ -20,7 +20,7 @@ _MICROBATCHES_PER_STAGE = 2
 
 
 def microbatches_of(options: ModeOptions, stages: int) -> int:
-    """Parts that a pipeline cuts each batch into: at most two per stage, and as many as divide the batch evenly.
+    """Number of parts of a batch: at most two per stage, the most that divide the batch evenly.
 
     Raises UsageError if these are fewer than 1F1B needs, which keeps every stage busy with one of its own.
     """
@@ -35,7 +35,7 @@ def microbatches_of(options: ModeOptions, stages: int) -> int:
 
 
 def check_stages(options: ModeOptions, stages: int) -> None:
-    """Raise UsageError if the model or its batch cannot be split into that many parts."""
+    """Raise UsageError if the model or its batch cannot be split into `stages` parts."""
     import torch
 
     from ..workloads.models import BLOCKS, MODELS
@@ -106,7 +106,6 @@ PIPELINE = ParallelMode(
     "pipeline",
     "consecutive blocks of the model on each rank (only the last one knows the loss, so it is not shown)",
     _build,
-    shares_batch=True,
     splits_model=True,
     batch_help="of all ranks together, which share each batch",
     leading_steps=LeadingSteps(1, "the stages agree on the shapes they exchange in the first iteration"),

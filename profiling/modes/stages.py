@@ -1,4 +1,4 @@
-"""Pipeline stages: consecutive blocks of a model on each rank, and microbatches that pass through them."""
+"""Pipeline stages: consecutive blocks of a model on each rank, with microbatches passing through."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ...contract.modes import PipelineFacts, TensorShape
 from ..base.commands.choices import PipelineScheduleName
-from ..base.contract.modes import PipelineFacts, TensorShape
 from ..workloads.models import BLOCKS
 from .mode import ModeOptions
 
@@ -23,7 +23,7 @@ _SCHEDULES: Mapping[PipelineScheduleName, str] = {"gpipe": "ScheduleGPipe", "1f1
 
 
 class Pipeline(nn.Module):
-    """This rank's stage of a model; its parameters are those of the stage. Made by `pipeline()`."""
+    """This rank's stage of a model; it has only the parameters of the stage. Made by `pipeline()`."""
 
     def __init__(self, stage: "PipelineStage", schedule: PipelineScheduleName, facts: PipelineFacts) -> None:
         from torch.distributed import pipelining
@@ -36,7 +36,7 @@ class Pipeline(nn.Module):
         self._schedule: Any = None
 
     def learn(self, images: Tensor, labels: Tensor, criterion: nn.Module) -> Tensor | None:
-        """Forward and backward pass of one batch, which every rank must start; gradients are those of its mean loss.
+        """Run forward and backward for one batch, on all ranks at once; gradients are of its mean loss.
 
         The first stage uses the images and the last one the labels. The loss, detached, on the last; None elsewhere.
         """
@@ -52,7 +52,7 @@ class Pipeline(nn.Module):
         return torch.stack(losses).mean().detach()
 
     def predict(self, images: Tensor) -> Tensor | None:
-        """The model's outputs for images, any number of them, on the last stage; None elsewhere.
+        """The model's outputs for any number of images, on the last stage; None elsewhere.
 
         Every rank must start it. Runs stage by stage and without gradients: schedules accept one batch size only, and
         1F1B has no forward pass alone.
@@ -72,7 +72,7 @@ class Pipeline(nn.Module):
 
 
 def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microbatches: int) -> Pipeline:
-    """This rank's stage: its share of the model's blocks, so that the largest stage computes as little as possible.
+    """Make this rank's stage, cutting the model so that the largest stage computes as little as possible.
 
     Shapes are given to torch beforehand. Otherwise it finds them by a forward pass over uninitialised memory, which
     would enter the running statistics of batch normalisation.
@@ -84,7 +84,7 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
     images = torch.empty((options.batch_size // microbatches, 3, options.image_size, options.image_size), device="meta")
     costs = _costs(blocks, images)
     first, end = _cut([cost.forward_flops for cost in costs], stages)[index]
-    own, passing = costs[first:end], [images, *(cost.output for cost in costs)]
+    stage_costs, passing = costs[first:end], [images, *(cost.output for cost in costs)]
     part = nn.Sequential(OrderedDict((name.replace(".", "_"), blocks[name]) for name in list(blocks)[first:end]))
     # Every connection carries gradients back, except the input of the images.
     given, handed_on = passing[first].requires_grad_(index > 0), passing[end].requires_grad_()
@@ -97,7 +97,7 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
         batch_size=options.batch_size,
         blocks=list(blocks)[first:end],
         parameters=sum(p.numel() for p in part.parameters()),
-        forward_flops_per_microbatch=sum(cost.forward_flops for cost in own),
+        forward_flops_per_microbatch=sum(cost.forward_flops for cost in stage_costs),
         input=_tensor_facts(passing[first]),
         output=_tensor_facts(passing[end]),
     )
@@ -106,29 +106,29 @@ def pipeline(model: nn.Module, where: torch.device, options: ModeOptions, microb
 
 @dataclass(frozen=True)
 class _Cost:
-    """The cost of one microbatch in a block; `output` is on the meta device: a shape without memory."""
+    """The cost of a block for one microbatch; `output` is on the meta device: a shape without memory."""
 
     forward_flops: int
     output: Tensor
 
 
 def _costs(blocks: Mapping[str, nn.Module], images: Tensor) -> list[_Cost]:
-    """The cost of every block in order, without computing anything."""
+    """The cost of every block in order, without computing."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    found = []
+    costs = []
     passing = images
     for block in blocks.values():
         held = chain(block.named_parameters(), block.named_buffers())
         state = {name: tensor.detach().to("meta") for name, tensor in held}
         with FlopCounterMode(display=False) as counter:
             passing = cast("Tensor", functional_call(block, state, (passing,)))
-        found.append(_Cost(counter.get_total_flops(), passing))
-    return found
+        costs.append(_Cost(counter.get_total_flops(), passing))
+    return costs
 
 
 def _cut(costs: Sequence[int], stages: int) -> list[tuple[int, int]]:
-    """(first, end) of each of `stages` runs of consecutive blocks, with the most expensive run as cheap as possible."""
+    """(first, end) of `stages` runs of consecutive blocks, with the most expensive run as cheap as possible."""
     ways = (list(pairwise((0, *cuts, len(costs)))) for cuts in combinations(range(1, len(costs)), stages - 1))
     return min(ways, key=lambda runs: max(sum(costs[first:end]) for first, end in runs))
 

@@ -1,1 +1,1 @@
-"""From one process to ranks at work: starting them, process groups, and how they end."""
+"""From one process to working ranks: start them, join process groups, end them."""

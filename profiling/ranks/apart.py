@@ -1,4 +1,4 @@
-"""A command of ours in a session of its own, which is ended in order when this process is. Knows no torch."""
+"""Run one of our commands in its own session, and end it in order with this process. Knows no torch."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ _GRACE_S = 45.0
 
 
 def run_apart(arguments: Sequence[str], **how: Any) -> int:
-    """The exit code of our command line with these arguments, negative after a signal. `how`: see subprocess.Popen.
+    """Run our command line with these arguments; return its exit code, negative after a signal.
 
     Ctrl-C reaches only this process, which ends the other one in order, and then raises what it was ended by.
     """
@@ -28,7 +28,7 @@ def run_apart(arguments: Sequence[str], **how: Any) -> int:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let the launcher end its ranks, which write what they have; at a second signal, or after a while, kill it."""
+    """Let the launcher end its ranks, which write what they have; kill it at a second signal or after a while."""
     process.terminate()
     try:
         process.wait(_GRACE_S)

@@ -1,4 +1,4 @@
-"""How a command continues once its options are known, and how it ends. Knows no torch."""
+"""Continue a command after its options are parsed, and end it. Knows no torch."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from ..machine.tether import tie_to_parent
 
 
 class Afterwards(Exception):
-    """Leaves the command line parser, which has its own way of ending programs, and then does the rest.
+    """An exception that leaves the parser, which ends programs in its own way, and then does the work.
 
     `start` gets a function that shows a ProfilingError and returns its exit code; it returns the exit code.
     """
@@ -23,7 +23,7 @@ class Afterwards(Exception):
 
 
 def exit_with(start: Callable[[], int]) -> NoReturn:
-    """End with the exit code that `start` returns, or 130 if it is interrupted; `start` imports torch."""
+    """End with the exit code of `start`, or 130 if interrupted; `start` imports torch."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         tie_to_parent(os.getppid())  # so that a killed launcher leaves no orphans
     if os.environ.get("RANK", "0") != "0":

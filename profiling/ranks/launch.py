@@ -32,7 +32,7 @@ _Rank = subprocess.Popen[bytes]
 
 
 def launch(program: Sequence[str], workers: int) -> int:
-    """Run `python program` as `workers` ranks; the exit code: 0, or 128 + N after signal N to the launcher.
+    """Run `python program` as `workers` ranks; return 0, or 128 + N after signal N to the launcher.
 
     Ranks get the variables that torchrun sets, and their own sessions: Ctrl-C reaches only the launcher. If one fails,
     or a signal comes, all are ended. Raises RankFailedError, with the exit code of the rank that failed first.
@@ -43,10 +43,10 @@ def launch(program: Sequence[str], workers: int) -> int:
         env |= _of_all(workers, port)
         try:
             for rank, error_file in enumerate(files):
-                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} | error_file
+                of_rank = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} | error_file
                 ranks.append(
                     subprocess.Popen(  # noqa: S603  (this program itself)
-                        [sys.executable, *program], env=env | own, start_new_session=True
+                        [sys.executable, *program], env=env | of_rank, start_new_session=True
                     )
                 )
             failed = _first_failure(ranks, received)
@@ -59,16 +59,16 @@ def launch(program: Sequence[str], workers: int) -> int:
 
 
 def launch_settings(workers: int) -> dict[str, str]:
-    """Environment variables for this number of ranks on one machine, without those that the user has set."""
-    found = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    """Environment variables for `workers` ranks on one machine, without those that the user has set."""
+    settings = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     # gloo looks up its own host name, which fails on many machines; one node needs only the loopback interface.
     if "lo" in (name for _, name in socket.if_nameindex()):
-        found["GLOO_SOCKET_IFNAME"] = "lo"
-    return found
+        settings["GLOO_SOCKET_IFNAME"] = "lo"
+    return settings
 
 
 def _of_all(workers: int, port: int) -> dict[str, str]:
-    """The environment variables of torchrun's ranks that are the same for all of them."""
+    """The environment variables of torchrun that all ranks share."""
     sizes = {name: str(workers) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")}
     return sizes | {
         "GROUP_RANK": "0",
@@ -86,7 +86,7 @@ def _of_all(workers: int, port: int) -> dict[str, str]:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The signals that came, so that ranks are ended in an orderly way; ignored ones stay ignored, as under nohup."""
+    """Collect signals, so that ranks are ended in order; ignored signals stay ignored, as under nohup."""
     received: list[int] = []
     before = {signum: signal.getsignal(signum) for signum in _HANDLED}
     for signum, handler in before.items():
@@ -101,7 +101,7 @@ def _signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _store_port() -> Iterator[int]:
-    """The port of a store for the ranks. If given only a port, torch would listen on every address."""
+    """Yield the port of a store for the ranks. Given only a port, torch would listen on every address."""
     listening = socket.create_server((_LOOPBACK, 0))
     port: int = listening.getsockname()[1]
     store = TCPStore(
@@ -120,7 +120,7 @@ def _store_port() -> Iterator[int]:
 
 @contextmanager
 def _error_files(workers: int) -> Iterator[list[dict[str, str]]]:
-    """Variables by which torch.distributed.elastic's `@record` has each rank write its error; none on a full disk."""
+    """Yield variables that make torch.distributed.elastic write the error of each rank; none if the disk is full."""
     with ExitStack() as stack:
         files: list[dict[str, str]] = [{} for _ in range(workers)]
         with suppress(OSError):
@@ -133,7 +133,7 @@ def _error_files(workers: int) -> Iterator[list[dict[str, str]]]:
 
 
 def _first_failure(ranks: Sequence[_Rank], received: Sequence[int]) -> int | None:
-    """The rank that failed first; None if all have ended normally, or a signal came."""
+    """Wait for the first rank that fails; None if all end normally, or a signal comes."""
     while not received:
         codes = [rank.poll() for rank in ranks]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
@@ -144,7 +144,7 @@ def _first_failure(ranks: Sequence[_Rank], received: Sequence[int]) -> int | Non
 
 
 def _end(ranks: Sequence[_Rank], received: Sequence[int]) -> None:
-    """End running ranks by the signal that came, or SIGTERM; after a while, or at a second Ctrl-C, by SIGKILL."""
+    """End running ranks by the received signal or SIGTERM; by SIGKILL after a while or at a second Ctrl-C."""
     _send(ranks, received[0] if received else signal.SIGTERM)
     until_s = time.monotonic() + _GRACE_S
     while any(rank.poll() is None for rank in ranks):

@@ -1,4 +1,4 @@
-"""NCCL's own log as a file of the run directory. Knows no torch.
+"""Keep NCCL's own log in the run directory. Knows no torch.
 
 NCCL opens the file that NCCL_DEBUG_FILE names when a process first uses it, which is before the ranks have agreed on a
 run directory. So it opens one in a hidden folder beside the run directories, and each rank moves its own once there is
@@ -20,7 +20,7 @@ _HIDDEN = ".nccl-log-"
 
 
 def redirect(out: Path, level: NcclDebug | None, env: MutableMapping[str, str] = os.environ) -> None:
-    """Have NCCL, which this process has not used yet, log at this level, or at the user's, to a file under `out`.
+    """Make NCCL log to a file under `out`, at this level or the user's. Call it before the first use of NCCL.
 
     Nothing happens where neither says a level. A file that the user has named stays. Raises RunDirError.
     """
@@ -35,7 +35,7 @@ def redirect(out: Path, level: NcclDebug | None, env: MutableMapping[str, str] =
 
 
 def keep(file: Path, env: MutableMapping[str, str] = os.environ) -> bool:
-    """Move this process's log to `file`; whether there was one, which NCCL has begun and `redirect` has led here."""
+    """Move this process's log to `file`; return whether there was one."""
     folder = _folder(env)
     if folder is None:
         return False
@@ -47,7 +47,7 @@ def keep(file: Path, env: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def tidy(env: MutableMapping[str, str] = os.environ) -> None:
-    """Remove the folder at the end of the process that made it, unless a log is left in it."""
+    """Remove the folder when the process that made it ends, unless a log is left in it."""
     folder = _folder(env)
     if folder is not None and folder.name.startswith(f"{_HIDDEN}{os.getpid()}-"):
         with suppress(OSError):
@@ -56,6 +56,6 @@ def tidy(env: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _folder(env: MutableMapping[str, str]) -> Path | None:
-    """The folder of logs that were redirected; None if none are."""
+    """The folder of redirected logs; None if none are redirected."""
     folder = Path(env.get(_FILE, "").replace("%%", "%")).parent
     return folder if folder.name.startswith(_HIDDEN) else None

@@ -1,4 +1,4 @@
-"""Which of the processes of a job this is, before there is a process group. Knows no torch."""
+"""Find this process's place in its job before there is a process group. Knows no torch."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ LOCAL_PLACES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MP
 
 
 def speaks_for_all(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process may check for all of its job what the job is about to create.
+    """Whether this process may check, for its whole job, what the job is about to create.
 
     Another rank would be too late, since the first one may have created it. So would the first one after torchrun has
     restarted the job: what is there then is its own.
@@ -26,12 +26,12 @@ def speaks_for_all(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def local_place(env: Mapping[str, str] = os.environ) -> int | None:
-    """The number of this process on its host; None if no launcher has said."""
+    """Number of this process on its host; None if no launcher says."""
     return next((int(env[name]) for name in LOCAL_PLACES if env.get(name, "").isdecimal()), None)
 
 
 def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
-    """That of the process which is `rank`; `rank` itself where its launcher has said nothing of it.
+    """The local number of the process with this `rank`; `rank` itself if its launcher does not say.
 
     Ranks that a script of Slurm or MPI starts itself inherit the variables of another one.
     """
@@ -41,7 +41,7 @@ def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
 
 
 def one_of_several(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether a launcher has started others beside this process, as far as it says."""
+    """Whether a launcher says that it has started other processes of this job."""
     place = next((name for name in PLACES if name in env), None)
     if place is None:
         return env.get("WORLD_SIZE", "1") != "1"  # Lightning's
@@ -49,12 +49,12 @@ def one_of_several(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def place_of_several(env: Mapping[str, str] = os.environ) -> str | None:
-    """The number of this process among those; None if it is alone, or has none."""
+    """Number of this process among several; None if it is alone or has none."""
     return _place(env) if one_of_several(env) else None
 
 
 def words_of_launcher(args: Sequence[str]) -> tuple[str, ...]:
-    """What DeepSpeed and `torch.distributed.launch` put in front of all arguments: `--local_rank=N`, for the script."""
+    """The arguments that DeepSpeed and `torch.distributed.launch` prepend: `--local_rank=N`, for the script."""
     return tuple(word for word in args[:1] if word.startswith(("--local_rank=", "--local-rank=")))
 
 

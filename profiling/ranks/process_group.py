@@ -1,4 +1,4 @@
-"""Which rank this process is, its device, and process groups from start to end."""
+"""This process's rank and device, and process groups from start to end."""
 
 import gc
 import json
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...contract.rank import GroupFacts
 from ..base import torch_private
 from ..base.console.notices import say
-from ..base.contract.rank import GroupFacts
 from ..errors import CaptureError, DeviceError, RunDirError, RunDirRefusedError
 from ..machine import gpus_here
 from . import places
@@ -29,7 +29,7 @@ _ENTRIES = "commtrace/entries/{}"
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this process is in its job."""
+    """The place of this process in its job."""
 
     rank: int
     local_rank: int
@@ -38,7 +38,7 @@ class Identity:
 
 
 def identity(env: Mapping[str, str] = os.environ) -> Identity:
-    """From torch.distributed when it is initialised, else from torchrun's variables, else rank 0 of 1.
+    """The identity from torch.distributed if initialised, else from torchrun's variables, else rank 0 of 1.
 
     Those of other launchers say more than is true where nobody joins: Slurm's, in a batch script with no srun.
     """
@@ -54,7 +54,7 @@ def under_torchrun(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def rank_device(name: str, local_rank: int) -> torch.device:
-    """The device of this rank for `--device auto|cpu|cuda`: of several GPUs the one of its number. Raises DeviceError.
+    """The device of this rank for `--device auto|cpu|cuda`: the GPU of its number. Raises DeviceError.
 
     `auto` is the CPU only where there is no GPU: not where torch cannot use those that are there.
     """
@@ -66,16 +66,16 @@ def rank_device(name: str, local_rank: int) -> torch.device:
             return torch.device("cpu")
         why = f"{why}, or" if why else f"torch {torch.__version__} finds no GPU here;"
         raise DeviceError(f"--device {name}: {why} use --device cpu")
-    found = torch.cuda.device_count()
-    if found == 1 and under_torchrun() and gpus_here.one_for_each_rank():
+    count = torch.cuda.device_count()
+    if count == 1 and under_torchrun() and gpus_here.one_for_each_rank():
         return torch.device("cuda", 0)
-    if local_rank >= found:
-        raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {found}; use fewer workers")
+    if local_rank >= count:
+        raise DeviceError(f"local rank {local_rank}: needs a GPU of its own, found {count}; use fewer workers")
     return torch.device("cuda", local_rank)
 
 
 def current_device() -> torch.device:
-    """The device that a script uses by default: this rank's GPU if there are GPUs, else the CPU."""
+    """A script's default device: this rank's GPU if there are GPUs, else the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -96,7 +96,7 @@ def default_backend(where: torch.device) -> str:
 
 @contextmanager
 def joined(backend_name: str, where: torch.device) -> Iterator[None]:
-    """The default process group of all ranks for the block, with that backend.
+    """Join the default process group of all ranks in the block, with this backend.
 
     No reference to a wrapped model may be left when the block ends. After an error the group is not destroyed: peers
     may be gone, and that would wait for them.
@@ -114,7 +114,7 @@ def joined(backend_name: str, where: torch.device) -> Iterator[None]:
 
 
 def process_groups() -> list[GroupFacts]:
-    """Every process group this rank is in, with the full list of its ranks; empty without torch.distributed."""
+    """Every process group of this rank, with all its ranks; empty without torch.distributed."""
     if not (dist.is_available() and dist.is_initialized()):
         return []
     return [
@@ -129,7 +129,7 @@ def process_groups() -> list[GroupFacts]:
 
 
 def backend() -> str | None:
-    """`gloo`, `nccl`, ...: the backend of the default process group; None without one."""
+    """Backend of the default process group, such as `gloo` or `nccl`; None without one."""
     return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
 
 
@@ -164,7 +164,7 @@ def agree_on_run_dir(
 
 
 def _await_rank_0(store: Any, key: str, who: Identity, patience: timedelta) -> None:
-    """Wait for rank 0 to enter, and tell people if that takes long. Raises CaptureError."""
+    """Wait for rank 0 to enter, and print a message if that takes long. Raises CaptureError."""
     try:
         try:
             store.wait([key], min(_SAID_AFTER, patience))
@@ -188,26 +188,26 @@ def default_store() -> Any:
 
 
 def entries(store: Any, who: Identity) -> int:
-    """How often this rank has agreed on a run directory: equal on all ranks inside a capture."""
+    """Number of times this rank has agreed on a run directory: equal on all ranks inside a capture."""
     return int(store.add(_ENTRIES.format(who.rank), 0))
 
 
 def absent_ranks(who: Identity) -> list[int]:
-    """For rank 0: ranks that have not come to agree on this run directory; none without a process group."""
+    """On rank 0: ranks that did not come to agree on this run directory; none without a process group."""
     store = default_store()
     if store is None or who.rank != 0:
         return []
-    own = entries(store, who)
-    return [rank for rank in range(1, who.world_size) if entries(store, replace(who, rank=rank)) < own]
+    entered = entries(store, who)
+    return [rank for rank in range(1, who.world_size) if entries(store, replace(who, rank=rank)) < entered]
 
 
 def abort_process_groups() -> None:
-    """Make communication that waits for a lost peer fail, if the backend can: NCCL can, gloo cannot."""
+    """Make communication that waits for a lost peer fail; NCCL can, gloo cannot."""
     if dist.is_available() and dist.is_initialized():
         with suppress(RuntimeError, ValueError, AssertionError):  # the main thread may be destroying the groups
             torch_private.abort_every_process_group()
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Whether `error` looks like the consequence of another rank's end."""
+    """Whether `error` looks like the result of another rank's end."""
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_PEER)

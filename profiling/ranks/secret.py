@@ -1,4 +1,4 @@
-"""The secret of a run, which its ranks know from their environment, and nobody else who can reach their store."""
+"""The secret of a run: its ranks get it from their environment, and others with access to their store do not."""
 
 import os
 import secrets
@@ -8,10 +8,10 @@ VARIABLE = "COMMTRACE_SECRET"
 
 
 def new_setting() -> dict[str, str]:
-    """The environment variable for the ranks of one run."""
+    """The environment variable with a new secret, for the ranks of one run."""
     return {VARIABLE: secrets.token_hex()}
 
 
 def of_run(env: Mapping[str, str] = os.environ) -> bytes:
-    """The secret; empty where nobody gave this run one."""
+    """The secret; empty if this run has none."""
     return env.get(VARIABLE, "").encode("utf-8", "surrogateescape")

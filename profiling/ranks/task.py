@@ -1,4 +1,4 @@
-"""From checked options to ranks at work: this process as one rank, or as the launcher of several; and how they end."""
+"""Run a task as one rank, or launch several ranks, and end them."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ _CAUSE_FIRST_S = 2.0
 
 @dataclass(frozen=True)
 class Task:
-    """A command as its ranks run it. `run_dir` is None if rank 0 names it when it starts.
+    """A command as its ranks run it. `run_dir` is None if rank 0 names it at its start.
 
     `check` gets the number of ranks in the job and raises ProfilingError for what can be known before they start.
     `run_rank` gets the command line and returns the run directory, which is passed to `say_done`.
@@ -37,7 +37,10 @@ class Task:
 
 
 def run_task(task: Task, workers: int | None, args: Sequence[str]) -> int:
-    """Run one rank of the task under torchrun, else launch `workers` ranks; the exit code. Raises ProfilingError."""
+    """Run one rank of the task under torchrun, else launch `workers` ranks; return the exit code.
+
+    Raises ProfilingError.
+    """
     if parallel.under_torchrun():
         return _run_launched_rank(task, workers, _command(args))
     workers = workers or parallel.default_workers(task.device)
@@ -50,7 +53,7 @@ def _command(args: Sequence[str]) -> list[str]:
 
 
 def run_alone(task: Task, args: Sequence[str]) -> int:
-    """Run the task in this process, as rank 0 of 1; the exit code. Raises ProfilingError."""
+    """Run the task in this process as rank 0 of 1; return the exit code. Raises ProfilingError."""
     _check(task, ranks=1, ranks_here=1)
     try:
         run_dir = task.run_rank(_command(args))
@@ -87,7 +90,7 @@ def _run_launched_rank(task: Task, workers: int | None, command: Sequence[str]) 
 
 
 def _check(task: Task, ranks: int, ranks_here: int) -> None:
-    """Check what can be known before ranks start; `ranks_here` is their number on this host. Raises ProfilingError."""
+    """Check what is known before ranks start; `ranks_here` is their number on this host. Raises ProfilingError."""
     parallel.rank_device(task.device, ranks_here - 1)
     task.check(ranks)
     if task.run_dir is not None and speaks_for_all():
@@ -95,7 +98,7 @@ def _check(task: Task, ranks: int, ranks_here: int) -> None:
 
 
 def _report(error: BaseException, rank: int) -> int:
-    """Say why a launched rank ends; its exit code."""
+    """Print why a launched rank ends; return its exit code."""
     if isinstance(error, KeyboardInterrupt):
         return _stopped(rank, 128 + Signals.SIGINT)
     if isinstance(error, SystemExit):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..base.commands.option_groups import takes
+from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import Afterwards
@@ -17,23 +17,10 @@ from .config import WHOLE_RUN, Limits, RunConfig, Target
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _LIMITS = ("max_seconds", "max_memory_gb")
 
-RUN_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace run train.py --epochs 3
-
-    commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
-
-    torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
-
-    torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
-
-    commtrace run --whole-run --max-seconds 20 infer.py
-    """
-
 
 @dataclass(frozen=True)
 class _ScriptOptions:
-    """What is run, and by how many."""
+    """What to run, and with how many workers."""
 
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="what to run; with -m, the name of a module")]
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="its own arguments")] = None
@@ -46,7 +33,7 @@ class _ScriptOptions:
 
 @dataclass(frozen=True)
 class _LimitOptions:
-    """Whether the whole script is traced, and for how long."""
+    """Whether to trace the whole script, and for how long."""
 
     whole_run: Annotated[
         bool,
@@ -63,7 +50,7 @@ class _LimitOptions:
 
 @dataclass(frozen=True)
 class _OutputOptions:
-    """Where the run directory goes."""
+    """Where to write the run directory."""
 
     out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
@@ -90,7 +77,7 @@ class _OutputOptions:
     output=_OutputOptions,
     kept=KeepOptions,
 )
-def run(
+def run_command(
     ctx: typer.Context,
     *,
     of: _ScriptOptions,
@@ -106,6 +93,14 @@ def run(
     0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
     starts, with torch.multiprocessing or by running itself again, are captured too. What the script prints and how it
     ends stay its own.
+
+    \b
+    Examples:
+      commtrace run train.py --epochs 3
+      commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
+      torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
+      torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
+      commtrace run --whole-run --max-seconds 20 infer.py
     """
     _check_options(ctx, whole_run=limits.whole_run)
     config = RunConfig(
@@ -129,7 +124,7 @@ def run(
 
 
 def _check_options(ctx: typer.Context, *, whole_run: bool) -> None:
-    """Refuse options that have no meaning beside, or without, --whole-run."""
+    """Refuse options that mean nothing with, or without, --whole-run."""
     for name in _SCHEDULE if whole_run else _LIMITS:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

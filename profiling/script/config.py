@@ -16,7 +16,7 @@ WHOLE_RUN = Schedule(wait=0, warmup=0, active=1)
 
 @dataclass(frozen=True)
 class Target:
-    """What to run: a script, or with `is_module` a module, and its arguments."""
+    """What to run: a script, or a module if `is_module`, and its arguments."""
 
     name: str
     args: tuple[str, ...] = ()
@@ -24,14 +24,14 @@ class Target:
 
     @property
     def stem(self) -> str:
-        """A name for it that is good for a folder."""
+        """A name of the target for a folder."""
         name = self.name if self.is_module else Path(self.name).resolve().stem
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "script"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where `--whole-run` stops tracing: after so many seconds, or when the process has grown by so many GB."""
+    """Where `--whole-run` stops tracing: after some seconds, or when the process has grown by some GB."""
 
     seconds: float = 60.0
     memory_gb: float = 8.0
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run of a script. With `limits`, all of it is traced and there is no schedule to speak of.
+    """One run of a script. With `limits`, all of it is traced, without a schedule.
 
     `out` is absolute: the script may change the directory.
     """
@@ -69,18 +69,18 @@ class RunConfig:
             )
 
     def run_dir(self, world_size: int, part: str | None = None) -> Path:
-        """Where this run goes; `part` tells captures of one command apart."""
+        """The run directory; `part` distinguishes captures of one command."""
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         name = self.run_name or f"{self.target.stem}-w{world_size}-{stamp}"
         return self.out / (name if part is None else f"{name}-{part}")
 
     def as_json(self) -> dict[str, Any]:
-        """Every option, as run.json holds it."""
+        """Every option, for run.json."""
         return asdict(self) | {"out": str(self.out)}
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "RunConfig":
-        """From what `as_json` gives."""
+        """The config that `as_json` wrote."""
         limits = state["limits"]
         parts = {
             "target": Target(**state["target"]),

@@ -1,4 +1,4 @@
-"""Run a script or a module as Python itself would: the same `__main__`, `sys.argv` and `sys.path`. Knows no torch.
+"""Run a script or module as Python would: same `__main__`, `sys.argv` and `sys.path`. Knows no torch.
 
 `runpy` does not do it: it hands out a `__main__` that pickle and multiprocessing do not find again.
 """
@@ -21,13 +21,13 @@ _kept: list[ModuleType] = []  # what `python -m` had made `__main__`; its functi
 
 
 def check(target: Target) -> None:
-    """Raise TargetError when there is no such script; only Python itself can tell of a module."""
+    """Raise TargetError if there is no such script; only Python can check modules."""
     if not target.is_module and not Path(target.name).exists():
         raise TargetError(f"{target.name}: no such script; for a module, put -m before its name")
 
 
 def execute(target: Target) -> None:
-    """Run it to its end. Whatever it raises comes out; TargetError says that there is nothing to run."""
+    """Run it to its end and let its exceptions through; raises TargetError if there is nothing to run."""
     code, main = (_module if target.is_module else _script)(target)
     main.__dict__["__builtins__"] = builtins
     _kept.append(sys.modules["__main__"])
@@ -38,7 +38,7 @@ def execute(target: Target) -> None:
 
 
 def hide_our_frames() -> None:
-    """From now on an error that nobody catches is shown as if the script had run without us."""
+    """Show uncaught errors from now on as if the script had run without us."""
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -50,7 +50,7 @@ def hide_our_frames() -> None:
 
 
 def _script(target: Target) -> tuple[CodeType, ModuleType]:
-    """Of a file, or of a folder or zip file with a `__main__.py` in it."""
+    """The code of a file, or of a folder or zip file with a `__main__.py`."""
     sys.argv = [target.name, *target.args]
     path = os.path.join(os.getcwd(), target.name)  # noqa: PTH109, PTH118  (neither links nor dots are resolved)
     if pkgutil.get_importer(path) is not None:
@@ -72,10 +72,10 @@ def _module(target: Target) -> tuple[CodeType, ModuleType]:
     sys.argv = ["-m", *target.args]  # until it is found, as with Python
     _first_on_path(os.getcwd())  # noqa: PTH109
     name = target.name
-    spec = _found(name)
+    spec = _spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
-        spec = _found(name)
+        spec = _spec(name)
     if spec is None or spec.loader is None:
         raise TargetError(f"-m {target.name}: no module named {name} that could be run")
     code, main = _of_spec(spec)
@@ -83,7 +83,7 @@ def _module(target: Target) -> tuple[CodeType, ModuleType]:
     return code, main
 
 
-def _found(name: str) -> importlib.machinery.ModuleSpec | None:
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as err:
@@ -106,13 +106,13 @@ def _of_spec(spec: importlib.machinery.ModuleSpec) -> tuple[CodeType, ModuleType
 
 
 def _first_on_path(folder: str) -> None:
-    """Python put the place of our own command first on `sys.path`, unless it was told not to."""
+    """Put `folder` first on `sys.path`, where Python put our own command's, unless it was told not to."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
 
 
 def _clean(error: BaseException | None, seen: set[int]) -> None:
-    """Take our frames, and those of what started us, out of the tracebacks of an error and of its causes."""
+    """Remove our frames from the tracebacks of an error and its causes."""
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         error.__traceback__ = _without_ours(error.__traceback__)

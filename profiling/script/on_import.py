@@ -1,4 +1,4 @@
-"""Be told when a module has been imported. Knows no torch.
+"""Call a function when a module has been imported. Knows no torch.
 
 What reads the environment when torch is imported, and what a script sets before it imports torch, stay in their order:
 so nothing here imports torch before the script does.
@@ -13,7 +13,7 @@ from types import ModuleType
 
 
 def after_import(name: str, tell: Callable[[], None]) -> None:
-    """Call `tell` once, as soon as the module `name` has been imported."""
+    """Call `tell` once, right after the module `name` is imported."""
     if name in sys.modules:
         tell()
     else:
@@ -21,7 +21,7 @@ def after_import(name: str, tell: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds nothing itself: it adds a call to what the other finders find."""
+    """Find nothing, but add a call to the loaders that other finders return."""
 
     def __init__(self, name: str, tell: Callable[[], None]) -> None:
         self._name = name
@@ -46,7 +46,7 @@ class _Finder(MetaPathFinder):
         return spec
 
     def _add_call(self, loader: Loader) -> None:
-        """To this one loader. It may never be used: many only ask whether there is such a module."""
+        """Add the call to this loader, which may never be used: some only ask whether a module exists."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

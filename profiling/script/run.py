@@ -1,4 +1,4 @@
-"""From checked options to a script at work, and how it ends. Imports torch only after the script does."""
+"""Run a script from checked options to its end. Imports torch only after the script does."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def run_script(
     args: Sequence[str],
     failed: Callable[[ProfilingError], int],
 ) -> int:
-    """Be the script, or launch `workers` ranks that are; the exit code, unless the script raises what it ends with."""
+    """Run the script here or as `workers` ranks; return the exit code, unless the script raises."""
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     try:
         _check(config, workers, launched=launched)
@@ -41,15 +41,15 @@ def run_script(
 
             return launch.launch(tied_program(args), workers)
     except ProfilingError as err:
-        return _said_once(err, failed)
+        return _report_once(err, failed)
     try:
         return _run_here(config, ["commtrace", *args])
     except TargetError as err:
-        return _said_once(err, failed)
+        return _report_once(err, failed)
 
 
 def run_again(args: Sequence[str]) -> int:
-    """Be one more rank of a script that starts them itself: `args` are the config and the command line, as JSON."""
+    """Run one more rank of a script that starts its own: `args` are config and command line as JSON."""
     config, command = map(json.loads, args)
     try:
         return _run_here(RunConfig.from_json(config), command)
@@ -58,15 +58,15 @@ def run_again(args: Sequence[str]) -> int:
         return err.exit_code
 
 
-def _said_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
-    """Of the ranks of a host, the first says what is wrong for all of them."""
+def _report_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
+    """Report the error on the first rank of a host only; return its exit code."""
     if one_of_several() and local_place():
         return error.exit_code
     return failed(error)
 
 
 def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:
-    """What can be known before the script starts. Raises ProfilingError."""
+    """Check what is known before the script starts. Raises ProfilingError."""
     main_module.check(config.target)
     if launched and workers not in (None, int(os.environ["WORLD_SIZE"])):
         raise UsageError(f"--workers {workers}: torchrun started {os.environ['WORLD_SIZE']} ranks; leave --workers out")
@@ -83,7 +83,7 @@ def _check(config: RunConfig, workers: int | None, *, launched: bool) -> None:
 
 
 class _Watch:
-    """The observer of this process, as soon as there is torch to observe."""
+    """The observer of this process, made once torch is imported."""
 
     def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
         self._given = (config, command)
@@ -91,7 +91,7 @@ class _Watch:
         self.observer: Observer | None = None
 
     def begin(self) -> None:
-        """torch has been imported."""
+        """Make the observer: torch has been imported."""
         if os.getpid() != self._pid:
             return
         from .watch.children import wrap_spawned
@@ -103,7 +103,7 @@ class _Watch:
         self.observer.attach()
 
     def finish(self, error: BaseException | None) -> None:
-        """The script is over."""
+        """Finish the observer: the script has ended."""
         if os.getpid() != self._pid:
             return
         try:
@@ -116,7 +116,7 @@ class _Watch:
 
 
 def _run_here(config: RunConfig, command: Sequence[str]) -> int:
-    """Run the script in this process; 0, or what it raises. Raises TargetError."""
+    """Run the script in this process; return 0, or raise what it raises. Raises TargetError."""
     if config.flight_recorder:
         record_calls()
     watch = _Watch(config, command)
@@ -145,7 +145,7 @@ def _run_here(config: RunConfig, command: Sequence[str]) -> int:
 
 
 def _end_by_signal(watch: _Watch, error: BaseException) -> None:
-    """End as the script would have without us, where it was our handler that made an exception of a signal."""
+    """End by the signal as the script would have, if our handler made an exception of it."""
     signum = watch.observer.stopped_by if watch.observer else None
     if signum in _ENDING and isinstance(error, SystemExit) and error.code == 128 + signum:
         for stream in (sys.stdout, sys.stderr):

@@ -1,1 +1,1 @@
-"""One profiler session, and what is written beside its traces."""
+"""One profiler session, and the files beside its traces."""

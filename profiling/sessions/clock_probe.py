@@ -1,4 +1,4 @@
-"""How far this rank's clock is ahead of rank 0's: messages exchanged as in NTP, when a capture begins and when it ends.
+"""Measure how far this rank's clock is ahead of rank 0's, as NTP does, at begin and end of a capture.
 
     this rank   t0 --- ask ---> t1   rank 0        ahead by t0 - t1 at least: what is asked later arrives later;
     this rank   t3 <- answer -- t2   rank 0        by t3 - t2 at most, for the same reason
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from ..base.contract.rank import ClockOffset, End
+from ...contract.machine import End
+from ...contract.rank import ClockOffset
 from ..machine import environment
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
@@ -41,16 +42,16 @@ Clock = Callable[[], int]
 
 
 def unix_ns() -> int:
-    """The clock of a trace's timestamps: Kineto converts all of its times to ns of the system's real-time clock."""
+    """The clock of a trace's timestamps: Kineto converts its times to ns of the real-time clock."""
     return time.time_ns()
 
 
 class _UnmeasuredError(Exception):
-    """Why there is no offset."""
+    """The reason why there is no offset."""
 
 
 class ClockProbe:
-    """Measures at both ends of one capture, and knows in between whether this rank takes part."""
+    """Measures at both ends of one capture, and remembers whether this rank takes part."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or unix_ns
@@ -62,14 +63,14 @@ class ClockProbe:
         self._callers = 0
 
     def facts(self) -> dict[str, Any]:
-        """What meta.json says of it."""
+        """The fields of meta.json."""
         return {
             "clock_probe": list(self._offsets) or None,
             "clock_probe_reason": "; ".join(self._reasons) or None,
         }
 
     def at_start(self, who: Identity) -> None:
-        """Measure on entering the block; every rank has agreed on a run directory just before."""
+        """Measure at the begin of the block, right after all ranks agreed on a run directory."""
         store = parallel.default_store()
         if store is None or who.world_size == 1:
             self._reasons.append("one rank only" if store is not None else "torch.distributed is not initialised")
@@ -78,18 +79,18 @@ class ClockProbe:
             self._who = who
 
     def at_end(self, *, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Measure on leaving the block, where that worked on entering it; rank 0 gives up when `stopped` says so."""
+        """Measure at the end of the block, if the begin worked; rank 0 gives up when `stopped` says so."""
         who = self._who
         if who is not None:
-            self._attempt("end", lambda: self._again(who, stopped))
+            self._attempt("end", lambda: self._measured_at_end(who, stopped))
 
     def skip_end(self, why: str) -> None:
-        """Do not measure on leaving the block."""
+        """Do not measure at the end of the block."""
         if self._who is not None:
             self._reasons.append(f"end: skipped, {why}")
 
     def _attempt(self, at: str, measured: Callable[[], ClockOffset]) -> bool:
-        """Whether it worked; if not, why is noted."""
+        """Measure and return whether it worked; the reason for a failure is noted."""
         try:
             self._offsets.append(measured())
         except _UnmeasuredError as err:
@@ -102,7 +103,7 @@ class ClockProbe:
 
     def _first(self, store: "Store", who: Identity) -> ClockOffset:
         self._key = f"commtrace/clock/{parallel.entries(store, who)}"
-        store = _of(store, self._key, "start")
+        store = _part_of_store(store, self._key, "start")
         machine = environment.boot_id() or who.host
         if who.rank == 0:
             store.set("machine", machine)
@@ -119,14 +120,15 @@ class ClockProbe:
             return self._equal("start", "same host")
         raise _UnmeasuredError("another rank of this host measures")
 
-    def _again(self, who: Identity, stopped: Callable[[], bool]) -> ClockOffset:
+    def _measured_at_end(self, who: Identity, stopped: Callable[[], bool]) -> ClockOffset:
         if not (self._asks or self._callers):
             return self._equal("end", "same host" if who.rank else _RANK_0)
         store = parallel.default_store()
         if store is None or parallel.identity() != who:
             raise _UnmeasuredError("the process group was destroyed before the block ended")
-        _read(_of(store, self._key, "start"), "machine", _ANSWER_S)  # what follows would hang where the store is gone
-        store = _of(store, self._key, "end")
+        # What follows would hang where the store is gone.
+        _read(_part_of_store(store, self._key, "start"), "machine", _ANSWER_S)
+        store = _part_of_store(store, self._key, "end")
         if who.rank == 0:
             return self._served("end", store, self._callers, stopped)
         _call(store, str(who.rank))
@@ -145,19 +147,19 @@ class ClockProbe:
 
 
 def asked(at: End, store: "Store", rank: int, clock: Clock) -> ClockOffset:
-    """This rank's offset, by asking rank 0, which has been called. Raises _UnmeasuredError."""
+    """This rank's offset, by asking rank 0 after calling it. Raises _UnmeasuredError."""
     if store.check(["closed"]):
         raise _UnmeasuredError("rank 0 no longer waited for this rank")
-    found = [_exchanged(store, f"{rank}/{number}", clock, first=number == 0) for number in range(_EXCHANGES)]
+    exchanges = [_exchanged(store, f"{rank}/{number}", clock, first=number == 0) for number in range(_EXCHANGES)]
     offsets = [ClockOffset(at, unix, 0, ahead, bound, _EXCHANGES, "exchange through the store")
-               for unix, ahead, bound in found if bound >= 0]  # fmt: skip
+               for unix, ahead, bound in exchanges if bound >= 0]  # fmt: skip
     if not offsets:
         raise _UnmeasuredError("a clock was set during the exchange")
     return min(offsets, key=lambda offset: offset.uncertainty_ns)
 
 
 def _exchanged(store: "Store", name: str, clock: Clock, *, first: bool) -> tuple[int, int, int]:
-    """One exchange: when it was, how far this clock is ahead of rank 0's, and how uncertain that is, in ns."""
+    """Make one exchange: its time, how far this clock is ahead of rank 0's, and the uncertainty, in ns."""
     sent = clock()
     store.set(f"ask/{name}", "")
     _wait(store, f"answer/{name}", _PATIENCE_S if first else _ANSWER_S)
@@ -172,7 +174,7 @@ def _exchanged(store: "Store", name: str, clock: Clock, *, first: bool) -> tuple
 
 
 def serve(store: "Store", expected: int | None, clock: Clock, stopped: Callable[[], bool]) -> tuple[int, str | None]:
-    """As rank 0, answer all who call, one after another: how many could be, and why not all, if so.
+    """As rank 0, answer all callers in turn; return their number, and why some got no answer.
 
     Ends after `expected` calls; where that is not known, when the last rank has said that nobody else calls.
     """
@@ -191,7 +193,7 @@ def serve(store: "Store", expected: int | None, clock: Clock, stopped: Callable[
 
 
 def _awaited(store: "Store", slot: int, until_s: float, stopped: Callable[[], bool]) -> str | None:
-    """Wait until somebody has called from `slot`, or say why that takes too long."""
+    """Wait for a call from `slot`; return the reason if that takes too long."""
     while time.monotonic() < until_s:
         if stopped():
             return "stopped by a signal"
@@ -214,7 +216,7 @@ def _answer(store: "Store", caller: str, clock: Clock) -> bool:
 
 
 def _close(store: "Store", slot: int) -> None:
-    """Let nobody wait in vain: who has called from `slot` on gets an answer, who calls later sees that it is closed."""
+    """Answer those who have called from `slot` on, and mark the probe as closed for later ones."""
     store.set("closed", "")
     for late in range(slot, store.add("callers", 0) + 1):
         if store.check([f"caller/{late}"]):
@@ -238,5 +240,5 @@ def _wait(store: "Store", key: str, within_s: float) -> None:
         raise _UnmeasuredError(f"no answer through the store within {within_s:g} s") from err
 
 
-def _of(store: "Store", key: str, at: str) -> "Store":
+def _part_of_store(store: "Store", key: str, at: str) -> "Store":
     return dist.distributed_c10d.PrefixStore(f"{key}/{at}", store)

@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's flight recorder in the run directory: when a rank stands still, and when its session ends."""
+"""Dump PyTorch's flight recorder to the run directory: when a rank stalls, and when its session ends."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from ..base import disk
+from ...common import disk
 from ..base.flight_recorder import DUMP_PREFIX, keep_dumps_in
 from ..base.torch_private import flight_recorder_dump, flight_recorder_state
 from ..errors import CaptureError
@@ -17,14 +17,14 @@ STILL_S = 60.0
 
 
 class FlightRecorder:
-    """Watches what this rank records, in a thread of its own, and dumps it; the first time takes torch seconds.
+    """Watches this rank's records in a thread, and dumps them; the first dump takes torch seconds.
 
     torch itself dumps when a collective of NCCL times out; gloo never does, and forgets at its timeout what was not
     done. So whoever stands still is dumped before that, whatever the backend.
     """
 
     def __init__(self, run_dir: Path, rank: int, still_s: float = STILL_S) -> None:
-        """Raises CaptureError if this torch has no recorder."""
+        """Prepare to watch. Raises CaptureError if this torch has no recorder."""
         if not flight_recorder_state():
             raise CaptureError("this torch cannot dump its flight recorder; leave out --flight-recorder, or update it")
         self._path = run_dir / f"{DUMP_PREFIX}{rank}"
@@ -35,27 +35,27 @@ class FlightRecorder:
         keep_dumps_in(run_dir)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         threading.Thread(target=self._watch, name="commtrace-flight-recorder", daemon=True).start()
 
     def stop(self, *, failed: bool) -> None:
-        """The session is over. If it failed, an earlier dump stays, unless more was issued: what failed looks done."""
+        """End with the session. If it failed, keep an earlier dump unless more was issued: failed calls look done."""
         self._stopped.set()
         if not failed or self._kept != _issued():
             self.dump()
 
     def dump(self) -> None:
-        """Write what is recorded now, in place of what was before."""
+        """Write the present records in place of the earlier ones."""
         with self._lock:
             content = flight_recorder_dump()
             try:
-                with disk.replacing(self._path) as file:
+                with disk.replacing(self._path, mode=disk.permissions(self._path)) as file:
                     file.write(content)
             except OSError as err:
                 print(f"{self._path}: cannot be written: {err.strerror}", file=sys.stderr)
 
     def keep(self) -> None:
-        """Dump now, and keep that: the rank stands still, or is about to be freed, after which calls look done."""
+        """Dump now for good: the rank stalls, or is about to be freed, after which calls look done."""
         self._kept = _issued()
         self.dump()
 
@@ -71,6 +71,6 @@ class FlightRecorder:
 
 
 def _issued() -> dict[str, str]:
-    """The number of the last call issued in each process group."""
+    """Number of the last issued call in each process group."""
     states = json.loads(flight_recorder_state() or b"{}").get("pg_status", {})
     return {group: state["last_enqueued_collective"] for group, state in states.items()}

@@ -1,4 +1,4 @@
-"""Whether the GPU's side of an exported trace reaches the end of the traced steps.
+"""Check that the GPU part of an exported trace reaches the end of the traced steps.
 
 Kineto stops recording a GPU when its buffers are full, and then writes what it has. There are two signs of that. A
 sound trace has neither, because the profiler waits for the device before it ends:
@@ -35,23 +35,23 @@ _Events = NDArray[np.float64]
 
 
 def cut_short(path: Path) -> str | None:
-    """Why the GPU's side of a trace, as torch has written it, is not whole; None if nothing says so."""
+    """Why the GPU part of a trace is incomplete; None if nothing shows that."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        gpu, launches = _found(_GPU, text), _found(_LAUNCHES, text)
+        gpu, launches = _events(_GPU, text), _events(_LAUNCHES, text)
         missing = _last_missing(launches, gpu)
         if missing >= _LEAST:
             return f"the last {missing:,} kernels that were launched are not in it"
         last_us = gpu[:, 1].max(initial=-np.inf)
-        steps = _whole_steps(_found(_STEPS, text))
+        steps = _whole_steps(_events(_STEPS, text))
         if not len(gpu) or not _falls_behind(gpu, steps):
             return None
-        if (_found(_OPERATORS, text)[:, 0] > last_us).sum() < _LEAST:
+        if (_events(_OPERATORS, text)[:, 0] > last_us).sum() < _LEAST:
             return None  # the program itself stood still
     return f"the GPU's activity ends {(steps[-1, 1] - last_us) / 1e3:,.1f} ms before the last step, and operators go on"
 
 
 def _last_missing(launches: _Events, gpu: _Events) -> int:
-    """How many launches come after the last one that has an activity."""
+    """Number of launches after the last one with an activity."""
     made = np.isin(launches[np.argsort(launches[:, 0]), 2], gpu[:, 2])
     return int(len(made) - 1 - np.flatnonzero(made)[-1]) if made.any() else len(made)
 
@@ -64,7 +64,7 @@ def _whole_steps(steps: _Events) -> _Events:
 
 
 def _falls_behind(gpu: _Events, steps: _Events) -> bool:
-    """Whether the part of the last step up to which the GPU is active is much smaller than that of those before."""
+    """Whether GPU activity ends much earlier within the last step than within the steps before."""
     gpu = gpu[np.argsort(gpu[:, 0])]
     begun = np.searchsorted(gpu[:, 0], steps[:, 1])
     last_us = np.append(-np.inf, np.maximum.accumulate(gpu[:, 1]))[begun]
@@ -72,9 +72,9 @@ def _falls_behind(gpu: _Events, steps: _Events) -> bool:
     return len(reach) > 1 and bool(reach[-1] < _LEAST_REACH * np.median(reach[:-1]))
 
 
-def _found(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
-    """Start and end of every event of a kind, in us, and what else its pattern takes."""
-    numbers = array("d", (float(number) for found in kind.finditer(text) for number in found.groups()))
+def _events(kind: "re.Pattern[bytes]", text: mmap.mmap) -> _Events:
+    """Start and end of each event of a kind, in us, and the other groups of its pattern."""
+    numbers = array("d", (float(number) for match in kind.finditer(text) for number in match.groups()))
     events = np.frombuffer(numbers).reshape(-1, kind.groups)
     events[:, 1] += events[:, 0]
     return events

@@ -1,4 +1,4 @@
-"""How much of a GPU's activity Kineto holds before it stops recording, and whether a capture lost any of it.
+"""Set how much GPU activity Kineto can hold, and notice whether a capture lost any.
 
 By default that is 128 MB, warm-up included: some seconds of a busy GPU. A file that the environment variable
 `KINETO_CONFIG` names raises the limit. Kineto asks for the name once, when the first profiler of the process begins,
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..base.schedule import Phase
+from ...contract.rank import Phase
 from ..base.torch_private import kineto_has_stopped
 from . import gpu_reach
 
@@ -27,7 +27,7 @@ _ADVICE = "trace fewer steps"
 
 
 def raise_limit(asked_mb: int | None = None, env: MutableMapping[str, str] = os.environ) -> None:
-    """Have Kineto hold what is asked for; without that more than its default, unless the user's file says how much.
+    """Set Kineto's buffer to `asked_mb`, or above its default unless the user's file sets it.
 
     What else that file says is kept. Ours is in memory only, and gone with the process. A child that inherits the
     variable can read it as long as the parent lives, and makes its own if it captures. In one process what was asked
@@ -50,19 +50,19 @@ def raise_limit(asked_mb: int | None = None, env: MutableMapping[str, str] = os.
 
 
 class GpuRecord:
-    """Notices what of a GPU's activity a capture lost: `lost` says it, None for nothing."""
+    """Notices GPU activity that a capture lost: `lost` describes it, None for nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.lost: str | None = None
 
     def look(self, step: int, phase: Phase) -> None:
-        """Before the profiler goes on after `step`: a stop is forgotten when the next cycle begins, and not before."""
+        """Check before the profiler goes on after `step`: a stop is forgotten when the next cycle begins."""
         if self._device.type == "cuda" and phase != "idle" and kineto_has_stopped():
             self._note(f"Kineto stopped recording the GPU by step {step}, because its buffers were full; {_ADVICE}")
 
     def examined(self, export: Callable[[str], None]) -> Callable[[str], None]:
-        """`export`, and a look at what it has written."""
+        """`export`, followed by a check of what it has written."""
 
         def examine(path: str) -> None:
             export(path)

@@ -1,11 +1,11 @@
-"""What became of a capture, in one sentence for people: what was written and where, and what to do next."""
+"""The outcome of a capture in one sentence: what was written and where, and what to do next."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.wording import counted
+from ...common.wording import counted
 from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
@@ -17,7 +17,7 @@ _ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, CYCLE_LOST)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A capture that is over, on one rank.
+    """The outcome of a finished capture, on one rank.
 
     `why` says why it is not complete, and is None if it is; `absent` are ranks that took no part, None if not known.
     """
@@ -31,7 +31,7 @@ class Outcome:
     cost: Overhead | None = None
 
     def sentence(self) -> str | None:
-        """For this rank; None where rank 0 says it for all."""
+        """The sentence for this rank; None if rank 0 says it for all."""
         if self.rank and (self.why is None or self.why.endswith(_ALIKE)):
             return None
         if self.why is not None:
@@ -49,8 +49,13 @@ class Outcome:
         return counted(here, "rank") + (f" of {self.world_size:,}" if self.absent else "")
 
 
+def ended_well(error: BaseException | None) -> bool:
+    """Whether a block or script that ended with `error`, None for none, did not fail: `sys.exit()` is no failure."""
+    return error is None or (isinstance(error, SystemExit) and not error.code)
+
+
 def absence(ranks: Sequence[int]) -> str:
-    """Who took no part in a capture, and what to do."""
+    """A sentence on ranks that took no part in a capture, and what to do."""
     shown = ", ".join(map(str, ranks[:5])) + (f" and {len(ranks) - 5:,} more" if len(ranks) > 5 else "")
     return (
         f"rank {shown} took no part: start every rank through the same launcher and command, such as torchrun ... -m "

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...contract.machine import End
+from ...contract.rank import STILL_RUNNING, RankFile
 from ..base import run_directory as rundir
-from ..base.contract.rank import End, RankFile
 from ..machine.gpu_state import gpu_state
 from ..modes import FACTS
 from ..ranks import process_group as parallel
@@ -26,7 +27,7 @@ class Record:
     facts: RankFile
 
     def __init__(self, subject: Subject) -> None:
-        self.reason: str | None = rundir.UNFINISHED
+        self.reason: str | None = STILL_RUNNING
         self.traces: list[str] = []
         self.absent: list[int] | None = None
         self._subject = subject
@@ -34,13 +35,13 @@ class Record:
         self._clock: StepClock
         self._probe: ClockProbe
 
-    def begin(self, run_dir: Path, facts: RankFile, clock: StepClock, probe: ClockProbe) -> None:
-        """Write the file for the first time. Raises RunDirError."""
-        self._path = run_dir / rundir.meta_name(facts.worker)
+    def begin(self, path: Path, facts: RankFile, clock: StepClock, probe: ClockProbe) -> None:
+        """Write the file at `path` for the first time. Raises RunDirError."""
+        self._path = path
         self._clock, self._probe = clock, probe
         self.facts = facts
         self.look_at_groups()
-        self.save(rundir.UNFINISHED)
+        self.save(STILL_RUNNING)
 
     def set(self, **facts: Any) -> None:
         """Set fields, which the next `save` writes."""

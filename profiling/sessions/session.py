@@ -18,12 +18,13 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
+from ...contract.rank import STILL_RUNNING, Keep, ProfilerOptions, StepTime
+from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
-from ..base.contract.rank import ProfilerOptions, StepTime
 from ..base.detail import SHAPES_ONLY, Detail
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
-from ..base.keeping import TRACES_ONLY, Keep, Keeping
+from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule
 from ..base.torch_private import drop_profiler, profiler_is_on, recording
 from ..errors import CaptureError, ProfilingError, UnwritableError
@@ -34,12 +35,11 @@ from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord, raise_limit
-from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome
+from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
 from .record import Record
 from .side_files import Subject
 from .step_clock import StepClock, overhead
 
-_UNFINISHED = rundir.UNFINISHED
 # After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
 _LAST_WORDS_S = 10.0
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
@@ -154,8 +154,8 @@ class Session:
         """What became of the capture, once the block has ended."""
         return Outcome(
             self.run_dir,
-            self._record.facts.rank,
-            self._record.facts.world_size,
+            self._who.rank,
+            self._who.world_size,
             self._cycles,
             self._record.reason,
             self._record.absent,
@@ -164,19 +164,20 @@ class Session:
 
     def __enter__(self) -> "Session":
         self._check_no_other_profiler()
-        who = parallel.identity()
+        who = self._who = parallel.identity()
         self._worker = rundir.worker_name(who.host, who.rank)
         asked = self.run_dir
         self.run_dir = parallel.agree_on_run_dir(who, asked, self._create, self._patience)
         if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
             say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
-        rundir.claim(self.run_dir, self._worker, [rundir.RUN_FILE] if who.rank == 0 else [])
-        facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
-        self._record.begin(self.run_dir, replace(facts, keep=self._keeping.kept), self._clock, self._probe)
+        rundir.claim(self.run_dir, self._worker, [RUN_FILE] if who.rank == 0 else [])
+        known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
+        meta = self.run_dir / rundir.meta_name(self._worker)
+        self._record.begin(meta, replace(known, keep=self._keeping.kept), self._clock, self._probe)
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
-            rundir.write_json(self.run_dir / rundir.RUN_FILE, facts)
+            rundir.write_json(self.run_dir / RUN_FILE, facts)
             if self._device.type != "cuda" and self._detail.only_on_gpus:
                 say(f"{', '.join(self._detail.only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
         self._keep_nccl_log()
@@ -188,7 +189,7 @@ class Session:
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._probe.at_start(who)
             self._record.look_at_gpu("start")
-            self._record.save(_UNFINISHED)
+            self._record.save(STILL_RUNNING)
             self._start_profiler()
         return self
 
@@ -231,7 +232,7 @@ class Session:
         """Set fields of the side file that were found before the first step, which begins now. Raises RunDirError."""
         with self._interrupts.shield():
             self._record.set(**facts)
-            self._record.save(_UNFINISHED)
+            self._record.save(STILL_RUNNING)
             self._clock.start()
 
     def step(self) -> None:
@@ -275,7 +276,7 @@ class Session:
             self._cycles += 1
             self._conclusion.files.add(name)
             self._record.look_at_groups()
-            self._record.settle(self._conclusion.files, _UNFINISHED)
+            self._record.settle(self._conclusion.files, STILL_RUNNING)
 
     def _drop_profiler(self) -> None:
         """After an error: stop() of torch leaves the profiler on where the device cannot be waited for."""
@@ -344,7 +345,7 @@ class Session:
         done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
         if self.interrupted_by is not None:
             return f"{self.interrupted_by.name} {done}"
-        if error is not None and not _ended_well(error):
+        if error is not None and not ended_well(error):
             if parallel.lost_peer(error):
                 return f"another rank ended first, and broke a collective {done}"
             message = str(error).strip().partition("\n")[0]
@@ -366,7 +367,7 @@ class Session:
 
     def _gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Have packing end, and bring recordings together on rank 0."""
-        if _ended_well(error):
+        if ended_well(error):
             self._interrupts.forget_caught()
         patience = self._patience_after(error)
         with self._not_its_fault():
@@ -382,7 +383,7 @@ class Session:
             self._conclusion.analyse(self._patience_after(error))
 
     def _patience_after(self, error: BaseException | None) -> Patience:
-        return Patience(lambda: self.interrupted_by, failed=not _ended_well(error))
+        return Patience(lambda: self.interrupted_by, failed=not ended_well(error))
 
     @contextmanager
     def _not_its_fault(self) -> Iterator[None]:
@@ -441,10 +442,6 @@ def _profiler_options(detail: Detail, device: torch.device) -> ProfilerOptions:
         sync_events=detail.sync_events and on_gpu,
         kineto_buffer_mb=detail.kineto_buffer_mb if on_gpu else None,
     )
-
-
-def _ended_well(error: BaseException | None) -> bool:
-    return error is None or (isinstance(error, SystemExit) and not error.code)
 
 
 def capture(

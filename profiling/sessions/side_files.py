@@ -1,6 +1,6 @@
-"""What run.json and <host>_<rank>.meta.json say.
+"""The content of run.json and <host>_<rank>.meta.json.
 
-Their fields are described in `base.contract`. To what `rank_facts` holds from beginning to end a session adds what
+Their fields are described in `commtrace.contract`. To what `rank_facts` holds from beginning to end a session adds what
 changes; `train` adds its epochs, after each one when it trains for `--epochs`.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...contract.rank import ProfilerOptions, RankFile, ScheduleFacts
+from ...contract.run import ModelSize, RunFile
 from ..base import run_directory as rundir
-from ..base.contract.rank import ProfilerOptions, RankFile, ScheduleFacts
-from ..base.contract.run import ModelSize, RunFile
 from ..base.schedule import Schedule
 from ..machine import environment, nvml
 from ..ranks import process_group as parallel
@@ -26,7 +26,7 @@ from .step_clock import clock_name
 
 @dataclass(frozen=True)
 class Subject:
-    """What is captured, as far as the caller tells. `model_name` is None for the class's.
+    """What is captured, as the caller describes it. `model_name` is None for the name of the class.
 
     `batch_size` is per rank, None where ranks have no batches of their own. `size` is that of the whole model, of which
     `model` may be one rank's part, and needs no name; None: that of `model`.
@@ -61,7 +61,7 @@ def run_facts(name: str, who: Identity, subject: Subject) -> RunFile:
 def rank_facts(
     who: Identity, where: torch.device, schedule: Schedule, subject: Subject, profiler: ProfilerOptions
 ) -> RankFile:
-    """What meta.json says of a rank from beginning to end."""
+    """The fields of meta.json that do not change during a capture."""
     device = environment.device(where)
     links, links_reason = nvml.links(device.uuid)
     return RankFile(
@@ -87,7 +87,7 @@ def rank_facts(
 
 
 def model_facts(subject: Subject) -> ModelSize | None:
-    """The size of the model; None without one."""
+    """Size and name of the model; None without one."""
     model = subject.model() if subject.model else None
     if model is None:
         return subject.model_known

@@ -1,4 +1,4 @@
-"""The time of every step, profiled or not, and what the profiler added to it."""
+"""Time every step, profiled or not, and the overhead of the profiler."""
 
 import statistics
 import time
@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..base.contract.rank import StepTime
-from ..base.schedule import Phase
-from ..base.wording import counted
+from ...common.wording import counted
+from ...contract.rank import Phase, StepTime
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2
@@ -24,20 +23,20 @@ class Mark(Protocol):
     """An instant at a step's boundary."""
 
     def reached(self) -> bool:
-        """Whether the device has got here."""
+        """Whether the device has reached it."""
 
     def ns_until(self, later: "Mark") -> int:
         """Time to a later mark, in ns."""
 
 
 class HostMark:
-    """Now, on the host's monotonic clock."""
+    """The present moment on the host's monotonic clock."""
 
     def __init__(self) -> None:
         self.ns = time.perf_counter_ns()
 
     def reached(self) -> bool:
-        """True: the host is never ahead of itself."""
+        """True: the host has reached every moment it has marked."""
         return True
 
     def ns_until(self, later: Mark) -> int:
@@ -47,7 +46,7 @@ class HostMark:
 
 
 class CudaMark:
-    """The moment the current CUDA stream of `device` gets here.
+    """The moment at which the current CUDA stream of `device` reaches this point.
 
     The host runs ahead of the device. Waiting for the device at every boundary would take that away and measure another
     program, so boundaries are events on the stream, read once the device has passed them.
@@ -58,7 +57,7 @@ class CudaMark:
         self.event.record(torch.cuda.current_stream(device))
 
     def reached(self) -> bool:
-        """Whether the device has got here."""
+        """Whether the device has reached it."""
         return bool(self.event.query())
 
     def ns_until(self, later: Mark) -> int:
@@ -69,28 +68,28 @@ class CudaMark:
 
 
 def mark(device: torch.device) -> Mark:
-    """Now, for `device`."""
+    """A mark of the present moment, for `device`."""
     return CudaMark(device) if device.type == "cuda" else HostMark()
 
 
 def finish(device: torch.device) -> None:
-    """Wait until `device` has done what it was asked for."""
+    """Wait until `device` has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def clock_name(device: torch.device) -> str:
-    """What steps on `device` are measured with: `host` or `cuda_event`."""
+    """The clock for steps on `device`: `host` or `cuda_event`."""
     return "cuda_event" if device.type == "cuda" else "host"
 
 
 def captures_graph() -> bool:
-    """Whether the current stream captures a CUDA graph: an event that is recorded or queried now would spoil that."""
+    """Whether the current stream captures a CUDA graph, which recording or querying an event would spoil."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 class StepClock:
-    """Times steps between `start()` and `stop()`; what happens between a stop and the next start belongs to no step.
+    """Times steps between `start()` and `stop()`; time between a stop and the next start belongs to no step.
 
     While a CUDA graph is captured there is no time to be had, nor after a CUDA error that stays: nothing raises here.
     """
@@ -104,32 +103,32 @@ class StepClock:
 
     @property
     def name(self) -> str:
-        """What `dur_ns` was measured with: `host` or `cuda_event`."""
+        """The clock of `dur_ns`: `host` or `cuda_event`."""
         return clock_name(self._device)
 
     def start(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._ask(self._begin)
 
     def stop(self, step: int, phase: Phase) -> None:
-        """The step that was begun ends. Without a begun step, nothing happens."""
+        """End the step that was begun, if there is one."""
         begun, self._begun = self._begun, None
         if begun is not None:
             self._ask(lambda: self._open.append((step, phase, *begun, mark(self._device))))
         self._collect()
 
     def times(self) -> list[StepTime]:
-        """Every step whose end the device has reached, in order."""
+        """Every step that the device has finished, in order."""
         self._collect()
         return list(self._done)
 
     def last(self) -> StepTime | None:
-        """The last step whose end the device has reached."""
+        """The last step that the device has finished."""
         self._collect()
         return self._done[-1] if self._done else None
 
     def await_device(self, within_s: float = _DEVICE_S, *, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the device has reached the end of the last step, or gives no hope of that."""
+        """Wait until the device finishes the last step, or will not."""
         until_s = time.monotonic() + within_s
         self._collect()
         while self._open and not self._broken and time.monotonic() < until_s and not stopped():
@@ -137,7 +136,7 @@ class StepClock:
             self._collect()
 
     def unknown(self) -> str | None:
-        """Which steps have no time although they are over, and why; None if all have one."""
+        """Which finished steps have no time, and why; None if all have one."""
         if self._broken:
             return f"steps after the first {len(self._done)} have no time: {self._broken}"
         if self._open:
@@ -156,7 +155,7 @@ class StepClock:
             self._done.append(StepTime(step, phase, start_unix_ns, begin.ns_until(end)))
 
     def _ask(self, device: Callable[[], None]) -> None:
-        """Do what asks the device, unless that cannot be now; once it has failed, never again."""
+        """Run something that queries the device, unless that is not allowed now or has failed before."""
         try:
             if not self._broken and not (self._device.type == "cuda" and captures_graph()):
                 device()
@@ -169,7 +168,7 @@ _MEASURABLE_FRAC = 0.001
 
 @dataclass(frozen=True)
 class Overhead:
-    """Median step time under the profiler and without it, in ns."""
+    """Median step time with and without the profiler, in ns."""
 
     active_ns: int
     idle_ns: int
@@ -178,16 +177,16 @@ class Overhead:
 
     @property
     def frac(self) -> float:
-        """What the profiler added, as a fraction of an unprofiled step; noise can make it negative."""
+        """The overhead as a fraction of an unprofiled step; noise can make it negative."""
         return self.active_ns / self.idle_ns - 1
 
     def __str__(self) -> str:
-        """In words, for people."""
+        """The overhead in words."""
         return f"{self.frac:.1%} longer" if self.frac >= _MEASURABLE_FRAC else "no longer, as far as can be measured"
 
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:
-    """The profiler's overhead, without the first steps; None when there is not a step of either sort."""
+    """The profiler's overhead, without the first steps; None unless there are steps of both kinds."""
     by_phase: dict[Phase, list[int]] = {"idle": [], "warmup": [], "active": []}
     for time_ in times:
         if time_.step >= START_UP_STEPS:

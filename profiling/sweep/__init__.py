@@ -1,1 +1,1 @@
-"""`sweep`: the cells of a grid one after another, resumable at any moment."""
+"""`sweep`: run the cells of a grid one after another; resumable at any moment."""

@@ -1,4 +1,4 @@
-"""Run one cell of a sweep in processes of its own, and say how that ended. Knows no torch."""
+"""Run one cell of a sweep in its own processes, and classify its end. Knows no torch."""
 
 import re
 import signal
@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from signal import Signals
 
+from ...contract.sweep import Status
 from ..base import run_directory as rundir
-from ..base.contract.sweep import Status
 from ..errors import OutOfDataError, OutOfMemoryError, UsageError
 from ..machine import memory
 from ..ranks.apart import run_apart
@@ -28,20 +28,20 @@ _BY_CODE: dict[int, Status] = {
 }
 
 
-def run_cell(one: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Cell:
-    """Run `train` with `arguments`; the cell with what became of it. Its processes end when this one does."""
-    log = folder / f"{one.run}.log"
+def run_cell(cell: Cell, arguments: Sequence[str], folder: Path, lock: int) -> Cell:
+    """Run `train` with `arguments`; return the cell with its result. Its processes end with this one."""
+    log = folder / f"{cell.run}.log"
     kills_before = memory.kernel_kills()
     begun = time.monotonic()
     code = _run(["train", *arguments], log, lock)
     dur_s = round(time.monotonic() - begun, 3)
     kills = (kills_before, memory.kernel_kills())
-    status, reason = verdict(code, _tail(log), folder / one.run, kills)
-    return replace(one, status=status, reason=reason, dur_s=dur_s)
+    status, reason = verdict(code, _tail(log), folder / cell.run, kills)
+    return replace(cell, status=status, reason=reason, dur_s=dur_s)
 
 
 def verdict(code: int, log: str, run_dir: Path, kills: tuple[int | None, int | None]) -> tuple[Status, str | None]:
-    """Status and reason of a cell whose process ended with `code` and said `log`.
+    """Status and reason of a cell from the exit code and log of its process.
 
     `kills` is the kernel's count of processes killed for memory, before and after.
     """
@@ -68,7 +68,7 @@ def _killed(kills: tuple[int | None, int | None]) -> tuple[Status, str]:
 
 
 def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
-    """The exit code, negative after a signal."""
+    """Run it and return the exit code, negative after a signal."""
     with rundir.explained(log):
         file = log.open("wb")
     with file:
@@ -85,7 +85,7 @@ def _tail(log: Path) -> str:
 
 
 def _first_error(log: str) -> str | None:
-    """The first error that `train` names, else the last exception, else the last thing that was said."""
+    """The first error that `train` reports, else the last exception, else the last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR) and _POINTER not in line]
     exceptions = [line for line in lines if _EXCEPTION.match(line)]

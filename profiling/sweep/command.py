@@ -1,4 +1,4 @@
-"""The command `sweep`: its options, and nothing else."""
+"""The options of `sweep`."""
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ...common.option_groups import takes
 from ..base.commands.choices import ModelName
-from ..base.commands.option_groups import takes
 from ..base.commands.options import check_run_name
 from ..base.libraries import require
 from ..errors import UsageError
@@ -16,20 +16,6 @@ from ..modes import MODES
 from . import bench, grid
 from .grid import SweepConfig
 
-SWEEP_EXAMPLES = """[bold]Examples[/bold]
-
-    commtrace sweep
-
-    commtrace sweep --batch-size 32,128,512,2048 --workers 1,2,4 --steps-per-epoch 0 --run-name grid
-
-    commtrace sweep --resume traces/grid
-
-    commtrace sweep --parallel single --workers 1 --batch-size 32 --batch-size-until-oom
-
-    commtrace sweep --config sweep.toml --run-name cifar --workers 1,2
-
-    In a file, options have no leading dashes, and lists are in brackets: workers = [1, 2], run-name = "cifar".
-    """
 _OUT, _EVERY_CELL = "Output", "In every cell, as in train"
 
 
@@ -68,7 +54,7 @@ class _GridOptions:
 
 @dataclass(frozen=True)
 class _CellOptions:
-    """What is the same in every cell."""
+    """Options that are the same in every cell."""
 
     steps_per_epoch: Annotated[
         int | None,
@@ -93,7 +79,7 @@ class _CellOptions:
 
 @dataclass(frozen=True)
 class _PlaceOptions:
-    """Where the options come from, and where the sweep goes."""
+    """Where options come from, and where to write."""
 
     config: Annotated[
         Path | None, typer.Option(help="TOML file with any of these options; the command line overrides it")
@@ -119,11 +105,21 @@ class _PlaceOptions:
 
 
 @takes(points=_GridOptions, cells=_CellOptions, place=_PlaceOptions)
-def sweep(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, place: _PlaceOptions) -> None:
+def sweep_command(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, place: _PlaceOptions) -> None:
     """Time and trace every cell of a grid: models x parallel modes x workers x batch sizes.
 
     A cell is one train command in its own processes: a warm-up epoch, a timed epoch, then a few traced steps, which are
     never among the timed ones. A sweep may be interrupted at any moment; the same command continues it.
+
+    In a file, options have no leading dashes, and lists are in brackets: workers = [1, 2], run-name = "cifar".
+
+    \b
+    Examples:
+      commtrace sweep
+      commtrace sweep --batch-size 32,128,512,2048 --workers 1,2,4 --steps-per-epoch 0 --run-name grid
+      commtrace sweep --resume traces/grid
+      commtrace sweep --parallel single --workers 1 --batch-size 32 --batch-size-until-oom
+      commtrace sweep --config sweep.toml --run-name cifar --workers 1,2
     """
     require("torchvision")
     bench.check_not_launched()
@@ -133,7 +129,7 @@ def sweep(ctx: typer.Context, *, points: _GridOptions, cells: _CellOptions, plac
 
 
 def _request(given: dict[str, Any], config: Path | None, resume: Path | None, args: list[str]) -> bench.Request:
-    """Where to, and what is given: by the file, and over it by the command line. Raises UsageError."""
+    """The folder and the options, from the file and, above it, the command line. Raises UsageError."""
     given = (grid.from_file(config) if config else {}) | given
     if resume is not None and given.keys() & {"out", "run_name"}:
         raise UsageError(f"--resume {resume}: names the directory already; leave --out and --run-name out")

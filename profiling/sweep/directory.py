@@ -19,13 +19,15 @@ from typing import Any
 
 import msgspec
 
+from ...common.disk import remove_partial_files
+from ...contract.rank import META_SUFFIX
+from ...contract.record import SCHEMA_VERSION
+from ...contract.run import RUN_FILE
+from ...contract.sweep import SWEEP_FILE, SweepRecord
 from ..base import run_directory as rundir
-from ..base.contract.run import SCHEMA_VERSION
-from ..base.contract.sweep import SweepRecord
 from ..errors import RunDirError
 from .grid import Cell, SweepConfig
 
-SWEEP_FILE = "sweep.json"
 SET_ASIDE = "set-aside"
 _LOCK_FILE = ".lock"
 # Ranks of a killed sweep get this long to write their files and end: torchrun's 30 s, and some.
@@ -35,14 +37,14 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class SweepFile(SweepRecord):
-    """The content of sweep.json, as a sweep that is resumed reads it again."""
+    """The content of sweep.json, which a resumed sweep reads."""
 
     config: SweepConfig
     cells: list[Cell]
 
 
 def read(folder: Path) -> SweepFile | None:
-    """What sweep.json says; None where there is none, and nothing else. Raises RunDirError."""
+    """Read sweep.json; None if the folder is empty or missing. Raises RunDirError."""
     path = folder / SWEEP_FILE
     try:
         content = path.read_bytes()
@@ -52,15 +54,15 @@ def read(folder: Path) -> SweepFile | None:
     except OSError as err:
         raise RunDirError(f"{path}: cannot be read: {err.strerror or err}") from err
     try:
-        found = msgspec.json.decode(content, type=SweepFile)
+        record = msgspec.json.decode(content, type=SweepFile)
     except msgspec.DecodeError as err:
         raise RunDirError(f"{path}: expected what a sweep writes: {err}; use another --run-name") from err
-    if found.schema_version != SCHEMA_VERSION:
+    if record.schema_version != SCHEMA_VERSION:
         raise RunDirError(
-            f"{path}: expected schema_version {SCHEMA_VERSION}, found {found.schema_version}; "
+            f"{path}: expected schema_version {SCHEMA_VERSION}, found {record.schema_version}; "
             "go on with the version of this program that wrote it"
         )
-    return found
+    return record
 
 
 def write_sweep(folder: Path, content: SweepFile) -> None:
@@ -70,7 +72,7 @@ def write_sweep(folder: Path, content: SweepFile) -> None:
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
-    """The lock's descriptor, for processes that must end before another sweep may begin. Raises RunDirError.
+    """Lock the folder and yield the lock's descriptor, for child processes. Raises RunDirError.
 
     A process that inherits the descriptor holds the lock with us. So the lock of a sweep that was killed is free once
     the ranks that it started are gone; they get some time for that, and `say` a line about it.
@@ -85,15 +87,14 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[int]:
         _take(descriptor, folder, say)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        for leftover in folder.glob(f".{SWEEP_FILE}.*.tmp"):  # of a sweep that was killed while it wrote
-            leftover.unlink(missing_ok=True)
+        remove_partial_files(folder)  # of a sweep that was killed while it wrote
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def set_aside(folder: Path, run: str) -> Path | None:
-    """Move what is in the place of the cell `run` away, and say where to; None when there is nothing."""
+    """Move what is in the place of the cell `run` away, and return its new path; None if there is nothing."""
     place = folder / run
     if not os.path.lexists(place) or (place.is_dir() and not place.is_symlink() and not any(place.iterdir())):
         return None
@@ -109,9 +110,9 @@ def set_aside(folder: Path, run: str) -> Path | None:
 
 
 def missing(run_dir: Path) -> str | None:
-    """What the run directory of a cell lacks to be done; None when it is complete."""
+    """What the run directory of a cell lacks; None if it is complete."""
     try:
-        world_size = int(_json(run_dir / rundir.RUN_FILE)["world_size"])
+        world_size = int(_json(run_dir / RUN_FILE)["world_size"])
         metas = side_files(run_dir)
     except (OSError, ValueError, KeyError, TypeError) as err:
         return f"{run_dir}: its side files cannot be read: {err}"
@@ -129,15 +130,15 @@ def missing(run_dir: Path) -> str | None:
 
 
 def side_files(run_dir: Path) -> Sequence[dict[str, Any]]:
-    """The meta.json of every rank. Raises OSError, ValueError."""
-    return [_json(path) for path in sorted(run_dir.glob(f"*{rundir.META_SUFFIX}"))]
+    """Read meta.json of every rank. Raises OSError, ValueError."""
+    return [_json(path) for path in sorted(run_dir.glob(f"*{META_SUFFIX}"))]
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
-    return found
+    return content
 
 
 def _check_no_stranger(folder: Path) -> None:
@@ -152,7 +153,7 @@ def _check_no_stranger(folder: Path) -> None:
 
 
 def _take(descriptor: int, folder: Path, say: Callable[[str], None]) -> None:
-    begun, told = time.monotonic(), False
+    begun, has_told = time.monotonic(), False
     while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,9 +164,9 @@ def _take(descriptor: int, folder: Path, say: Callable[[str], None]) -> None:
                 f"{folder}: another sweep works in it (process {holder or 'unknown'}); wait for it, or use another "
                 "--run-name"
             )
-        if not told:
+        if not has_told:
             say(f"{folder}: waiting for processes of a sweep that was killed (process {holder}) to end")
-            told = True
+            has_told = True
         time.sleep(_POLL_S)
 
 

@@ -1,4 +1,4 @@
-"""What a sweep runs: its options, from a TOML file and the command line, and the cells of its grid. Knows no torch."""
+"""The options of a sweep, from a TOML file and the command line, and the cells of its grid. Knows no torch."""
 
 import difflib
 import re
@@ -16,12 +16,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from ...contract.modes import Mode
+from ...contract.sweep import Status, SweepCell
 from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE, AmpName, DataName, DeviceName, ModelName
-from ..base.contract.sweep import Status, SweepCell
 from ..base.schedule import Schedule
 from ..errors import UsageError
 from ..machine.memory import parse_bytes
-from ..modes import DEFAULT_MODE, ParallelName
+from ..modes import DEFAULT_MODE
 from ..train.config import FEW_STEPS_LR, OptimizerConfig, TrainConfig
 
 # What running a cell once more would not change.
@@ -39,10 +40,10 @@ _AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """A grid, and what is the same in all of its cells: options of `train`, under their own names."""
+    """A grid, and options of `train` that are the same in all cells, under their own names."""
 
     model: tuple[ModelName, ...] = ("resnet18",)
-    parallel: tuple[ParallelName, ...] = (DEFAULT_MODE,)
+    parallel: tuple[Mode, ...] = (DEFAULT_MODE,)
     batch_size: tuple[_AtLeast1, ...] = (8, 32)
     workers: tuple[_AtLeast1, ...] = (1, 2)
     batch_size_until_oom: bool = False
@@ -64,78 +65,78 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class Cell(SweepCell):
-    """One point of the grid, and what became of it."""
+    """One point of the grid, and its result."""
 
     model: ModelName
-    parallel: ParallelName
+    parallel: Mode
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """What cells have in common that differ in the batch size only."""
+        """The key of cells that differ only in batch size."""
         return self.model, self.parallel, self.workers
 
     def larger(self) -> "Cell":
-        """The next one when the batch size grows until something is exhausted."""
+        """The next cell if the batch size grows until memory or data run out."""
         return cell(self.model, self.parallel, self.workers, self.batch_size_per_rank * BATCH_SIZE_FACTOR)
 
 
-def cell(model: ModelName, parallel: ParallelName, workers: int, batch_size: int) -> Cell:
-    """A cell that nobody has run yet."""
+def cell(model: ModelName, parallel: Mode, workers: int, batch_size: int) -> Cell:
+    """A cell that has not been run."""
     return Cell(f"{model}-{parallel}-w{workers}-b{batch_size}", model, parallel, workers, batch_size)
 
 
 def cells(config: SweepConfig) -> list[Cell]:
-    """The grid of `config`, smaller batches first."""
+    """The grid, smaller batches first."""
     points = product(config.model, config.parallel, config.workers, sorted(config.batch_size))
     return [cell(*point) for point in points]
 
 
-def asked_for(config: SweepConfig, one: Cell) -> bool:
-    """Whether `one` is in the grid of `config`, or in what that grows to."""
+def asked_for(config: SweepConfig, cell: Cell) -> bool:
+    """Whether `cell` is in the grid, or in its extension by growing batches."""
     return (
-        one.model in config.model
-        and one.parallel in config.parallel
-        and one.workers in config.workers
+        cell.model in config.model
+        and cell.parallel in config.parallel
+        and cell.workers in config.workers
         and (
-            one.batch_size_per_rank in config.batch_size
-            or (config.batch_size_until_oom and one.batch_size_per_rank > max(config.batch_size))
+            cell.batch_size_per_rank in config.batch_size
+            or (config.batch_size_until_oom and cell.batch_size_per_rank > max(config.batch_size))
         )
     )
 
 
-def with_larger(found: Sequence[Cell], config: SweepConfig) -> list[Cell]:
-    """`found`, and after the largest batch of each series that is done the next, if batches grow until exhaustion."""
+def with_larger(done: Sequence[Cell], config: SweepConfig) -> list[Cell]:
+    """Add the next larger batch of each finished series, if batches grow until exhaustion."""
     if not config.batch_size_until_oom:
-        return list(found)
-    largest = {one.series: one for one in sorted(found, key=lambda one: one.batch_size_per_rank)}
+        return list(done)
+    largest = {each.series: each for each in sorted(done, key=lambda each: each.batch_size_per_rank)}
     grown = []
-    for one in found:
-        grown.append(one)
-        if one is largest[one.series] and one.status == "done" and asked_for(config, one):
-            grown.append(one.larger())
+    for each in done:
+        grown.append(each)
+        if each is largest[each.series] and each.status == "done" and asked_for(config, each):
+            grown.append(each.larger())
     return grown
 
 
-def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
-    """The options of the run that `one` is. Raises UsageError where they contradict each other."""
+def train_config(config: SweepConfig, cell: Cell, folder: Path) -> TrainConfig:
+    """The options of the run of `cell`. Raises UsageError if they contradict each other."""
     schedule = Schedule(config.wait, config.warmup, config.active)
     return TrainConfig(
         schedule,
         schedule.total_steps,
-        model=one.model,
+        model=cell.model,
         data=config.data,
         data_root=Path(config.data_root),
         image_size=config.image_size,
-        parallel=one.parallel,
-        batch_size=one.batch_size_per_rank,
+        parallel=cell.parallel,
+        batch_size=cell.batch_size_per_rank,
         bucket_cap_mb=config.bucket_cap_mb,
-        optimizer=OptimizerConfig(FEW_STEPS_LR[one.model]),
+        optimizer=OptimizerConfig(FEW_STEPS_LR[cell.model]),
         seed=config.seed,
         device=config.device,
         amp=config.amp,
         channels_last=config.channels_last,
         out=folder,
-        run_name=one.run,
+        run_name=cell.run,
         dataset_samples=config.dataset_samples,
         warmup_epochs=1,
         timed_epochs=1,
@@ -144,13 +145,20 @@ def train_config(config: SweepConfig, one: Cell, folder: Path) -> TrainConfig:
     )
 
 
-def train_arguments(config: SweepConfig, one: Cell, folder: Path) -> list[str]:
-    """The same on the command line of `train`; whoever repeats them gets the same run."""
+def train_arguments(config: SweepConfig, cell: Cell, folder: Path) -> list[str]:
+    """The arguments of `train` that repeat this run."""
     steps = Schedule(config.wait, config.warmup, config.active).total_steps
-    own = {"model": one.model, "parallel": one.parallel, "workers": one.workers, "batch_size": one.batch_size_per_rank}
+    of_cell = {
+        "model": cell.model,
+        "parallel": cell.parallel,
+        "workers": cell.workers,
+        "batch_size": cell.batch_size_per_rank,
+    }
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in GRID}
-    epochs = {"warmup_epochs": 1, "timed_epochs": 1, "steps": steps, "out": folder, "run_name": one.run}
-    given = {key: value for key, value in (own | shared | epochs).items() if value is not None and value is not False}
+    epochs = {"warmup_epochs": 1, "timed_epochs": 1, "steps": steps, "out": folder, "run_name": cell.run}
+    given = {
+        key: value for key, value in (of_cell | shared | epochs).items() if value is not None and value is not False
+    }
     return [part for key, value in given.items() for part in _parts(key, value)]
 
 
@@ -159,7 +167,7 @@ def _parts(key: str, value: object) -> list[str]:
 
 
 def option(key: str) -> str:
-    """The spelling on the command line."""
+    """The spelling of a key on the command line."""
     return f"--{key.replace('_', '-')}"
 
 
@@ -167,22 +175,22 @@ _TYPES = get_type_hints(SweepConfig, include_extras=True) | {"out": str, "run_na
 
 
 def checked(key: str, value: object, source: str, *, strict: bool) -> Any:
-    """`value` as the option `key` has it; `strict` takes no number from a text. Raises UsageError with the source."""
+    """Convert `value` for the option `key`; `strict` takes no number from a text. Raises UsageError with the source."""
     kind = _TYPES[key]
     several = getattr(kind, "__origin__", None) is tuple
     values = value if isinstance(value, list) or not several else [value]
     try:
-        found = msgspec.convert(values, kind, strict=strict)
+        converted = msgspec.convert(values, kind, strict=strict)
     except msgspec.ValidationError as err:
         expected = _expected(kind.__args__[0] if several else kind, str(err))
         raise UsageError(f"{source}{option(key)}: expected {expected}, found {_shown(value)}") from err
-    if several and not found:
+    if several and not converted:
         raise UsageError(f"{source}{option(key)}: expected at least one, found none")
-    return tuple(dict.fromkeys(found)) if several else found
+    return tuple(dict.fromkeys(converted)) if several else converted
 
 
 def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
-    """What options say; lists may be repeated, or joined by commas. Raises UsageError."""
+    """Options by key; lists may be repeated or joined by commas. Raises UsageError."""
     split = {
         key: [part.strip() for text in value for part in str(text).split(",")]
         if isinstance(value, list | tuple)
@@ -193,7 +201,7 @@ def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def from_file(path: Path) -> dict[str, Any]:
-    """What a TOML file says; its keys are the options without their dashes. Raises UsageError."""
+    """Read a TOML file whose keys are the options without dashes. Raises UsageError."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as err:
@@ -209,24 +217,24 @@ def from_file(path: Path) -> dict[str, Any]:
 
 
 def changed(config: SweepConfig, given: Mapping[str, Any]) -> SweepConfig:
-    """`config` with what is given; where to write is not part of it."""
+    """`config` with these options; where to write is not one of them."""
     return replace(config, **{key: value for key, value in given.items() if key not in _PLACES})
 
 
 def contradictions(recorded: SweepConfig, config: SweepConfig) -> list[str]:
-    """Options outside the grid that differ, as `--seed 0, now 1`."""
+    """Options outside the grid that differ, such as `--seed 0, now 1`."""
     pairs = ((field.name, getattr(recorded, field.name), getattr(config, field.name)) for field in fields(config))
     return [f"{option(key)} {old}, now {new}" for key, old, new in pairs if key not in GRID and old != new]
 
 
 def _expected(kind: Any, message: str) -> str:
-    """What msgspec's `message` says was expected of `kind`, in our words: of choices it does not name any."""
-    names = [name for one in (kind, *get_args(kind)) for name in get_args(one) if isinstance(name, str)]
+    """Reword msgspec's `message` on what was expected of `kind`; it does not name choices."""
+    names = [name for each in (kind, *get_args(kind)) for name in get_args(each) if isinstance(name, str)]
     if names:
         return f"one of {', '.join(names)}"
-    found = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)
-    assert found is not None, message
-    return _WORDS[found[1]] + (found[2] or "")
+    match = re.search(r"Expected `(\w+)[^`]*`( >= \d+)?", message)
+    assert match is not None, message
+    return _WORDS[match[1]] + (match[2] or "")
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep tells: cells done and left on stderr while it runs, and the table of cells at its end."""
+"""Progress of a sweep on stderr: cells done and left, and the final table."""
 
 import statistics
 import sys
@@ -16,7 +16,7 @@ from .grid import Cell
 
 
 class SweepReporter:
-    """A live line in a terminal, plain lines elsewhere."""
+    """A live line on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
         self._console = Talk()
@@ -43,31 +43,33 @@ class SweepReporter:
         sys.stderr.flush()
 
     def say(self, line: str) -> None:
-        """One line, above the progress bar."""
+        """Print one line above the progress bar."""
         self._console.print(line, markup=False)
 
-    def begin(self, one: Cell, left: Sequence[Cell], cells: Sequence[Cell], *, growing: bool) -> None:
-        """`one` of the `cells` that are `left` starts; `growing` when more may follow."""
+    def begin(self, cell: Cell, left: Sequence[Cell], cells: Sequence[Cell], *, growing: bool) -> None:
+        """Report that `cell`, of the `cells` that are `left`, starts; `growing` if more may follow."""
         done = len(cells) - len(left)
         about = remaining(left, cells)
         estimate = "" if about is None else f", {'at least ' if growing else ''}about {about}"
-        text = f"{one.run}; {len(left)} left{estimate}"
+        text = f"{cell.run}; {len(left)} left{estimate}"
         self._bar.update(self._task, total=len(cells), completed=done, description=text)
         if self._bar.disable:
             self.say(f"cell {done + 1}/{len(cells)}  {text}")
 
-    def end(self, one: Cell) -> None:
-        """`one` is over."""
-        took = "" if one.dur_s is None else f" after {one.dur_s:.1f} s"
-        self.say(f"{one.run}: {one.status.replace('_', ' ')}{took}{': ' if one.reason else ''}{one.reason or ''}")
+    def end(self, cell: Cell) -> None:
+        """Report that `cell` is finished."""
+        took = "" if cell.dur_s is None else f" after {cell.dur_s:.1f} s"
+        self.say(f"{cell.run}: {cell.status.replace('_', ' ')}{took}{': ' if cell.reason else ''}{cell.reason or ''}")
 
 
 def remaining(left: Sequence[Cell], cells: Sequence[Cell]) -> str | None:
-    """How long `left` will take, as `h:mm:ss`; None before a cell is done.
+    """Estimate of the time left, as `h:mm:ss`; None before a cell is finished.
 
     A straight line through what took how long, over the samples in one step of all workers: start-up and the rest.
     """
-    done = [(float(_step_samples(one)), one.dur_s) for one in cells if one.status == "done" and one.dur_s is not None]
+    done = [
+        (float(_step_samples(cell)), cell.dur_s) for cell in cells if cell.status == "done" and cell.dur_s is not None
+    ]
     if not done:
         return None
     samples, durs_s = zip(*done, strict=True)
@@ -75,23 +77,23 @@ def remaining(left: Sequence[Cell], cells: Sequence[Cell]) -> str | None:
     if len(set(samples)) > 1:
         slope, intercept = statistics.linear_regression(samples, durs_s)
     shortest_s = min(durs_s)  # a line through noise may fall below what any cell takes
-    left_s = sum(max(shortest_s, intercept + slope * _step_samples(one)) for one in left)
+    left_s = sum(max(shortest_s, intercept + slope * _step_samples(cell)) for cell in left)
     return str(timedelta(seconds=round(left_s)))
 
 
 def table(cells: Sequence[Cell], folder: Path) -> str:
-    """The cells, and the times of their timed epochs: of the slowest rank, scaled to the whole data set."""
+    """The cells with their epoch times: of the slowest rank, scaled to the whole data set."""
     head = ("cell", "status", "timed steps", "epoch (s)", "waiting for data (s)")
-    rows = [(one.run, one.status.replace("_", " "), *_epoch(folder / one.run, one)) for one in cells]
+    rows = [(cell.run, cell.status.replace("_", " "), *_epoch(folder / cell.run, cell)) for cell in cells]
     lines = plain_table.lines(head, rows, names=2)
-    lines += [f"{one.run}: {one.reason}" for one in cells if one.reason]
+    lines += [f"{cell.run}: {cell.reason}" for cell in cells if cell.reason]
     if any("of" in row[2] for row in rows):
         lines.append("epoch: scaled from its timed steps to the whole data set")
     return "\n".join(lines)
 
 
-def _epoch(run_dir: Path, one: Cell) -> tuple[str, str, str]:
-    if one.status != "done":
+def _epoch(run_dir: Path, cell: Cell) -> tuple[str, str, str]:
+    if cell.status != "done":
         return "-", "-", "-"
     try:
         metas = side_files(run_dir)
@@ -106,5 +108,5 @@ def _epoch(run_dir: Path, one: Cell) -> tuple[str, str, str]:
     return timed, f"{slowest['step_ns'] * scale:.3f}", f"{data_ns * scale:.3f}"
 
 
-def _step_samples(one: Cell) -> int:
-    return one.batch_size_per_rank * one.workers
+def _step_samples(cell: Cell) -> int:
+    return cell.batch_size_per_rank * cell.workers

@@ -1,4 +1,4 @@
-"""Several captures of one configuration, each by processes of its own, so that `compare` sees how much runs differ."""
+"""Repeat a capture in separate processes, so that `compare` sees how much runs differ."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ _OWN = ("--captures", "--run-name")
 
 
 def run_captures(config: TrainConfig, captures: int, args: Sequence[str]) -> int:
-    """Run `train` with `args` this many times, as NAME-1, NAME-2, ...; the first exit code that is not 0.
+    """Run `train` with `args` several times, as NAME-1, NAME-2, ...; return the first exit code that is not 0.
 
     Raises UsageError under another launcher, whose processes are there already, RunDirError if a name is taken.
     """
@@ -31,7 +31,7 @@ def run_captures(config: TrainConfig, captures: int, args: Sequence[str]) -> int
     talk = Talk()
     for number, run_dir in enumerate(run_dirs, 1):
         talk.print(f"capture {number} of {captures}: {run_dir}")
-        code = run_apart([*_without_own(args), "--run-name", run_dir.name])
+        code = run_apart([*_without_capture_options(args), "--run-name", run_dir.name])
         if code:
             return code if code > 0 else 128 - code
     tell(_next_steps(run_dirs))
@@ -43,8 +43,8 @@ def _run_dirs(config: TrainConfig, captures: int) -> list[Path]:
     return [named.with_name(f"{named.name}-{number}") for number in range(1, captures + 1)]
 
 
-def _without_own(args: Sequence[str]) -> Iterator[str]:
-    """The arguments but those that are different for each capture."""
+def _without_capture_options(args: Sequence[str]) -> Iterator[str]:
+    """Drop the arguments that differ between captures."""
     left = iter(args)
     for arg in left:
         if arg in _OWN:

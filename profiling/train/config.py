@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ...contract.modes import Mode
 from ..base.commands import options
 from ..base.commands.choices import (
     CIFAR10_SAMPLES,
@@ -19,7 +20,7 @@ from ..base.detail import SHAPES_ONLY, Detail
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule, check_leading_steps, check_steps, check_wait
 from ..errors import UsageError
-from ..modes import DEFAULT_MODE, MODES, ParallelName
+from ..modes import DEFAULT_MODE, MODES
 from ..modes.mode import ParallelMode
 from .plan import NO_TRAINING, TrainingPlan, check_plan
 
@@ -33,7 +34,7 @@ FEW_STEPS_LR: Mapping[ModelName, float] = {**DEFAULT_LR, "resnet18": 0.02}
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of SGD, or of LARS: SGD with a learning rate for every layer, in proportion to its weights' norm."""
+    """Settings of SGD, or of LARS: SGD with a rate per layer in proportion to the norm of its weights."""
 
     lr: float = 0.1
     momentum: float = 0.9
@@ -62,7 +63,7 @@ class TrainConfig:
     data: DataName = "synthetic"
     data_root: Path = Path("data")
     image_size: int = CIFAR_IMAGE_SIZE
-    parallel: ParallelName = DEFAULT_MODE
+    parallel: Mode = DEFAULT_MODE
     amp: AmpName | None = None
     channels_last: bool = False
     batch_size: int = 32
@@ -116,7 +117,7 @@ class TrainConfig:
 
     @property
     def mode(self) -> ParallelMode:
-        """How it is spread over devices."""
+        """The parallel mode."""
         return MODES[self.parallel]
 
     @property
@@ -125,9 +126,9 @@ class TrainConfig:
         return bool(self.training.batch_size_schedule)
 
     def run_dir(self, world_size: int) -> Path:
-        """Where this run goes when rank 0 starts it now."""
+        """The run directory, named at the start of rank 0."""
         return options.run_dir(self.out, self.run_name, f"{self.model}-{self.parallel}-w{world_size}")
 
     def as_json(self) -> dict[str, Any]:
-        """Every option, as run.json holds it."""
+        """Every option, for run.json."""
         return options.as_json(self)

@@ -1,7 +1,7 @@
-"""Training in epochs, each of them tested, before the first step that the session knows: no profiler is on in them.
+"""Train and test in epochs before the session's first step; no profiler is on in them.
 
-After every epoch rank 0 replaces training.json (`base.contract.training`), so a run that is stopped has all epochs that
-it finished.
+After every epoch rank 0 replaces training.json (`commtrace.contract.training`), so a run that is stopped has all epochs
+that it finished.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ...contract.rank import EpochTime
+from ...contract.training import TRAINING_FILE, Score, TrainedEpoch, TrainingFile
 from ..base import run_directory as rundir
-from ..base.contract.rank import EpochTime
-from ..base.contract.training import Score, TrainedEpoch, TrainingFile
 from ..ranks import process_group as parallel
 from ..sessions.session import Session
 from ..workloads.data import Batch, Batches, DataSpec, epoch_steps
@@ -27,7 +27,7 @@ from .timed_epochs import Epoch, timed_epoch
 
 
 class ScheduledBatches:
-    """The batches of one rank, of a size that may change between epochs. `devices` is 1, or the devices of dp.
+    """Batches of one rank, whose size may change between epochs. `devices` is 1, or the devices of dp.
 
     Sizes are those of --batch-size: per device.
     """
@@ -47,24 +47,24 @@ class ScheduledBatches:
         return self._size * self.devices
 
     def full_steps(self, batch_size: int) -> int:
-        """Steps of an epoch with batches of that size. Raises OutOfDataError."""
+        """Steps of an epoch with batches of this size. Raises OutOfDataError."""
         return epoch_steps(self.current.dataset_samples, self.spec.world_size, batch_size * self.devices)
 
     def resize(self, batch_size: int, epoch: int) -> None:
-        """Have `current` make batches of that size from `epoch` on; nothing happens if it does."""
+        """Change the batch size of `current` from `epoch` on."""
         if batch_size != self._size:
             self.current.close()
             loaded = replace(self.spec, batch_size=batch_size * self.devices, first_epoch=epoch)
             self.current, self._size, self.resized = self._load(loaded), batch_size, True
 
     def close(self) -> None:
-        """End whatever makes the batches."""
+        """Stop the loaders."""
         self.current.close()
 
 
 @dataclass(frozen=True)
 class TrainRun:
-    """A run of `train` on this rank: what was asked for, what it trains on, who records it, and who tells of it."""
+    """A run of `train` on this rank: options, trainee, session and reporter."""
 
     config: TrainConfig
     batches: ScheduledBatches
@@ -99,13 +99,13 @@ def train_in_epochs(run: TrainRun, trainee: Trainee, train_on: TrainOn, held_out
             rows.append(_row(epoch, policy, epoch.batch_size * batches.workers, (train, test), slowest))
             reporter.trained_epoch(time, epoch.full_steps, train, test, rows[-1].last_lr)
             if first_rank:
-                rundir.write_json(run.session.run_dir / rundir.TRAINING_FILE, replace(facts, epochs=rows))
+                rundir.write_json(run.session.run_dir / TRAINING_FILE, replace(facts, epochs=rows))
                 add(epoch.epoch + 1, _scalars(rows[-1]))
             _note(run.session, epoch, batches, times)
 
 
 def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, times: list[EpochTime]) -> None:
-    """Put into this rank's side file what there is so far."""
+    """Write the epochs so far into this rank's side file."""
     resized = {"batch_size_per_rank": batches.loaded_size} if batches.resized else {}
     samples = batches.current.dataset_samples
     session.note(dataset_samples=samples, full_epoch_steps=epoch.full_steps, epochs=times, **resized)
@@ -114,7 +114,7 @@ def _note(session: Session, epoch: PlannedEpoch, batches: ScheduledBatches, time
 def _trained(
     trainee: Trainee, train_on: TrainOn, epoch: PlannedEpoch, policy: LrPolicy, batches: Batches
 ) -> tuple[EpochTime, Score]:
-    """Train for one epoch: this rank's times, and the score of all ranks."""
+    """Train for one epoch; return this rank's times, and the score over all ranks."""
     step = epoch.first_step
 
     def train_at_rate(batch: Batch) -> Tensor | None:
@@ -130,7 +130,7 @@ def _trained(
 
 
 def _facts(config: TrainConfig, policy: LrPolicy, batches: ScheduledBatches) -> TrainingFile:
-    """training.json before the first epoch."""
+    """The content of training.json before the first epoch."""
     return TrainingFile(
         planned_epochs=config.training.epochs,
         dataset_samples=batches.current.dataset_samples,
@@ -148,7 +148,7 @@ def _facts(config: TrainConfig, policy: LrPolicy, batches: ScheduledBatches) -> 
 def _row(
     epoch: PlannedEpoch, policy: LrPolicy, global_batch: int, scores: tuple[Score, Score], slowest: Mapping[str, int]
 ) -> TrainedEpoch:
-    """What training.json says of an epoch; `scores` are those of training and of testing."""
+    """The entry of an epoch in training.json; `scores` are those of training and test."""
     train, test = scores
     return TrainedEpoch(
         epoch=epoch.epoch,
@@ -172,7 +172,7 @@ def _slowest(time: EpochTime, where: torch.device) -> dict[str, int]:
 
 
 def _scalars(row: TrainedEpoch) -> dict[str, float | None]:
-    """The curves of TensorBoard, grouped by what stands before the slash."""
+    """TensorBoard scalars, grouped by the part of the name before the slash."""
     return {
         "loss/train": row.train.loss,
         "loss/test": row.test.loss,

@@ -1,4 +1,4 @@
-"""One rank of `train`: a plain training loop under the session that `capture()` also gives to loops of others."""
+"""One rank of `train`: a plain training loop under the session of `capture()`."""
 
 import weakref
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...common.wording import counted
+from ...contract.rank import EpochPhase
 from ..base.console.messages import tell
 from ..base.console.notices import say
-from ..base.contract.rank import EpochPhase
 from ..base.flight_recorder import record_calls
-from ..base.wording import counted
 from ..machine import memory
 from ..ranks import nccl_log
 from ..ranks import process_group as parallel
@@ -37,7 +37,7 @@ _CUDA_LOSS_EVERY = 10
 
 
 def train_rank(config: TrainConfig, command: Sequence[str]) -> Path:
-    """Train as the rank this process is, and return the run directory. Raises ProfilingError."""
+    """Train as one rank, and return the run directory. Raises ProfilingError."""
     who = parallel.identity()
     where = parallel.rank_device(config.device, who.local_rank)
     config.mode.check_world(who.world_size)
@@ -83,9 +83,9 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
                 raise SystemExit(128 + session.interrupted_by) from err
             raise
         reporter.overhead(overhead(session.step_times()))
-        found = session.outcome()
-        if found.why is not None:
-            say(str(found.sentence()))
+        outcome = session.outcome()
+        if outcome.why is not None:
+            say(str(outcome.sentence()))
     return session.run_dir
 
 
@@ -112,24 +112,24 @@ def _loop(run: TrainRun, model: nn.Module, where: torch.device) -> None:
 
 
 def _epochs(run: TrainRun, train_on: TrainOn, where: torch.device) -> None:
-    """The epochs before the first step that the session knows: no profiler is on in them."""
+    """Run the epochs before the session's first step; no profiler is on in them."""
     config, batches, reporter = run.config, run.batches.current, run.reporter
     phases: list[EpochPhase] = ["warmup"] * config.warmup_epochs
     phases += ["timed"] * config.timed_epochs
     steps = min(batches.epoch_steps, config.steps_per_epoch or batches.epoch_steps)
     facts = {"dataset_samples": batches.dataset_samples, "full_epoch_steps": batches.epoch_steps}
-    found = []
+    times = []
     reporter.plan(len(phases) * steps)
     for epoch, phase in enumerate(phases):
         reporter.begin_epoch(f"epoch {epoch} ({phase})", steps)
         time, loss = timed_epoch(Epoch(epoch, phase, steps), batches, reporter.counted(train_on), where)
         reporter.epoch(time, batches.epoch_steps, None if loss is None else loss.item())
-        found.append(time)
-    run.session.note(**facts, epochs=found)
+        times.append(time)
+    run.session.note(**facts, epochs=times)
 
 
 def _batches(config: TrainConfig, who: Identity, where: torch.device, devices: int) -> ScheduledBatches:
-    """The batches that this rank trains on: its share, or the whole in modes whose ranks share each batch."""
+    """The batches of this rank: its share, or the whole batch in modes whose ranks share it."""
     rank, world_size = (0, 1) if config.mode.shares_batch else (who.rank, who.world_size)
     spec = DataSpec(
         config.batch_size,

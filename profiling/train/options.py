@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...contract.modes import Mode
 from ..base.commands.choices import (
     CIFAR10_SAMPLES,
     CIFAR_IMAGE_SIZE,
@@ -17,7 +18,7 @@ from ..base.commands.choices import (
 )
 from ..base.schedule import TRAILING_STEPS
 from ..machine.memory import parse_bytes
-from ..modes import DEFAULT_MODE, MODES, ParallelName
+from ..modes import DEFAULT_MODE, MODES
 from .config import DEFAULT_LR, FEW_STEPS_LR, OptimizerConfig, OptimizerName, TrainConfig
 from .plan import LrScaling, TrainingPlan, parse_batch_size_schedule
 
@@ -37,7 +38,7 @@ _WORKERS_HELP = "; ".join(f"{mode.name}: {mode.workers_help}" for mode in MODES.
 
 @dataclass(frozen=True)
 class SubjectOptions:
-    """What is trained, on what, and for how long."""
+    """What to train, on what data, and for how long."""
 
     model: Annotated[
         ModelName,
@@ -62,13 +63,13 @@ class SubjectOptions:
     ] = False
 
     def settings(self) -> dict[str, Any]:
-        """As TrainConfig takes them, without the steps."""
+        """Keyword arguments of TrainConfig, without the steps."""
         return {name: value for name, value in vars(self).items() if name != "steps"}
 
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """What trains the model."""
+    """The optimizer and its settings."""
 
     optimizer: Annotated[
         OptimizerName,
@@ -82,7 +83,7 @@ class OptimizerOptions:
     optimizer_weight_decay: Annotated[float, typer.Option(help="weight decay")] = OptimizerConfig.weight_decay
 
     def config(self, model: ModelName, epochs: int) -> OptimizerConfig:
-        """The settings; the learning rate suits the model, and whether it is trained for epochs or for a few steps."""
+        """The settings; the learning rate depends on the model, and on training epochs or only a few steps."""
         defaults = DEFAULT_LR if epochs else FEW_STEPS_LR
         lr = defaults[model] if self.optimizer_lr is None else self.optimizer_lr
         return OptimizerConfig(lr, self.optimizer_momentum, self.optimizer_weight_decay, self.optimizer)
@@ -90,11 +91,11 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ParallelOptions:
-    """How it is spread, and what single modes can be told."""
+    """The parallel mode, and options of single modes."""
 
-    parallel: Annotated[
-        ParallelName, typer.Option(help="; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values()))
-    ] = DEFAULT_MODE
+    parallel: Annotated[Mode, typer.Option(help="; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values()))] = (
+        DEFAULT_MODE
+    )
     bucket_cap_mb: Annotated[
         int,
         typer.Option(min=0, help="MiB in each bucket of DDP's gradients; 0: torch's default (25, the first one 1)"),
@@ -114,7 +115,7 @@ class ParallelOptions:
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """Where it runs, and on how many."""
+    """The device, and the number of workers."""
 
     workers: Annotated[
         int | None,
@@ -137,14 +138,14 @@ class PlaceOptions:
     ] = 1
 
     def settings(self) -> dict[str, Any]:
-        """As TrainConfig takes them. Raises UsageError."""
+        """Keyword arguments of TrainConfig. Raises UsageError."""
         limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         return {"device": self.device, "memory_limit_bytes": limit}
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where the run directory goes."""
+    """Where to write the run directory."""
 
     out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
     run_name: Annotated[
@@ -157,7 +158,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """What comes before the steps that the profiler sees."""
+    """Training before the profiled steps."""
 
     epochs: Annotated[
         int,
@@ -202,12 +203,12 @@ class EpochOptions:
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """As TrainConfig takes them. Raises UsageError."""
-        own = {name: getattr(self, name) for name in ("warmup_epochs", "timed_epochs", "steps_per_epoch")}
-        return own | {"training": self._plan()}
+        """Keyword arguments of TrainConfig. Raises UsageError."""
+        plain = {name: getattr(self, name) for name in ("warmup_epochs", "timed_epochs", "steps_per_epoch")}
+        return plain | {"training": self._plan()}
 
     def _plan(self) -> TrainingPlan:
-        """The training that is asked for. Raises UsageError."""
+        """The requested training. Raises UsageError."""
         text = self.batch_size_schedule
         schedule = () if text is None else parse_batch_size_schedule(text)
         return TrainingPlan(self.epochs, self.lr_scaling, self.lr_reference_batch, schedule, self.test_samples)

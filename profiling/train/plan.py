@@ -1,4 +1,4 @@
-"""What `train --epochs` plans: how many epochs, the batch size of each, and the learning rate. Knows no torch."""
+"""The plan of `train --epochs`: number of epochs, batch size of each, and learning rate. Knows no torch."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from ..base.contract.rank import EpochPhase
+from ...contract.rank import EpochPhase
 from ..errors import UsageError
 from .learning.lr_policy import REFERENCE_BATCH, linearly_scaled, warmed_up
 
@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,12})\s*")
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Training in epochs, each of them tested. No epochs: none of it.
+    """Training in epochs, each followed by a test. 0 epochs: no training.
 
     `lr_scaling` linear: the learning rate is for `lr_reference_batch` samples a step, and scaled to those of a step of
     the first epoch. `batch_size_schedule` holds (epoch, batch size) from which on it is that; epochs count from 0. As
@@ -32,7 +32,7 @@ class TrainingPlan:
     test_samples: int = 0
 
     def batch_size(self, epoch: int, first: int) -> int:
-        """The batch size of an epoch, when that of the first one is `first`."""
+        """The batch size of an epoch, if `first` is that of the first one."""
         return next((size for begin, size in reversed(self.batch_size_schedule) if begin <= epoch), first)
 
     def full_lr(self, base_lr: float, global_batch: int) -> float:
@@ -64,39 +64,39 @@ def planned_epochs(
 
     The first `warmup_epochs` are of the phase `warmup`. Raises what `full_steps` raises, so before any training.
     """
-    found: list[PlannedEpoch] = []
+    planned: list[PlannedEpoch] = []
     first_step = 0
     for epoch in range(plan.epochs):
         size = plan.batch_size(epoch, batch_size)
         full = full_steps(size)
         steps = min(full, most_steps or full)
         phase: EpochPhase = "warmup" if epoch < warmup_epochs else "timed"
-        found.append(PlannedEpoch(epoch, phase, size, first_step, steps, full))
+        planned.append(PlannedEpoch(epoch, phase, size, first_step, steps, full))
         first_step += steps
-    return found
+    return planned
 
 
 @dataclass(frozen=True)
 class LrPolicy:
-    """The learning rate of a run; `warmup_steps` are those of its warm-up epochs."""
+    """The learning rate of a run; `warmup_steps` are the steps of its warm-up epochs."""
 
     base_lr: float
     full_lr: float
     warmup_steps: int
 
     def lr(self, step: int) -> float:
-        """That of a step, counted from 0 over all epochs."""
+        """The rate of a step, counted from 0 over all epochs."""
         return warmed_up(step, self.base_lr, self.full_lr, self.warmup_steps)
 
 
 def lr_policy(plan: TrainingPlan, base_lr: float, global_batch: int, epochs: list[PlannedEpoch]) -> LrPolicy:
-    """The policy of a run whose first epoch takes `global_batch` samples a step."""
-    warmup_steps = sum(one.steps for one in epochs if one.phase == "warmup")
+    """The policy of a run whose first epoch has `global_batch` samples per step."""
+    warmup_steps = sum(epoch.steps for epoch in epochs if epoch.phase == "warmup")
     return LrPolicy(base_lr, plan.full_lr(base_lr, global_batch), warmup_steps)
 
 
 def parse_batch_size_schedule(text: str) -> tuple[tuple[int, int], ...]:
-    """Entries of `3:256,6:512`: from epoch 3 on batches of 256, from epoch 6 on of 512. Raises UsageError."""
+    """Parse `3:256,6:512`: batches of 256 from epoch 3, of 512 from epoch 6. Raises UsageError."""
     entries = [_ENTRY.fullmatch(part) for part in text.split(",")]
     if not all(entries):
         raise UsageError(
@@ -106,7 +106,7 @@ def parse_batch_size_schedule(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def check_plan(plan: TrainingPlan, batch_size: int, warmup_epochs: int, timed_epochs: int) -> None:
-    """Raise UsageError where options contradict each other."""
+    """Raise UsageError if options contradict each other."""
     if plan.epochs < 0:
         raise UsageError(f"--epochs must be at least 0, found {plan.epochs}")
     if plan.test_samples < 0:
@@ -137,7 +137,7 @@ def check_plan(plan: TrainingPlan, batch_size: int, warmup_epochs: int, timed_ep
 def _check_schedule(plan: TrainingPlan, batch_size: int) -> None:
     schedule = plan.batch_size_schedule
     said = "--batch-size-schedule " + ",".join(f"{epoch}:{size}" for epoch, size in schedule)
-    if any(one >= two for (one, _), (two, _) in pairwise(schedule)):
+    if any(earlier >= later for (earlier, _), (later, _) in pairwise(schedule)):
         raise UsageError(f"{said}: expected epochs in ascending order, each once")
     if any(size < 1 for _, size in schedule):
         raise UsageError(f"{said}: batch sizes must be at least 1")

@@ -1,14 +1,13 @@
-"""What rank 0 tells on stderr while it trains."""
+"""Progress of training, printed by rank 0 on stderr."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from ...common.wording import counted
+from ...contract.rank import EpochTime, Phase, StepTime
+from ...contract.training import Score
 from ..base.console.progress import Reporter
-from ..base.contract.rank import EpochTime, StepTime
-from ..base.contract.training import Score
-from ..base.schedule import Phase
-from ..base.wording import counted
 from ..sessions.step_clock import Overhead
 
 _Batch = TypeVar("_Batch")
@@ -19,7 +18,7 @@ _MEANING: dict[Phase, str] = {"idle": "not profiled", "warmup": "profiler warms 
 
 
 class TrainReporter(Reporter):
-    """Tells of steps and epochs, on rank 0."""
+    """Report steps and epochs, on rank 0."""
 
     def __init__(self, *, rank: int, steps: int) -> None:
         super().__init__(rank=rank, steps=steps)
@@ -30,17 +29,17 @@ class TrainReporter(Reporter):
         self._begun_s = self._next_s = 0.0
 
     def plan(self, steps: int) -> None:
-        """All epochs together have so many steps; from now on the time that is left can be estimated."""
+        """Set the number of steps of all epochs, so that the time left can be estimated."""
         self._ahead, self._done, self._begun_s = steps, 0, time.monotonic()
         self._next_s = self._begun_s + _FIRST_S
 
     def begin_epoch(self, what: str, steps: int) -> None:
-        """An epoch begins, in which what `counted` returns is called for each step."""
+        """Report the begin of an epoch; the function from `counted` is called for each of its steps."""
         self._epoch, self._epoch_steps, self._epoch_done = what, steps, 0
         self.begin(what, steps)
 
     def counted(self, train_on: Callable[[_Batch], _Loss]) -> Callable[[_Batch], _Loss]:
-        """What trains on a batch, and is a step of the epoch."""
+        """Wrap the training of a batch so that it counts as a step."""
 
         def reporting(batch: _Batch) -> _Loss:
             loss = train_on(batch)
@@ -50,7 +49,7 @@ class TrainReporter(Reporter):
         return reporting
 
     def _epoch_step(self) -> None:
-        """A step is over, as far as the host knows."""
+        """Count a step that the host has finished."""
         self._epoch_done += 1
         self._done += 1
         left = f"about {_duration(self._left_s())} to the end of all epochs"
@@ -65,7 +64,7 @@ class TrainReporter(Reporter):
         return (time.monotonic() - self._begun_s) / self._done * max(self._ahead - self._done, 0)
 
     def epoch(self, took: EpochTime, of_steps: int, loss: float | None) -> None:
-        """An epoch is over; the data set has `of_steps`."""
+        """Report the end of an epoch; the data set has `of_steps`."""
         shown = "" if loss is None else f"loss {loss:.3f}, "
         self.say(
             f"epoch {took.epoch} ({took.phase}): {took.steps} of {counted(of_steps, 'step')}, {shown}"
@@ -73,12 +72,12 @@ class TrainReporter(Reporter):
         )
 
     def trained_epoch(self, took: EpochTime, of_steps: int, train: Score, test: Score, lr: float) -> None:
-        """An epoch was trained and tested; `lr` is its last learning rate."""
+        """Report an epoch that was trained and tested; `lr` is its last learning rate."""
         self.epoch(took, of_steps, None)
         self.say(f"  training {_score(train)}; test {_score(test)}; learning rate {lr:.4g}")
 
     def step(self, took: StepTime | None, phase: Phase, step: int, loss: float | None) -> None:
-        """Step `step` is over."""
+        """Report the end of step `step`."""
         text = "  ".join(
             part
             for part in (
@@ -92,17 +91,17 @@ class TrainReporter(Reporter):
             self.say(f"step {step + 1:>4}/{self._steps}  {text}")
         self._last_phase = phase
 
-    def overhead(self, found: Overhead | None) -> None:
-        """What the profiler cost."""
-        if found is not None:
+    def overhead(self, measured: Overhead | None) -> None:
+        """Report the overhead of the profiler."""
+        if measured is not None:
             self.say(
-                f"step time: {found.active_ns / 1e9:.3f} s traced, {found.idle_ns / 1e9:.3f} s not profiled "
-                f"({found}; medians of {found.active_steps} and {counted(found.idle_steps, 'step')})"
+                f"step time: {measured.active_ns / 1e9:.3f} s traced, {measured.idle_ns / 1e9:.3f} s not profiled "
+                f"({measured}; medians of {measured.active_steps} and {counted(measured.idle_steps, 'step')})"
             )
 
 
 def _duration(seconds: float) -> str:
-    """As people say it: 40 s, 12 min, 3 h 20 min."""
+    """Format a duration for people: 40 s, 12 min, 3 h 20 min."""
     minutes = round(seconds / 60)
     if seconds < 100:
         return f"{seconds:.0f} s"

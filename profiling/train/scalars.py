@@ -1,4 +1,4 @@
-"""TensorBoard scalars of a run, beside its traces: TensorBoard takes the directory for one run with both."""
+"""TensorBoard scalars of a run, beside its traces, so that TensorBoard shows both as one run."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def available() -> bool:
 
 @contextmanager
 def scalars(run_dir: Path, *, write: bool) -> Iterator[Add]:
-    """A function that adds values by name, with the number of epochs trained; each call is on disk when it returns.
+    """Yield a function that adds values by name and number of epochs; each call is on disk when it returns.
 
     Without `write` it does nothing. What is None is left out. Raises RunDirError.
     """

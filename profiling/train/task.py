@@ -18,7 +18,7 @@ from .learning.optimizers import require_optimizer
 
 
 def run_training(config: TrainConfig, workers: int | None, args: Sequence[str]) -> int:
-    """Train as `config` says; the exit code. Raises ProfilingError for what is found before ranks start."""
+    """Train with `config`; return the exit code. Raises ProfilingError for errors before ranks start."""
     if config.mode.distributed or parallel.under_torchrun():
         return run_task(_task(config), workers, args)
     return run_alone(_task(_of_one_process(config, workers)), args)
@@ -35,7 +35,7 @@ def _of_one_process(config: TrainConfig, workers: int | None) -> TrainConfig:
 
 
 def _task(config: TrainConfig) -> Task:
-    """What the ranks of a training do."""
+    """The task of the ranks of a training."""
     return Task(
         config.device,
         config.out / config.run_name if config.run_name is not None else None,
@@ -46,7 +46,7 @@ def _task(config: TrainConfig) -> Task:
 
 
 def _trained(config: TrainConfig, command: Sequence[str]) -> Path:
-    """The run directory. Raises ProfilingError, OutOfMemoryError for whatever way of saying so."""
+    """Train and return the run directory. Raises ProfilingError, OutOfMemoryError for any form of it."""
     try:
         return train.train_rank(config, command)
     except (RuntimeError, MemoryError, OSError) as err:

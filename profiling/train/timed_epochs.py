@@ -1,4 +1,4 @@
-"""Epochs that are timed and not profiled, waiting for data apart from the rest."""
+"""Time epochs without a profiler, with the wait for data measured separately."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from statistics import quantiles
 import torch
 from torch import Tensor
 
-from ..base.contract.rank import EpochPhase, EpochTime
+from ...contract.rank import EpochPhase, EpochTime
 from ..sessions.step_clock import finish, mark
 from ..workloads.data import Batch
 from .learning.trainee import TrainOn
@@ -17,7 +17,7 @@ from .learning.trainee import TrainOn
 
 @dataclass(frozen=True)
 class Epoch:
-    """Which epoch it is, counted from 0, and how many steps of it are run."""
+    """Number of an epoch, from 0, and the number of its steps to run."""
 
     number: int
     phase: EpochPhase
@@ -27,7 +27,7 @@ class Epoch:
 def timed_epoch(
     epoch: Epoch, batches: Iterator[Batch], step: TrainOn, where: torch.device
 ) -> tuple[EpochTime, Tensor | None]:
-    """Run `step` on the batches of an epoch; their times in ns, and the last loss that `step` returned.
+    """Run `step` on the batches of an epoch; return times in ns, and the last loss.
 
     The boundaries between waiting and working are marks: on CUDA events on the stream, which the host does not wait for
     but at the end. So the host runs ahead as in training that nobody times, and `data_ns` is what the device waited,
@@ -50,7 +50,7 @@ def timed_epoch(
 
 
 def _spread(steps_ns: Sequence[int]) -> dict[str, int]:
-    """Percentiles of the times of steps, as `EpochTime` has them; none of fewer than two."""
+    """Percentiles of step times, as in `EpochTime`; empty for fewer than two."""
     if len(steps_ns) < 2:
         return {}
     cuts = quantiles(steps_ns, n=10, method="inclusive")

@@ -1,1 +1,1 @@
-"""What is trained: models and data, by the names of the command line."""
+"""What to train: models and data, by their names on the command line."""

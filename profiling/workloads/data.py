@@ -31,7 +31,7 @@ _PATTERN_STRENGTH = 0.25
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which share of which data. `batch_size` is per rank, `image_size` in pixels; `pinned` eases copies to a GPU.
+    """The share of the data to load. `batch_size` is per rank, `image_size` in pixels; `pinned` speeds copies to a GPU.
 
     `dataset_samples` is the length of an epoch of synthetic data, over all ranks. `first_epoch` says which order and
     crops real data begin with.
@@ -49,7 +49,7 @@ class DataSpec:
 
 
 def epoch_steps(dataset_samples: int, ranks: int, batch_size: int) -> int:
-    """Batches of each rank in an epoch, whole ones only. Raises OutOfDataError when that is none."""
+    """Number of whole batches per rank in an epoch. Raises OutOfDataError if there are none."""
     steps = dataset_samples // ranks // batch_size
     if steps == 0:
         raise OutOfDataError(
@@ -60,7 +60,7 @@ def epoch_steps(dataset_samples: int, ranks: int, batch_size: int) -> int:
 
 
 class Batches(Iterator[Batch]):
-    """Endless batches of one rank, all of one size: each epoch leaves out what does not fill a last one.
+    """Endless batches of one rank, all of one size: an incomplete last batch of an epoch is left out.
 
     `dataset_samples` counts an epoch over all ranks, `epoch_steps` is this rank's number of batches in it. Raises
     OutOfDataError when that is none.
@@ -75,12 +75,12 @@ class Batches(Iterator[Batch]):
         return next(self._stream)
 
     def close(self) -> None:
-        """End whatever makes the batches."""
+        """Stop the loaders."""
         self._stream.close()
 
 
 def synthetic(spec: DataSpec) -> Batches:
-    """A few seeded batches over and over, other ones on every rank: no files, and next to no time per step.
+    """Repeat a few seeded batches, different on every rank: no files, and almost no time per step.
 
     Every class has a coarse pattern of colours, the same on all ranks, under noise: a model can learn them, so its loss
     falls. Raises OutOfDataError when `dataset_samples` are less than one batch per rank.
@@ -104,14 +104,14 @@ def _synthetic_stream(spec: DataSpec) -> Generator[Batch, None, None]:
 
 
 def class_patterns(spec: DataSpec) -> Tensor:
-    """One image per class. Its generator's seed is next to those of the ranks, and of none of them."""
+    """One image per class. The generator's seed differs from that of every rank."""
     generator = torch.Generator().manual_seed(spec.seed * 1_000_003 - 1)
     coarse = torch.randn((CLASSES, 3, _PATTERN_PIXELS, _PATTERN_PIXELS), generator=generator)
     return _PATTERN_STRENGTH * functional.interpolate(coarse, size=(spec.image_size, spec.image_size))
 
 
 def cifar10(spec: DataSpec) -> Batches:
-    """CIFAR-10's training images: random crop, horizontal flip, normalised, shuffled anew every epoch.
+    """CIFAR-10's training images: random crop, horizontal flip, normalised, reshuffled every epoch.
 
     Raises DataError when the data set is missing or damaged, OutOfDataError when it is smaller than one batch per rank.
     """
@@ -134,7 +134,7 @@ def cifar10(spec: DataSpec) -> Batches:
 
 
 def check_cifar10(root: Path) -> None:
-    """Raise DataError, naming the file, when CIFAR-10 under `root` is missing or damaged."""
+    """Raise DataError with the file's name if CIFAR-10 under `root` is missing or damaged."""
     kind = torchvision("datasets").CIFAR10
     check_integrity = torchvision("datasets.utils").check_integrity
     folder = root / kind.base_folder
@@ -144,8 +144,8 @@ def check_cifar10(root: Path) -> None:
         )
     for name, checksum in (*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])):
         if not check_integrity(folder / name, checksum):
-            found = "another checksum" if (folder / name).is_file() else "no such file"
-            raise DataError(f"{folder / name}: expected CIFAR-10's file, found {found}; unpack {_CIFAR10_URL} again")
+            fault = "another checksum" if (folder / name).is_file() else "no such file"
+            raise DataError(f"{folder / name}: expected CIFAR-10's file, found {fault}; unpack {_CIFAR10_URL} again")
 
 
 def _cifar10_dataset(root: Path) -> Any:
@@ -174,7 +174,7 @@ def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any]", epoch
 
 
 def _leave_signals_to_parent(worker: int) -> None:  # noqa: ARG001  (the signature of a worker_init_fn)
-    """Ctrl-C and SIGTERM reach a whole process group: the rank ends its workers itself, after its files are written."""
+    """Ignore Ctrl-C and SIGTERM in a worker: the rank ends its workers after writing its files."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
 

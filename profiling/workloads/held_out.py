@@ -1,4 +1,4 @@
-"""The images that a model is tested on: each counts once, whatever the number of ranks."""
+"""Test images: each counts once, whatever the number of ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ _FIRST_SEED = 500_000
 
 @dataclass(frozen=True)
 class TestBatch:
-    """Images and labels on the host; only the first `counted` of them count, the others fill the batch up."""
+    """Images and labels on the host; only the first `counted` count, the others fill the batch."""
 
     __test__ = False  # pytest takes classes of this name for its own
 
@@ -30,7 +30,7 @@ class TestBatch:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One rank's share of `samples` test images. `load` gives the images and labels with certain numbers."""
+    """One rank's share of `samples` test images. `load` returns images and labels by number."""
 
     samples: int
     rank: int
@@ -38,11 +38,11 @@ class HeldOut:
     load: Callable[[Sequence[int]], tuple[Tensor, Tensor]]
 
     def bounded(self, most: int) -> "HeldOut":
-        """The first `most` of all images, shared likewise; 0: all of them."""
+        """The share of the first `most` images; 0: all of them."""
         return replace(self, samples=min(self.samples, most)) if most else self
 
     def __iter__(self) -> Iterator[TestBatch]:
-        """Batches of this rank: as many and as large on every rank, because sharded models work together.
+        """Yield batches: as many and as large on every rank, because sharded models work together.
 
         Where the images cannot be shared evenly, ranks that have one less begin again from the first, uncounted.
         """
@@ -55,7 +55,7 @@ class HeldOut:
 
 
 def synthetic_test(spec: DataSpec) -> HeldOut:
-    """Images of the classes that synthetic training data have, under noise of their own; a fifth as many."""
+    """Images of the synthetic classes with other noise; a fifth as many as for training."""
     patterns = class_patterns(spec)
     shape = (3, spec.image_size, spec.image_size)
 
@@ -72,7 +72,7 @@ def synthetic_test(spec: DataSpec) -> HeldOut:
 
 
 def cifar10_test(spec: DataSpec) -> HeldOut:
-    """CIFAR-10's test images, normalised like those it is trained on, and neither cropped nor flipped.
+    """CIFAR-10's test images, normalised as for training, neither cropped nor flipped.
 
     Raises DataError when the data set is missing or damaged.
     """

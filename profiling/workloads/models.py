@@ -20,13 +20,13 @@ def cifar_resnet18() -> nn.Module:
 
 
 def vgg16() -> nn.Module:
-    """torchvision's VGG-16: 1000 classes, any image of 32 pixels and up; 138,357,544 parameters."""
+    """torchvision's VGG-16: 1000 classes, images of at least 32 pixels; 138,357,544 parameters."""
     model: nn.Module = torchvision("models").vgg16(weights=None)
     return model
 
 
 def vgg16_swapped() -> nn.Module:
-    """VGG-16 with every max pool in front of the ReLU that it follows in `vgg16`: the same weights from the same seed.
+    """VGG-16 with every max pool before the ReLU that it follows in `vgg16`; same weights for the same seed.
 
     The largest of some numbers, cut at 0, is the largest of the numbers cut at 0: the outputs are the same, bit by bit.
     """
@@ -54,7 +54,7 @@ def _resnet18_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
 
 
 def _vgg16_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
-    """The convolutions with the max pool after them, and every fully connected layer with what precedes the next one.
+    """The convolutions with the max pool after them, and each fully connected layer with the layers before the next.
 
     A pool takes along what follows it: in the swapped model a ReLU in place, which no block may begin with.
     """
@@ -69,7 +69,7 @@ def _vgg16_blocks(model: nn.Module) -> "OrderedDict[str, nn.Module]":
 def _runs(
     prefix: str, layers: Iterable[tuple[str, nn.Module]], ends_with: type[nn.Module]
 ) -> Iterable[tuple[str, nn.Module]]:
-    """Runs of layers, cut at the first with weights after one of that type; named for their first."""
+    """Runs of layers, cut at the first layer with weights after one of this type; named for their first layer."""
     run: list[nn.Module] = []
     name, ended = "", False
     for number, layer in layers:

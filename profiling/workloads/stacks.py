@@ -1,4 +1,4 @@
-"""Two subjects: a stack of convolutions and linear layers, and four layers by themselves; what memory they need.
+"""Two subjects, and the memory they need: a stack of convolutions and linear layers, and four single layers.
 
 A published report measured such a stack, and says only that its input is (16, 64, 112, 112). Here a convolution is
 Conv2d(64, 64, 3, padding=1), which keeps that shape, and a linear layer is Linear(3136, 3136), behind one average pool
@@ -28,17 +28,17 @@ class StackShape:
 
     @property
     def features(self) -> int:
-        """Inputs and outputs of a linear layer."""
+        """Number of inputs, and of outputs, of a linear layer."""
         return self.channels * _POOLED_SIDE**2
 
     def input_shape(self, *, pooled: bool = False) -> tuple[int, ...]:
-        """What goes into a convolution or the pool; with `pooled`, into a linear layer."""
+        """Shape of the input of a convolution or the pool; with `pooled`, of a linear layer."""
         if pooled:
             return (self.batch_size, self.features)
         return (self.batch_size, self.channels, self.image_size, self.image_size)
 
     def describe(self) -> str:
-        """The layers, as torch spells them."""
+        """The layers in torch's notation."""
         return (
             f"Conv2d({self.channels}, {self.channels}, 3, padding=1) on {self.input_shape()}, "
             f"Linear({self.features}, {self.features}) after AdaptiveAvgPool2d({_POOLED_SIDE})"
@@ -46,7 +46,7 @@ class StackShape:
 
 
 def stack(shape: StackShape, conv: int, linear: int, *, pooled: bool = False) -> nn.Sequential:
-    """So many convolutions and then so many linear layers; `pooled` when the input is behind the pool already.
+    """A stack of `conv` convolutions and `linear` linear layers; `pooled` if the input has passed the pool.
 
     No activation functions: done in place, they would need no memory. Weights have variance 1 / fan-in, so that values
     neither grow nor fade through a hundred layers: numbers below 1e-38 would make a CPU many times slower.
@@ -64,7 +64,7 @@ def stack(shape: StackShape, conv: int, linear: int, *, pooled: bool = False) ->
 
 @dataclass(frozen=True)
 class SingleLayer:
-    """A layer by itself: how it is made, and the shape it gets; both for a batch size and a scale."""
+    """A single layer: how to make it, and the shape of its input, for a batch size and a scale."""
 
     make: Callable[[float], nn.Module]
     input_shape: Callable[[int, float], tuple[int, ...]]
@@ -93,7 +93,7 @@ REPORT_BATCH_SIZE = 256
 
 
 def activation_bytes(layer: nn.Module, input_shape: tuple[int, ...]) -> int | None:
-    """What `layer` adds to the memory that forward leaves behind, in bytes of float32; None for other kinds of layers.
+    """Bytes of float32 that `layer` adds to what forward leaves behind; None for other kinds of layers.
 
     That is its output, and what backward needs besides input and parameters: for MaxPool2d an int64 index per output.
     A ReLU or Dropout in place, and Flatten or Identity, leave nothing. Source: what torch's autograd saves for them,
@@ -114,7 +114,7 @@ def activation_bytes(layer: nn.Module, input_shape: tuple[int, ...]) -> int | No
 
 
 def _pixels(layer: nn.Conv2d | nn.MaxPool2d, input_shape: tuple[int, ...]) -> int:
-    """Height times width of the output. Source: torch's documentation of Conv2d and MaxPool2d, "Shape"."""
+    """Height x width of the output. Source: torch's documentation of Conv2d and MaxPool2d, "Shape"."""
     kernel, stride, padding, dilation = map(_pair, (layer.kernel_size, layer.stride, layer.padding, layer.dilation))
     sides = [
         (side + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1

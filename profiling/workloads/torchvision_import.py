@@ -1,4 +1,4 @@
-"""Import torchvision, also beside a build of torch that its compiled operators do not load with."""
+"""Import torchvision, even beside a build of torch that cannot load its compiled operators."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ _MISSING_OPERATOR = "does not exist"
 
 
 def torchvision(submodule: str) -> ModuleType:
-    """`torchvision.<submodule>`. Raises LibraryError when it is not installed, or does not load.
+    """Import `torchvision.<submodule>`. Raises LibraryError if it is not installed or does not load.
 
     PyPI's torchvision is built for CUDA. Beside a CPU build of torch its operators are not registered, and importing it
     dies on "operator torchvision::nms does not exist" while it describes their shapes to the compiler. Models, data

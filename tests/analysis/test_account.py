@@ -13,11 +13,11 @@ from builders import MS, US, Collective, Trace, analysed, traces_of, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.account import WINDOW_PARTS
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [
@@ -220,7 +220,7 @@ def test_a_split_known_in_one_of_two_cycles_is_not_known_in_all(tmp_path):
 
 
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    assert main(["account", *args]) == 0
+    assert main(["table", "account", *args]) == 0
     return capsys.readouterr().out
 
 
@@ -236,7 +236,7 @@ def test_the_command(tmp_path, capsys):
     assert len(rows(printed(capsys, "--format", "csv", "--by", "device", run))) == 4
     waits = rows(printed(capsys, "--format", "csv", "--by", "culprit", run))
     assert sum(int(row["exposed_wait_ns"]) for row in waits) == 8 * 3 * 5 * MS
-    assert main(["account", "--by", "step", run]) == 1
+    assert main(["table", "account", "--by", "step", run]) == 1
     assert "no activity belongs to a step" in capsys.readouterr().err
 
 
@@ -248,7 +248,7 @@ def test_what_people_see_adds_up_to_all(tmp_path, capsys):
 
 def test_of_one_rank_alone_it_is_not_known_for_whom_it_waits(tmp_path, capsys):
     Trace(world=2).kernel("gemm", 0, 10 * US).nccl("all_reduce", 10 * US, 30 * US).write(tmp_path)
-    assert main(["account", "--by", "culprit", str(tmp_path)]) == 1
+    assert main(["table", "account", "--by", "culprit", str(tmp_path)]) == 1
     assert "needs the traces of all ranks" in capsys.readouterr().err
 
 

@@ -22,12 +22,12 @@ from small_trace import KERNELS, content, good_events, read, trace
 import commtrace.analysis.formats.kineto.reader
 import commtrace.analysis.formats.kineto.stream
 import commtrace.analysis.recording.compression
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import AnalysisError, DamagedTrace, TraceError, UnreadableFile
 from commtrace.analysis.formats.kineto.stream import EventStream
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.run.file_tables import trace_file
+from commtrace.cli import main
 
 
 def names(path: Path, *, keep_damaged: bool = False) -> list[str]:

@@ -3,8 +3,8 @@
 import pytest
 from builders import MS, Collective, Trace, analysed, traces_of
 
-from commtrace.analysis.core.nccl_tests import bus_factor
 from commtrace.analysis.core.schema import Row, records
+from commtrace.common.nccl_tests import bus_factor
 
 
 def rows_of(folder, world: int, truth: list[Collective], **options) -> list[Row]:

@@ -8,13 +8,13 @@ from bombs import BOMBS, TEXTS, as_recording, dump_with, nested_tuples, shared, 
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.budget import Budget
 from commtrace.analysis.errors import DamagedTrace, TooLarge, TraceError
 from commtrace.analysis.formats.flight_recorder.dump import read_dump
 from commtrace.analysis.formats.recordings.columns import CodedColumn
 from commtrace.analysis.formats.recordings.reader import read_recording
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.cli import main
 
 LIMITED = ReadOptions(memory_gb=0.3)
 

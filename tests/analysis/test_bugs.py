@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.results import overview
+from commtrace.cli import main
 
 RUN = str(Path(__file__).parents[1] / "data/gloo-training")
 

@@ -7,16 +7,18 @@ import runpy
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
 from commtrace.analysis.catalog import CATALOG, InputKind, TableEntry
-from commtrace.analysis.cli.app import command_group
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.core.tables import communication as everything
 from commtrace.analysis.core.tables import comparison, cycles, device_time, hang, lateness, replay, sweeps, training
 from commtrace.analysis.errors import UnknownTable
+from commtrace.command_line import parser_for
+from commtrace.registry import COMMANDS
 
 GENERATOR = runpy.run_path(str(Path(__file__).resolve().parents[1] / "docs" / "table_page.py"))
 HOLDERS: dict[InputKind, type] = {
@@ -54,10 +56,18 @@ def test_people_learn_that_a_row_is_partial(entry: TableEntry) -> None:
 def test_its_command_takes_the_options_it_names(entry: TableEntry) -> None:
     if entry.command is None:
         return
-    name, *options = shlex.split(entry.command)
-    command = command_group(name, {}).commands[name]
+    words = shlex.split(entry.command)
+    command: Any = parser_for(words)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
     inputs = ["A"] if entry.of is InputKind.cycles else ["A", "B"]
-    command.make_context(name, [*options, *inputs])  # raises where an option or its value is unknown
+    command.make_context(entry.verb, [*words, *inputs])  # raises where an option or its value is unknown
+
+
+@EVERY
+def test_a_command_of_its_own_says_the_same_of_it(entry: TableEntry) -> None:
+    if entry.command in COMMANDS and entry.command not in ("hang", "watch"):
+        assert COMMANDS[entry.command].about == entry.about
 
 
 @EVERY

@@ -10,11 +10,11 @@ from builders import MS, Collective, analysed, traces_of
 from commtrace import analyse
 from commtrace.analysis.ceilings.files import Ceiling, read_ceiling
 from commtrace.analysis.ceilings.headroom import against_ceiling
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.communication import CEILING
 from commtrace.analysis.errors import NotACeiling, UnreadableFile
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.cli import main
 
 # As NVIDIA/nccl-tests src/util.cu writes it: version 2, booleans and the root as text, what was not measured as null.
 ENVIRONMENT = ["PATH=\\/usr\\/bin", "NCCL_DEBUG=WARN"]

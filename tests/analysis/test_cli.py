@@ -14,10 +14,10 @@ import pytest
 from builders import LAYOUTS, MS, Collective, Trace, traces_of, write_bytes, write_run
 from samples import a_sample, with_slow
 
-from commtrace.analysis.cli.app import main
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("summary", "breakdown", "calls", "collectives", "participation", "bandwidth", "ranks")
+COMMANDS = ("summary", "breakdown", "table calls", "table collectives", "table participation", "bandwidth", "ranks")
 TABLES = COMMANDS[1:]
 FORMATS = ("table", "csv", "markdown", "json", "latex")
 
@@ -63,7 +63,7 @@ def fails(capsys, *arguments: str, naming: str) -> str:
 
 @pytest.mark.parametrize(("command", "output_format"), a_sample([*product(COMMANDS, FORMATS)], 12))
 def test_every_command_in_every_format(capsys, run_dir, command, output_format):
-    assert main([command, str(run_dir), "--format", output_format]) == 0
+    assert main([*command.split(), str(run_dir), "--format", output_format]) == 0
     captured = capsys.readouterr()
     assert captured.out.endswith("\n")
     assert captured.err == ""
@@ -86,15 +86,15 @@ def test_options_before_the_run_mean_the_summary_too(capsys, run_dir):
 
 @pytest.mark.parametrize("command", a_sample(TABLES, 3))
 def test_json_and_csv_say_the_same(capsys, run_dir, command):
-    main([command, str(run_dir), "--format", "json"])
+    main([*command.split(), str(run_dir), "--format", "json"])
     content = json.loads(capsys.readouterr().out)
-    main([command, str(run_dir), "--format", "csv"])
+    main([*command.split(), str(run_dir), "--format", "csv"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in content["rows"]] == rows
 
 
 def test_numbers_are_those_of_the_run(capsys, run_dir):
-    main(["collectives", str(run_dir), "--format", "json"])
+    main(["table", "collectives", str(run_dir), "--format", "json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [(r["busbw_gb_per_s"], r["arrival_skew_ns"], r["last_rank"]) for r in rows] == [(100, 3 * MS, 1)] * 2
     main(["breakdown", "--by", "step", str(run_dir), "--format", "json"])
@@ -105,9 +105,9 @@ def test_numbers_are_those_of_the_run(capsys, run_dir):
 
 def test_output_to_a_file_leaves_stdout_empty(capsys, run_dir, tmp_path):
     target = tmp_path / "out.csv"
-    assert main(["calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
+    assert main(["table", "calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
     assert capsys.readouterr().out == ""
-    main(["calls", str(run_dir), "-f", "csv"])
+    main(["table", "calls", str(run_dir), "-f", "csv"])
     assert target.read_text(encoding="utf-8") == capsys.readouterr().out
     assert [p.name for p in tmp_path.iterdir()] == ["out.csv"]
 
@@ -115,18 +115,18 @@ def test_output_to_a_file_leaves_stdout_empty(capsys, run_dir, tmp_path):
 def test_output_replaces_a_file_whole_or_not_at_all(capsys, run_dir, tmp_path):
     target = tmp_path / "out.csv"
     target.write_text("precious", encoding="utf-8")
-    assert main(["calls", str(tmp_path / "nowhere"), "-o", str(target)]) == 1
+    assert main(["table", "calls", str(tmp_path / "nowhere"), "-o", str(target)]) == 1
     assert target.read_text(encoding="utf-8") == "precious"
-    assert main(["calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
+    assert main(["table", "calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
     assert target.read_text(encoding="utf-8").startswith("call_id,")
 
 
 def test_output_into_a_folder_that_is_not_there(capsys, run_dir, tmp_path):
-    fails(capsys, "calls", run_dir, "-o", tmp_path / "no" / "out.csv", naming="out.csv: cannot be written")
+    fails(capsys, "table", "calls", run_dir, "-o", tmp_path / "no" / "out.csv", naming="out.csv: cannot be written")
 
 
 def test_output_onto_a_folder(capsys, run_dir, tmp_path):
-    fails(capsys, "calls", run_dir, "-o", tmp_path, naming="cannot be written")
+    fails(capsys, "table", "calls", run_dir, "-o", tmp_path, naming="cannot be written")
     assert list(tmp_path.iterdir()) == []
     assert not list(tmp_path.parent.glob("*.partial"))
 
@@ -134,14 +134,14 @@ def test_output_onto_a_folder(capsys, run_dir, tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_output_into_a_read_only_folder(capsys, run_dir, tmp_path):
     tmp_path.chmod(0o500)
-    fails(capsys, "calls", run_dir, "-o", tmp_path / "out.csv", naming="out.csv: cannot be written")
+    fails(capsys, "table", "calls", run_dir, "-o", tmp_path / "out.csv", naming="out.csv: cannot be written")
 
 
 def test_output_through_a_link_is_refused(capsys, run_dir, tmp_path):
     target, link = tmp_path / "real.csv", tmp_path / "link.csv"
     target.write_text("old", encoding="utf-8")
     link.symlink_to(target)
-    fails(capsys, "calls", run_dir, "-o", link, naming="link.csv: cannot be written: is a link to")
+    fails(capsys, "table", "calls", run_dir, "-o", link, naming="link.csv: cannot be written: is a link to")
     assert link.is_symlink()
     assert target.read_text(encoding="utf-8") == "old"
 
@@ -152,7 +152,7 @@ def test_output_never_takes_the_place_of_what_is_read(capsys, run_dir, tmp_path)
     hard.hardlink_to(trace)
     before = trace.read_bytes()
     for output in (trace, hard, run_dir / ".." / run_dir.name / trace.name):
-        assert main(["calls", str(run_dir), "-o", str(output)]) == 2
+        assert main(["table", "calls", str(run_dir), "-o", str(output)]) == 2
         assert "which is read; name another file" in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert trace.read_bytes() == before
 
@@ -161,7 +161,7 @@ def test_output_keeps_the_permissions_of_what_it_replaces(capsys, run_dir, tmp_p
     target = tmp_path / "out.csv"
     target.write_text("old", encoding="utf-8")
     target.chmod(0o640)
-    assert main(["calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
+    assert main(["table", "calls", str(run_dir), "-f", "csv", "-o", str(target)]) == 0
     assert target.stat().st_mode & 0o777 == 0o640
 
 
@@ -171,7 +171,7 @@ def test_output_into_a_pipe_goes_through_it(capsys, run_dir, tmp_path):
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert main(["calls", str(run_dir), "-f", "csv", "-o", str(pipe)]) == 0
+        assert main(["table", "calls", str(run_dir), "-f", "csv", "-o", str(pipe)]) == 0
         assert pipe.is_fifo()
         assert os.read(reader, 1 << 16).startswith(b"call_id,")
     finally:
@@ -180,7 +180,7 @@ def test_output_into_a_pipe_goes_through_it(capsys, run_dir, tmp_path):
 
 def test_users_can_name_communication_kernels(capsys, tmp_path):
     Trace().kernel("my_exchange<8>", 0, 5 * MS).kernel("his_exchange", 9 * MS, 1 * MS).write(tmp_path)
-    fails(capsys, "calls", tmp_path, naming="no communication in the profiled window")
+    fails(capsys, "table", "calls", tmp_path, naming="no communication in the profiled window")
     assert main(["breakdown", str(tmp_path), "--comm-kernel", "^my_", "--comm-kernel", "^his_", "-f", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["n_comm"], row["comm_ns"], row["compute_ns"]) == (2, 6 * MS, 0)
@@ -189,7 +189,7 @@ def test_users_can_name_communication_kernels(capsys, tmp_path):
 # --- help and usage --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [[], *[[c] for c in COMMANDS]], ids=str)
+@pytest.mark.parametrize("command", [[], *[c.split() for c in COMMANDS]], ids=str)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help(capsys, command, flag):
     assert main([*command, flag]) == 0
@@ -201,7 +201,7 @@ def test_help(capsys, command, flag):
 def test_the_help_of_all_names_every_command(capsys):
     main(["--help"])
     text = capsys.readouterr().out
-    assert all(command in text for command in COMMANDS)
+    assert all(command.split()[0] in text for command in COMMANDS)
     assert "{prog}" not in text
 
 
@@ -210,9 +210,9 @@ def test_the_help_of_all_names_every_command(capsys):
     [
         ["summary"],
         ["breakdown", "--by", "colour", "."],
-        ["calls", "--format", "xml", "."],
-        ["calls", "--no-such-option", "."],
-        ["calls", ".", "--output"],
+        ["table", "calls", "--format", "xml", "."],
+        ["table", "calls", "--no-such-option", "."],
+        ["table", "calls", ".", "--output"],
     ],
     ids=" ".join,
 )
@@ -226,7 +226,7 @@ def test_wrong_usage_exits_2(capsys, arguments):
 
 @pytest.mark.parametrize("pattern", ["(", "k\udcff"])
 def test_a_pattern_that_is_none_is_wrong_usage(capsys, run_dir, pattern):
-    assert main(["calls", str(run_dir), "--comm-kernel", pattern]) == 2
+    assert main(["table", "calls", str(run_dir), "--comm-kernel", pattern]) == 2
     assert f"{pattern!r} is not a regular expression" in " ".join(capsys.readouterr().err.split())
 
 
@@ -241,12 +241,12 @@ def test_no_arguments_show_the_help_and_exit_2(capsys):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_such_folder(capsys, tmp_path, command):
-    fails(capsys, command, tmp_path / "nowhere", naming="nowhere: no such file or directory")
+    fails(capsys, *command.split(), tmp_path / "nowhere", naming="nowhere: no such file or directory")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_empty_folder(capsys, tmp_path, command):
-    fails(capsys, command, tmp_path, naming="holds no Kineto trace")
+    fails(capsys, *command.split(), tmp_path, naming="holds no Kineto trace")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_missing_rank_is_named_and_nothing_is_made_up(capsys, tmp_path):
     assert "2 of 3: 0, 2" in text
     why = "wait and transfer of their collectives are known only where the other ranks show enough"
     assert f"rank 1 has no trace: {why}" in text
-    assert main(["collectives", str(tmp_path), "-f", "json"]) == 0
+    assert main(["table", "collectives", str(tmp_path), "-f", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["complete"], row["note"], row["busbw_gb_per_s"]) == (False, "not seen on rank 1", None)
 
@@ -355,8 +355,8 @@ def test_a_name_with_control_characters_cannot_move_the_cursor(capsys, tmp_path)
 def test_keep_going_shows_the_other_ranks_and_exits_1(capsys, tmp_path, command):
     write_run(tmp_path, 3, [Collective((0, 1 * MS, 2 * MS))])
     write_bytes(tmp_path / "node_1.0001.pt.trace.json.gz", b"\x1f\x8b")
-    fails(capsys, command, tmp_path, naming="node_1.0001.pt.trace.json.gz")
-    assert main([command, str(tmp_path), "--keep-going", "-f", "json"]) == 1
+    fails(capsys, *command.split(), tmp_path, naming="node_1.0001.pt.trace.json.gz")
+    assert main([*command.split(), str(tmp_path), "--keep-going", "-f", "json"]) == 1
     captured = capsys.readouterr()
     content = json.loads(captured.out)
     assert {row.get("rank", 0) for row in content.get("rows", content.get("breakdown"))} <= {0, 2}
@@ -384,7 +384,7 @@ def test_exit_codes_reach_the_shell(tmp_path):
     done = python(tmp_path / "nowhere", text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
-    assert python("calls", "--colour", text=True).returncode == 2
+    assert python("table", "calls", "--colour", text=True).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -427,15 +427,16 @@ def test_a_reader_that_has_seen_enough(tmp_path):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as pipe:
-        done = python("calls", tmp_path, "-f", "json", stdout=pipe, stderr=subprocess.PIPE, capture_output=False)
+        done = python(
+            "table", "calls", tmp_path, "-f", "json", stdout=pipe, stderr=subprocess.PIPE, capture_output=False
+        )
     assert done.returncode == 0
     assert done.stderr == b""
 
 
 def test_help_is_quick_because_it_imports_little(run_dir):
     program = (
-        "import sys; from commtrace.analysis.cli.app import main; main(['--help']); "
-        "print('pandas' in sys.modules, file=sys.stderr)"
+        "import sys; from commtrace.cli import main; main(['--help']); print('pandas' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -445,7 +446,7 @@ def test_help_is_quick_because_it_imports_little(run_dir):
 
 def test_torch_is_never_imported(run_dir):
     program = (
-        "import sys; from commtrace.analysis.cli.app import main; code = main(sys.argv[1:]); "
+        "import sys; from commtrace.cli import main; code = main(sys.argv[1:]); "
         "sys.exit(code or 10 * ('torch' in sys.modules))"
     )
     command = [sys.executable, "-c", program, str(run_dir)]

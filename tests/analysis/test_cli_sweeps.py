@@ -9,8 +9,8 @@ import pytest
 from builders import MS, Collective, traces_of, write_bytes
 from sweep_builders import Cell, edited, write_sweep
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.sweeps.by_hand import KNOWN_MISTAKES
+from commtrace.cli import main
 
 COMMANDS = ("scaling", "subtraction")
 FORMATS = ("table", "csv", "markdown", "json", "latex")
@@ -67,33 +67,44 @@ def test_no_cell_is_dropped(capsys, sweep, command):
 
 
 def test_negative_communication_is_shown(capsys, sweep):
-    (row, *_) = json.loads(ran(capsys, "subtraction", sweep, "-f", "json").out)["rows"]
+    (row, *_) = json.loads(ran(capsys, "table", "subtraction", sweep, "-f", "json").out)["rows"]
     assert row["subtracted_comm_ns"] == pytest.approx(-500 * MS, abs=100)
-    assert "-0.50" in ran(capsys, "subtraction", sweep).out
-    assert "$-$0.50" in ran(capsys, "subtraction", sweep, "-f", "latex").out
+    assert "-0.50" in ran(capsys, "table", "subtraction", sweep).out
+    assert "$-$0.50" in ran(capsys, "table", "subtraction", sweep, "-f", "latex").out
     assert "leaves no time for communication" in row["note"]
 
 
 def test_mistakes_are_asked_for_by_name_each_once(capsys, sweep):
     out = ran(
-        capsys, "subtraction", "--mistake", "gib", "--mistake", "elements", "--mistake", "gib", sweep, "-f", "json"
+        capsys,
+        "table",
+        "subtraction",
+        "--mistake",
+        "gib",
+        "--mistake",
+        "elements",
+        "--mistake",
+        "gib",
+        sweep,
+        "-f",
+        "json",
     )
     names = [row["mistake"] for row in json.loads(out.out)["rows"]]
     assert names == ["gib", "elements"] * 3
-    rows = json.loads(ran(capsys, "subtraction", "--mistake", "all", sweep, "-f", "json").out)["rows"]
+    rows = json.loads(ran(capsys, "table", "subtraction", "--mistake", "all", sweep, "-f", "json").out)["rows"]
     assert [row["mistake"] for row in rows] == list(KNOWN_MISTAKES) * 3
 
 
 def test_an_unknown_mistake_is_wrong_usage(capsys, sweep):
-    captured = ran(capsys, "subtraction", "--mistake", "hubris", sweep, code=2)
+    captured = ran(capsys, "table", "subtraction", "--mistake", "hubris", sweep, code=2)
     assert "'hubris' is not one of one-message, elements" in " ".join(captured.err.split())
 
 
 def test_mistakes_need_no_traces(capsys, sweep, tmp_path):
     write_sweep(tmp_path, [Cell(1), Cell(2, epoch_s=9)])
     write_bytes(tmp_path / "resnet18-ddp-w2-b32" / "node_0.0001.pt.trace.json", b"{")
-    ran(capsys, "subtraction", "--mistake", "gib", tmp_path)
-    fails(capsys, "subtraction", tmp_path, naming="node_0.0001.pt.trace.json")
+    ran(capsys, "table", "subtraction", "--mistake", "gib", tmp_path)
+    fails(capsys, "table", "subtraction", tmp_path, naming="node_0.0001.pt.trace.json")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -130,9 +141,9 @@ def test_a_sweep_is_no_run_but_holds_some(capsys, sweep):
 
 def test_only_one_worker(capsys, tmp_path):
     write_sweep(tmp_path, [Cell(1)])
-    fails(capsys, "subtraction", tmp_path, naming="no cell has more than one worker")
-    fails(capsys, "subtraction", "--mistake", "all", tmp_path, naming="no cell has more than one worker")
-    ran(capsys, "scaling", tmp_path)
+    fails(capsys, "table", "subtraction", tmp_path, naming="no cell has more than one worker")
+    fails(capsys, "table", "subtraction", "--mistake", "all", tmp_path, naming="no cell has more than one worker")
+    ran(capsys, "table", "scaling", tmp_path)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -149,7 +160,7 @@ def test_keep_going_shows_the_other_cells_and_exits_1(capsys, tmp_path, command)
 def test_keep_going_past_damaged_traces(capsys, tmp_path):
     write_sweep(tmp_path, [Cell(1), Cell(2)])
     write_bytes(tmp_path / "resnet18-ddp-w2-b32" / "node_0.0001.pt.trace.json", b"{")
-    captured = ran(capsys, "subtraction", tmp_path, "--keep-going", "-f", "json", code=1)
+    captured = ran(capsys, "table", "subtraction", tmp_path, "--keep-going", "-f", "json", code=1)
     (row,) = json.loads(captured.out)["rows"]
     assert row["note"].startswith("traces cannot be used")
     assert captured.err.count("error: ") == 1

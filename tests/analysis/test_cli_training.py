@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import re
-import sys
 
 import pytest
-from capturing import fresh_python
 from training_builders import Trained, write_training
 
-from commtrace.analysis.cli.app import main
+from commtrace.analysis.report.across import training_page
+from commtrace.analysis.training.analysis import analyse_training
+from commtrace.cli import main
 
 FORMATS = ("table", "csv", "markdown", "json", "latex")
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 
 def ran(capsys, *arguments, code=0):
-    assert main(["training", *map(str, arguments)]) == code
+    assert main(["table", "training", *map(str, arguments)]) == code
     return capsys.readouterr()
 
 
@@ -56,9 +56,8 @@ def test_people_read_what_reports_print(capsys, folder) -> None:
 
 
 def test_help_ends_with_examples_that_parse(capsys, folder, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("plotly")
     text = ran(capsys, "--help").out
-    examples = re.findall(r"^ *commtrace training (.+)$", text.partition("Examples:")[2], re.MULTILINE)
+    examples = re.findall(r"^ *commtrace table training (.+)$", text.partition("Examples:")[2], re.MULTILINE)
     assert len(examples) == 3
     assert text.rstrip().endswith(examples[-1])
     (tmp_path / "traces").symlink_to(folder)
@@ -109,47 +108,18 @@ def test_names_cannot_move_the_cursor(capsys, tmp_path, output_format) -> None:
 # --- the plot ---------------------------------------------------------------------------------------------------------
 
 
-def curves(page: str) -> list[dict]:
-    """What plotly draws, from the page."""
-    (data,) = re.findall(r"Plotly\.newPlot\(\s*\"[^\"]+\",\s*(\[.*?\]),\s*\{\"", page, re.DOTALL)
-    return json.loads(data)
-
-
-def test_the_plot_has_four_curves_of_every_run(capsys, folder, tmp_path) -> None:
-    pytest.importorskip("plotly")
+def test_the_plot_is_the_report(capsys, folder, tmp_path) -> None:
     target = tmp_path / "curves.html"
     captured = ran(capsys, folder, "--plot", target)
     assert "large-batch" in captured.out, "the table is printed as well"
     page = target.read_text(encoding="utf-8")
-    assert not re.search(r"<script[^>]+src=|<link[^>]+href=", page), "it needs no network"
-    found = {(curve["name"], curve["xaxis"]): curve["y"] for curve in curves(page)}
-    assert len(found) == 4 * 3
-    assert found["large-batch, test", "x"] == [2.1, 0.7415]
-    assert found["large-batch, test", "x2"] == [0.20, 0.7390]
-    assert found["large-batch, training", "x2"] == [0.10, 0.3695]
-    assert found["diverged, test", "x"] == [2.5, None]
+    assert page == training_page(folder.name, analyse_training(folder)).html
+    assert {"Loss after every epoch", "Accuracy after every epoch"} <= {*re.findall('aria-label="([^"]+)"', page)}
+    assert "large-batch: 0.7415" in page
 
 
-def test_names_in_the_plot_are_no_tags(capsys, tmp_path) -> None:
-    pytest.importorskip("plotly")
-    write_training(tmp_path / "a<b>c", Trained())
-    ran(capsys, tmp_path, "--plot", tmp_path / "p.html")
-    names = {curve["name"] for curve in curves((tmp_path / "p.html").read_text(encoding="utf-8"))}
-    assert names == {"a&lt;b&gt;c, test", "a&lt;b&gt;c, training"}
-
-
-def test_without_plotly_a_plot_says_what_to_install(capsys, folder, tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    captured = ran(capsys, folder, "--plot", tmp_path / "p.html", code=1)
-    assert captured.err == ('error: plotly is not installed, and --plot needs it: pip install "commtrace[plot]"\n')
-    assert not (tmp_path / "p.html").exists()
-    ran(capsys, folder)
-
-
-def test_plotly_is_imported_for_a_plot_only(folder) -> None:
-    code = (
-        "import sys; from commtrace.analysis.cli.app import main; "
-        "main(['training', sys.argv[1]]); sys.exit('plotly' in sys.modules)"
-    )
-    done = fresh_python("-c", code, folder)
-    assert done.returncode == 0, done.stderr
+def test_the_plot_compares_as_the_table_does(capsys, folder, tmp_path) -> None:
+    target = tmp_path / "curves.html"
+    ran(capsys, folder, "--baseline", "large-batch", "--epoch", "1", "--plot", target)
+    expected = analyse_training(folder, baseline="large-batch", after_epochs=1)
+    assert target.read_text(encoding="utf-8") == training_page(folder.name, expected).html

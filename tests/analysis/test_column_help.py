@@ -3,18 +3,18 @@
 import pytest
 
 from commtrace.analysis.catalog import CATALOG
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.cli.column_help import column_sections
+from commtrace.cli import main
 
-COMMANDS = sorted({entry.command.split(" ")[0] for entry in CATALOG.values() if entry.command})
+COMMANDS = sorted({entry.command.partition(" --")[0] for entry in CATALOG.values() if entry.command})
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_column_is_explained(capsys, command) -> None:
-    assert main([command, "--help"]) == 0
+    assert main([*command.split(), "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # lines break at hyphens, too
     for entry in CATALOG.values():
-        if entry.command and entry.command.split(" ")[0] == command:
+        if entry.command and entry.command.partition(" --")[0] == command:
             for column, (_, meaning) in entry.schema.columns.items():
                 assert f" {column} {' '.join(meaning.split())}".replace("- ", "-") in text, (column, meaning)
 

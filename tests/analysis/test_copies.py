@@ -10,9 +10,9 @@ import pytest
 from builders import US, Trace
 from nsight_exports import documents_in, export_of
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 PINNED, PAGEABLE = "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)"
 
@@ -114,7 +114,7 @@ def test_an_export_of_nsight_has_the_same(tmp_path):
 def test_the_command(tmp_path, capsys):
     for rank in (0, 1):
         copy(Trace(rank=rank, world=2), PINNED, 0, 10, 4096).write(tmp_path)
-    assert main(["copies", "--format", "csv", str(tmp_path)]) == 0
+    assert main(["table", "copies", "--format", "csv", str(tmp_path)]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(r["rank"], r["direction"], r["size_bytes"]) for r in rows] == [
         ("0", "HtoD", "4096"),
@@ -124,5 +124,5 @@ def test_the_command(tmp_path, capsys):
 
 def test_no_copy_is_a_result(tmp_path, capsys):
     Trace().nccl("all_reduce", 0, 10 * US).write(tmp_path)
-    assert main(["copies", str(tmp_path)]) == 0
+    assert main(["table", "copies", str(tmp_path)]) == 0
     assert "no device copied" in capsys.readouterr().out

@@ -11,7 +11,6 @@ import pytest
 from builders import LAYOUTS, MS, US, Trace, write_bytes
 
 import commtrace.analysis.formats.kineto.stream
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NotATrace
 from commtrace.analysis.formats.kineto.joining import Joining
@@ -21,6 +20,7 @@ from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.show.facts import warnings
+from commtrace.cli import main
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 

@@ -1,4 +1,4 @@
-"""A few mutants; `python tests/fuzz_reader.py --seconds 600` runs longer."""
+"""A few mutants; `python tests/support/fuzz_reader.py --seconds 600` runs longer."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from samples import with_slow
 
-PROGRAM = Path(__file__).resolve().parents[1] / "fuzz_reader.py"
+PROGRAM = Path(__file__).resolve().parents[1] / "support/fuzz_reader.py"
 
 
 @pytest.mark.parametrize("mutants", with_slow([40], [600]))

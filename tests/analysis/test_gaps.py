@@ -11,11 +11,11 @@ from builders import US, Trace
 from hypothesis import given
 from idle_runs import Drawn, as_tables, call, detailed, gap, only, tables
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.gaps import gaps
 from commtrace.analysis.metrics.device.idle import HOST, QUEUE, idle_tables
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 DESCRIBED = ("cause", "call", "operator", "annotation")
 
@@ -155,7 +155,7 @@ def many(rank: int) -> Trace:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> list[Row]:
-    assert main(["gaps", *args]) == 0
+    assert main(["table", "gaps", *args]) == 0
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
@@ -167,9 +167,9 @@ def test_the_longest_of_each_device_come_first(tmp_path, capsys):
         ("0", "12000", "k12"), ("0", "11000", "k11"), ("1", "12000", "k12"), ("1", "11000", "k11"),
     ]  # fmt: skip
     assert len(printed(capsys, "--format", "csv", str(tmp_path))) == 24
-    assert main(["gaps", str(tmp_path)]) == 0
+    assert main(["table", "gaps", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("k12") == 2
-    assert main(["gaps", str(tmp_path)]) == 0
+    assert main(["table", "gaps", str(tmp_path)]) == 0
     assert " k1 " not in capsys.readouterr().out
 
 

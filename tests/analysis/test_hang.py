@@ -27,7 +27,7 @@ from hanging_jobs import (
     write_job,
 )  # fmt: skip
 
-from commtrace.analysis.cli import app as cli
+from commtrace import cli
 from commtrace.analysis.errors import DamagedTrace, DuplicateRank, NotATrace, NoTraces, UnknownRank, UnreadableFile
 from commtrace.analysis.hang.analysis import Hang, find_hang
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.escaping import for_shell
+from commtrace.cli import main
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "tests/data/gloo-training"

@@ -12,12 +12,12 @@ from builders import LAYOUTS, MS, US, Trace
 from hypothesis import assume, given
 from idle_runs import as_tables, call, detailed, gap, only, tables
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
 from commtrace.analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.results.opening import analyse, analyse_with
+from commtrace.cli import main
 
 BACKWARD = 777
 
@@ -362,7 +362,7 @@ def test_an_operator_that_ends_as_the_call_begins_is_not_around_it(tmp_path):
 
 def test_the_commands(tmp_path, capsys):
     nested().step(3, 0, 400 * US).write(tmp_path)
-    for command, rows in (("idle", 1), ("idle --by step", 1), ("syncs", 2), ("syncs --by step", 2)):
+    for command, rows in (("idle", 1), ("idle --by step", 1), ("table syncs", 2), ("table syncs --by step", 2)):
         assert main([*command.split(), "--format", "csv", str(tmp_path)]) == 0
         table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
         assert len(table) == rows, command
@@ -372,10 +372,10 @@ def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, caps
     run = tmp_path / "run"
     run.mkdir()
     gap().nccl("all_reduce", 300 * US, MS).write(run)
-    assert main(["syncs", str(run)]) == 0
+    assert main(["table", "syncs", str(run)]) == 0
     assert "no call of the runtime blocked" in capsys.readouterr().out
     assert main(["pack", "--no-details", "-o", str(tmp_path / "packed"), str(run)]) == 0
-    assert main(["syncs", str(tmp_path / "packed")]) == 1
+    assert main(["table", "syncs", str(tmp_path / "packed")]) == 1
     assert "--no-details" in capsys.readouterr().err
     assert main(["idle", "--format", "csv", str(tmp_path / "packed")]) == 0
 

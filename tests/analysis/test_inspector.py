@@ -12,12 +12,12 @@ from builders import MS, Collective, write_run
 from inspector_logs import BEGIN_US, Comm, Log
 from samples import with_slow
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace
 from commtrace.analysis.formats.inspector.log import InspectorLog
 from commtrace.analysis.formats.registry import format_of
 from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.cli import main
 
 VERSIONS = ("v4.0", "v4.1", "v4.2", "v4.3")
 WORLD = "0xa110"
@@ -74,15 +74,23 @@ def test_what_the_log_cannot_tell_is_missing_and_commands_say_why(tmp_path, caps
     assert found.ranks["wire_gb_per_s"].isna().all()
     assert found.kernels["hidden_share_frac"].isna().all()
     assert found.verdicts[["exposed_ns", "hidden_frac"]].isna().all(axis=None)
-    for command in ("breakdown", "gpus", "hangs", "remedies", "timeline", "replay"):
-        assert main([command, str(tmp_path)]) == 1
+    for command in ("breakdown", "table gpus", "hang", "table remedies", "timeline", "table replay"):
+        assert main([*command.split(), str(tmp_path)]) == 1
         assert "neither when they began nor what else ran" in capsys.readouterr().err, command
 
 
 def test_the_commands_that_need_no_more_work(tmp_path, capsys):
     written(tmp_path, "v4.3")
-    for command in ("summary", "calls", "collectives", "participation", "bandwidth", "fits", "ranks", "verdicts"):
-        assert main([command, str(tmp_path)]) == 0, command
+    for command in (
+        "summary",
+        "table calls",
+        "table participation",
+        "bandwidth",
+        "table fits",
+        "ranks",
+        "table verdicts",
+    ):
+        assert main([*command.split(), str(tmp_path)]) == 0, command
         assert capsys.readouterr().out
 
 
@@ -101,7 +109,7 @@ def test_reports_recordings_and_single_logs(tmp_path, capsys):
 
 def test_more_calls_than_fit_into_memory_are_refused_unread(tmp_path, capsys):
     written(tmp_path)
-    assert main(["calls", "--memory", "0.0001", str(tmp_path)]) == 1
+    assert main(["table", "calls", "--memory", "0.0001", str(tmp_path)]) == 1
     assert "`commtrace bandwidth --by time` reads logs of any size" in capsys.readouterr().err
     assert main(["bandwidth", "--by", "time", "--memory", "0.0001", str(tmp_path)]) == 0
 
@@ -297,7 +305,7 @@ def test_a_broken_line_is_an_error_that_names_it_unless_asked_to_go_on(tmp_path,
     paths[1].write_bytes(b"".join(lines))
     with pytest.raises(DamagedTrace, match=r"node00-pid4001\.log: 1 line cannot be read, line 5: "):
         load_run([tmp_path])
-    assert main(["calls", "--keep-going", "--no-cache", "-f", "csv", str(tmp_path)]) == 1
+    assert main(["table", "calls", "--keep-going", "--no-cache", "-f", "csv", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out.count("\n") == 1 + 4 * 12 - 1
     assert "line 5" in err
@@ -411,7 +419,7 @@ def test_logs_beside_traces_are_left_out_with_a_note(tmp_path):
 def test_a_log_without_calls_is_an_error_in_one_line(tmp_path, capsys, content):
     path = tmp_path / "h-pid1.log"
     path.write_bytes(content)
-    assert main(["calls", str(path)]) == 1
+    assert main(["table", "calls", str(path)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")

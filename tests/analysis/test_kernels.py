@@ -11,12 +11,12 @@ from builders import MS, US, Collective, Trace, analysed, traces_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.metrics.device.launches import innermost
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.cli import main
 
 LAUNCH = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
 
@@ -202,7 +202,7 @@ def printed(capsys, *arguments: str) -> list[dict[str, str]]:
 
 def test_rows_of_one_rank_of_each_and_of_all_together(capsys, run_dir):
     together, each, one = (
-        printed(capsys, "kernels", run_dir, *more) for more in ((), ("--rank", "all"), ("--rank", 1))
+        printed(capsys, "table", "kernels", run_dir, *more) for more in ((), ("--rank", "all"), ("--rank", 1))
     )
     assert len(each) == 2 * len(together) == 2 * len(one)
     assert {row["rank"] for row in one} == {"1"}
@@ -210,19 +210,17 @@ def test_rows_of_one_rank_of_each_and_of_all_together(capsys, run_dir):
 
 
 @pytest.mark.parametrize("output_format", ["table", "csv", "markdown", "json"])
-@pytest.mark.parametrize(
-    "command", [("kernels",), ("kernels", "--by", "operator"), ("kernels", "--rank", "0"), ("gpus",)]
-)
+@pytest.mark.parametrize("command", ["kernels", "kernels --by operator", "kernels --rank 0", "gpus"])
 def test_every_format(capsys, run_dir, command, output_format):
-    assert main([*command, str(run_dir), "-f", output_format]) == 0
+    assert main(["table", *command.split(), str(run_dir), "-f", output_format]) == 0
     captured = capsys.readouterr()
     assert captured.out.endswith("\n")
     assert captured.err == ""
 
 
 def test_the_longest_rows_only(capsys, run_dir):
-    assert len(printed(capsys, "kernels", run_dir, "--top", 2)) == 2
-    rows = printed(capsys, "kernels", run_dir, "--top", 2, "--rank", "all", "--by", "operator")
+    assert len(printed(capsys, "table", "kernels", run_dir, "--top", 2)) == 2
+    rows = printed(capsys, "table", "kernels", run_dir, "--top", 2, "--rank", "all", "--by", "operator")
     assert [(row["rank"], row["operator"]) for row in rows] == [
         (rank, operator) for rank in "01" for operator in ("aten::addmm", "c10d::allreduce_")
     ]
@@ -231,9 +229,9 @@ def test_the_longest_rows_only(capsys, run_dir):
 def test_long_names_are_cut_for_people_only(capsys, tmp_path):
     name = "void at::native::" + "x" * 500
     Trace().kernel(name, 0, MS).write(tmp_path)
-    assert main(["kernels", str(tmp_path)]) == 0
+    assert main(["table", "kernels", str(tmp_path)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) < 200
-    assert printed(capsys, "kernels", tmp_path)[0]["name"] == name
+    assert printed(capsys, "table", "kernels", tmp_path)[0]["name"] == name
 
 
 @pytest.mark.parametrize(
@@ -246,7 +244,7 @@ def test_long_names_are_cut_for_people_only(capsys, tmp_path):
     ],
 )
 def test_what_cannot_be_shown(capsys, run_dir, arguments, code, message):
-    assert main([*arguments, str(run_dir)]) == code
+    assert main(["table", *arguments, str(run_dir)]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
@@ -254,9 +252,9 @@ def test_what_cannot_be_shown(capsys, run_dir, arguments, code, message):
 
 def test_no_gpu_and_no_kernel_say_so(capsys, tmp_path):
     Trace(device_names=(), backend="gloo").op("aten::mm", 0, MS).write(tmp_path)
-    assert main(["gpus", str(tmp_path)]) == 1
+    assert main(["table", "gpus", str(tmp_path)]) == 1
     assert "no GPU ran a kernel" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "rank0.json").write_text(json.dumps({"traceEvents": []}))
-    assert main(["kernels", str(tmp_path / "empty")]) == 1
+    assert main(["table", "kernels", str(tmp_path / "empty")]) == 1
     assert "show no kernel" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from builders import US, Trace
 from idle_runs import detailed
 from nsight_exports import documents_in, export_of
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 
 def launched(
@@ -99,11 +99,11 @@ def test_recordings_and_exports_have_the_same(tmp_path):
 def test_the_commands(tmp_path, capsys):
     launched(launched(Trace(), 5, 0, 10, 4), 9, 20, 30, 7, "add").write(tmp_path)
     for args, rows in (([], 1), (["--by", "name"], 2), (["--by", "name", "--top", "1"], 1)):
-        assert main(["launches", *args, "--format", "csv", str(tmp_path)]) == 0
+        assert main(["table", "launches", *args, "--format", "csv", str(tmp_path)]) == 0
         assert len(list(csv.DictReader(io.StringIO(capsys.readouterr().out)))) == rows
 
 
 def test_a_cpu_launches_nothing(tmp_path, capsys):
     Trace(backend="gloo", device_names=()).op("aten::mm", 0, US).write(tmp_path)
-    assert main(["launches", str(tmp_path)]) == 1
+    assert main(["table", "launches", str(tmp_path)]) == 1
     assert "have no launches" in capsys.readouterr().err

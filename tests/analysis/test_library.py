@@ -10,8 +10,8 @@ from sweep_builders import Cell, write_sweep
 import commtrace.analysis.reading.cache
 import commtrace.analysis.reading.pool
 from commtrace import analyse, analyse_sweep, compare
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import DamagedTrace
+from commtrace.cli import main
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_cells_of_a_sweep_are_read_so(sweep, tmp_path, reads, started):
 
 def test_and_by_the_command(capsys, sweep, reads, started):
     def shown(*options):
-        assert main(["subtraction", str(sweep), *options]) == 0
+        assert main(["table", "subtraction", str(sweep), *options]) == 0
         return capsys.readouterr().out
 
     plain = shown("--workers", "1", "--no-cache")

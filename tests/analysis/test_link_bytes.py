@@ -6,8 +6,8 @@ import pytest
 from builders import MS, Collective, traces_of
 
 from commtrace import analyse
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.metrics.device.link_bytes import sent_bytes_by_step
+from commtrace.cli import main
 
 SIZE_BYTES = 8_000_000
 

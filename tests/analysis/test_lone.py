@@ -7,11 +7,11 @@ from pathlib import Path
 from builders import MAIN_THREAD, MS, US, Trace
 from reading_checks import assert_same_alone, lone
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,7 +98,7 @@ def test_a_side_file_that_cannot_be_read_is_an_error(tmp_path, capsys):
 def test_pandas_is_not_imported(tmp_path):
     path = kernels().write(tmp_path)
     program = (
-        "import sys; from commtrace.analysis.cli.app import main; "
+        "import sys; from commtrace.cli import main; "
         "code = main(sys.argv[1:]); sys.exit(code or 'pandas' in sys.modules)"
     )
     for output_format in ("table", "csv", "json"):

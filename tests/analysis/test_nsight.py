@@ -24,7 +24,6 @@ from nsight_exports import (
 )  # fmt: skip
 
 from commtrace import analyse
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import MixedJobs, NotATrace
 from commtrace.analysis.formats.nsight.ranges import Range
 from commtrace.analysis.formats.nsight.reader import read_nsight
@@ -33,6 +32,7 @@ from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.replay.cycles import Played, rank_programs
 from commtrace.analysis.replay.edges import gpu_edges
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.cli import main
 
 UNTOLD = {"dtype", "process_group", "seq", "matched_by", "device_name", "count_elems"}
 """Columns that differ: NCCL says bytes and communicators, where torch says dtypes, names and sequence numbers."""

@@ -15,13 +15,13 @@ from samples import with_slow
 
 import commtrace.analysis.formats.nsight.database
 from commtrace import analyse
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace, TooLarge, TraceError
 from commtrace.analysis.formats.nsight.ranks import ranks_in
 from commtrace.analysis.formats.nsight.reader import read_nsight
 from commtrace.analysis.recording.checks import is_consistent
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.cli import main
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
@@ -280,7 +280,7 @@ def test_odd_texts(tmp_path: Path) -> None:
     export.range(process(7) + 7, "step \x1b]0;", SYSTEM_NS, SYSTEM_NS + 5)
     path = export.write(tmp_path / "report.sqlite")
     changed(path, "UPDATE StringIds SET value = CAST(x'ff6b' AS TEXT) WHERE value LIKE 'cuda%'")
-    assert main(["kernels", str(path)]) == 0
+    assert main(["table", "kernels", str(path)]) == 0
     assert len(read(path)) == 1
 
 

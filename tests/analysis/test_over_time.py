@@ -13,11 +13,11 @@ from samples import with_slow
 from simulator import PRESETS, simulate
 
 import commtrace.analysis.streaming.logs
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.analysis.metrics.over_time import collectives_over_time
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.streaming.logs import LogsOverTime
+from commtrace.cli import main
 
 MINUTE_NS = 60_000_000_000
 _LOGGED = ["busbw_logged_gb_per_s", "begin", "begin_ns"]

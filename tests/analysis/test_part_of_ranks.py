@@ -9,11 +9,11 @@ import pytest
 
 import commtrace.analysis.reading.pool
 from commtrace.analysis.catalog import CATALOG, InputKind
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import NoSuchRanks, NothingMeasured
 from commtrace.analysis.recording.options import numbers_in
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -111,7 +111,7 @@ def test_nothing_in_common_is_an_error():
 
 def test_commands_with_ranks_of_their_own(capsys, tmp_path):
     target = tmp_path / "shown.pftrace"
-    given = ["--only-ranks", "0-1", "--ranks", "1", "--output", str(target), str(DATA / "nccl-straggler")]
+    given = ["--ranks", "0-1", "--draw-ranks", "1", "--output", str(target), str(DATA / "nccl-straggler")]
     assert main(["timeline", *given]) == 0
     assert "left out, as asked for: rank 2" in capsys.readouterr().err
 

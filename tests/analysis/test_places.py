@@ -21,11 +21,11 @@ from sweep_builders import Cell, write_json, write_sweep
 from training_builders import Trained, write_training
 
 import commtrace.analysis.reading.pool
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.places import filesystem
 from commtrace.analysis.core.places.place import address, path_at, path_named
 from commtrace.analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "nccl-straggler"
@@ -75,8 +75,8 @@ def test_sweeps_trainings_and_ceilings_are_read_too(tmp_path, run, capsys):
     write_json(tmp_path / "ceiling" / "comms.json", {"world_size": 4, "results": [measured]})
     url = copied(tmp_path, "memory://all")
     for command, here, there in (
-        (["scaling"], tmp_path / "sweep", f"{url}/sweep"),
-        (["training"], tmp_path / "trained", f"{url}/trained"),
+        (["table", "scaling"], tmp_path / "sweep", f"{url}/sweep"),
+        (["table", "training"], tmp_path / "trained", f"{url}/trained"),
         (["bandwidth", run, "--ceiling"], tmp_path / "ceiling", f"{url}/ceiling"),
     ):
         assert main([*command, str(here)]) == 0
@@ -295,7 +295,7 @@ class DeniedError(Exception):
         (ValueError(f"odd\nthing with {SECRET}"), "odd thing with ***; try again"),
     ],
 )
-@pytest.mark.parametrize("command", [["summary"], ["report"], ["pack"], ["scaling"], ["training"]])
+@pytest.mark.parametrize("command", [["summary"], ["report"], ["pack"], ["table", "scaling"], ["table", "training"]])
 def test_failures_of_the_network_are_one_line(monkeypatch, capsys, raised, told, command):
     def fails(self, path, **more):
         raise raised
@@ -398,7 +398,7 @@ def test_where_a_path_is_wanted_a_url_is_refused(tmp_path, monkeypatch, capsys, 
 def test_secrets_are_in_nothing_that_is_written(memory, tmp_path, monkeypatch, capsys):
     there = copied(DATA / RUN, f"memory://user:{SECRET}@host/{RUN}")
     monkeypatch.chdir(tmp_path)
-    for command in (["summary"], ["report"], ["collectives", "--format", "json"], ["pack", "-o", "packed"]):
+    for command in (["summary"], ["report"], ["table", "collectives", "--format", "json"], ["pack", "-o", "packed"]):
         assert main([*command, there]) == 0
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     written += [gzip.decompress(content) for content in written if content[:2] == b"\x1f\x8b"]
@@ -415,7 +415,7 @@ def test_names_of_this_machine_are_paths(tmp_path):
 
 
 def test_fsspec_is_not_imported_for_paths():
-    code = "import sys; from commtrace.analysis.cli.app import main; main(sys.argv[1:]); print('fsspec' in sys.modules)"
+    code = "import sys; from commtrace.cli import main; main(sys.argv[1:]); print('fsspec' in sys.modules)"
     command = [sys.executable, "-c", code, "breakdown", str(DATA / RUN)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")

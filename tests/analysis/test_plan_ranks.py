@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.metrics.rank_plan import Layout, cheapest_of_each, rank_plans
+from commtrace.cli import main
 
 SIZES = st.integers(1, 4)
 

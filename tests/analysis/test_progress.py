@@ -17,11 +17,12 @@ from sweep_builders import Cell, write_sweep
 
 COMMAND = """
 import sys
-from commtrace.analysis.cli import app, output
+from commtrace import cli
+from commtrace.analysis.cli import output
 from commtrace.analysis.reading import pool
 output._QUIET_S = float(sys.argv.pop(1))
 pool.WORTH_A_PROCESS_BYTES = 0
-sys.exit(app.main())
+sys.exit(cli.main())
 """
 
 
@@ -78,7 +79,7 @@ def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
     listing = sweep / "sweep.json"
     listing.write_text(listing.read_text().replace("resnet18-ddp-w2-b32", json.dumps(name)[1:-1]))
     (sweep / "resnet18-ddp-w2-b32").rename(sweep / name)
-    said = on_a_terminal(0, "subtraction", sweep, table=tmp_path / "table.txt")
+    said = on_a_terminal(0, "table", "subtraction", sweep, table=tmp_path / "table.txt")
     assert r"reading 1 of 1: x\x1b[31m[bold]y\x07" in said
 
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto_reading import ReadTrack, tracks_of
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.device.queues import FULL, depth_of
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.timeline.drawing import run_timeline
+from commtrace.cli import main
 
 
 def of_trace(folder: Path, *traces: Trace) -> Analysis:
@@ -111,7 +111,7 @@ def test_what_is_not_known_of_launches(tmp_path):
 
 def test_a_cpu_has_no_queue(tmp_path, capsys):
     Trace(backend="gloo", device_names=()).op("aten::mm", 0, US).write(tmp_path)
-    assert main(["queue", str(tmp_path)]) == 1
+    assert main(["table", "queue", str(tmp_path)]) == 1
     assert "have no launches" in capsys.readouterr().err
 
 
@@ -123,7 +123,7 @@ def test_the_commands_also_on_recordings_without_details(tmp_path, capsys):
     for folder in (run, tmp_path / "packed"):
         for args, rows in (([], 1), (["--by", "time"], 7)):
             capsys.readouterr()
-            assert main(["queue", *args, "--format", "csv", str(folder)]) == 0
+            assert main(["table", "queue", *args, "--format", "csv", str(folder)]) == 0
             assert len(list(csv.DictReader(io.StringIO(capsys.readouterr().out)))) == rows
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from builders import US, Trace, write_bytes
+from capturing import fresh_python
 from samples import with_slow
 
 import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import DamagedTrace, TraceError, UnreadableFile
 from commtrace.analysis.reading.cache import Cache
 from commtrace.analysis.reading.pool import Reading, cores
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
 
@@ -35,7 +37,7 @@ def written(folder: Path) -> list[Path]:
 
 
 def read(paths: list[Path], workers: int, **options: bool) -> list[RawTrace | TraceError]:
-    with Reading(paths, ReadOptions(workers=workers, **options)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, **options)) as reading:
         return list(reading)
 
 
@@ -56,7 +58,7 @@ def every_part_is_worth_it(monkeypatch):
 def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, workers):
     path = trace(2, 12_000).write(tmp_path)  # several chunks long
     told: list[int] = []
-    with Reading([path], ReadOptions(workers=workers)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=workers)) as reading:
         assert len(reading.processes) == workers
         assert list(reading.results(told.append)) == read([path], 1)
     assert told == sorted(told)
@@ -68,7 +70,7 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
     tmp_path, every_part_is_worth_it, workers, parts
 ):
     paths = written(tmp_path)[:3]
-    with Reading(paths, ReadOptions(workers=workers)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers)) as reading:
         assert [file.parts for file in reading._files] == parts
         assert list(reading) == read(paths, 1)
 
@@ -76,7 +78,7 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
 @pytest.mark.parametrize("name", with_slow(["rank0.json.gz"], ["rank0.json"]))
 def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it, name):
     path = trace(0, 12_000).write(tmp_path, name)
-    with Reading([path], ReadOptions(workers=64)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=64)) as reading:
         assert len(reading.processes) == 8
         assert list(reading) == read([path], 1)
 
@@ -84,7 +86,7 @@ def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_wort
 @pytest.mark.parametrize("workers", with_slow([2], [1]))
 def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
     paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
-    with Reading(paths, ReadOptions(workers=workers)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers)) as reading:
         first = reading.first(None)
         again, other = reading
     assert again is first
@@ -96,7 +98,7 @@ def test_what_can_be_read_only_once_can_be_looked_at_before(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(content,))
     writer.start()
-    with Reading([pipe], ReadOptions()) as reading:
+    with Reading([TraceInput(pipe)], ReadOptions()) as reading:
         first = reading.first(None)
         assert list(reading) == [first]
     writer.join()
@@ -117,20 +119,20 @@ def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path, monkeypatch, every_
     monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
     path, cache = trace(2, 12_000).write(tmp_path), Cache(tmp_path / "cache")
     cache.folder.mkdir()
-    with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
         first = list(reading)
-    with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
         assert not reading.processes
         assert list(reading) == first == read([path], 1)
     cache.place(path).write_bytes(b"nonsense")
-    with Reading([path], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
         (again,) = reading
     assert again.notes == [f"{path.name}: its cache is damaged; the trace was read again"]
 
 
 def test_patterns_of_the_user_reach_the_workers(tmp_path):
     paths = [Trace().kernel("MY_fancy_kernel", 0, 5).write(tmp_path, f"t{n}.json") for n in range(2)]
-    with Reading(paths, ReadOptions(comm_names=("my_fancy",), workers=2)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(comm_names=("my_fancy",), workers=2)) as reading:
         assert [found.kinds for found in reading if isinstance(found, RawTrace)] == [["comm"], ["comm"]]
 
 
@@ -178,7 +180,7 @@ def test_a_file_that_only_this_process_has_is_read_here(tmp_path):
 
 def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
     paths = written(tmp_path)
-    with Reading(paths, ReadOptions(workers=2)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=2)) as reading:
         for worker in reading.processes:
             os.kill(worker.pid, signal.SIGKILL)
         assert list(reading) == read(paths, 1)
@@ -188,7 +190,7 @@ def test_progress_stays_within_the_file_where_parts_do_not_join(tmp_path, every_
     content = trace(1, 12_000).write(tmp_path, gz=False).read_bytes()
     path = write_bytes(tmp_path / "rank1.json", content[:-40])
     told: list[int] = []
-    with Reading([path], ReadOptions(workers=2)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=2)) as reading:
         list(reading.results(told.append))
     assert told == sorted(told)
     assert max(told) <= reading.total_bytes
@@ -204,7 +206,7 @@ def test_where_no_process_can_be_started_this_one_reads(tmp_path, monkeypatch):
 
 
 def test_no_worker_outlives_the_block(tmp_path):
-    with Reading(written(tmp_path), ReadOptions(workers=2)) as reading:
+    with Reading(list(map(TraceInput, written(tmp_path))), ReadOptions(workers=2)) as reading:
         workers = reading.processes
         assert len(workers) == 2
     assert all(worker.returncode is not None for worker in workers)
@@ -214,7 +216,7 @@ def test_progress_ends_at_the_size_of_all_files(tmp_path):
     paths = written(tmp_path)
     for workers in (1, 2):
         told: list[int] = []
-        with Reading(paths, ReadOptions(workers=workers)) as reading:
+        with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers)) as reading:
             list(reading.results(told.append))
         assert told == sorted(told)
         assert told[-1] == sum(path.stat().st_size for path in paths)
@@ -227,10 +229,25 @@ def test_without_workers_all_is_read_here(tmp_path):
 
 def test_little_is_read_here(tmp_path, monkeypatch):
     monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 1 << 30)
-    with Reading(written(tmp_path), ReadOptions(workers=2)) as reading:
+    with Reading(list(map(TraceInput, written(tmp_path))), ReadOptions(workers=2)) as reading:
         assert not reading.processes
         assert len(list(reading)) == 4
 
 
 def test_there_is_a_core():
     assert cores() >= 1
+
+
+def test_a_trace_is_recognised_once(tmp_path):
+    """However often it is asked for its format, and whether it is gzip: both are another opening beside the reading."""
+    path = trace(0, 10).write(tmp_path)
+    code = """
+import sys
+from commtrace import analyse
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+analyse(sys.argv[1])
+print(opened.count(sys.argv[2]))
+"""
+    done = fresh_python("-c", code, tmp_path, path)
+    assert (done.stdout, done.stderr) == ("3\n", "")

@@ -17,7 +17,6 @@ from hypothesis.extra import numpy as arrays
 from recordings import as_file, content_in, odd_contents
 
 from commtrace.analysis.catalog import CATALOG, InputKind
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.budget import Budget
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, NotPredictable, TooLarge, TraceError
 from commtrace.analysis.formats.kineto.reader import read_kineto
@@ -39,6 +38,7 @@ from commtrace.analysis.recording.recording import RawTrace
 from commtrace.analysis.recording.values import MISSING
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

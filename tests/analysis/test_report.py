@@ -14,7 +14,6 @@ from training_builders import Trained, write_training
 
 from commtrace import analyse, analyse_sweep, analyse_training, compare
 from commtrace.analysis.catalog import CATALOG
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.render.people import cells
@@ -22,6 +21,7 @@ from commtrace.analysis.report.across import comparison_page, sweep_page, traini
 from commtrace.analysis.report.layout import orders_of_ranks
 from commtrace.analysis.report.parts import MOST_ROWS, block
 from commtrace.analysis.report.run_report import run_figures
+from commtrace.cli import main
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])

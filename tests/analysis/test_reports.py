@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from commtrace import analyse_sweep
-from commtrace.analysis.core.nccl_tests import bus_factor
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.sweeps.by_hand import Estimate
+from commtrace.common.nccl_tests import bus_factor
 
 CIFAR10 = 50_000
 CIFAR_RESNET18, TORCHVISION_RESNET18 = 11_173_962, 11_689_512

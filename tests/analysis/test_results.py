@@ -11,7 +11,7 @@ from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
 from commtrace import analyse, analyse_sweep, analyse_training, compare
-from commtrace.analysis.cli.app import main
+from commtrace.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result.verdict == (
         "resnet18 ddp, 4 workers: an epoch is 2.50 times as fast as with one, a strong efficiency of 62%"
     )
-    assert main(["scaling", str(folder)]) == 0
+    assert main(["table", "scaling", str(folder)]) == 0
     assert result.summary() == capsys.readouterr().out
     assert result._repr_html_().startswith("<pre>")
     alone = analyse_sweep(write_sweep(tmp_path / "one", [Cell(1, epoch_s=10)]))
@@ -77,6 +77,6 @@ def test_trainings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result.verdict == "small is the most accurate after 2 epochs: 84.9%"
     other = analyse_training(tmp_path, baseline="large")
     assert other.verdict == "small is the most accurate after 2 epochs: 84.9%, 11.0 points more than the baseline"
-    assert main(["training", str(tmp_path)]) == 0
+    assert main(["table", "training", str(tmp_path)]) == 0
     assert result.summary() == capsys.readouterr().out
     assert result._repr_html_().startswith("<pre>")

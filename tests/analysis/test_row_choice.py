@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from commtrace import analyse
 from commtrace.analysis.catalog import CATALOG, InputKind
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from commtrace.analysis.core.schema import PlainTable, Schema
+from commtrace.cli import main
 
 RUN = str(Path(__file__).parents[2] / "traces/resnet18-ddp-w2")
 SCHEMA = Schema(
@@ -125,7 +125,19 @@ def test_every_table_command_takes_them_before_it_reads(capsys, name) -> None:
 
 def test_all_formats_have_the_same_rows(capsys) -> None:
     wanted = analyse(RUN).calls.query("rank == 1 and collective == 'all_reduce'").nlargest(3, "dur_ns")["call_id"]
-    options = ["calls", RUN, "--where", "rank=1", "--where", "collective=all_reduce", "--sort", "dur_ns", "--top", "3"]
+    options = [
+        "table",
+        "calls",
+        RUN,
+        "--where",
+        "rank=1",
+        "--where",
+        "collective=all_reduce",
+        "--sort",
+        "dur_ns",
+        "--top",
+        "3",
+    ]
     rows = json.loads(output(capsys, *options, "--format", "json"))["rows"]
     assert [row["call_id"] for row in rows] == list(wanted)
     from_csv = csv.DictReader(io.StringIO(output(capsys, *options, "--format", "csv")))
@@ -143,8 +155,8 @@ def test_a_column_that_is_asked_for_is_shown(capsys) -> None:
 
 def test_moments_stay_those_of_the_whole_table(capsys) -> None:
     """The time since the first call, not since the first call that is shown."""
-    first = output(capsys, "calls", RUN, "--format", "markdown").splitlines()[-1]
-    assert first in output(capsys, "calls", RUN, "--format", "markdown", "--sort", "call_id", "--top", "1")
+    first = output(capsys, "table", "calls", RUN, "--format", "markdown").splitlines()[-1]
+    assert first in output(capsys, "table", "calls", RUN, "--format", "markdown", "--sort", "call_id", "--top", "1")
 
 
 def test_reports_of_several_tables_ask_for_one(capsys) -> None:

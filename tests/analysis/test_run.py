@@ -10,7 +10,6 @@ import pytest
 from builders import BASE_NS, MS, Trace, traces_table, write_bytes
 
 import commtrace
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import (
     AnalysisError,
@@ -22,6 +21,7 @@ from commtrace.analysis.errors import (
     UnreadableFile,
 )
 from commtrace.analysis.results.opening import load_run
+from commtrace.cli import main
 
 
 def small(rank: int | None = 0, world: int | None = 1, **more) -> Trace:
@@ -385,12 +385,12 @@ def test_long_times_are_added_up(tmp_path, counts):
 @pytest.mark.parametrize("counts", [(300, 300), (1, 1024)])
 def test_times_that_64_bits_cannot_add_up_are_an_error(tmp_path, capsys, counts):
     paths = [with_long_kernels(rank, count).write(tmp_path) for rank, count in enumerate(counts)]
-    assert main(["kernels", str(tmp_path), "-f", "csv"]) == 1
+    assert main(["table", "kernels", str(tmp_path), "-f", "csv"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     years = round((counts[1] + 1) * LONGEST_NS / 365.25 / 86_400e9)
     assert captured.err.startswith(f"error: {paths[1]} (rank 1): its times add up to {years} years, with those of")
-    assert main(["kernels", str(tmp_path), "-f", "csv", "--keep-going"]) == 1
+    assert main(["table", "kernels", str(tmp_path), "-f", "csv", "--keep-going"]) == 1
     assert f",{counts[0] * LONGEST_NS}," in capsys.readouterr().out
 
 

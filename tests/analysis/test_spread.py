@@ -10,11 +10,11 @@ from builders import Collective, write_run
 
 import commtrace.analysis.reading.pool
 from commtrace.analysis.catalog import CATALOG, InputKind
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
 from commtrace.analysis.reading.crew import LocalCrew
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hanging_jobs import Job, Op, Writing, data_parallel, dumps_of, three_dimensional
 
-from commtrace.analysis.cli import app as cli
+from commtrace import cli
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured
 from commtrace.analysis.timed_dumps.analysis import TimedDumps, timed_dumps
 
@@ -117,15 +117,17 @@ def test_the_root_of_a_broadcast_does_not_tell_how_long_it_took(tmp_path: Path) 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_commands_take_dumps(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given in ([str(run)], sorted(map(str, run.iterdir()))):
-        assert cli.main([name, "--format", "csv", *given]) == 0
+        assert cli.main(["table", name, "--format", "csv", *given]) == 0
         out, err = capsys.readouterr()
         assert len(list(csv.DictReader(StringIO(out)))) == ROWS[name]
         assert "start is when a call was issued" in err
 
 
-@pytest.mark.parametrize("command", ["breakdown", "summary", "lateness", "kernels", "verdicts", "hangs", "timeline"])
+@pytest.mark.parametrize(
+    "command", ["breakdown", "summary", "table lateness", "table kernels", "table verdicts", "timeline"]
+)
 def test_what_dumps_cannot_tell_is_said(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, str(run)]) == 1
+    assert cli.main([*command.split(), str(run)]) == 1
     assert "not when they ran, nor what was computed; of tables there are calls" in capsys.readouterr().err
 
 

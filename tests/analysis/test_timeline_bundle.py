@@ -14,11 +14,11 @@ import pytest
 from perfetto_reading import tracks_of
 
 from commtrace.analysis.cli import serving
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.cli.commands import timeline
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.timeline.bundle import bundle, tar
 from commtrace.analysis.timeline.drawing import run_timeline
+from commtrace.cli import main
 
 RUN = Path(__file__).parent.parent / "data" / "nccl-two-hosts"
 VIEWER = "https://ui.perfetto.dev"
@@ -59,7 +59,7 @@ def test_offsets_put_the_files_where_the_timeline_has_them(tmp_path):
 
 
 def test_only_the_chosen_ranks_are_bundled(tmp_path):
-    assert main(["timeline", "--bundle", "--ranks", "1", "--output", str(tmp_path / "one.tar"), str(RUN)]) == 0
+    assert main(["timeline", "--bundle", "--draw-ranks", "1", "--output", str(tmp_path / "one.tar"), str(RUN)]) == 0
     assert [*members(tmp_path / "one.tar")] == ["perfetto_manifest.json", "timeline.pftrace", "rank1.0.json.gz"]
 
 
@@ -97,7 +97,9 @@ def test_the_command_writes_into_this_folder(tmp_path, monkeypatch, capsys):
     assert tracks_of((tmp_path / "nccl-two-hosts.pftrace").read_bytes())
 
 
-@pytest.mark.parametrize("given", ["--step=x", "--step=3-1", "--ranks=-1", "--ranks=0-9999999999", "--ranks=1,,2"])
+@pytest.mark.parametrize(
+    "given", ["--step=x", "--step=3-1", *(f"--draw-ranks={ranks}" for ranks in ("-1", "0-9999999999", "1,,2"))]
+)
 def test_what_is_no_range_is_refused(given, capsys):
     assert main(["timeline", given, str(RUN)]) == 2
     assert "is not a number or a range" in capsys.readouterr().err

@@ -16,12 +16,12 @@ import pytest
 from terminals import ESCAPES, on_a_terminal, widest
 from watched import command, name_of, rows_in, write_cycle, write_side
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import Row
 from commtrace.analysis.core.tables.cycles import CYCLES
 from commtrace.analysis.render.cycle_lines import cycle_header, cycle_line
 from commtrace.analysis.watching.ledger import numbered
 from commtrace.analysis.watching.rows import unusable_row
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = ("--once", "--patience", "0")
@@ -201,7 +201,7 @@ def test_curves_for_tensorboard(run_dir: Path, tmp_path: Path, capsys: pytest.Ca
             found |= {(value.tag, event.step) for value in event.summary.value}
     assert {step for tag, step in found if tag == "step_ms/median"} == {0, 5, 10}
     assert ("busbw_gb_per_s/all_reduce", 5) in found
-    main(["tensorboard-scalars", str(run_dir), "-o", str(tmp_path / "logs")])
+    main(["export", "tensorboard-scalars", str(run_dir), "-o", str(tmp_path / "logs")])
     assert len(list((tmp_path / "logs").glob("*.commtrace-watch"))) >= 1  # these are of another command
 
 

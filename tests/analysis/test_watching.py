@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from watched import Heard, Watched, as_said, name_of, rows_in, touch, write_cycle, write_side
 
 from commtrace import analyse_cycles
-from commtrace.analysis.core import disk
 from commtrace.analysis.errors import NoTraces, UnreadableFile, WatchedAlready
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.watching.done import DoneCycles, LastTrace, Writers, is_whole, joined_ranges, open_cycles
 from commtrace.analysis.watching.follow import Ending
-from commtrace.analysis.watching.ledger import numbered
+from commtrace.analysis.watching.ledger import Ledger, numbered
 from commtrace.analysis.watching.limits import Limit, Limits, limit_in, passed
-from commtrace.analysis.watching.opening import ledger_of
 from commtrace.analysis.watching.row_file import RowFile, as_line
 from commtrace.analysis.watching.rows import unusable_row
+from commtrace.common import disk
 
 T = 1_759_300_074_000_000_000
 """A time as torch names traces by it, in ns."""
@@ -224,7 +224,7 @@ def test_recordings_count_like_traces(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "run")
     write_cycle(watched.folder, 0)
     traces = sorted(watched.folder.glob("*.json.gz"))
-    with Reading(traces, ReadOptions(workers=1)) as reading:
+    with Reading(list(map(TraceInput, traces)), ReadOptions(workers=1)) as reading:
         assert len(list(pack(reading, ReadOptions(), None, None))) == 2
     traces[1].unlink()  # one beside its recording, of one only that
     watched.run(once=True)
@@ -599,7 +599,7 @@ def test_a_state_that_is_not_understood(watched: Watched, content: str, what: st
 def test_two_watches_at_once(watched: Watched, tmp_path: Path) -> None:
     write_side(watched.folder, 0)
     touch(watched.folder, 0)
-    first = ledger_of(watched.folder, None, None)
+    first = Ledger(watched.folder)
     first.begin("run", None)
     with pytest.raises(WatchedAlready, match="another watch uses it; end that one, or name a --state"):
         watched.run(once=True)
@@ -607,9 +607,9 @@ def test_two_watches_at_once(watched: Watched, tmp_path: Path) -> None:
     first.close()
     assert watched.run(once=True) is Ending.once
     assert (tmp_path / "own.json").is_file()
-    rows = ledger_of(watched.folder, tmp_path / "a.json", tmp_path / "same.jsonl")
+    rows = Ledger(watched.folder, tmp_path / "a.json", tmp_path / "same.jsonl")
     with pytest.raises(WatchedAlready, match="another watch writes to it"):
-        ledger_of(watched.folder, tmp_path / "b.json", tmp_path / "same.jsonl")
+        Ledger(watched.folder, tmp_path / "b.json", tmp_path / "same.jsonl")
     rows.close()
 
 

@@ -28,14 +28,15 @@ import os, signal, sys, threading
 from pathlib import Path
 import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import TraceError
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.reading.pool import Reading
 
 commtrace.analysis.reading.pool.WORTH_A_PROCESS_BYTES = 0
-paths = [Path(name) for name in sys.argv[1:]]
+traces = [TraceInput(Path(name)) for name in sys.argv[1:]]
 
 def read(workers, before=lambda reading: None):
-    with Reading(paths, ReadOptions(workers=workers)) as reading:
+    with Reading(traces, ReadOptions(workers=workers)) as reading:
         before(reading)
         found = list(reading)
     codes = [worker.wait() for worker in reading.processes]
@@ -187,7 +188,7 @@ end.set()
 @COPIED
 def test_a_copy_ends_when_the_process_it_reads_for_is_killed(tmp_path):
     code = """
-reading = Reading(paths, ReadOptions(workers=2))
+reading = Reading(traces, ReadOptions(workers=2))
 print(*(worker.pid for worker in reading.processes), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

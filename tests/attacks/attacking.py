@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
+sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests/support")) if path not in sys.path]
 
-from commtrace.analysis.cli.app import main as analysis_main  # noqa: E402
+from commtrace.cli import main as analysis_main  # noqa: E402
 
 LIMIT_S = 20
 

@@ -24,6 +24,7 @@ from builders import MS, Collective, traces_of
 import commtrace.analysis.reading.pool
 from commtrace.analysis.formats.recordings.content import MAGIC
 from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 
 _OTHER_USER = 65_534
@@ -109,18 +110,18 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     os.environ["XDG_CACHE_HOME"] = str(folder / "home")
     commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
     place = Cache().place(traces[0])
-    expected = called("calls", "-f", "csv", "--no-cache", folder / "run")[1]
+    expected = called("table", "calls", "-f", "csv", "--no-cache", folder / "run")[1]
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number in range(tries):
         for hidden in (place.parent, folder / "home"):
             with suppress(FileNotFoundError):
                 shutil.rmtree(hidden)
-        Cache().read(traces[0], ReadOptions())
+        Cache().read(TraceInput(traces[0]), ReadOptions())
         sound = place.read_bytes()
         kind = planted(place, sound, chance)
         changed = kind != "bytes" or place.read_bytes() != sound
-        code, out, err = called("calls", "-f", "csv", "--workers", "1", folder / "run")
+        code, out, err = called("table", "calls", "-f", "csv", "--workers", "1", folder / "run")
         counts[kind] += 1
         told = "its cache" in err
         if code != 0 or (kind != "value" and out != expected):

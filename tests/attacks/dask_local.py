@@ -18,7 +18,7 @@ from process_tree import listening_ports, mark, marked
 
 OTHER_USER = 65_534
 RUNS = ("nccl-straggler", "nccl-two-hosts", "gloo-collectives")
-COMMANDS = ("breakdown", "lateness", "bandwidth")
+COMMANDS = ("breakdown", "table lateness", "bandwidth")
 # Python itself may lie where another user cannot read, so it is imported before.
 ASK = f"""
 import os, sys
@@ -35,7 +35,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
     for number in range(tries):
         command, run, workers = chance.choice(COMMANDS), ROOT / "tests/data" / chance.choice(RUNS), chance.randint(1, 3)
-        arguments = [sys.executable, "-m", "commtrace", command, "-f", "csv", "--no-cache", str(run)]
+        arguments = [sys.executable, "-m", "commtrace", *command.split(), "-f", "csv", "--no-cache", str(run)]
         expected = subprocess.run(arguments, cwd=ROOT, capture_output=True, check=True).stdout
         counts[command] += 1
         faults, out = attacked([*arguments, "--dask", "local", "--workers", str(workers)], folder / f"made-{number}")

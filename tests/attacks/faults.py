@@ -8,26 +8,24 @@ none is left to fail. What was there before is there afterwards, and nothing els
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
 from attacking import called, complaint, run_attack
 from builders import MS, Collective, write_run
 
-import commtrace.analysis.core.disk
-import commtrace.profiling.base.disk
 from commtrace.analysis.reading.cache import Cache
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.common import disk
+from commtrace.contract.comms import OutOfBounds
 from commtrace.profiling.base import run_directory as rundir
-from commtrace.profiling.base.contract.comms import OutOfBounds
 from commtrace.profiling.errors import RunDirError
 
 _ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -62,19 +60,17 @@ class Fault:
 
 
 @contextmanager
-def failing(disk: ModuleType, fault: Fault) -> Iterator[None]:
-    """The operations of this module fail as the fault says."""
+def failing(fault: Fault) -> Iterator[None]:
+    """The operations of `disk` fail as the fault says."""
     with ExitStack() as stack:
         for name in _OPERATIONS:
-            operation = getattr(disk, name, None)
-            if inspect.isfunction(operation):
-                stack.enter_context(mock.patch.object(disk, name, fault.around(operation)))
+            stack.enter_context(mock.patch.object(disk, name, fault.around(getattr(disk, name))))
         yield
 
 
 def output(folder: Path, run: Path) -> str | None:
     """What is wrong after an output; None if it was refused, or written."""
-    code, out, err = called("calls", "-f", "csv", "-o", folder / "kept", run)
+    code, out, err = called("table", "calls", "-f", "csv", "-o", folder / "kept", run)
     return complaint(code, out, err) or ("not said" if code == 0 and _content(folder) == _OLD else None)
 
 
@@ -84,7 +80,7 @@ def cache(folder: Path, run: Path) -> str | None:
     trace = sorted(run.glob("*.pt.trace.json*"))[0]
     found = kept.read(trace, ReadOptions())
     names = [path.name for path in (folder / "cache").glob("*")]
-    again = Cache(folder / "cache").read(trace, ReadOptions())
+    again = Cache(folder / "cache").read(TraceInput(trace), ReadOptions())
     if again != found or any(name.endswith(".partial") for name in names):
         return f"another content, or left behind: {names}"
     for path in (folder / "cache").iterdir():
@@ -125,12 +121,7 @@ def _content(folder: Path) -> dict[str, bytes | None]:
     return {path.name: path.read_bytes() if path.is_file() else None for path in folder.iterdir()}
 
 
-_WRITERS = {
-    output: commtrace.analysis.core.disk,
-    cache: commtrace.analysis.core.disk,
-    side_file: commtrace.profiling.base.disk,
-    trace: commtrace.profiling.base.disk,
-}
+_WRITERS = (output, cache, side_file, trace)
 
 
 def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]]:
@@ -140,13 +131,13 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     out.mkdir()
     counts: Counter[str] = Counter()
     wrong: list[str] = []
-    for writer, disk in _WRITERS.items():
+    for writer in _WRITERS:
         for what, error in _ERRORS.items():
             for after in (False, True) if what == "full disk" else (False,):
                 for number in range(1, tries + 1):
                     (out / "kept").write_bytes(_OLD["kept"])
                     fault = Fault(number, error, after=after)
-                    with failing(disk, fault):
+                    with failing(fault):
                         problem = writer(out, run)
                     left = _content(out)
                     if fault.calls < number:

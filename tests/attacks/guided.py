@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
+sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests/support")) if path not in sys.path]
 
 CORPORA = ROOT / "tests" / "data" / "fuzz"
 LIMIT_S, LIMIT_MIB, MOST_BYTES = 30, 1500, 1 << 16

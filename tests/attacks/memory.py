@@ -75,7 +75,7 @@ _COMMANDS = {
     "inspector": (("bandwidth",), ("bandwidth", "--by", "time"), ("summary",)),
     "beside": (("summary",),),
 }
-_OF_TRACES = (("breakdown",), ("summary",), ("kernels",))
+_OF_TRACES = (("breakdown",), ("summary",), ("table", "kernels"))
 
 
 class Outcome(NamedTuple):

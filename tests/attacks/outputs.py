@@ -16,7 +16,7 @@ from unittest import mock
 from attacking import called, complaint, run_attack
 from builders import MS, Collective, write_run
 
-import commtrace.analysis.core.disk
+import commtrace.common.disk
 
 _KINDS = (
     "trace", "side file", "link to a trace", "hard link", "through a folder", "link", "dangling link", "link to itself",
@@ -63,13 +63,13 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     before, trace = contents(run), sorted(run.glob("*.pt.trace.json*"))[0]
     counts: Counter[str] = Counter()
     wrong: list[str] = []
-    sound = called("calls", "-f", "csv", run)[1]
+    sound = called("table", "calls", "-f", "csv", run)[1]
     for number in range(tries):
         kind, out = chance.choice(_KINDS), folder / f"out{number}"
         out.mkdir()
         place = target(kind, run, out, trace)
         there = sorted(path.name for path in out.iterdir())
-        code, text, err = _written(kind, chance, "calls", "-f", "csv", "-o", place, run)
+        code, text, err = _written(kind, chance, "table", "calls", "-f", "csv", "-o", place, run)
         counts[kind] += 1
         good = kind in ("new", "old", "null", "stdout", "short writes")
         is_input = kind in ("trace", "side file", "link to a trace", "hard link", "through a folder")
@@ -107,7 +107,7 @@ def _written(kind: str, chance: random.Random, *arguments: object) -> tuple[int 
         left -= done
         return done
 
-    with mock.patch.object(commtrace.analysis.core.disk, "write", write):
+    with mock.patch.object(commtrace.common.disk, "write", write):
         return called(*arguments)
 
 

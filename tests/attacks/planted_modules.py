@@ -41,9 +41,9 @@ TAB = (
 WORKERS = (
     BEGIN + "import threading, commtrace.analysis.reading.pool as pool; pool.WORTH_A_PROCESS_BYTES = 0; "
     "threading.Thread(target=threading.Event().wait, daemon=True).start(); "
-    "from commtrace.analysis.cli.app import main; sys.exit(main(['breakdown', '--no-cache', '--workers', '2', 'run']))"
+    "from commtrace.cli import main; sys.exit(main(['breakdown', '--no-cache', '--workers', '2', 'run']))"
 )
-CAPTURE = BEGIN + "from commtrace.profiling.cli import main; sys.exit(main(sys.argv[1:]))"
+CAPTURE = BEGIN + "from commtrace.cli import main; sys.exit(main(sys.argv[1:]))"
 SMALL = ("--device", "cpu", "--out", "made", "--run-name", "x")
 TRAIN = ("train", "--workers", "2", "--batch-size", "1", "--wait", "1", "--active", "1", *SMALL)
 COMMS = ("comms", "all_reduce", "--workers", "2", "--max-bytes", "64K", *SMALL)

@@ -56,15 +56,22 @@ def targets(folder: Path) -> list[tuple[list[object], Path]]:
     timings.write_text(_CSV)
     cell = sweep / Cell(2).run
     return [
-        *(([command, run], file) for file in (run / "run.json", *run.glob("*.meta.json")) for command in _COMMANDS),
-        *((["scaling", sweep], file) for file in (sweep / "sweep.json", cell / "run.json", *cell.glob("*.meta.json"))),
-        *((["training", training], training / name) for name in ("training.json", "run.json")),
+        *(
+            ([*command.split(), run], file)
+            for file in (run / "run.json", *run.glob("*.meta.json"))
+            for command in _COMMANDS
+        ),
+        *(
+            (["table", "scaling", sweep], file)
+            for file in (sweep / "sweep.json", cell / "run.json", *cell.glob("*.meta.json"))
+        ),
+        *((["table", "training", training], training / name) for name in ("training.json", "run.json")),
         *((["bandwidth", "--ceiling", file, run], file) for file in (ceiling, text)),
-        (["scaling", timings], timings),
+        (["table", "scaling", timings], timings),
     ]
 
 
-_COMMANDS = ("summary", "breakdown", "clocks")
+_COMMANDS = ("summary", "breakdown", "table clocks")
 
 
 def _side(rank: int) -> dict[str, Any]:

@@ -49,7 +49,8 @@ FORMS = (
 )  # fmt: skip
 TAKES_ONE = (
     ("summary", "URL"), ("URL",), ("breakdown", "--format", "json", "URL"), ("report", "URL"), ("timeline", "URL"),
-    ("pack", "URL", "--output", "packed"), ("pack", "RUN", "--output", "URL"), ("scaling", "URL"), ("training", "URL"),
+    ("pack", "URL", "--output", "packed"), ("pack", "RUN", "--output", "URL"), ("table", "scaling", "URL"),
+    ("table", "training", "URL"),
     ("compare", "RUN", "URL"), ("bandwidth", "RUN", "--ceiling", "URL"), ("bandwidth", "RUN", "--ceiling=URL"),
 )  # fmt: skip
 TAKES_NONE = (

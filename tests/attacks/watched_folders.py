@@ -24,8 +24,8 @@ from watched import Heard, as_said, touch, write_side
 from commtrace.analysis.errors import AnalysisError
 from commtrace.analysis.watching.files import RunFolder
 from commtrace.analysis.watching.follow import Watch
+from commtrace.analysis.watching.ledger import Ledger
 from commtrace.analysis.watching.limits import Limits, Pace
-from commtrace.analysis.watching.opening import ledger_of
 
 SETTLED = 200
 """Turns after which nothing of the watch is new any more."""
@@ -116,7 +116,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     truth = [Collective((10 * MS, 13 * MS), 10 * MS, elems=250_000_000)]
     made: Any = analysed(folder / "made", *(trace.step(1, 0, 40 * MS) for trace in traces_of(2, truth)))
     turns = Turns(folder / "run", tries, random.Random(seed))
-    ledger = ledger_of(turns.folder, None, None)
+    ledger = Ledger(turns.folder)
     pace = Pace(now=lambda: turns.now_s, sleep=turns.sleep)
     gc.collect()
     gc.freeze()  # as the command does with its modules: the watch collects garbage after every cycle

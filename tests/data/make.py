@@ -20,8 +20,8 @@ SMALLER = {"pipeline": {"hosts": 1, "gpus": 4}}
 
 
 def generated() -> None:
-    """Worlds of the simulator, with NCCL (tests/simulator/README.md), and one rank alone."""
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    """Worlds of the simulator, with NCCL (tests/support/simulator/README.md), and one rank alone."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
     import host_bound
     from simulator import PRESETS, simulate
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-if TYPE_CHECKING:
-    from contract_files import ContractFile
+from typing import Any, get_args
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "run-directory.md"
 
-_INTRO = """<!-- Generated from profiling/base/contract. Do not edit: run `python tests/docs/contract_page.py`. -->
+_INTRO = """<!-- Generated from commtrace/contract. Do not edit: run `python tests/docs/contract_page.py`. -->
 
 # Run directories
 
@@ -50,13 +47,17 @@ def page() -> str:
     """The whole of docs/run-directory.md."""
     from contract_files import FILES, record_in
 
-    from commtrace.analysis.core.contract.reader import UNDERSTOOD
+    from commtrace.contract.reading import UNDERSTOOD
 
     intro = _INTRO.replace("{versions}", " and ".join(f"version {number}" for number in UNDERSTOOD))
     parts: list[type] = []
-    for file in FILES:
-        _collect(file.written, parts, record_in)
-    shown = [_file_section(file) for file in FILES] + ["## Parts\n"] + [_part_section(part) for part in parts]
+    for record in FILES.values():
+        _collect(record, parts, record_in)
+    shown = (
+        [_file_section(name, record) for name, record in FILES.items()]
+        + ["## Parts\n"]
+        + [_part_section(part) for part in parts]
+    )
     return "\n".join([intro, *shown])
 
 
@@ -70,10 +71,10 @@ def _collect(kind: type, parts: list[type], record_in: Any) -> None:
             _collect(inner, parts, record_in)
 
 
-def _file_section(file: ContractFile) -> str:
-    lines = [f"## {file.name}".replace("<", "\\<"), "", _doc(file.written), "", *_fields(file.written)]
-    if file.name == "run.json":
-        lines += [_options(file), ""]
+def _file_section(name: str, record: type) -> str:
+    lines = [f"## {name}".replace("<", "\\<"), "", _doc(record), "", *_fields(record)]
+    if name == "run.json":
+        lines += [_options(), ""]
     return "\n".join(lines)
 
 
@@ -88,13 +89,13 @@ def _doc(kind: type) -> str:
 def _fields(kind: type) -> list[str]:
     from contract_files import hints
 
-    from commtrace.profiling.base.contract.fields import docs
+    from commtrace.contract.record import docs
 
     types = hints(kind)
     lines = ["| field | type | unit | meaning | for |", "|---|---|---|---|---|"]
     for name, doc in docs(kind).items():
         meaning = f"{doc.meaning}; left out if there is none" if doc.may_lack else doc.meaning
-        kind_of = _type(types[name]).removesuffix(" or null") if doc.may_lack else _type(types[name])
+        kind_of = _type(types[name]).removesuffix(" or null") if doc.may_lack or doc.always else _type(types[name])
         reader = "analysis" if doc.read else "people"
         unit = doc.unit or _unit(name)
         lines.append(f"| `{name}` | {kind_of} | {unit} | {meaning.replace('<', '&lt;')} | {reader} |")
@@ -121,10 +122,10 @@ def _type(hint: Any) -> str:
     return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, "object")
 
 
-def _options(file: ContractFile) -> str:
+def _options() -> str:
     from contract_files import hints
 
-    from commtrace.analysis.core.contract.run import SweptOptions, TrainedOptions
+    from commtrace.contract.run import SweptOptions, TrainedOptions
 
     names = dict.fromkeys([*hints(SweptOptions), *hints(TrainedOptions)])
     listed = ", ".join(f"`{name}`" for name in names)
@@ -135,6 +136,6 @@ def _options(file: ContractFile) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")

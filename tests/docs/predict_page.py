@@ -14,7 +14,7 @@ _BEGIN, _END = "<!-- output: python tests/docs/predict_page.py -->\n", "<!-- end
 
 def page_as_printed(page: str) -> str:
     """The page with the table as it is now, without what it assumes."""
-    from commtrace.analysis.cli.app import main
+    from commtrace.cli import main
 
     shown = io.BytesIO()
     with redirect_stdout(io.TextIOWrapper(shown)) as out, redirect_stderr(io.TextIOWrapper(io.BytesIO())):

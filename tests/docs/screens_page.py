@@ -44,7 +44,7 @@ def page() -> str:
             "## 64 ranks, one of them slow, 80 columns\n",
             _block("commtrace ranks traces/pretraining", _table(many, "ranks", 80)),
             "## All the time of a step, 80 columns\n",
-            _block("commtrace account traces/resnet18-ddp-w2", _table(small, "account_parts", 80)),
+            _block("commtrace table account traces/resnet18-ddp-w2", _table(small, "account_parts", 80)),
             "## Bandwidth, 120 and 200 columns\n",
             *(
                 _block(
@@ -88,6 +88,6 @@ def _block(command: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # a script's own folder is on the path, the project is not
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]  # a script's own folder is on the path, the project is not
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")

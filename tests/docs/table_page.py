@@ -22,8 +22,9 @@ _INTRO = """<!-- Generated from analysis/catalog.py. Do not edit: run `python te
 Every table the analysis makes, with all its columns. [metrics/](metrics/README.md) explains what the numbers mean and
 how they are computed.
 
-- **From the command line**, `commtrace COMMAND RUN` prints one table; the command stands below each heading. Without a
-  command, `commtrace RUN` prints one screen, and with `--all` what was read, and the main tables in full.
+- **From the command line**, `commtrace table` lists all tables, with a name it prints one; the command stands below
+  each heading. Without a command, `commtrace RUN` prints one screen, and with `--all` what was read,
+  and the main tables in full.
 - **For programs**, `--format csv` and `--format json` give every column listed here, in this order, as full integers.
   The summary as JSON has `traces` as well: a row per file, with `read_bytes` and `not_understood_bytes`. JSON has names
   as they are. In CSV, control characters in text are written out. What a spreadsheet would run as a formula (a text, or
@@ -32,10 +33,10 @@ how they are computed.
 - **For people**, `--format table` (the default), `--format markdown` and `--format latex` show the main columns, in
   units that keep the numbers short.
 - **Rows** are chosen with `--where CONDITION`, sorted with `--sort COLUMN` and cut with `--top N`, in every format:
-  `commtrace calls RUN --where rank=3 --where 'dur_ns>1ms' --sort dur_ns --top 10`. A condition is a column, one of
-  `=`, `!=`, `<`, `<=`, `>`, `>=` and `~` (contains, whatever the case), and a value: a number, for `_ns` also with its
-  unit (`1ms`), for `_frac` in percent (`50%`), a text, `true`, or `NA` for what is not known. Numbers are sorted from
-  the largest, texts from A; `COLUMN:asc` and `COLUMN:desc` choose. `--help` of a command explains its columns.
+  `commtrace table calls RUN --where rank=3 --where 'dur_ns>1ms' --sort dur_ns --top 10`. A condition is a column, one
+  of `=`, `!=`, `<`, `<=`, `>`, `>=` and `~` (contains, whatever the case), and a value: a number, for `_ns` also with
+  its unit (`1ms`), for `_frac` in percent (`50%`), a text, `true`, or `NA` for what is not known. Numbers are sorted
+  from the largest, texts from A; `COLUMN:asc` and `COLUMN:desc` choose. `--help` of a command explains its columns.
 - **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. Those of operators
   need `commtrace.analyse(RUN, details=True)`, which takes longer to read. `commtrace.analyse_sweep(SWEEP)` has the
   tables across runs, and `commtrace.compare(A, B)` those of two sides, each one run or a list of captures. `workers`,
@@ -98,7 +99,7 @@ def _section(entry: TableEntry) -> str:
 
 
 def _printed_by(entry: TableEntry) -> str:
-    also = ", and in the summary" if entry.title and entry.of.value == "RUN" and " " not in str(entry.command) else ""
+    also = ", and in the summary" if entry.title and entry.of.value == "RUN" and not entry.options else ""
     if entry.command is None:
         return f"No command prints it; in Python it is `{_in_python(entry)}`."
     printed = f"Printed by `commtrace {entry.command} {entry.of.value}`{also}"

@@ -12,6 +12,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "errors": "",
         "core": "errors",
         "catalog": "core errors",
+        "glossary": "",
         "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "render catalog core errors",
@@ -36,7 +37,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
-            "results replay streaming metrics run reading formats recording ceilings render catalog core errors"
+            "results replay streaming metrics run reading formats recording ceilings render glossary catalog core "
+            "errors"
         ),
     },
     "profiling": {
@@ -53,8 +55,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "comms": "sessions ranks machine base errors",
         "layers": "sessions workloads ranks machine base errors",
         "capacity": "workloads ranks machine base errors",
-        "cli": "train script sweep comms layers capacity ranks base errors",
-        "tied": "cli machine",
+        "guard": "ranks errors",
+        "tied": "machine",
     },
 }
 """A package -> its folders, and single modules beside them -> what they may import, besides themselves."""

@@ -103,17 +103,19 @@ def test_analysis_needs_no_torch():
 
 
 def test_the_packages_share_what_is_common_and_nothing_else():
-    found = {
-        f"{package}.{module}": imported_from_beside(package, module) - {"common"} for package, module in EVERY_MODULE
-    }
-    in_a_process_of_its_own = "profiling.sessions.afterwards.low_priority"
-    assert _offenders(found) == {in_a_process_of_its_own: ["cli"]}
+    shared = {"common", "contract"}
+    found = {f"{package}.{module}": imported_from_beside(package, module) - shared for package, module in EVERY_MODULE}
+    in_processes_of_their_own = ("profiling.sessions.afterwards.low_priority", "profiling.tied")
+    assert _offenders(found) == {module: ["cli"] for module in in_processes_of_their_own}
 
 
-def test_what_is_common_needs_no_torch_or_pandas():
-    for path in (ROOT / "commtrace/common").rglob("*.py"):
-        names = {name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for name in _absolute(node)}
-        assert names <= {*sys.stdlib_module_names, "commtrace", "__future__"}, path.name
+@pytest.mark.parametrize(("folder", "libraries"), [("common", set()), ("contract", {"msgspec"})])
+def test_what_is_common_needs_no_torch_or_pandas_and_neither_package(folder, libraries):
+    for path in (ROOT / "commtrace" / folder).rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {name for node in nodes for name in _absolute(node)}
+        assert names <= {*sys.stdlib_module_names, "commtrace", *libraries}, path.name
+        assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level > 1], path.name
 
 
 def _absolute(node: ast.AST) -> set[str]:
@@ -185,7 +187,7 @@ def test_only_readers_and_the_command_line_touch_files():
         "cli.output",
         "cli.serving",
         "core.budget",
-        "core.disk",
+        "core.places.files",
         "core.places.filesystem",
         "core.places.remote",
         "core.small_files",

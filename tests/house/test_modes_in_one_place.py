@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 from source import modules
 
-from commtrace.analysis.core.contract import modes as contract
+from commtrace.contract import modes as contract
 from commtrace.profiling.modes import MODES
 
 FOLDER = "modes"
@@ -14,12 +14,12 @@ FOLDER = "modes"
 OF_LAYOUTS = {"metrics.rank_plan", "cli.scale.plan_ranks"}
 
 
-@pytest.mark.parametrize(("package", "owner"), [("profiling", FOLDER), ("analysis", "core.contract.modes")])
-def test_only_the_modes_know_their_names(package, owner):
+@pytest.mark.parametrize("package", ["profiling", "analysis"])
+def test_only_the_modes_know_their_names(package):
     known = {
         f"{module}: {node.value}"
         for module, tree in modules(package).items()
-        if not f"{module}.".startswith(f"{owner}.") and module not in OF_LAYOUTS
+        if not f"{package}.{module}.".startswith(f"profiling.{FOLDER}.") and module not in OF_LAYOUTS
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in MODES
     }
@@ -40,5 +40,3 @@ def test_every_mode_has_a_module_of_its_own():
 
 def test_the_contract_knows_every_mode():
     assert sorted(contract.MODES) == sorted(get_args(contract.Mode)) == sorted(MODES)
-    for name, facts in contract.MODES.items():
-        assert (facts.shares_batch, facts.drives_workers) == (MODES[name].shares_batch, MODES[name].drives_workers)

@@ -15,9 +15,9 @@ import sys, commtrace
 from pathlib import Path; assert (Path(commtrace.__file__).parent / "analysis").is_dir()
 from commtrace.analysis.catalog import CATALOG, InputKind
 from commtrace.cli import main
-for name in ("summary", *(e.command for e in CATALOG.values() if e.command == e.name and e.of is InputKind.run)):
+for name in ("summary", *(e.command for e in CATALOG.values() if e.of is InputKind.run and not e.options)):
     sys.stderr.write(f"-- {name}\\n")
-    code = main([name, "--no-cache", sys.argv[1]])
+    code = main([*name.split(), "--no-cache", sys.argv[1]])
     assert code in (0, 1), code  # 1: there is nothing of this in the run
 """
 

@@ -16,12 +16,12 @@ from capturing import begun, leftovers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commtrace.cli import main
 from commtrace.profiling.capacity import bench, tries
 from commtrace.profiling.capacity.config import CapacityConfig, Share, share
 from commtrace.profiling.capacity.search import largest_fitting
 from commtrace.profiling.capacity.stage import Stage
 from commtrace.profiling.capacity.tries import Try
-from commtrace.profiling.cli import main
 from commtrace.profiling.errors import MeasurementError, UsageError
 from commtrace.profiling.machine import memory
 from commtrace.profiling.workloads.stacks import StackShape, stack

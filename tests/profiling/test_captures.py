@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.train import captures
 
 

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from commtrace.cli import main
 from commtrace.common.version import version
-from commtrace.profiling.cli import main
 from commtrace.profiling.modes import MODES
 from commtrace.profiling.train import task as training
 from commtrace.profiling.train.config import TrainConfig

@@ -14,9 +14,8 @@ from capturing import ROOT, SCRIPTS, begun, environment, leftovers, metas, pytho
 from process_tree import family, listening
 from samples import with_slow
 
-from commtrace.analysis.core import nccl_tests
-from commtrace.profiling.cli import main
-from commtrace.profiling.comms.bus import bus_factor
+from commtrace.cli import main
+from commtrace.common.nccl_tests import bus_factor
 from commtrace.profiling.comms.collectives import COLLECTIVES
 from commtrace.profiling.comms.config import CollectiveName, CommsConfig, DtypeName, OpName, size_bytes
 from commtrace.profiling.comms.facts import comms_head
@@ -114,7 +113,7 @@ def test_bandwidths_are_those_of_nccl_tests(everything) -> None:
         place = place_of(result)
         algbw = result["size"] / 1e9 / (place["time"] / 1e6)
         assert place["alg_bw"] == pytest.approx(algbw)
-        assert place["bus_bw"] == pytest.approx(algbw * nccl_tests.bus_factor(result["collective"], ranks))
+        assert place["bus_bw"] == pytest.approx(algbw * bus_factor(result["collective"], ranks))
 
 
 def test_times_are_of_every_rank(everything) -> None:
@@ -155,12 +154,6 @@ def test_the_table_has_the_columns_of_nccl_tests(everything) -> None:
 
 def test_nothing_but_comms_json_is_left(everything) -> None:
     assert [path.name for path in everything[1].iterdir()] == ["comms.json"]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 72, 1000])
-def test_both_packages_know_the_same_factors(ranks) -> None:
-    for collective in get_args(CollectiveName):
-        assert bus_factor(collective, ranks) == nccl_tests.bus_factor(collective, ranks)
 
 
 def test_the_file_says_on_which_stream_a_gpu_was_measured_and_how_it_was_set_up(monkeypatch) -> None:

@@ -104,7 +104,7 @@ def test_batch_larger_than_the_data_set_is_said(cifar10_root) -> None:
 @pytest.mark.slow
 @forks
 def test_training_on_cifar10_from_the_command_line(cifar10_root, tmp_path) -> None:
-    from commtrace.profiling.cli import main
+    from commtrace.cli import main
 
     options = ["--data", "cifar10", "--data-root", str(cifar10_root), "--parallel", "single", "--device", "cpu"]
     schedule = ["--wait", "0", "--warmup", "1", "--active", "1", "--steps", "3"]
@@ -121,7 +121,7 @@ def test_two_ranks_train_for_an_epoch_of_cifar10(tmp_path) -> None:
     epochs = ["--warmup-epochs", "1", "--timed-epochs", "1"]
     done = torchrun(
         2,
-        *(ROOT / "tests" / "tiny_cifar10.py", tmp_path, "train", *options, *schedule, *epochs),
+        *(ROOT / "tests/support/tiny_cifar10.py", tmp_path, "train", *options, *schedule, *epochs),
         *("--out", tmp_path, "--run-name", "run"),
     )
     assert done.returncode == 0, done.stderr

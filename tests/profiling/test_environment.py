@@ -2,7 +2,7 @@ import json
 
 import torch
 
-from commtrace.profiling.base.contract.fields import content
+from commtrace.contract.record import content
 from commtrace.profiling.machine import environment
 
 

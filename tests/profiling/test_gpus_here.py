@@ -68,7 +68,7 @@ DRIVER = ("proc/driver/nvidia/version", "dev/nvidia0", "dev/nvidia1", "dev/nvidi
     ],
 )  # fmt: skip
 def test_why_torch_uses_none(machine, build, told, files, gpus, why) -> None:
-    found = gpus_here.why_unused({}, root=machine(*files), told=lambda: driver_facts(told), build=build)
+    found = gpus_here.why_unused({}, root=machine(*files), ask_driver=lambda: driver_facts(told), build=build)
     assert found is not None
     assert found.startswith(gpus)
     assert found.endswith(why)
@@ -84,13 +84,13 @@ def test_why_torch_uses_none(machine, build, told, files, gpus, why) -> None:
     ],
 )
 def test_where_there_is_none_there_is_no_reason(machine, told, files) -> None:
-    assert gpus_here.why_unused({}, root=machine(*files), told=lambda: driver_facts(told), build=CPU) is None
+    assert gpus_here.why_unused({}, root=machine(*files), ask_driver=lambda: driver_facts(told), build=CPU) is None
 
 
 @pytest.mark.parametrize("value", ["", " ", "-1"])
 def test_gpus_that_are_hidden_on_purpose_are_not_missed(value) -> None:
-    assert gpus_here.why_unused({"CUDA_VISIBLE_DEVICES": value}, told=eight_gpus, build=CPU) is None
-    assert gpus_here.why_unused({"CUDA_VISIBLE_DEVICES": "0"}, told=eight_gpus, build=CPU) is not None
+    assert gpus_here.why_unused({"CUDA_VISIBLE_DEVICES": value}, ask_driver=eight_gpus, build=CPU) is None
+    assert gpus_here.why_unused({"CUDA_VISIBLE_DEVICES": "0"}, ask_driver=eight_gpus, build=CPU) is not None
 
 
 def test_nvml_that_fails_is_none(machine) -> None:
@@ -98,7 +98,7 @@ def test_nvml_that_fails_is_none(machine) -> None:
         raise FakeNVMLError("Driver Not Loaded")
 
     broken = SimpleNamespace(**{**vars(library()), "nvmlInit": failing})
-    assert gpus_here.why_unused({}, root=machine(), told=lambda: driver_facts(broken), build=CPU) is None
+    assert gpus_here.why_unused({}, root=machine(), ask_driver=lambda: driver_facts(broken), build=CPU) is None
 
 
 def test_a_rank_may_have_its_only_gpu_to_itself(machine) -> None:

@@ -95,7 +95,7 @@ def test_file_that_is_not_there(tmp_path) -> None:
 
 def test_arguments_of_a_cell_are_those_that_train_understands(tmp_path, monkeypatch) -> None:
     """The command line that a user may repeat makes the very configuration that was checked."""
-    from commtrace.profiling.cli import main
+    from commtrace.cli import main
     from commtrace.profiling.train import task as training
 
     seen = []

@@ -13,7 +13,7 @@ import pytest
 import torch
 from capturing import begun, leftovers, python
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.layers.memory_use import memory_use, saved_bytes
 from commtrace.profiling.layers.subjects import used
 from commtrace.profiling.workloads.models import BLOCKS, MODELS

@@ -10,8 +10,8 @@ from capturing import SCRIPTS, metas, python, torchrun, trace
 from samples import with_slow
 from torch import nn
 
+from commtrace.cli import main
 from commtrace.profiling.base.schedule import Schedule
-from commtrace.profiling.cli import main
 from commtrace.profiling.errors import UsageError
 from commtrace.profiling.modes import FACTS, MODES
 from commtrace.profiling.modes.pipeline import check_stages, microbatches_of

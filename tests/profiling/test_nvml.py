@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from commtrace.profiling.base.contract.machine import Pcie, Peer
+from commtrace.contract.machine import Pcie, Peer
 from commtrace.profiling.machine import nvml
 
 UUIDS = {"gpu0": "GPU-0000", "gpu1": "GPU-1111"}

@@ -7,7 +7,7 @@ from capturing import metas
 
 from commtrace import analyse, capture
 from commtrace.analysis.errors import NoTraces
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.ranks import process_group as parallel
 from commtrace.profiling.ranks.process_group import Identity
 from commtrace.profiling.sessions import kineto_buffers

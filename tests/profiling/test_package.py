@@ -1,11 +1,8 @@
-import pytest
 from capturing import fresh_python
-
-NO_TORCH = "import sys; sys.modules['torch'] = None; "
 
 
 def test_importing_the_package_and_its_command_line_does_not_import_torch() -> None:
-    modules = "commtrace.profiling.cli, commtrace.profiling.modes, commtrace.profiling.base.run_directory"
+    modules = "commtrace.cli, commtrace.profiling.train.command, commtrace.profiling.base.run_directory"
     done = fresh_python("-c", f"import sys, {modules}; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 
@@ -17,23 +14,13 @@ def test_standard_library_package_of_the_same_name_stays_importable(tmp_path) ->
     (other / "__init__.py").touch()
     (other / "tracing" / "__init__.py").write_text("Profile = 'from the standard library'")
     code = (
-        "import profiling.tracing; from commtrace.profiling.base.run_directory import RUN_FILE; "
-        "print(profiling.tracing.Profile, RUN_FILE)"
+        "import profiling.tracing; from commtrace.profiling.base.run_directory import META_SUFFIX; "
+        "print(profiling.tracing.Profile, META_SUFFIX)"
     )
     done = fresh_python("-c", code, folders=())
     assert done.returncode != 0  # without it there is no such module: the next lines show something
     done = fresh_python("-c", f"import sys; sys.path.append({str(tmp_path)!r}); {code}")
-    assert done.stdout == "from the standard library run.json\n", done.stderr
-
-
-@pytest.mark.parametrize("args", [[], ["train"], ["--help"]])
-def test_without_torch_one_line_says_what_to_install(args) -> None:
-    done = fresh_python("-c", f"{NO_TORCH}from commtrace.profiling.cli import main; sys.exit(main({args}))")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr == (
-        'error: torch is not installed, and capturing needs it: pip install "commtrace[profiling]"\n'
-    )
+    assert done.stdout == "from the standard library .meta.json\n", done.stderr
 
 
 def test_without_torchvision_train_says_what_to_install() -> None:

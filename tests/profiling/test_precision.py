@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.modes import MODES
 from commtrace.profiling.train import loop
 from commtrace.profiling.train.learning.scoring import ScoredLoss

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.contract.record import Record
 from commtrace.profiling.base import run_directory as rundir
-from commtrace.profiling.base.contract.fields import Record
 from commtrace.profiling.errors import RunDirError
 
 

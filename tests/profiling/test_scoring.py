@@ -59,7 +59,7 @@ def test_alone_the_largest_is_ones_own() -> None:
 def said() -> dict[str, list[list[float]]]:
     """What two ranks said of each mode, in order of rank."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = python(*launcher, SCRIPTS / "modes_tested.py", folders=(ROOT / "tests",))
+    done = python(*launcher, SCRIPTS / "modes_tested.py", folders=(ROOT / "tests/support",))
     assert done.returncode == 0, done.stderr
     found: dict[str, list[list[float]]] = defaultdict(list)
     for name, rank, *values in sorted(line.split() for line in done.stdout.splitlines()):

@@ -15,7 +15,7 @@ from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 
-from commtrace.profiling.base import disk
+from commtrace.common import disk
 from commtrace.profiling.base.keeping import TRACES_ONLY, Keeping
 from commtrace.profiling.base.schedule import TRAILING_STEPS, Schedule
 from commtrace.profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 from commtrace.profiling.errors import DataError, DeviceError, RunDirError, UsageError
 from commtrace.profiling.sweep import bench as sweep
 from commtrace.profiling.sweep import directory as sweep_dir
@@ -81,8 +81,8 @@ def test_table_has_the_slowest_rank_scaled_to_the_data_set(tmp_path, capsys) -> 
     assert lines[3].split() == ["resnet18-ddp-w2-b8", "done", "4", "of", "8", "4.000", "0.200"]
     assert lines[4] == "epoch: scaled from its timed steps to the whole data set"
     assert lines[-2:] == [
-        f"  scaling:      commtrace scaling {tmp_path}",
-        f"  subtraction:  commtrace subtraction {tmp_path}",
+        f"  scaling:      commtrace table scaling {tmp_path}",
+        f"  subtraction:  commtrace table subtraction {tmp_path}",
     ]
 
 

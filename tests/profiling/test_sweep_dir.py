@@ -66,7 +66,7 @@ def test_file_of_another_version_is_refused(tmp_path) -> None:
 def test_directory_of_something_else_is_refused(tmp_path) -> None:
     assert sweep_dir.read(tmp_path / "new") is None
     (tmp_path / ".lock").touch()
-    (tmp_path / ".sweep.json.17.tmp").touch()
+    (tmp_path / ".0123abcd-0123456789abcdef.partial").touch()
     assert sweep_dir.read(tmp_path) is None
     (tmp_path / "run.json").touch()
     with pytest.raises(RunDirError, match=r"expected a new or empty directory, or a sweep's .*found run\.json"):
@@ -114,7 +114,7 @@ def test_death_between_write_and_rename_leaves_the_old_file(tmp_path) -> None:
     sweep_dir.write_sweep(tmp_path, content())
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
-    assert len(list(tmp_path.glob(".sweep.json.*.tmp"))) == 1
+    assert len(list(tmp_path.glob(".*.partial"))) == 1
     with sweep_dir.locked(tmp_path, print):
         assert sweep_dir.read(tmp_path) == content()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "sweep.json"]

@@ -12,8 +12,8 @@ from capturing import ROOT, environment, leftovers, metas, python, trace, traced
 from contract_files import rewritten
 from process_tree import family, listening
 
-from commtrace.profiling.base.contract.rank import RankFile
-from commtrace.profiling.base.contract.run import RunFile
+from commtrace.contract.rank import RankFile
+from commtrace.contract.run import RunFile
 
 STEP_KEYS = {"step", "phase", "start_unix_ns", "dur_ns"}
 

@@ -81,9 +81,10 @@ def learned(tmp_path_factory) -> Path:
     tiny_cifar10.write(root, 64, learnable=True)
     options = ["--data", "cifar10", "--data-root", root, "--epochs", "3", "--warmup-epochs", "1", "--batch-size", "8"]
     scaling = ["--lr-scaling", "linear", "--lr-reference-batch", "8", "--optimizer-lr", "0.01"]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", ROOT / "tests" / "tiny_model.py"]
+    script = ROOT / "tests/support/tiny_model.py"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
     command = ["train", "--device", "cpu", *options, *scaling, *SHORT, "--out", root, "--run-name", "run"]
-    done = python(*launcher, root, *command, folders=(ROOT / "tests",))
+    done = python(*launcher, root, *command, folders=(ROOT / "tests/support",))
     assert done.returncode == 0, done.stderr
     assert "test loss" in done.stderr
     return root / "run"

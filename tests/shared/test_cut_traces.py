@@ -7,6 +7,7 @@ import pytest
 from beside_checkout import FILES, needs_shared
 
 from commtrace.analysis.reading.pool import Reading
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.run.file_tables import trace_file
 from commtrace.profiling.sessions.gpu_reach import cut_short
@@ -18,7 +19,7 @@ _LEAST_LAUNCHES = 20
 
 
 def notes_of(path) -> list[str]:
-    with Reading([path], ReadOptions(workers=1)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=1)) as reading:
         (raw,) = reading.results(None)
     return [note for note in trace_file(path, raw).notes if "GPU side ends early" in note]
 

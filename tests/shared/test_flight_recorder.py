@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from beside_checkout import SHARED
 
-from commtrace.analysis.cli import app as cli
+from commtrace import cli
 from commtrace.analysis.hang.analysis import find_hang
 
 JOBS = sorted(path.parent for path in (SHARED / "flight-recorder").glob("*/fault_injection.log"))

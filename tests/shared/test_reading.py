@@ -21,9 +21,9 @@ from reading_checks import (
 from samples import a_sample
 from small_trace import good_events, read
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import NotATrace, TraceError
 from commtrace.analysis.run.file_tables import trace_file
+from commtrace.cli import main
 
 pytestmark = needs_shared
 # Of eight like files, two; the others differ in nothing that a reader sees.

@@ -10,13 +10,13 @@ from beside_checkout import EXPECTED, TRACES, needs_shared
 from builders import US
 from samples import a_sample, with_slow
 
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import Evidence, matches
 from commtrace.analysis.metrics.waiting import collectives, participation
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 pytestmark = needs_shared
 
@@ -407,7 +407,7 @@ def test_a_gpu_without_a_job(capsys):
     path = str(TRACES / "holes" / "mi250_minitoy_train_ROCm6_2_kineto.json.gz")
     assert_conserved(printed(capsys, "breakdown", path))
     assert_conserved(printed(capsys, "breakdown", "--by", "step", path))
-    assert main(["collectives", path]) == 1
+    assert main(["table", "collectives", path]) == 1
     assert "no communication in the profiled window" in capsys.readouterr().err
 
 
@@ -417,7 +417,7 @@ def test_one_rank_of_300_on_gloo(capsys):
     assert (row["rank"], row["device"], row["n_comm"]) == ("34", "cpu", "10")
     assert (row["exposed_wait_ns"], row["exposed_transfer_ns"]) == ("", "")
     assert row["exposed_unsplit_ns"] == row["exposed_comm_ns"]
-    rows = printed(capsys, "collectives", path)
+    rows = printed(capsys, "table", "collectives", path)
     assert {(r["complete"], r["matched_by"], r["busbw_gb_per_s"]) for r in rows} == {("False", "none", "")}
     assert {r["note"] for r in rows} == {"no other rank shows it at that time"}
 

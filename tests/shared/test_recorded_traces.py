@@ -8,12 +8,12 @@ import pytest
 from beside_checkout import SHARED
 
 from commtrace.analysis.catalog import CATALOG, InputKind
-from commtrace.analysis.cli.app import main
 from commtrace.analysis.errors import NothingMeasured, NotPredictable
 from commtrace.analysis.recording.compression import unpacked_bytes
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.cli import main
 
 FOLDER = SHARED / "traces"
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]

@@ -8,7 +8,7 @@ import pytest
 from beside_checkout import SHARED
 from remote_runs import copied, s3_server, tables_of
 
-from commtrace.analysis.cli.app import main
+from commtrace.cli import main
 
 FOLDER = SHARED / "traces"
 SETS = sorted(path.name for path in FOLDER.glob("*-*")) if FOLDER.exists() else []

@@ -1,1 +1,1 @@
-"""One module per command that is more than a table of a run: its options, and what it prints."""
+"""One module per command with options of its own."""

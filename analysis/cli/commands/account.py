@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.wording import counted, ranges_of
+from ....common.wording import counted, ranges_of
 from ...recording.options import ReadOptions
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AccountBy(str, Enum):
-    """What a row of the account is."""
+    """What a row of the account stands for."""
 
     part = "part"
     device = "device"
@@ -56,21 +56,21 @@ def account_command(
 
     \b
     Examples:
-      commtrace account traces/my-run
-      commtrace account --by step --format csv traces/my-run
-      commtrace account --by culprit traces/my-run
+      commtrace table account traces/my-run
+      commtrace table account --by step --format csv traces/my-run
+      commtrace table account --by culprit traces/my-run
     """
     name = _TABLES[by]
     writing.check(name)
     analysis = analysis_of(runs, reading, details=True)
     if by is AccountBy.part and len(analysis.breakdown):
-        complain(_what_it_is_of(analysis.typical_step), kind="note")
+        complain(_step_and_windows(analysis.typical_step), kind="note")
     if by is AccountBy.culprit and len(analysis.breakdown) and analysis.account["exposed_wait_ns"].isna().all():
         nothing_measured(analysis, "nothing could be split into wait and transfer; that needs the traces of all ranks")
     print_table(name, analysis, writing)
 
 
-def _what_it_is_of(typical: TypicalStep) -> str:
+def _step_and_windows(typical: TypicalStep) -> str:
     """`a step takes 44.1 ms, mean of 32 windows of devices in steps 10-13`."""
     takes = f"takes {typical.parts['window_ns'] / 1e6:,.1f} ms, mean of {counted(typical.windows, 'window')} of devices"
     if not typical.steps:

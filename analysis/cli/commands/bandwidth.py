@@ -1,4 +1,4 @@
-"""Bandwidth, alone or against a ceiling, or by time."""
+"""`commtrace bandwidth`: bandwidth alone, against a ceiling, or over time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLE = "bandwidth_times"
 
 
 class BandwidthBy(str, Enum):
-    """What a row of the bandwidth is."""
+    """What a row stands for."""
 
     size = "size"
     time = "time"
@@ -85,8 +85,8 @@ def bandwidth_command(
 
 
 def _interval_ns(text: str) -> int:
-    found = _INTERVAL.fullmatch(text.strip())
-    seconds = int(found[1]) * _UNITS_S[found[2]] if found else 0
+    match = _INTERVAL.fullmatch(text.strip())
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else 0
     if not seconds:
         raise typer.BadParameter(f"{text!r} is not a length of time, such as 60s, 5min or 1h", param_hint="--every")
     return seconds * 1_000_000_000
@@ -95,11 +95,10 @@ def _interval_ns(text: str) -> int:
 def _logs(runs: Sequence[Path]) -> list[Path]:
     """The logs of NCCL Inspector at these paths; none if there are other traces."""
     from ...formats.inspector.entry import INSPECTOR
-    from ...formats.registry import format_of
     from ...reading.trace_files import trace_files
 
-    files = trace_files(runs).paths
-    return files if all(format_of(file) is INSPECTOR for file in files) else []
+    traces = trace_files(runs).traces
+    return [one.path for one in traces] if all(one.format is INSPECTOR for one in traces) else []
 
 
 def _print_logs(files: list[Path], every_ns: int, writing: Writing, reading: ReadOptions) -> None:

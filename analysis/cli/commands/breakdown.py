@@ -1,4 +1,4 @@
-"""Where time went, by device or step: of one device alone without pandas, which takes as long as reading it."""
+"""`commtrace breakdown`: time by device or step. A single device needs no pandas, which saves its import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tables import print_device_table, print_table
 
 
 class BreakdownBy(str, Enum):
-    """What a row of the breakdown is."""
+    """What a row of the breakdown stands for."""
 
     device = "device"
     step = "step"

@@ -1,4 +1,4 @@
-"""The command that compares captures of two configurations."""
+"""`commtrace compare`: compare captures of two configurations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "ch
 
 
 class ComparedBy(str, Enum):
-    """Which table of a comparison."""
+    """The table of a comparison to print."""
 
     measure = "measure"
     kernel = "kernel"
@@ -132,7 +132,7 @@ def compare_command(
 
 
 def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], list[Path]]:
-    """The captures of A, and of B. Raises BadParameter."""
+    """The captures of A and of B. Raises BadParameter."""
     for side in (runs, against or []):
         twice = [path for number, path in enumerate(side) if path.resolve() in [p.resolve() for p in side[:number]]]
         if twice and against:

@@ -1,14 +1,13 @@
-"""The commands that write for other tools: for TensorBoard a copy of a run, and scalars; for torch's compiler."""
+"""Commands that write for other tools: TensorBoard (a copy of a run, or scalars) and torch's compiler."""
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...core.wording import counted
+from ....common.wording import counted
 from ...recording.options import ReadOptions
 from ..output import check_new_folder, complain, replace_among, write_folder, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
@@ -16,7 +15,9 @@ from ..reading_options import Runs, analysis_of, finish, reads_traces
 NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)]
 InFolder = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Write into this folder.", show_default="RUN itself"),
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Write the event file into this folder.", show_default="RUN itself"
+    ),
 ]
 
 
@@ -33,7 +34,7 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
 
     \b
     Examples:
-      commtrace tensorboard-copy traces/my-run traces/my-run-tensorboard
+      commtrace export tensorboard-copy traces/my-run traces/my-run-tensorboard
       tensorboard --logdir traces
     """
     check_new_folder(out)
@@ -69,8 +70,8 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
 
     \b
     Examples:
-      commtrace tensorboard-scalars traces/my-run
-      commtrace tensorboard-scalars traces/my-run --output logs/my-run
+      commtrace export tensorboard-scalars traces/my-run
+      commtrace export tensorboard-scalars traces/my-run --output logs/my-run
       tensorboard --logdir traces
     """
     if output is None and not (len(runs) == 1 and runs[0].is_dir()):
@@ -89,16 +90,15 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
     finish(analysis)
 
 
-class ExportTo(str, Enum):
-    """Who takes what is exported."""
-
-    inductor = "inductor"
-
-
-Receiver = Annotated[ExportTo, typer.Argument(metavar="inductor", help="For torch's compiler.", show_default=False)]
 ProfileFile = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.inductor.json"),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the profile to this file, as JSON.",
+        show_default="RUN.inductor.json",
+    ),
 ]
 OperatorsOf = Annotated[
     int | None,
@@ -107,8 +107,7 @@ OperatorsOf = Annotated[
 
 
 @reads_traces
-def export_command(
-    to: Receiver,
+def inductor_command(
     runs: Runs,
     output: ProfileFile = None,
     rank: OperatorsOf = None,
@@ -127,23 +126,23 @@ def export_command(
       commtrace export inductor traces/my-run
       commtrace export inductor traces/my-run --output profile.json
     """
-    assert to is ExportTo.inductor
     analysis = analysis_of(runs, reading)
     from ...exports.inductor import inductor_profile
 
-    found = inductor_profile(analysis, rank)
+    profile = inductor_profile(analysis, rank)
     for note in analysis.run.notes:
         complain(note, kind="note")
     target = output or Path(f"{analysis.run.name}.inductor.json")
-    write_parts(found.parts, target)
-    told = f"{counted(found.collectives, 'size')} of collectives, {counted(found.operators, 'call')} of operators"
-    write_out(f"{target}: {told}\n", None) if output is None else complain(f"{target}: {told}", kind="note")
-    if found.left_out:
-        left_out = counted(found.left_out, "call")
+    write_parts(profile.parts, target)
+    sizes, calls = counted(profile.collectives, "size"), counted(profile.operators, "call")
+    written = f"{sizes} of collectives, {calls} of operators"
+    write_out(f"{target}: {written}\n", None) if output is None else complain(f"{target}: {written}", kind="note")
+    if profile.left_out:
+        left_out = counted(profile.left_out, "call")
         complain(
             f"{left_out} of collectives left out: the trace has no size, or wait and transfer could not be split",
             kind="note",
         )
-    if not found.operators:
+    if not profile.operators:
         complain("no operator has shapes; capture with record_shapes=True to include operators", kind="note")
     finish(analysis)

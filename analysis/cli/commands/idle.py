@@ -1,4 +1,4 @@
-"""Why devices were idle, in sum and gap by gap, and which calls made them wait."""
+"""`commtrace idle`, `gaps` and `syncs`: idle time in sum and gap by gap, and the calls that caused it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_GAPS = 10
 
 
 class SyncsBy(str, Enum):
-    """What a row of the calls is."""
+    """What a row of the calls stands for."""
 
     rank = "rank"
     step = "step"
@@ -64,9 +64,9 @@ def gaps_command(
 
     \b
     Examples:
-      commtrace gaps traces/my-run
-      commtrace gaps --top 3 --where cause=sync traces/my-run
-      commtrace gaps --where step=4 --format csv traces/my-run
+      commtrace table gaps traces/my-run
+      commtrace table gaps --top 3 --where cause=sync traces/my-run
+      commtrace table gaps --where step=4 --format csv traces/my-run
     """
     writing.check("gaps")
     if writing.for_people and writing.choice.top is None:
@@ -91,8 +91,8 @@ def syncs_command(
 
     \b
     Examples:
-      commtrace syncs traces/my-run
-      commtrace syncs --by step --format csv traces/my-run
+      commtrace table syncs traces/my-run
+      commtrace table syncs --by step --format csv traces/my-run
     """
     name = "syncs" if by is SyncsBy.rank else "syncs_steps"
     writing.check(name)

@@ -1,4 +1,4 @@
-"""Device time by kernel, operator or annotation."""
+"""`commtrace kernels`: device time by kernel, operator or annotation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class KernelsBy(str, Enum):
-    """What a row of the device time is."""
+    """What a row of device time stands for."""
 
     kernel = "kernel"
     operator = "operator"
@@ -27,7 +27,7 @@ class KernelsBy(str, Enum):
 
     @property
     def table(self) -> str:
-        """The table of it, all ranks together."""
+        """The name of its table over all ranks."""
         return "annotation_times" if self is KernelsBy.annotation else f"{self.value}s"
 
 
@@ -55,10 +55,10 @@ def kernels_command(
 
     \b
     Examples:
-      commtrace kernels traces/my-run
-      commtrace kernels --by operator --top 20 traces/my-run
-      commtrace kernels --by annotation traces/my-run
-      commtrace kernels --rank 0 --format csv --output rank0.csv traces/my-run
+      commtrace table kernels traces/my-run
+      commtrace table kernels --by operator --top 20 traces/my-run
+      commtrace table kernels --by annotation traces/my-run
+      commtrace table kernels --rank 0 --output rank0.csv traces/my-run
     """
     if rank is not None and rank != "all" and not (rank.isascii() and rank.isdecimal()):
         raise typer.BadParameter(f"{rank!r} is neither a rank nor all", param_hint="--rank")
@@ -70,7 +70,7 @@ def kernels_command(
 
 
 def _device_time(analysis: Analysis, name: str, rank: str | None) -> pd.DataFrame:
-    """The rows of all ranks together, of each (all), or of one. Raises NothingMeasured where there are none."""
+    """Rows over all ranks, of each rank (all), or of one rank. Raises NothingMeasured without rows."""
     table: pd.DataFrame = getattr(analysis, name)
     if rank is not None and rank != "all":
         if int(rank) not in analysis.run.ranks:

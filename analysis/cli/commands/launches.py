@@ -1,4 +1,4 @@
-"""What launching costs, and what queues on streams."""
+"""`commtrace launches` and `queue`: the cost of launching, and the queues of streams."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..tables import print_table
 
 
 class LaunchesBy(str, Enum):
-    """What a row of the launches is."""
+    """What a row of the launches stands for."""
 
     kind = "kind"
     name = "name"
 
 
 class QueueBy(str, Enum):
-    """What a row of the queues is."""
+    """What a row of the queues stands for."""
 
     stream = "stream"
     time = "time"
@@ -44,8 +44,8 @@ def launches_command(
 
     \b
     Examples:
-      commtrace launches traces/my-run
-      commtrace launches --by name --top 10 traces/my-run
+      commtrace table launches traces/my-run
+      commtrace table launches --by name --top 10 traces/my-run
     """
     name = "launches" if by is LaunchesBy.kind else "launches_names"
     writing.check(name)
@@ -67,8 +67,8 @@ def queue_command(
 
     \b
     Examples:
-      commtrace queue traces/my-run
-      commtrace queue --by time --where rank=0 --format csv traces/my-run
+      commtrace table queue traces/my-run
+      commtrace table queue --by time --where rank=0 --format csv traces/my-run
     """
     name = "queue" if by is QueueBy.stream else "queue_times"
     writing.check(name)

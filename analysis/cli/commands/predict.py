@@ -1,19 +1,19 @@
-"""The commands that play a run again, and tell what a step would take if something were different."""
+"""Commands that replay a run: `replay`, `attribution`, `critical-path`, `releases`, and `predict`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ....common.option_groups import takes
 from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
-from ..bundles import with_bundle
 from ..output import Writing, complain, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
@@ -28,191 +28,157 @@ else:
 
 
 class OverlapKind(str, Enum):
-    """How much of communication compute hides."""
+    """How much of communication is hidden."""
 
     perfect = "perfect"
 
 
 class BatchKind(str, Enum):
-    """What becomes of the batch if there are more ranks."""
+    """What happens to the batch size with more ranks."""
 
     kept = "kept"
     shared = "shared"
 
 
-Without = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--without-straggler",
-        metavar="WHO",
-        help="Make these ranks (5 or 0-3), a host, or all ranks as fast as the median rank.",
-    ),
-]
-LinkSpeeds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--links",
-        metavar="[GROUP=]FACTOR",
-        help="Make links this many times faster: of all process groups, of one, or, with GROUP `between`, of those "
-        "over several hosts.",
-    ),
-]
-AsOthers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--links-as-others",
-        metavar="WHO",
-        help="Make the links of these ranks (4-7), a host, or a process group as fast as those of others like them; "
-        "`slow` are all that are slower.",
-    ),
-]
-NoJitter = Annotated[bool, typer.Option("--no-jitter", help="Replace compute by its mean and transfer by its median.")]
-Latencies = Annotated[
-    list[str] | None,
-    typer.Option("--latency", metavar="[GROUP=]FACTOR", help="Divide the fitted latency of collectives by this."),
-]
-Overlap = Annotated[
-    OverlapKind | None,
-    typer.Option("--overlap", help="Let compute never wait for communication; the gain is an upper bound."),
-]
-Fuse = Annotated[bool, typer.Option("--fuse", help="Merge collectives that could be issued as one.")]
-BucketSizes = Annotated[
-    list[float] | None,
-    typer.Option("--bucket-mb", metavar="MIB", help="Put DDP's gradients into buckets of this size (bucket_cap_mb)."),
-]
-MoreRanks = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ranks", metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."
-    ),
-]
-LinksToNewHosts = Annotated[
-    str | None,
-    typer.Option(
-        "--new-links",
-        metavar="GB/s[,us]",
-        help="With --ranks: bus bandwidth, and latency, between hosts where none was measured; or a file of `commtrace "
-        "comms` or nccl-tests.",
-    ),
-]
-WhichBatch = Annotated[
-    BatchKind,
-    typer.Option(
-        "--batch", help="With --ranks: every rank keeps its batch size (kept), or all share the global batch (shared)."
-    ),
-]
-Syncs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--no-sync",
-        metavar="OPERATOR|CALL|all",
-        help="Let calls inside this operator (aten::item), calls of this name (cudaDeviceSynchronize), or all calls, "
-        "not wait for the device.",
-    ),
-]
-DataWaits = Annotated[bool, typer.Option("--no-data-wait", help="Let the data loader always have its next batch.")]
-CudaGraphs = Annotated[
-    bool, typer.Option("--cuda-graphs", help="Launch every kernel in time, as CUDA graphs do; the gain is a bound.")
-]
-Allocations = Annotated[bool, typer.Option("--no-allocation", help="Take away cudaMalloc, cudaFree and the like.")]
-CopyKinds = Annotated[
-    list[str] | None,
-    typer.Option("--no-copies", metavar="KIND|all", help="Take away copies of one kind (HtoD, DtoH, ...), or all."),
-]
-PinnedCopies = Annotated[
-    bool, typer.Option("--pinned-copies", help="Copy to the device from pinned memory: the CPU does not wait.")
-]
-Garbage = Annotated[
-    bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
-]
-Reshard = Annotated[
-    bool,
-    typer.Option("--no-reshard", help="Let FSDP gather parameters once in a step (reshard_after_forward=False)."),
-]
-SeparateGathers = Annotated[
-    bool, typer.Option("--separate-gathers", help="Give FSDP's all_gathers a communicator of their own.")
-]
-ScenarioFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--scenario",
-        metavar="FILE.toml",
-        help="Read scenarios from this file, each of one or more changes; see docs/predict.md.",
-    ),
-]
+@dataclass(frozen=True)
+class ScenarioOptions:
+    """Changes to predict; each option of a change makes a scenario of its own."""
 
+    without_straggler: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHO", help="Make these ranks (5 or 0-3), a host, or all ranks as fast as the median rank."
+        ),
+    ] = None
+    links: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[GROUP=]FACTOR",
+            help="Make links this many times faster: of all process groups, of one, or, with GROUP `between`, of those "
+            "over several hosts.",
+        ),
+    ] = None
+    latency: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[GROUP=]FACTOR", help="Divide the fitted latency of collectives by this."),
+    ] = None
+    links_as_others: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHO",
+            help="Make the links of these ranks (4-7), a host, or a process group as fast as those of others like "
+            "them; `slow` are all that are slower.",
+        ),
+    ] = None
+    no_jitter: Annotated[
+        bool, typer.Option("--no-jitter", help="Replace compute by its mean and transfer by its median.")
+    ] = False
+    overlap: Annotated[
+        OverlapKind | None,
+        typer.Option(help="Let compute never wait for communication; the gain is an upper bound."),
+    ] = None
+    fuse: Annotated[bool, typer.Option("--fuse", help="Merge collectives that could be issued as one.")] = False
+    bucket_mb: Annotated[
+        list[float] | None,
+        typer.Option(metavar="MIB", help="Put DDP's gradients into buckets of this size (bucket_cap_mb)."),
+    ] = None
+    world_size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."),
+    ] = None
+    batch: Annotated[
+        BatchKind,
+        typer.Option(
+            help="With --world-size: every rank keeps its batch size (kept), or all share the global batch (shared)."
+        ),
+    ] = BatchKind.kept
+    new_links: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GB/s[,us]",
+            help="With --world-size: bus bandwidth, and latency, between hosts where none was measured; or a file of "
+            "`commtrace comms` or nccl-tests.",
+        ),
+    ] = None
+    no_sync: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPERATOR|CALL|all",
+            help="Let calls inside this operator (aten::item), calls of this name (cudaDeviceSynchronize), or all "
+            "calls, not wait for the device.",
+        ),
+    ] = None
+    no_data_wait: Annotated[
+        bool, typer.Option("--no-data-wait", help="Let the data loader always have its next batch.")
+    ] = False
+    cuda_graphs: Annotated[
+        bool,
+        typer.Option("--cuda-graphs", help="Launch every kernel in time, as CUDA graphs do; the gain is a bound."),
+    ] = False
+    no_allocation: Annotated[
+        bool, typer.Option("--no-allocation", help="Take away cudaMalloc, cudaFree and the like.")
+    ] = False
+    no_copies: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND|all", help="Take away copies of one kind (HtoD, DtoH, ...), or all."),
+    ] = None
+    pinned_copies: Annotated[
+        bool, typer.Option("--pinned-copies", help="Copy to the device from pinned memory: the CPU does not wait.")
+    ] = False
+    no_gc: Annotated[
+        bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
+    ] = False
+    no_reshard: Annotated[
+        bool,
+        typer.Option("--no-reshard", help="Let FSDP gather parameters once in a step (reshard_after_forward=False)."),
+    ] = False
+    separate_gathers: Annotated[
+        bool, typer.Option("--separate-gathers", help="Give FSDP's all_gathers a communicator of their own.")
+    ] = False
+    scenario: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Read scenarios from this file, each of one or more changes; see docs/predict.md.",
+        ),
+    ] = None
 
-def with_scenarios(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options, which it takes together as its argument `scenarios`."""
-
-    def scenarios(
-        *,
-        without_straggler: Without = None,
-        links: LinkSpeeds = None,
-        latency: Latencies = None,
-        links_as_others: AsOthers = None,
-        no_jitter: NoJitter = False,
-        overlap: Overlap = None,
-        fuse: Fuse = False,
-        bucket_mb: BucketSizes = None,
-        ranks: MoreRanks = None,
-        batch: WhichBatch = BatchKind.kept,
-        new_links: LinksToNewHosts = None,
-        no_sync: Syncs = None,
-        no_data_wait: DataWaits = False,
-        cuda_graphs: CudaGraphs = False,
-        no_allocation: Allocations = False,
-        no_copies: CopyKinds = None,
-        pinned_copies: PinnedCopies = False,
-        no_gc: Garbage = False,
-        no_reshard: Reshard = False,
-        separate_gathers: SeparateGathers = False,
-        scenario: ScenarioFile = None,
-    ) -> list[dict[str, Any]]:
-        several: dict[str, Sequence[Any] | None] = {
-            "without_straggler": without_straggler,
-            "links": links,
-            "latency": latency,
-            "links_as_others": links_as_others,
-            "bucket_mb": bucket_mb,
-            "ranks": ranks,
-            "no_sync": no_sync,
-            "no_copies": no_copies,
-        }
-        found: list[dict[str, Any]] = [
-            {name: value, "batch": batch.value, "new_links": new_links}
-            for name, values in several.items()
-            for value in values or []
+    def scenarios(self) -> list[dict[str, Any]]:
+        """One scenario for each value of an option, for each flag, and for each entry of the file."""
+        changes = {name: value for name, value in vars(self).items() if name not in ("batch", "new_links", "scenario")}
+        growth = {"batch": self.batch.value, "new_links": self.new_links}
+        several = [{name: each, **growth} for name, values in changes.items() if _is_list(values) for each in values]
+        single = [
+            {name: value.value if isinstance(value, Enum) else value}
+            for name, value in changes.items()
+            if value and not _is_list(value)
         ]
-        chosen = {"no_jitter": no_jitter, "overlap": overlap and overlap.value, "fuse": fuse}
-        chosen |= {"no_data_wait": no_data_wait, "cuda_graphs": cuda_graphs, "no_allocation": no_allocation}
-        chosen |= {"pinned_copies": pinned_copies, "no_gc": no_gc}
-        chosen |= {"no_reshard": no_reshard, "separate_gathers": separate_gathers}
-        found += [{name: value} for name, value in chosen.items() if value]
-        return [*found, *(_in_file(scenario) if scenario else [])]
+        return [*several, *single, *(_in_file(self.scenario) if self.scenario else [])]
 
-    return with_bundle(command, "scenarios", scenarios)
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _say_first_gains(analysis: Analysis) -> None:
-    """What `remedies` puts first: the verdict and these tables are about one run, and agree."""
+    """Print the first remedies, so that the table is seen beside the verdict."""
     sentence = analysis.first_gains
     if sentence is not None:
         complain(sentence, kind="note")
 
 
 def _in_file(path: Path) -> list[dict[str, Any]]:
-    """The scenarios of a TOML file. Raises BadParameter."""
+    """Read the scenarios of a TOML file. Raises BadParameter."""
     try:
         content = tomllib.loads(small_file(path).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
         raise typer.BadParameter(f"{path}: {err}", param_hint="--scenario") from err
-    found = content.pop("scenario", None)
-    if content or not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    scenarios = content.pop("scenario", None)
+    if content or not isinstance(scenarios, list) or not all(isinstance(each, dict) for each in scenarios):
         raise typer.BadParameter(
             f"{path}: must hold tables called [[scenario]], and nothing else", param_hint="--scenario"
         )
-    return found
+    return scenarios
 
 
 @reads_traces
@@ -226,7 +192,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
 
     \b
     Examples:
-      commtrace replay traces/my-run
+      commtrace table replay traces/my-run
     """
     writing.check("replay_steps")
     analysis = analysis_of(runs, reading, details=True)
@@ -246,7 +212,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
 
     \b
     Examples:
-      commtrace attribution traces/my-run
+      commtrace table attribution traces/my-run
     """
     writing.check("attribution")
     analysis = analysis_of(runs, reading, details=True)
@@ -255,7 +221,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
 
 
 class PathBy(str, Enum):
-    """What a row of the critical path is."""
+    """What a row of the critical path stands for."""
 
     rank = "rank"
     step = "step"
@@ -279,8 +245,8 @@ def critical_path_command(
 
     \b
     Examples:
-      commtrace critical-path traces/my-run
-      commtrace critical-path --by piece --format csv traces/my-run
+      commtrace table critical-path traces/my-run
+      commtrace table critical-path --by piece --format csv traces/my-run
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
@@ -290,7 +256,7 @@ def critical_path_command(
 
 
 class ReleasesBy(str, Enum):
-    """What a row of the releases is."""
+    """What a row of the releases stands for."""
 
     group = "group"
     call = "call"
@@ -315,8 +281,8 @@ def releases_command(
 
     \b
     Examples:
-      commtrace releases traces/my-run
-      commtrace releases --by call --top 20 traces/my-run
+      commtrace table releases traces/my-run
+      commtrace table releases --by call --top 20 traces/my-run
     """
     name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)
@@ -325,8 +291,8 @@ def releases_command(
 
 @reads_traces
 @writes_tables
-@with_scenarios
-def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Writing, reading: ReadOptions) -> None:
+@takes(changes=ScenarioOptions)
+def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, reading: ReadOptions) -> None:
     """Print step times under changes.
 
     There is one row for each option below; without options, the usual changes are tried. The run is first replayed
@@ -338,9 +304,10 @@ def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Wri
       commtrace predict traces/my-run
       commtrace predict --without-straggler 5 traces/my-run
       commtrace predict --without-straggler node03 --links between=2 traces/my-run
-      commtrace predict --ranks 64 --batch shared traces/my-run
+      commtrace predict --world-size 64 --batch shared traces/my-run
     """
     writing.check("predictions")
+    scenarios = changes.scenarios()
     analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
         complain(note, kind="note")

@@ -1,4 +1,4 @@
-"""The command that writes a report."""
+"""`commtrace report`: write a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ AfterRuns = Annotated[
 ReportFile = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.html in the current folder"
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the page to this file, as HTML.",
+        show_default="RUN.html in the current folder",
     ),
 ]
 DrawnStep = Annotated[
@@ -77,7 +81,7 @@ def report_command(
 
 
 def _holds(path: Path, name: str) -> bool:
-    """Whether the folder, or one in it, has such a file; a sweep has it itself."""
+    """Whether the folder, or a folder in it, has such a file; a sweep has it itself."""
     return (path / name).is_file() or (name == _TRAINING and any(path.glob(f"*/{name}")))
 
 
@@ -99,7 +103,7 @@ def _compared(runs: list[Path], against: list[Path], output: Path | None, readin
 
 
 def _end(analysis: Analysis) -> None:
-    """Say what reading the traces found, and end with the exit code for it."""
+    """Print problems of the traces, and exit with the code for them."""
     for note in analysis.run.notes:
         complain(note, kind="note")
     finish(analysis)
@@ -126,11 +130,11 @@ def _of_trainings(runs: list[Path], output: Path | None) -> None:
 
 
 def _written(report: ReportPage, output: Path | None) -> None:
-    """Write the page, and say where it is. Raises UnreadableFile."""
+    """Write the page and print its path. Raises UnreadableFile."""
     target = output or Path(f"{printable(report.title).replace('/', '_')}.html")
     write_out(report.html, target)
-    told = f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser"
+    message = f"{target}: {len(report.html.encode()) / 1e3:,.0f} kB; open it in any browser"
     if output is None:
-        write_out(f"{told}\n", None)
+        write_out(f"{message}\n", None)
     else:
-        complain(told, kind="note")
+        complain(message, kind="note")

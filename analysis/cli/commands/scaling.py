@@ -1,4 +1,4 @@
-"""Epoch times, speedups and efficiencies of a sweep."""
+"""`commtrace scaling`: epoch times, speedups and efficiencies of a sweep."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def scaling_command(
 
     \b
     Examples:
-      commtrace scaling traces/my-sweep
-      commtrace scaling --format latex --output scaling.tex traces/my-sweep
-      commtrace scaling timings.csv
+      commtrace table scaling traces/my-sweep
+      commtrace table scaling --output scaling.tex traces/my-sweep
+      commtrace table scaling timings.csv
     """
     writing.check("scaling")
     from ...sweeps.analysis import analyse_sweep

@@ -1,4 +1,4 @@
-"""Communication by subtracting epoch times."""
+"""`commtrace subtraction`: communication as a difference of epoch times."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def subtraction_command(
 
     \b
     Examples:
-      commtrace subtraction traces/my-sweep
-      commtrace subtraction --mistake one-message --mistake gib timings.csv
-      commtrace subtraction --mistake all --format markdown traces/my-sweep
+      commtrace table subtraction traces/my-sweep
+      commtrace table subtraction --mistake one-message --mistake gib timings.csv
+      commtrace table subtraction --mistake all --format markdown traces/my-sweep
     """
     names = _checked(mistake or [])
     name = "mistakes" if names else "subtraction"
@@ -53,14 +53,14 @@ def subtraction_command(
     if not len(table):
         raise NothingMeasured(
             f"{analysis.sweep.name}: no cell has more than one worker, so there is nothing to subtract; add cells with "
-            "2 or more workers, or use `scaling`"
+            "2 or more workers, or use `table scaling`"
         )
     writing.table(name, table)
     finish_sweep(analysis)
 
 
 def _checked(names: list[str]) -> list[str]:
-    """The mistakes asked for, each once. Raises BadParameter."""
+    """The chosen mistakes, each once. Raises BadParameter."""
     if "all" in names:
         return list(KNOWN_MISTAKES)
     for name in names:

@@ -1,4 +1,4 @@
-"""The command without a name: what was read, and the main tables."""
+"""`commtrace summary`, the default command: what was read, and the main tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from ....common.wording import counted
 from ...core.escaping import encodable, for_shell, printable
-from ...core.wording import counted
 from ...errors import AnalysisError
 from ...reading.trace_files import runs_inside
 from ...recording.options import ReadOptions
@@ -77,6 +77,6 @@ def _list(runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
 
 
 def _named(runs: list[Path]) -> str:
-    """The runs as they were given, to be copied into a shell; where they are many, what to put there instead."""
+    """The runs as given, for use in a shell command; a placeholder if there are many."""
     words = " ".join(for_shell(str(run)) for run in runs)
     return words if len(runs) == 1 or len(words) <= _MOST_LETTERS else "(the same files)"

@@ -1,4 +1,4 @@
-"""The command that writes a timeline."""
+"""`commtrace timeline`: write a timeline for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.disk import content_of
-from ...core.wording import counted
+from ....common.disk import content_of
+from ....common.wording import counted
 from ...errors import UnreadableFile
 from ...recording.options import ReadOptions, numbers_in
 from ..output import complain, write_out, write_parts
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 TimelineFile = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Write to this file.", show_default="RUN.pftrace in the current folder"
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to this file: a trace for Perfetto, or with --bundle a TAR.",
+        show_default="RUN.pftrace in the current folder",
     ),
 ]
 SomeSteps = Annotated[str | None, typer.Option("--step", metavar="N|A-B", help="Draw only this step, or these.")]
 SomeRanks = Annotated[
-    str | None, typer.Option("--ranks", metavar="RANKS", help="Draw only these ranks, such as 0-7,64-71.")
+    str | None,
+    typer.Option("--draw-ranks", metavar="RANKS", help="Read all ranks, and draw only these, such as 0-7,64-71."),
 ]
 WithTraces = Annotated[
     bool, typer.Option("--bundle", help="Write a TAR that also holds the traces and their clock offsets.")
@@ -43,7 +48,7 @@ def timeline_command(
     runs: Runs,
     output: TimelineFile = None,
     step: SomeSteps = None,
-    ranks: SomeRanks = None,
+    draw_ranks: SomeRanks = None,
     bundle: WithTraces = False,
     open_: InBrowser = False,
     *,
@@ -58,29 +63,29 @@ def timeline_command(
     \b
     Examples:
       commtrace timeline traces/my-run
-      commtrace timeline --step 3-4 --ranks 0-1 traces/my-run
+      commtrace timeline --step 3-4 --draw-ranks 0-1 traces/my-run
       commtrace timeline --bundle --output all.tar traces/my-run
     """
-    steps, of_ranks = _numbers(step, "--step"), _numbers(ranks, "--ranks")
+    steps, of_ranks = _numbers(step, "--step"), _numbers(draw_ranks, "--draw-ranks")
     analysis = analysis_of(runs, reading, details=True)
     from ...timeline.drawing import run_timeline
 
-    found = run_timeline(analysis, steps=steps, ranks=of_ranks)
+    timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:
         complain(note, kind="note")
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
-    write_parts(_bundled(analysis, found, of_ranks) if bundle else found.parts, target)
+    write_parts(_bundled(analysis, timeline, of_ranks) if bundle else timeline.parts, target)
     if output is None:
-        write_out(f"{target}: {_told(found)}\n", None)
+        write_out(f"{target}: {_summary(timeline)}\n", None)
     else:
-        complain(f"{target}: {_told(found)}", kind="note")
+        complain(f"{target}: {_summary(timeline)}", kind="note")
     if open_:
         _show(target)
     finish(analysis)
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:
-    """`0-2,5` as [0, 1, 2, 5], None for None. Raises BadParameter."""
+    """Parse `0-2,5` as [0, 1, 2, 5]; None for None. Raises BadParameter."""
     if text is None:
         return None
     try:
@@ -89,8 +94,8 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
         raise typer.BadParameter(str(err), param_hint=option) from err
 
 
-def _told(timeline: Timeline) -> str:
-    """What was written, in a sentence."""
+def _summary(timeline: Timeline) -> str:
+    """A sentence on what was written."""
     size = sum(map(len, timeline.parts)) / 1e6
     lanes = f"; {timeline.moved:,} overlap others on their line, and stand on lanes of their own"
     slices = f"{counted(timeline.slices, 'slice')}, {size:,.1f} MB{lanes if timeline.moved else ''}"
@@ -98,16 +103,16 @@ def _told(timeline: Timeline) -> str:
 
 
 def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) -> Iterator[bytes]:
-    """The traces of some ranks, or of all, as they are, with their timeline, as a TAR. Raises UnreadableFile."""
+    """Yield a TAR with the traces of these ranks, or all, unchanged, and their timeline. Raises UnreadableFile."""
     from ...timeline.bundle import MANIFEST, TIMELINE, bundle, tar
 
     run = analysis.run
     traces = run.traces if ranks is None else run.traces[run.traces["rank"].isin(ranks)]
-    found = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
-    if found.drift_ns:
-        complain(f"clocks drift: in a bundle, the traces are off by up to {found.drift_ns:,} ns", kind="note")
-    manifest = found.manifest()
-    paths = [(file.name, run.files[file.rank][file.cycle]) for file in found.files]
+    parts = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
+    if parts.drift_ns:
+        complain(f"clocks drift: in a bundle, the traces are off by up to {parts.drift_ns:,} ns", kind="note")
+    manifest = parts.manifest()
+    paths = [(file.name, run.files[file.rank][file.cycle]) for file in parts.files]
     yield from tar([
         (MANIFEST, len(manifest), [manifest]),
         (TIMELINE, sum(map(len, timeline.parts)), timeline.parts),
@@ -116,7 +121,7 @@ def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) ->
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:
-    """The first bytes of a file, this many. Raises UnreadableFile."""
+    """Yield the first `size` bytes of a file. Raises UnreadableFile."""
     try:
         yield from content_of(path, size)
     except OSError as err:
@@ -124,7 +129,7 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _show(file: Path) -> None:
-    """Hand the file to the viewer."""
+    """Open the file in the viewer."""
     from ..serving import serve_once, server_of
 
     server = server_of(file)

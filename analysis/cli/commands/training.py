@@ -1,4 +1,4 @@
-"""The command that compares trainings."""
+"""`commtrace training`: compare trainings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..output import KeepGoing, Writing, complain, write_out, writes_tables
 
 
 class TrainingBy(str, Enum):
-    """What a row is."""
+    """What a row stands for."""
 
     run = "run"
     epoch = "epoch"
@@ -42,7 +42,7 @@ AfterEpochs = Annotated[
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE", help="Also draw loss and accuracy by epoch into an HTML file."),
+    typer.Option("--plot", metavar="FILE", help="Also write the report, with loss and accuracy by epoch, as HTML."),
 ]
 
 
@@ -63,9 +63,9 @@ def training_command(
 
     \b
     Examples:
-      commtrace training traces/small-batch traces/large-batch
-      commtrace training --epoch 10 --baseline small-batch --plot all.html traces
-      commtrace training --by epoch --format csv traces/large-batch
+      commtrace table training traces/small-batch traces/large-batch
+      commtrace table training --epoch 10 --plot all.html traces
+      commtrace table training --by epoch --format csv traces/large-batch
     """
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"{plot}: the plot is HTML; name a file that ends with .html", param_hint="--plot")
@@ -76,9 +76,9 @@ def training_command(
     analysis = analyse_training(*runs, baseline=baseline, after_epochs=epoch, keep_going=keep_going)
     writing.table(name, analysis.training if by is TrainingBy.run else analysis.training_epochs)
     if plot is not None:
-        from ...render.training_plot import training_plot
+        from ...report.across import training_page
 
-        write_out(training_plot(analysis.training_epochs), plot)
+        write_out(training_page(runs[0].resolve().name, analysis).html, plot)
     for failure in analysis.trainings.failed:
         complain(failure)
     if analysis.trainings.failed:

@@ -1,1 +1,1 @@
-"""Commands for runs of many ranks: recordings, what to trace, and what to watch."""
+"""Commands for runs of many ranks: pack traces, plan which ranks to trace, watch a run."""

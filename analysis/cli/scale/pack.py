@@ -1,4 +1,4 @@
-"""The command that makes recordings."""
+"""`commtrace pack`: write recordings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.places.place import path_named
 from ...core.process import finishing_writes
-from ...core.wording import counted
 from ...errors import NoTraces, TraceError
 from ...reading.packing import PackedTrace, copy_side_files, pack
 from ...reading.pool import Reading
@@ -28,7 +28,7 @@ PackedInto = Annotated[
         "-o",
         metavar="DIR",
         parser=path_named,
-        help="Write to this folder, together with the run's side files.",
+        help="Write the recordings to this folder, together with the run's side files.",
         show_default="beside each trace",
     ),
 ]
@@ -56,7 +56,7 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     """
     begun = time.monotonic()
     with asking(runs):
-        files, notes, beforehand = trace_files(runs)
+        traces, notes, beforehand = trace_files(runs)
     for note in notes:
         complain(note, kind="note")
     options = replace(reading, details=details, cache=False, beforehand=beforehand)
@@ -64,32 +64,32 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     failed: list[TraceError] = []
     with (
         finishing_writes(),
-        Reading(files, options) as open_files,
+        Reading(traces, options) as open_files,
         reading_progress(open_files, begun) as progress,
     ):
-        for one in pack(open_files, options, output, progress):
-            if isinstance(one, PackedTrace):
-                done.append(one)
+        for packed in pack(open_files, options, output, progress):
+            if isinstance(packed, PackedTrace):
+                done.append(packed)
             elif not reading.keep_going:
-                raise one
+                raise packed
             else:
-                failed.append(one)
+                failed.append(packed)
     if not done:
         raise NoTraces(f"{runs[0]}: no trace could be packed:\n  " + "\n  ".join(map(str, failed)))
     if output is not None:
-        copy_side_files(files, output)
-    for note in (note for one in done for note in one.repaired):
+        copy_side_files([trace.path for trace in traces], output)
+    for note in (note for packed in done for note in packed.repaired):
         complain(note, kind="note")
-    write_out(_told(done, output, time.monotonic() - begun), None)
-    for failure in (*failed, *(one.damage for one in done if one.damage)):
+    write_out(_summary(done, output, time.monotonic() - begun), None)
+    for failure in (*failed, *(packed.damage for packed in done if packed.damage)):
         complain(str(failure))
-    if failed or any(one.damage for one in done):
+    if failed or any(packed.damage for packed in done):
         raise typer.Exit(1)
 
 
-def _told(done: list[PackedTrace], output: Path | None, seconds: float) -> str:
-    read_bytes, on_disk = sum(one.read_bytes for one in done), sum(one.trace_bytes for one in done)
-    recorded = sum(one.recording_bytes for one in done)
+def _summary(done: list[PackedTrace], output: Path | None, seconds: float) -> str:
+    read_bytes, on_disk = sum(each.read_bytes for each in done), sum(each.trace_bytes for each in done)
+    recorded = sum(each.recording_bytes for each in done)
     where = "beside them" if output is None else f"in {output}"
     packed = f" ({_size(on_disk)} on disk)" if on_disk != read_bytes else ""
     before, after = f"{counted(len(done), 'trace')}, {_size(read_bytes)} of JSON{packed}", f"{_size(recorded)}"

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.escaping import printable
-from ...core.wording import counted
 from ...metrics.rank_plan import INNERMOST_FIRST, Layout, Plan, cheapest_of_each, rank_plans
 from ..output import write_out
 
@@ -48,10 +48,10 @@ def plan_ranks_command(
     layout = Layout({name: sizes[name] for name in named}, gpus_per_host)
     if layout.ranks > _MOST_RANKS:
         raise typer.BadParameter(f"that makes {layout.ranks:,} ranks; the most is {_MOST_RANKS:,}", param_hint="--dp")
-    write_out(_told(layout), None)
+    write_out(_plan_text(layout), None)
 
 
-def _told(layout: Layout) -> str:
+def _plan_text(layout: Layout) -> str:
     hosts = -(-layout.ranks // layout.ranks_per_host)
     sizes = ", ".join(f"{name} {size}" for name, size in layout.sizes.items())
     head = f"{counted(layout.ranks, 'rank')} on {counted(hosts, 'host')}: {sizes}, innermost first\n"
@@ -89,7 +89,7 @@ def _not_seen(layout: Layout, plan: Plan) -> str:
 
 
 def _condition(ranks: tuple[int, ...]) -> str:
-    """Python that tells whether a process is one of the ranks."""
+    """A Python condition that is true on these ranks."""
     steps = {second - first for first, second in pairwise(ranks)}
     if len(steps) <= 1:
         step = f", {steps.pop()}" if steps - {1} else ""
@@ -107,6 +107,6 @@ def _ranges(ranks: tuple[int, ...]) -> str:
 
 
 def _runs(ranks: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and last of each run of successive numbers."""
+    """First and last number of each run of successive numbers."""
     breaks = [place for place, (before, after) in enumerate(pairwise(ranks), 1) if after != before + 1]
     return [(ranks[first], ranks[last - 1]) for first, last in pairwise([0, *breaks, len(ranks)])]

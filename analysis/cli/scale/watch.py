@@ -1,22 +1,21 @@
-"""`commtrace watch`: a run followed while it runs."""
+"""`commtrace watch`: follow a run while it is running."""
 
 from __future__ import annotations
 
 from enum import Enum
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ....common.option_groups import takes
+from ....common.wording import counted
 from ...core.process import gc_frozen
 from ...core.schema import Row
-from ...core.wording import counted
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
-from ..bundles import with_bundle
 from ..output import CommNames, checked_patterns, complain, still_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
@@ -31,7 +30,7 @@ _MOST_LEFT = 5
 
 
 class RowFormat(str, Enum):
-    """How a row is written to stdout."""
+    """Format of a row on stdout."""
 
     table = "table"
     jsonl = "jsonl"
@@ -106,9 +105,7 @@ def _options(comm_kernel: CommNames = None, workers: Workers = None) -> ReadOpti
     return ReadOptions(comm_names=tuple(checked_patterns(comm_kernel)), workers=workers)
 
 
-@partial(with_bundle, name="reading", make=_options)
-@partial(with_bundle, name="pace", make=_pace)
-@partial(with_bundle, name="limits", make=_limits)
+@takes(limits=_limits, pace=_pace, reading=_options)
 def watch_command(
     runs: Watched,
     output_format: StdoutFormat = RowFormat.table,
@@ -140,10 +137,11 @@ def watch_command(
     with gc_frozen():
         from ...watching.files import RunFolder
         from ...watching.follow import Watch
-        from ...watching.opening import analysis_by, ledger_of
+        from ...watching.ledger import Ledger
+        from ...watching.opening import analysis_by
 
         outputs = _Outputs(output_format, _log(tensorboard))
-    ledger = ledger_of(runs, state, output)
+    ledger = Ledger(runs, state, output)
     watch = Watch(RunFolder(runs), ledger, analysis_by(reading), outputs, pace)
     try:
         ending = watch.run(limits)
@@ -161,7 +159,7 @@ def _log(folder: Path | None) -> ScalarLog | None:
 
 
 class _Outputs:
-    """stdout, stderr, and curves."""
+    """Where rows go: stdout, stderr, and curves."""
 
     def __init__(self, output_format: RowFormat, log: ScalarLog | None) -> None:
         self._format, self._log = output_format, log
@@ -169,7 +167,7 @@ class _Outputs:
         self._has_header = False
 
     def draw(self, cycle: Analysis) -> None:
-        """The curves of its steps."""
+        """Write the curves of the cycle's steps."""
         if self._log is None:
             return
         from ...tensorboard.scalars import step_scalars
@@ -182,18 +180,18 @@ class _Outputs:
             raise UnreadableFile(f"curves for TensorBoard cannot be written: {err.strerror}") from err
 
     def show(self, row: Row) -> None:
-        """One line, and on stderr what is unusual about the cycle, unless that was so of the one before."""
+        """Print one row, and on stderr what is unusual, unless the cycle before was unusual in the same way."""
         if not still_read(self._text(row)):
             raise typer.Exit
         missing = None if row["missing"] is None else f"no trace of rank {row['missing']}"
-        found = (missing, row["note"])
-        for note in found if self._format is RowFormat.table else ():
+        unusual = (missing, row["note"])
+        for note in unusual if self._format is RowFormat.table else ():
             if note is not None and note not in self._noted:
                 complain(f"cycle {row['cycle']}: {note}", kind="note")
-        self._noted = found
+        self._noted = unusual
 
     def say(self, note: str) -> None:
-        """On stderr."""
+        """Print a note on stderr."""
         complain(note, kind="note")
 
     def _text(self, row: Row) -> str:
@@ -210,7 +208,7 @@ class _Outputs:
 
 
 def _finish(watch: Watch, ending: Ending) -> None:
-    """Say how it ended, and exit with what that means."""
+    """Print how the run ended, and exit with the code for it."""
     cycles = counted(watch.reported, "cycle")
     why = f", early: {'; '.join(watch.ended_early)}" if watch.ended_early else ""
     complain(f"{ending.value}{why}; {cycles} reported", kind="note")

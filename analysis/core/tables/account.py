@@ -1,4 +1,4 @@
-"""Tables in which the time of a device adds up, with whom it waited for."""
+"""Tables that account for all the time of a device, and for whom it waited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that several tables have: dtype and meaning. What dtypes, units and names mean: `communication.py`."""
+"""Columns that several tables share: dtype and meaning. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables: every column with its dtype, unit and meaning, declared once.
+"""The tables of communication: every column with dtype, unit and meaning, declared once.
 
 `docs/tables.md` is generated from here. The unit is the last word of a column's name: `_ns` nanoseconds (integer),
 `_us` microseconds, `_bytes` bytes, `_elems` elements, `_gb_per_s` 1e9 bytes per second, `_frac` 0..1.

@@ -1,4 +1,4 @@
-"""The tables of two sides compared. What dtypes, units and names mean: `communication.py`, which has them too."""
+"""The tables that compare two sides. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

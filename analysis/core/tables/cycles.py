@@ -1,4 +1,4 @@
-"""The table of a run's profiling cycles. What dtypes, units and names mean: `communication.py`, which has them too."""
+"""The table of a run's profiling cycles. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of device time. What dtypes, units and names mean: `communication.py`, which has them too."""
+"""The tables of device time. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a hang, from dumps of the flight recorder. What dtypes, units and names mean: `communication.py`."""
+"""The tables of a hang, from flight recorder dumps. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of who is late, why, and what that limits. What dtypes, units and names mean: `communication.py`."""
+"""The tables of late ranks, reasons and verdicts. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

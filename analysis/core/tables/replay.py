@@ -1,4 +1,4 @@
-"""Tables of replays and predictions: what a run does again, and would do if something were different."""
+"""Tables of replays and predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables across runs. What dtypes, units and names mean: `communication.py`, which has them too."""
+"""The tables across runs. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

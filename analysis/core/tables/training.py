@@ -1,4 +1,4 @@
-"""The tables of trainings. What dtypes, units and names mean: `communication.py`, which has them too."""
+"""The tables of trainings. Conventions: `communication.py`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Dumps of PyTorch's flight recorder: what every rank issued last, and what of it was done."""
+"""Read dumps of PyTorch's flight recorder: the last calls of every rank, and which of them finished."""

@@ -1,4 +1,4 @@
-"""One dump of the flight recorder -> what one rank issued, by process group. Only this module knows a dump's keys.
+"""Read one dump of the flight recorder: the calls of one rank by process group. Only this module knows its keys.
 
 torch 2.4 to 2.13 write the same with few differences: sequence numbers of sends and receives have been apart since 2.4,
 stacks can be left out, of JSON all numbers of states are texts, and gloo says neither who is in a group nor when a call
@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ....common.disk import open_plain
+from ....common.nccl_tests import collective_name, dtype_name, elements
+from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
-from ...core.disk import open_plain
 from ...core.markers import COALESCED, GLOO_MARK
-from ...core.nccl_tests import collective_name, dtype_name, elements
-from ...core.small_files import MOST_BYTES, RANK_LIMIT, NotJson, any_json, json_bytes
+from ...core.small_files import MOST_BYTES, NotJson, any_json, json_bytes
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from .entry import is_pickle
@@ -46,7 +47,7 @@ Frame = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class GroupName:
-    """A process group, as one rank knows it: ranks are as a text of the file, empty where that does not say them."""
+    """A process group as one rank names it; `ranks` is the file's text, empty where the file has none."""
 
     name: str
     about: str
@@ -54,13 +55,13 @@ class GroupName:
 
     @property
     def is_world(self) -> bool:
-        """Whether it is the one that all ranks are in."""
+        """Whether it is the group of all ranks."""
         return self.about == _WORLD or (self.name == "0" and not self.ranks)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call as a rank recorded it; `elems` are those it handed in."""
+    """A call as its rank recorded it; `elems` are its input elements."""
 
     kind: str
     seq: int
@@ -74,7 +75,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A send or receive that is not done, in ranks of its group."""
+    """A send or receive that has not finished, with ranks of its group."""
 
     call: Call
     source: int
@@ -83,7 +84,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Status:
-    """Numbers of the last call of a group that was issued, started and done; sends and receives count as well."""
+    """Numbers of the last issued, started and finished call of a group, sends and receives included."""
 
     issued: int
     started: int | None
@@ -92,7 +93,7 @@ class Status:
 
 @dataclass
 class GroupLog:
-    """What a rank recorded of one group: its collectives by number, and sends and receives that are not done.
+    """The record of one rank and group: collectives by number, and unfinished sends and receives.
 
     `whats` count through `Dump.whats`.
     """
@@ -115,7 +116,7 @@ class GroupLog:
 
 @dataclass
 class Dump:
-    """What one file holds. It does not say which rank it is of."""
+    """The content of one file, which does not say its rank."""
 
     version: str
     groups: dict[GroupName, GroupLog]
@@ -137,17 +138,17 @@ class Dump:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every call since the start is in it."""
+        """Whether the dump has every call since the start."""
         return not self.only_active and self.first_record == 0
 
 
 def budget_of(path: Path, limit_bytes: int | None) -> Budget:
-    """What reading a dump may take."""
+    """The memory budget for reading a dump."""
     return Budget(limit_bytes, packed_bytes(path))
 
 
 def dump_content(path: Path, budget: Budget) -> dict[str, Any]:
-    """What a dump holds, as it is in the file.
+    """The content of a dump as it is in the file.
 
     Raises UnreadableFile, NotATrace, DamagedTrace, UnsafePickle, TooLarge.
     """
@@ -161,10 +162,10 @@ def dump_content(path: Path, budget: Budget) -> dict[str, Any]:
         raise DamagedTrace(f"{path}: {err}; copy it again") from err
     if not data:
         raise DamagedTrace(f"{path}: is empty; the process that dumped it ended before it could")
-    found = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
-    if not isinstance(found, dict) or not _KEYS & found.keys():
+    content = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
+    if not isinstance(content, dict) or not _KEYS & content.keys():
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it has no entries, pg_config or pg_status")
-    return found
+    return content
 
 
 def _of_json(path: Path, data: bytes, budget: Budget) -> Any:
@@ -180,7 +181,7 @@ def _of_json(path: Path, data: bytes, budget: Budget) -> Any:
 
 
 def read_dump(path: Path, limit_bytes: int | None = None) -> Dump:
-    """What one rank recorded. Raises TraceError; TooLarge if it would take more memory than `limit_bytes`."""
+    """Read what one rank recorded. Raises TraceError; TooLarge if it needs more memory than `limit_bytes`."""
     budget = budget_of(path, limit_bytes)
     content = dump_content(path, budget)
     try:
@@ -191,7 +192,7 @@ def read_dump(path: Path, limit_bytes: int | None = None) -> Dump:
 
 
 def dump_of(content: dict[str, Any], name: str, budget: Budget) -> Dump:
-    """What is in a dump, by group. `name` begins what errors say. Raises TraceError, and what a wrong type leads to."""
+    """Sort the content of a dump by group. `name` begins errors. Raises TraceError, and errors of wrong types."""
     entries = content.get("entries") or []
     if not isinstance(entries, list) or len(entries) > _MOST_ENTRIES:
         raise ValueError("entries are not a list, or are more than a million")
@@ -229,7 +230,7 @@ def dump_of(content: dict[str, Any], name: str, budget: Budget) -> Dump:
 
 @dataclass
 class Taking:
-    """What is taken from the budget while a dump is read.
+    """Take memory from the budget while a dump is read.
 
     A pickle may refer to one list from many places, so what is read again and again is counted each time.
     """
@@ -239,12 +240,12 @@ class Taking:
     kept_bytes: int = 0
 
     def keep(self, size: int) -> None:
-        """So many more bytes are kept of the dump. Raises TooLarge."""
+        """Count `size` more bytes as kept. Raises TooLarge."""
         self.budget.draw(self.what, size)
         self.kept_bytes += size
 
     def shapes(self, given: Any) -> list[list[int]]:
-        """The sizes of tensors. Raises TypeError unless they are lists of numbers; DamagedTrace."""
+        """The shapes of tensors. Raises TypeError unless they are lists of numbers; DamagedTrace."""
         if not given:
             return []
         self.budget.work(self.what, len(given))
@@ -255,7 +256,7 @@ class Taking:
 
 
 def scalar_text(value: Any) -> str:
-    """A text, or a number as one. Raises TypeError: of lists in lists a text may have no end."""
+    """A text, or a number as text. Raises TypeError for others: the text of nested lists may be endless."""
     if isinstance(value, str):
         return value
     if value is not None and not isinstance(value, int | float):
@@ -264,7 +265,7 @@ def scalar_text(value: Any) -> str:
 
 
 def whole_number(value: Any) -> int:
-    """A number that fits into a table. Raises TypeError, ValueError."""
+    """An integer that fits into a table. Raises TypeError, ValueError."""
     number = int(value)
     if not -_LATEST < number < _LATEST:
         raise ValueError(f"{str(number)[:40]} is out of range")
@@ -272,7 +273,7 @@ def whole_number(value: Any) -> int:
 
 
 class _Logs:
-    """The groups of a dump, filled by one entry after another."""
+    """The groups of a dump, filled entry by entry."""
 
     def __init__(self, ranks: dict[str, dict[str, str]], taking: Taking) -> None:
         self._taking = taking
@@ -288,7 +289,7 @@ class _Logs:
         self._open: dict[GroupName, list[tuple[dict[str, Any], bool]]] = {}
 
     def add(self, entry: dict[str, Any]) -> None:
-        """One entry, in the order of the dump."""
+        """Add one entry, in the order of the dump."""
         name = self.name_of(entry)
         log = self.groups.get(name)
         if log is None:
@@ -306,7 +307,7 @@ class _Logs:
         seq: int = entry["collective_seq_id"] if "collective_seq_id" in entry else entry["seq_id"]
         if not 0 <= seq < _MOST_CALLS:
             raise ValueError(f"a collective has number {seq}")
-        what = self._what(kind, entry)
+        what = self._shared_properties(kind, entry)
         if log.seqs and log.seqs[-1] == seq:  # a call within one that is coalesced: the last entry has its state
             log.whats[-1], log.done[-1], log.started[-1] = what, is_done, is_started
             if log.waiting is not None and log.waiting.seq == seq:
@@ -323,7 +324,7 @@ class _Logs:
         log.last = entry  # type: ignore[assignment]  # until `close`
 
     def close(self) -> None:
-        """All entries were added."""
+        """Finish after all entries are added."""
         for log in self.groups.values():
             if isinstance(log.last, dict):
                 log.only_retired = str(log.last["profiling_name"]).startswith(GLOO_MARK)
@@ -332,7 +333,7 @@ class _Logs:
             self.groups[name].transfers, self.groups[name].issued = _transfers(entries, self.kind_of, self._taking)
 
     def name_of(self, entry: dict[str, Any]) -> GroupName:
-        """The group of an entry."""
+        """The process group of an entry."""
         given = entry.get("process_group")
         if given is None:
             given = entry.get("pg_name", entry.get("pg_id", ""))
@@ -341,34 +342,34 @@ class _Logs:
             if isinstance(given, list | tuple)
             else (scalar_text(given), "")
         )
-        found = self._names.get(key)
-        if found is None:
+        group = self._names.get(key)
+        if group is None:
             abouts = self._ranks.get(key[0], {})
             about = key[1] or next(iter(abouts), "")
-            found = self._names[key] = GroupName(key[0], about, abouts.get(about, next(iter(abouts.values()), "")))
-        return found
+            group = self._names[key] = GroupName(key[0], about, abouts.get(about, next(iter(abouts.values()), "")))
+        return group
 
     def kind_of(self, entry: dict[str, Any]) -> str:
-        """What was called, without the backend, in torch's words: `all_reduce`, `coalesced`."""
+        """The operation without the backend, in torch's words: `all_reduce`, `coalesced`."""
         full = entry["profiling_name"]
-        found = self.kinds.get(full)
-        if found is None:
+        kind = self.kinds.get(full)
+        if kind is None:
             plain = scalar_text(full).partition(":")[2] or scalar_text(full)
-            found = self.kinds[full] = collective_name(plain) or plain
-        return found
+            kind = self.kinds[full] = collective_name(plain) or plain
+        return kind
 
-    def _what(self, kind: str, entry: dict[str, Any]) -> int:
-        """A number for what all ranks of a collective must agree on."""
+    def _shared_properties(self, kind: str, entry: dict[str, Any]) -> int:
+        """A number for the properties that all ranks of a collective must share."""
         which = "input_sizes" if kind in _AGREE_ON_INPUT else "output_sizes" if kind in _AGREE_ON_OUTPUT else ""
         sizes = self._taking.shapes(entry.get(which))
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or []
         dtype = None if not dtypes or dtypes[0] is None else scalar_text(dtypes[0])
         key = (kind, dtype, str(sizes) if sum(map(len, sizes)) < _MOST_SIZES else "")
-        found = self._whats.get(key)
-        if found is None:
+        number = self._whats.get(key)
+        if number is None:
             text = " ".join(filter(None, (kind, dtype_name(key[1]) or key[1], _elements_text(sizes))))
-            found = self._whats[key] = self.whats.setdefault(text, len(self.whats))
-        return found
+            number = self._whats[key] = self.whats.setdefault(text, len(self.whats))
+        return number
 
 
 def _elements_text(sizes: list[Any]) -> str:
@@ -377,8 +378,8 @@ def _elements_text(sizes: list[Any]) -> str:
 
 
 def _ranks_by_name(config: dict[str, Any], taking: Taking) -> dict[str, dict[str, str]]:
-    """Name of a group -> its description -> its ranks, for those that have ranks."""
-    found: dict[str, dict[str, str]] = {}
+    """Ranks by group name and description, for groups that list their ranks."""
+    by_name: dict[str, dict[str, str]] = {}
     known: set[str] = set()
     for key, group in config.items():
         ranks = group.get("ranks", "")
@@ -387,18 +388,18 @@ def _ranks_by_name(config: dict[str, Any], taking: Taking) -> dict[str, dict[str
         taking.keep(0 if text in known else _CALL_BYTES + _RANK_BYTES * len(text))
         known.add(text)
         if _RANKS.search(text):
-            found.setdefault(scalar_text(group.get("name", key)), {})[scalar_text(group.get("desc", ""))] = text
-    return found
+            by_name.setdefault(scalar_text(group.get("name", key)), {})[scalar_text(group.get("desc", ""))] = text
+    return by_name
 
 
 def listed_ranks(text: str, name: str = "a dump") -> tuple[int, ...]:
-    """The ranks of a group, in its order. `name` begins what the error says. Raises DamagedTrace."""
+    """Parse the ranks of a group, in its order. `name` begins the error. Raises DamagedTrace."""
     if text.count(",") > RANK_LIMIT:
         raise DamagedTrace(f"{name}: a process group has more than {RANK_LIMIT:,} ranks; dump it again")
-    found = tuple(map(int, _RANKS.findall(text)))
-    if any(rank >= RANK_LIMIT for rank in found) or len(set(found)) != len(found):
+    ranks = tuple(map(int, _RANKS.findall(text)))
+    if any(rank >= RANK_LIMIT for rank in ranks) or len(set(ranks)) != len(ranks):
         raise DamagedTrace(f"{name}: a process group has ranks {text[:80]!r}; expected numbers, each of them once")
-    return found
+    return ranks
 
 
 def _status(state: dict[str, Any]) -> Status:
@@ -409,7 +410,7 @@ def _status(state: dict[str, Any]) -> Status:
 
 
 def _progress(entry: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether a call is done, and whether it has started, as far as its rank saw."""
+    """Whether a call is finished, and whether it has started, as its rank recorded it."""
     state = entry.get("state")
     if state == "completed":
         return True, True
@@ -419,7 +420,7 @@ def _progress(entry: dict[str, Any]) -> tuple[bool, bool]:
 
 
 def _is_only_active(entries: list[dict[str, Any]]) -> bool:
-    """Whether what is done was left out: records are numbered, and some between the first and the last are missing."""
+    """Whether finished calls were left out: numbers between the first and last record are missing."""
     if not entries or "record_id" not in entries[0]:
         return True
     first, last = entries[0]["record_id"], entries[-1]["record_id"]
@@ -431,7 +432,7 @@ def _is_done(entry: dict[str, Any]) -> bool:
 
 
 def _time(entry: dict[str, Any]) -> int:
-    """The last time that an entry tells."""
+    """The latest time in an entry."""
     keys = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
     return max(whole_number(entry.get(key) or 0) for key in keys)
 
@@ -456,16 +457,16 @@ def _call(entry: dict[str, Any], kind: str, taking: Taking) -> Call:
 
 
 def _without_batches(log: GroupLog) -> list[Transfer]:
-    """Transfers of a dump from which what closed a batch was left out, as it was done: then its calls were, too."""
+    """Drop transfers of batches that have finished: the dump leaves out the entry that closed them."""
     done = log.status.done if log.status is not None else None
     alike = Counter(transfer.call.seq for transfer in log.transfers)
-    return [one for one in log.transfers if done is None or one.call.seq > done or alike[one.call.seq] < 2]
+    return [move for move in log.transfers if done is None or move.call.seq > done or alike[move.call.seq] < 2]
 
 
 def _transfers(
     entries: Iterable[tuple[dict[str, Any], bool]], kind_of: Callable[[dict[str, Any]], str], taking: Taking
 ) -> tuple[list[Transfer], dict[tuple[str, int, int], int]]:
-    """Sends and receives of a group that are not done, and how many of each were issued.
+    """Unfinished sends and receives of a group, and how many of each were issued.
 
     Those of a batch have no state: the entry that closes the batch, of the same number, has that of all.
     """

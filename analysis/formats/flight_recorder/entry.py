@@ -1,4 +1,4 @@
-"""How a dump of the flight recorder is recognised, by the first bytes of its file."""
+"""Recognise dumps of the flight recorder by the first bytes of the file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _PICKLED_KEYS = (b"pg_config", b"version", b"entries", b"nccl_version", b"pg_sta
 
 
 def is_pickle(begin: bytes) -> bool:
-    """Whether a file that begins so may be a pickle of a dictionary."""
+    """Whether a file with these first bytes may be a pickle of a dictionary."""
     return begin.startswith(_PICKLED)
 
 
 def looks_like_dump(path: Path) -> bool:
-    """Whether a plain file begins like a dump, pickled or as JSON; False if it cannot be read."""
+    """Whether a plain file begins like a dump, as pickle or JSON; False if it cannot be read."""
     from ...recording.compression import first_bytes  # slow to import: it loads the unpacker
 
     return begins_like_dump(first_bytes(path))
 
 
 def begins_like_dump(begin: bytes) -> bool:
-    """The same by the first bytes."""
+    """Whether these first bytes are those of a dump."""
     if is_pickle(begin):
         return any(key in begin for key in _PICKLED_KEYS)
     is_json = begin.lstrip()[:1] == b"{"

@@ -1,4 +1,4 @@
-"""Pickles that hold nothing but texts, numbers, truth values, None, lists, tuples and dictionaries.
+"""Read pickles of plain data only: texts, numbers, truth values, None, lists, tuples and dictionaries.
 
 A pickle is a program. Here it is looked through from end to end before any of it is run: an operation that could
 import or call is refused by its name, and what all operations make at most is drawn from the budget. Nothing has been
@@ -52,7 +52,7 @@ _BROKEN = (
 
 
 def primitives(data: bytes, name: str, budget: Budget) -> Any:
-    """What the pickle holds. `name` begins what errors say. Raises UnsafePickle, DamagedTrace, TooLarge."""
+    """Unpickle plain data. `name` begins errors. Raises UnsafePickle, DamagedTrace, TooLarge."""
     what = f"{name}: what it holds"
     budget.draw(what, 4 * len(data))  # its operations, and itself again, each in pieces and joined
     pieces, needed_bytes = _checked(data, name, budget)
@@ -69,12 +69,12 @@ def primitives(data: bytes, name: str, budget: Budget) -> Any:
 
 
 def check_primitive(data: bytes, name: str) -> None:
-    """Look through a pickle without building anything of it. Raises UnsafePickle, DamagedTrace."""
+    """Check a pickle without building anything. Raises UnsafePickle, DamagedTrace."""
     _checked(data, name, Budget(None))
 
 
 def _checked(data: bytes, name: str, budget: Budget) -> tuple[list[bytes], int]:
-    """The pickle in pieces, such that every tuple is checked when it is made; and how many bytes it makes at most."""
+    """The pickle in pieces, so that every tuple is checked when made; and the most bytes that it can make."""
     room = re.escape(bytes([min(len(data) // _BYTES_PER_NUMBER >> 16, 255)]))
     runs = re.compile(_FIXED.replace(b"%s", room), re.DOTALL).match
     at = begin = tuples = texts_bytes = 0
@@ -82,9 +82,9 @@ def _checked(data: bytes, name: str, budget: Budget) -> tuple[list[bytes], int]:
     pieces: list[bytes] = []
     operations: list[bytes] = []
     while at < end:
-        found = runs(data, at)
-        assert found is not None  # it may be empty
-        behind = found.end()
+        piece = runs(data, at)
+        assert piece is not None  # it may be empty
+        behind = piece.end()
         if behind > at:
             operations.append(data[at:behind])
             at = behind
@@ -118,7 +118,7 @@ def _checked(data: bytes, name: str, budget: Budget) -> tuple[list[bytes], int]:
 
 
 def _made_bytes(operations: bytes) -> int:
-    """What operations make at most. Their operands are among them, so a little more is counted than there is."""
+    """Upper bound of the bytes that these operations make. Operands count too, so it is slightly too high."""
     total = _PLACE_BYTES * _count(operations, _PLACING)
     return total + sum(_count(operations, codes) * size for codes, size in _MADE_BYTES.items())
 
@@ -132,7 +132,7 @@ def _most_numbers(pickle_bytes: int) -> int:
 
 
 def _behind(data: bytes, at: int, name: str) -> int:
-    """Where the operation after the one at `at` begins, which has no fixed length, or is none of a dump."""
+    """End of the operation at `at`, which has no fixed length or does not belong in a dump."""
     code = data[at]
     if code in _WITH_LENGTH:
         size = _WITH_LENGTH[code]
@@ -152,7 +152,7 @@ def _behind(data: bytes, at: int, name: str) -> int:
 
 
 def _behind_line(data: bytes, at: int, name: str) -> int:
-    """Likewise, of an operation of protocol 0, which ends with its line."""
+    """End of the operation at `at` of protocol 0, which ends with its line."""
     end = data.find(b"\n", at)
     if end < 0:
         return len(data)
@@ -166,8 +166,8 @@ def _behind_line(data: bytes, at: int, name: str) -> int:
 
 
 def _refusal(code: int, at: int, name: str) -> TraceError:
-    """What is wrong with an operation that no dump has."""
-    known = next((one for one in pickletools.opcodes if ord(one.code) == code), None)
+    """The error for an operation that no dump has."""
+    known = next((opcode for opcode in pickletools.opcodes if ord(opcode.code) == code), None)
     if known is None:
         return DamagedTrace(f"{name}: is not a whole pickle: there is no operation {code:#04x}, as at byte {at:,}")
     return UnsafePickle(
@@ -180,18 +180,18 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class _LongTuple(Exception):
-    """A tuple that is none of a dump."""
+    """A tuple that no dump has."""
 
 
 class _Primitive(pickle.Unpickler):
-    """A second wall, should the first one have a hole."""
+    """An unpickler that refuses everything else, as a second line of defence."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Raises UnpicklingError."""
+        """Refuse to import. Raises UnpicklingError."""
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
     def persistent_load(self, made: Any) -> Any:
-        """A tuple, as it is.
+        """Return a tuple after checking its length.
 
         Python would follow tuples in tuples without end when it compares them, or makes them keys. Raises _LongTuple.
         """

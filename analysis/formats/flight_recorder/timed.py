@@ -1,12 +1,12 @@
-"""The calls of a dump that say how long they took, as TORCH_NCCL_ENABLE_TIMING=1 lets them."""
+"""Read calls with durations from a dump, which TORCH_NCCL_ENABLE_TIMING=1 records."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ....common.nccl_tests import dtype_name, elements
 from ...core.markers import COALESCED
-from ...core.nccl_tests import dtype_name, elements
 from ...errors import DamagedTrace
 from .dump import Dump, GroupName, Taking, budget_of, dump_content, dump_of, scalar_text, whole_number
 
@@ -14,7 +14,7 @@ _MS = 1_000_000
 
 
 class TimedCall(NamedTuple):
-    """One call: when it was issued, by its rank's clock, and how long its kernel took."""
+    """One call: its time of issue on its rank's clock, and the duration of its kernel."""
 
     group: GroupName
     kind: str
@@ -28,14 +28,14 @@ class TimedCall(NamedTuple):
 
 
 class TimedDump(NamedTuple):
-    """A dump, and those of its calls that have a duration."""
+    """A dump, and its calls that have a duration."""
 
     dump: Dump
     calls: list[TimedCall]
 
 
 def read_timed(path: Path, limit_bytes: int | None = None) -> TimedDump:
-    """What one file holds. Raises TraceError; TooLarge if it would take more memory than `limit_bytes`."""
+    """Read one file. Raises TraceError; TooLarge if it needs more memory than `limit_bytes`."""
     budget = budget_of(path, limit_bytes)
     content = dump_content(path, budget)
     try:

@@ -1,1 +1,1 @@
-"""What NCCL Inspector, NCCL's profiler plugin, writes: lines of JSON, one per collective that ended."""
+"""Read logs of NCCL Inspector, NCCL's profiler plugin: lines of JSON, one per finished collective."""

@@ -30,7 +30,7 @@ _SHARE = [_CODES[word] for word in ("AllGather", "ReduceScatter")]
 
 
 class LogBlock(NamedTuple):
-    """Calls that ended, in the order of the log, as columns.
+    """Finished calls in the order of the log, as columns.
 
     `communicator` counts into those of the log, `kind` into RECORDED_KINDS; `sn` numbers the calls of a kind in a
     communicator, messages those of the rank. `size_bytes` is S as nccl-tests defines it, -1 where it is not known;
@@ -50,18 +50,18 @@ class LogBlock(NamedTuple):
     peer: NDArray[np.int64]
 
     def taken(self, rows: NDArray[Any]) -> LogBlock:
-        """Some of the calls."""
+        """The calls in these rows."""
         return LogBlock._make(column[rows] for column in self)
 
     @classmethod
     def joined(cls, blocks: Sequence[LogBlock]) -> LogBlock:
-        """The calls of one block after another."""
+        """Concatenate blocks."""
         return cls._make(np.concatenate(columns) for columns in zip(*blocks, strict=True))
 
 
 @dataclass
 class WrittenCalls:
-    """Calls as they stand in a log: the number of the communicator, when the line was written, in us, and what it says.
+    """Calls as written in a log: number of the communicator, time of writing in us, and the event.
 
     Collectives and messages apart, because columns of one sort are made faster.
     """
@@ -70,7 +70,7 @@ class WrittenCalls:
     messages: tuple[list[int], list[int], list[Message]] = field(default_factory=lambda: ([], [], []))
 
     def columns(self, group_sizes: Sequence[int]) -> LogBlock:
-        """They as columns; `group_sizes` are those of the communicators."""
+        """Convert to columns; `group_sizes` are those of the communicators."""
         sizes = np.array(group_sizes, dtype=np.int64)
         numbers, written_us, calls = self.collectives
         parts = [_collectives(numbers, _ended_us(written_us, calls), calls, sizes)]
@@ -81,7 +81,7 @@ class WrittenCalls:
 
 
 def _ended_us(written_us: list[int], calls: Sequence[Collective | Message]) -> list[int]:
-    """When each ended, as far as that is known."""
+    """End of each call in us, where known."""
     return [
         us if call.event_trace_ts is None else call.event_trace_ts.ended_us or us
         for us, call in zip(written_us, calls, strict=True)

@@ -1,4 +1,4 @@
-"""NCCL Inspector's entry in the registry of formats."""
+"""Register the format of NCCL Inspector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line of NCCL Inspector's JSON, as far as it is used. Source: inspector_json.cc and json.cc of NCCL's plugin.
+"""The used fields of a line of NCCL Inspector. Source: inspector_json.cc and json.cc of NCCL's plugin.
 
 Versions 4.0 to 4.2 repeat `header` and `metadata` in every line. Since 4.3 a line `dump_stats` carries both, for as
 many lines after it as it says.
@@ -28,7 +28,7 @@ _BEGINS = re.compile(rb'\{\s*"(?:header|coll_perf|p2p_perf|proxy_trace)"\s*:')
 
 
 class LineHeader(msgspec.Struct, gc=False):
-    """Which communicator, and this rank's place in it."""
+    """The communicator, and this rank's place in it."""
 
     id: str
     rank: _Rank
@@ -37,7 +37,7 @@ class LineHeader(msgspec.Struct, gc=False):
 
 
 class LineMetadata(msgspec.Struct, gc=False):
-    """Which process wrote it, and when."""
+    """The process that wrote the line, and when."""
 
     dump_timestamp_us: _Us
     hostname: str
@@ -54,12 +54,12 @@ class _EventTimes(msgspec.Struct, gc=False):
 
     @property
     def ended_us(self) -> int:
-        """When a CPU saw the last of its kernels end, 0 if it does not say."""
+        """When a CPU saw the last kernel end, 0 if not given."""
         return max((event.kernel_stop_ts for event in self.kernel_events), default=0)
 
 
 class Collective(msgspec.Struct, gc=False):
-    """A collective that ended on this rank."""
+    """A collective that finished on this rank."""
 
     coll: str
     coll_sn: _Sn
@@ -71,7 +71,7 @@ class Collective(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """A send or receive that ended on this rank."""
+    """A send or receive that finished on this rank."""
 
     p2p: str
     p2p_sn: _Sn
@@ -84,7 +84,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class DumpStats(msgspec.Struct, gc=False):
-    """What the lines after it are, and what was lost before them."""
+    """The communicator of the next lines, and what was lost before them."""
 
     coll_records: _Count = 0
     p2p_records: _Count = 0
@@ -94,11 +94,11 @@ class DumpStats(msgspec.Struct, gc=False):
 
 
 class _Ignored(msgspec.Struct, gc=False):
-    """An object that is there, and of which nothing is used."""
+    """An object whose content is not used."""
 
 
 class Line(msgspec.Struct, gc=False):
-    """One line. What else stands in it is left out."""
+    """One line, without fields that are not used."""
 
     header: LineHeader | None = None
     metadata: LineMetadata | None = None
@@ -113,7 +113,7 @@ _WRONG = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, Recu
 
 
 def decoded_lines(text: bytes) -> list[Line] | None:
-    """All lines of a text; None if one of them is broken."""
+    """Decode all lines of a text; None if one is broken."""
     try:
         return _DECODER.decode_lines(text)
     except _WRONG:
@@ -121,7 +121,7 @@ def decoded_lines(text: bytes) -> list[Line] | None:
 
 
 def decoded_line(text: bytes) -> Line | str:
-    """One line, or what is wrong with it."""
+    """Decode one line, or return what is wrong with it."""
     try:
         return _DECODER.decode(text)
     except _WRONG as err:
@@ -136,7 +136,7 @@ def decoded_line(text: bytes) -> Line | str:
 
 
 def last_whole_line(text: bytes) -> Line | None:
-    """What stands whole at the end of a broken line, behind what another writer, or one that was killed, left."""
-    begins = [found.start() for found in _BEGINS.finditer(text)]
-    found = (decoded_line(text[begin:]) for begin in begins if begin)
-    return next((line for line in found if isinstance(line, Line)), None)
+    """The whole line at the end of a broken one, behind the remains of another writer."""
+    begins = [lines.start() for lines in _BEGINS.finditer(text)]
+    lines = (decoded_line(text[begin:]) for begin in begins if begin)
+    return next((line for line in lines if isinstance(line, Line)), None)

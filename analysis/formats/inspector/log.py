@@ -1,4 +1,4 @@
-"""A log of NCCL Inspector, read block by block: columns of numbers, whatever its size.
+"""Read a log of NCCL Inspector block by block, as columns of numbers, in constant memory.
 
 Nothing that grows with the log is kept: only the communicators it names, and counts.
 """
@@ -22,7 +22,7 @@ _LONGEST_LINE_BYTES = 2 << 20
 
 @dataclass
 class InspectorLog:
-    """One file. `blocks` reads it once; the rest is known when that is done, and grows until then."""
+    """One log. `blocks` reads it once; the other fields grow until it is finished."""
 
     path: Path
     block_bytes: int = LOG_BLOCK_BYTES
@@ -46,7 +46,7 @@ class InspectorLog:
     _left: int = 0
 
     def blocks(self, progress: Progress | None = None) -> Iterator[LogBlock]:
-        """What it holds, so much text at a time; `progress` is called with the bytes of the file read so far.
+        """Yield the log block by block; `progress` is called with the bytes read so far.
 
         Lines that cannot be read are left out and counted. A last line that was cut is no damage: its process still
         writes, or was killed. Raises UnreadableFile, and NotATrace for packings that are not read.
@@ -64,7 +64,7 @@ class InspectorLog:
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror}") from err
 
     def _texts(self, source: Source) -> Iterator[bytes]:
-        """Whole lines; the last one may lack its end."""
+        """Yield whole lines; the last one may be incomplete."""
         rest = b""
         while True:
             try:
@@ -92,22 +92,22 @@ class InspectorLog:
         if whole is not None:
             self._line += text.count(b"\n")
             return whole
-        found: list[Line] = []
-        for one in text.splitlines(keepends=True):
+        lines: list[Line] = []
+        for raw_line in text.splitlines(keepends=True):
             self._line += 1
-            line = decoded_line(one) if one.strip() else Line()
+            line = decoded_line(raw_line) if raw_line.strip() else Line()
             if isinstance(line, Line):
-                found.append(line)
-            elif not one.endswith(b"\n"):
-                self.cut_bytes = len(one)
-                self.read_bytes -= len(one)
+                lines.append(line)
+            elif not raw_line.endswith(b"\n"):
+                self.cut_bytes = len(raw_line)
+                self.read_bytes -= len(raw_line)
             else:
-                self._note_broken(len(one), self._line, line)
+                self._note_broken(len(raw_line), self._line, line)
                 # Lines without a header belong to the marker before them, which may be what is broken here.
-                found.append(Line(dump_stats=DumpStats()))
-                behind = last_whole_line(one)
-                found += [] if behind is None else [behind]
-        return found
+                lines.append(Line(dump_stats=DumpStats()))
+                behind = last_whole_line(raw_line)
+                lines += [] if behind is None else [behind]
+        return lines
 
     def _note_broken(self, size: int, line: int, why: str) -> None:
         self.first_broken = self.first_broken or f"line {line:,}: {why}"
@@ -117,7 +117,7 @@ class InspectorLog:
     def _block(self, lines: list[Line]) -> LogBlock:
         written = WrittenCalls()
         for line in lines:
-            own = line.header is not None and line.metadata is not None
+            is_whole = line.header is not None and line.metadata is not None
             if line.header is not None and line.metadata is not None:
                 self._begin(line.header, line.metadata, line.dump_stats)
             elif line.dump_stats is not None:
@@ -125,7 +125,7 @@ class InspectorLog:
             call, message = line.coll_perf, line.p2p_perf
             if call is None and message is None:
                 self._left -= line.proxy_trace is not None
-            elif self._context is None or (self._left <= 0 and not own):
+            elif self._context is None or (self._left <= 0 and not is_whole):
                 self.orphans += 1
             else:
                 self._left -= 1
@@ -137,7 +137,7 @@ class InspectorLog:
         return self._columns(written)
 
     def _begin(self, header: LineHeader, metadata: LineMetadata, stats: DumpStats | None) -> None:
-        """From here on lines belong to this communicator: as many as the marker says, or this one."""
+        """Set the communicator of the next lines: as many as the marker says, or one."""
         key = (header.id, header.rank, header.n_ranks, metadata.hostname, metadata.pid)
         number = self._codes.get(key)
         if number is None:
@@ -154,7 +154,7 @@ class InspectorLog:
             self.dropped += stats.coll_dropped_since_last_dump + stats.p2p_dropped_since_last_dump
 
     def _columns(self, written: WrittenCalls) -> LogBlock:
-        block = written.columns([one.size for one in self.communicators])
+        block = written.columns([communicator.size for communicator in self.communicators])
         self.records += len(block.sn)
         self.timed_by_cpu += int((~block.by_gpu).sum())
         if len(block.sn):

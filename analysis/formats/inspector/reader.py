@@ -1,4 +1,4 @@
-"""A log of NCCL Inspector as a recording: calls and how long they took, and nothing else.
+"""Read a log of NCCL Inspector as a recording: calls and their durations, and nothing else.
 
 It does not say when a call began, only when its line was written. Calls of a communicator run one after the other, so
 each is placed as late as it can have run; from there on only their order is used.
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....common.wording import counted
 from ...core.escaping import encodable
-from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.building import columns_of, events_of, header_of
 from ...recording.header import Communicator
@@ -32,12 +32,15 @@ FOR_LARGE_LOGS = "`commtrace bandwidth --by time` reads logs of any size"
 
 
 def read_inspector(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
-    """What one log holds. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
+    """Read one log. Raises DamagedTrace, NotATrace, UnreadableFile, TooLarge."""
     log, blocks, budget = InspectorLog(path), [], options.budget()
     counted_already = texts_bytes = 0
     for block in log.blocks(progress):
         blocks.append(block)
-        texts = sum(len(one.id) + len(one.name) + len(one.process) for one in log.communicators[counted_already:])
+        texts = sum(
+            len(communicator.id) + len(communicator.name) + len(communicator.process)
+            for communicator in log.communicators[counted_already:]
+        )
         texts_bytes += _COMMUNICATOR_BYTES * (len(log.communicators) - counted_already) + texts
         counted_already = len(log.communicators)
         rows = tables_bytes(activities=log.records, calls=log.records) + texts_bytes
@@ -49,24 +52,24 @@ def read_inspector(path: Path, options: ReadOptions, progress: Progress | None =
 
 
 def check_log(log: InspectorLog) -> None:
-    """Raises NotATrace if it holds no call that can be read."""
+    """Raise NotATrace if the log has no readable call."""
     if log.records:
         return
-    told = ", ".join(log.versions) or "no version"
+    versions = ", ".join(log.versions) or "no version"
     why = f"; {damage_in(log)}" if log.broken_lines else ""
     raise NotATrace(
-        f"{log.path}: holds no call that can be read as NCCL Inspector writes it ({told} is named; versions "
+        f"{log.path}: holds no call that can be read as NCCL Inspector writes it ({versions} is named; versions "
         f"{KNOWN_VERSIONS[0]} to {KNOWN_VERSIONS[-1]} are known){why}; leave it out, or write it again"
     )
 
 
 def damage_in(log: InspectorLog) -> str:
-    """What of the log cannot be read."""
+    """Describe the unreadable parts of the log."""
     return f"{counted(log.broken_lines, 'line')} cannot be read, {log.first_broken}"
 
 
 def notes_of(logs: Sequence[InspectorLog]) -> Iterator[str]:
-    """What a reader of their figures must know, once for all of them."""
+    """Yield notes on the figures of these logs, once for all."""
     strange = {version for log in logs for version in log.versions if version not in KNOWN_VERSIONS}
     if strange:
         who = _names([log for log in logs if strange & set(log.versions)])
@@ -88,17 +91,20 @@ _LOST = (
 
 
 def _names(logs: Sequence[InspectorLog]) -> str:
-    """`node0-pid12.log`, `3 logs (node0-pid12.log, ...)`."""
+    """`node0-pid12.log`, or `3 logs (node0-pid12.log, ...)`."""
     first = encodable(logs[0].path.name)
     return first if len(logs) == 1 else f"{len(logs):,} logs ({first}, ...)"
 
 
 def _once(calls: LogBlock, communicators: list[Communicator]) -> LogBlock:
-    """Without calls that the log repeats."""
+    """Drop calls that the log repeats."""
     first_like: dict[tuple[str, int], int] = {}  # another process may have written of the same rank
-    places = [first_like.setdefault((one.id, one.rank), number) for number, one in enumerate(communicators)]
-    own = np.array(places, dtype=np.int64)
-    lane = own[calls.communicator] * len(RECORDED_KINDS) + calls.kind
+    places = [
+        first_like.setdefault((communicator.id, communicator.rank), number)
+        for number, communicator in enumerate(communicators)
+    ]
+    rank_of = np.array(places, dtype=np.int64)
+    lane = rank_of[calls.communicator] * len(RECORDED_KINDS) + calls.kind
     first = np.unique(lane * MOST_SN + calls.sn, return_index=True)[1]
     return calls.taken(np.sort(first))
 
@@ -110,8 +116,8 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
     order = np.argsort(calls.communicator, kind="stable")
     bounds = np.searchsorted(calls.communicator[order], np.arange(len(log.communicators) + 1))
     for begin, end in pairwise(bounds.tolist()):
-        own = order[begin:end]
-        ended_us[own] = _latest_ends(ended_us[own], calls.dur_us[own])
+        members = order[begin:end]
+        ended_us[members] = _latest_ends(ended_us[members], calls.dur_us[members])
     names = [f"nccl {kind or 'call'}" for kind in RECORDED_KINDS]
     activities = columns_of(
         "activities",
@@ -143,7 +149,7 @@ def _trace(log: InspectorLog, calls: LogBlock, options: ReadOptions) -> RawTrace
 
 
 def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The latest that each of successive calls can have ended: when it was written, or the next one began."""
+    """Latest possible end of each successive call: its time of writing, or the start of the next call."""
     if not len(ended):
         return ended
     took = np.cumsum(dur)
@@ -152,31 +158,34 @@ def _latest_ends(ended: NDArray[np.float64], dur: NDArray[np.float64]) -> NDArra
 
 
 def _devices(communicators: list[Communicator]) -> NDArray[np.int64]:
-    """A number for the GPU of each entry: 0, unless one file holds several ranks of a communicator."""
+    """Number of the GPU of each entry: 0 unless the file holds several ranks of a communicator."""
     ranks: dict[str, set[int]] = {}
-    for one in communicators:
-        ranks.setdefault(one.id, set()).add(one.rank)
-    places = {id_: {rank: place for place, rank in enumerate(sorted(own))} for id_, own in ranks.items()}
-    return np.array([places[one.id][one.rank] for one in communicators], dtype=np.int64)
+    for communicator in communicators:
+        ranks.setdefault(communicator.id, set()).add(communicator.rank)
+    places = {
+        id_: {rank: place for place, rank in enumerate(sorted(ranks_of_communicator))}
+        for id_, ranks_of_communicator in ranks.items()
+    }
+    return np.array([places[communicator.id][communicator.rank] for communicator in communicators], dtype=np.int64)
 
 
 def _row(communicators: list[Communicator], values: tuple[Any, ...]) -> CommRow:
-    """What is known of one call, as arguments of its kernel."""
+    """One call as arguments of its kernel."""
     correlation, number, kind, sn, size_bytes, _, _, by_gpu, _, peer = values
-    own, collective = communicators[number], RECORDED_KINDS[kind]
+    communicator, collective = communicators[number], RECORDED_KINDS[kind]
     row: dict[str, Any] = {
         "source": "kernel",
         "correlation": correlation,
         "external_id": None,
         "op": collective or "unknown",
         "size_bytes": None if size_bytes < 0 else size_bytes,
-        "group_size": own.size,
-        "process_group": own.id,
+        "group_size": communicator.size,
+        "process_group": communicator.id,
         "seq": sn,
     }
     if kind >= SEND:  # or unknown
-        row["root"] = peer if 0 <= peer < own.size else None
+        row["root"] = peer if 0 <= peer < communicator.size else None
     elif by_gpu:
         # NCCL counts the calls of each kind in a communicator.
-        row["comms_id"] = f"{own.id} {kind} {sn}"
+        row["comms_id"] = f"{communicator.id} {kind} {sn}"
     return row

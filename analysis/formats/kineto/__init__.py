@@ -1,1 +1,1 @@
-"""Kineto's JSON, as torch.profiler writes it: the only place that knows its keys."""
+"""Read Kineto's JSON, as torch.profiler writes it. Only this folder knows its keys."""

@@ -1,4 +1,4 @@
-"""Times that count from 1970 and have decimals, as up to torch 2.3: exact to the ns, which a double of them is not.
+"""Read times since 1970 with decimals (torch up to 2.3) exactly to the ns, which a double cannot hold.
 
 A double holds such a time in us to a quarter of one. So the text of the number is read, and the time counts from a zero
 near it.
@@ -23,13 +23,13 @@ _SURELY_WHOLE = 64
 
 
 class Timed(Protocol):
-    """An event of which a time is read."""
+    """An event whose time is read."""
 
     ts: Any
 
 
 class TooFarApart(Exception):
-    """Times of one file are too far from each other to be exact as numbers that count from one zero."""
+    """The times of one file are too far apart to count exactly from one zero."""
 
 
 class _Text(msgspec.Struct, gc=False):
@@ -40,24 +40,24 @@ _TEXTS = msgspec.json.Decoder(_Text)
 
 
 def is_absolute(events: Sequence[Timed]) -> bool:
-    """Whether these events, in file order, have times of which doubles are not exact."""
+    """Whether doubles of the times of these events, in file order, are not exact."""
     return bool(events) and any((event.ts or 0.0) >= EXACT_BELOW_US for event in (events[0], events[-1]))
 
 
 def have_decimals(events: Sequence[Timed], texts: Sequence[bytes]) -> bool:
-    """Whether any of their times is no whole number of us."""
+    """Whether any time is not a whole number of us."""
     if any(event.ts is not None and not event.ts.is_integer() for event in events):
         return True
     return len(events) < _SURELY_WHOLE and any(ns_in(text) % 1000 for text in texts)
 
 
 def zero_us_near(us: float) -> int:
-    """A zero from which times near this one count. It is the same for most times of a job."""
+    """A zero near this time, from which times count. Most times of a job share it."""
     return int(us) // _SPAN_US * _SPAN_US
 
 
 def times_from(zero_us: int, events: Iterable[Timed], texts: Iterable[bytes]) -> list[float | None]:
-    """The times of events, whose texts these are, since the zero, in us. Raises TooFarApart."""
+    """Times of events since the zero, in us, from their texts. Raises TooFarApart."""
     times = [
         None if event.ts is None else (ns_in(text) - zero_us * 1000) / 1000
         for event, text in zip(events, texts, strict=True)
@@ -68,7 +68,7 @@ def times_from(zero_us: int, events: Iterable[Timed], texts: Iterable[bytes]) ->
 
 
 def ns_in(text: bytes) -> int:
-    """The time that the text of an event says, in ns."""
+    """The time in the text of an event, in ns."""
     raw = bytes(_TEXTS.decode(b'{"' + text + b"}").ts).strip(b'"')
     whole, _, decimals = raw.partition(b".")
     if whole.isdigit() and len(decimals) <= 3 and (decimals.isdigit() or not decimals):

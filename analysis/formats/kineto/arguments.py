@@ -1,4 +1,4 @@
-"""Arguments of events: shapes of annotations, and what kernels and record_param_comms say about a collective."""
+"""Arguments of events: shapes of annotations, and what kernels and record_param_comms say about collectives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def integer_id(value: int | str) -> int:
 
 
 def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]:
-    """What is kept of annotations, given with the texts they were decoded from. Raises MalformedEvent."""
+    """Annotations from events and their texts. Raises MalformedEvent."""
     result = []
     for event, text in events:
         args = _decoded(_annotation_args, event, text)
@@ -37,12 +37,12 @@ def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]
 
 
 def without_shapes(event: CpuEvent) -> Annotation:
-    """An annotation of which only name and time count."""
+    """An annotation with name and time only."""
     return Annotation(event.name, integer_id(event.tid), event.ts, event.dur or 0.0, None, None, None)
 
 
 def _are_shapes(dims: list[Any] | None) -> bool:
-    """Whether every input is a shape, or a list of shapes."""
+    """Whether every input is a shape or a list of shapes."""
     shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]
     return all(_are(int, s) and all(abs(n) <= _MOST_ELEMS for n in s) for s in shapes)
 
@@ -52,11 +52,11 @@ def _are(kind: type, values: Any) -> bool:
 
 
 def call_records(events: Iterable[tuple[CpuEvent, bytes]]) -> list[dict[str, Any]]:
-    """Rows of record_param_comms; those named `wait` are not calls."""
-    found = ((event, _decoded(_comm_args, event, text)) for event, text in events)
+    """Rows of record_param_comms, without those named `wait`, which are not calls."""
+    decoded = ((event, _decoded(_comm_args, event, text)) for event, text in events)
     return [
         comm_row("record_param_comms", args) | {"thread": integer_id(event.tid), "ts": event.ts}
-        for event, args in found
+        for event, args in decoded
         if args.op not in (None, "wait")
     ]
 
@@ -69,7 +69,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -
 
 
 def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
-    """A row of the table of arguments; impossible values are None."""
+    """A row of the table of arguments; impossible values become None."""
     external_id = args.external_id if args.external_id is not None else args.external_id_1
     peer = args.dst_rank if args.dst_rank is not None else args.src_rank
     return {
@@ -93,12 +93,12 @@ def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
 
 
 def _if_in(number: int | None, least: int, most: int) -> int | None:
-    """The number if it is possible."""
+    """The number if it lies in this range, else None."""
     return number if number is not None and least <= number <= most else None
 
 
 def _ranks_in(text: str | None) -> str | None:
-    """`"[0, 1]"` -> `"0 1"`; None when the list was cut (over 30 ranks) or is empty (groups without a stride)."""
+    """Turn `"[0, 1]"` into `"0 1"`; None if the list was cut (over 30 ranks) or is empty."""
     if text is None or "..." in text:
         return None
     return " ".join(re.findall(r"\d+", text)) or None

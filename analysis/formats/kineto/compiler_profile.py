@@ -1,4 +1,4 @@
-"""A trace for torch's compiler: what a rank computed, as it was traced, and how long collectives take without waiting.
+"""Write a trace for torch's compiler: the compute of a rank as traced, and transfer times of collectives.
 
 torch._inductor.fx_passes.profile_guided_estimation reads operators with the shapes of their inputs, the kernels that
 they launched, and kernels that say of which collective they are.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.nccl_tests import recorded_dtype
+from ....common.nccl_tests import recorded_dtype
 from .events import AnnotationArgs
 from .stream import EventStream
 
@@ -22,7 +22,7 @@ _MARKS = (b'"cpu_op"', b'"kernel"')
 
 
 class ProfiledCollective(NamedTuple):
-    """How long a collective of these elements takes in a group, in ns. `ranks` are those of the group, ascending."""
+    """Transfer time in ns of a collective of these elements in a group; `ranks` are ascending."""
 
     collective: str
     process_group: str
@@ -40,7 +40,7 @@ class _Computing(msgspec.Struct, gc=False):
 
 
 def computing_events(path: Path, is_comm: Callable[[str], object]) -> Iterator[tuple[bool, bytes]]:
-    """The events of a trace that tell what its rank computed, as they are; of each whether it is an operator.
+    """Yield the raw events that describe a rank's compute, each with whether it is an operator.
 
     These are operators with the shapes of their inputs, and kernels whose name `is_comm` denies. Raises TraceError.
     """
@@ -48,15 +48,15 @@ def computing_events(path: Path, is_comm: Callable[[str], object]) -> Iterator[t
         for text in batch.texts:
             if any(mark in text for mark in _MARKS):
                 event = b'{"' + text + b"}"
-                told = msgspec.json.decode(event, type=_Computing)
-                if told.cat == _OPERATOR and msgspec.json.decode(told.args, type=AnnotationArgs).in_dims:
+                fields = msgspec.json.decode(event, type=_Computing)
+                if fields.cat == _OPERATOR and msgspec.json.decode(fields.args, type=AnnotationArgs).in_dims:
                     yield True, event
-                elif told.cat == _KERNEL and not is_comm(told.name):
+                elif fields.cat == _KERNEL and not is_comm(fields.name):
                     yield False, event
 
 
 def profile(computing: Iterable[bytes], collectives: Iterable[ProfiledCollective]) -> Iterator[bytes]:
-    """The document, in parts: these events, and a kernel for each collective."""
+    """Yield the document in parts: these events, and a kernel for each collective."""
     yield b'{"schemaVersion": 1, "traceEvents": [\n'
     for number, event in enumerate(chain(map(_kernel, collectives), computing)):
         yield b",\n" + event if number else event

@@ -1,4 +1,4 @@
-"""Elements of an array in the bytes of a JSON document: where they may be cut, proven by decoding, repaired.
+"""Cut an array of JSON in its bytes: find where it may be cut, prove it by decoding, repair encodings.
 
 `[` + bytes + `]` decodes only if the bytes are whole elements, because a cut inside a string or a nested value leaves
 it open. See docs/design/0001.
@@ -29,7 +29,7 @@ NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Malformed(Exception):
-    """A buffer is not JSON at offset `at`; `texts` are those of the events before it."""
+    """The buffer is not JSON at offset `at`; `texts` are the events before it."""
 
     def __init__(self, texts: list[bytes], at: int) -> None:
         self.texts = texts
@@ -37,7 +37,7 @@ class Malformed(Exception):
 
 
 def bytes_not_text(source: bytes, habits: Habits, end: int | None = None) -> int:
-    """How many bytes are in names of another encoding. Raises UnicodeDecodeError.
+    """Number of bytes in names of another encoding. Raises UnicodeDecodeError.
 
     JSON is UTF-8, which decoders do not check in what they skip.
     """
@@ -49,14 +49,14 @@ def bytes_not_text(source: bytes, habits: Habits, end: int | None = None) -> int
 
 
 class Repaired(NamedTuple):
-    """Whole array elements that are JSON, with an empty object behind them, and how many bytes had to be repaired."""
+    """Whole array elements as JSON, with an empty object behind them, and the number of repaired bytes."""
 
     array: bytes
     repaired_bytes: int = 0
 
 
 def repaired_array(array: bytes, habits: Habits) -> Repaired | None:
-    """The array as JSON; None if it is none."""
+    """The array as JSON; None if it is not JSON."""
     try:
         _ANY.decode(array)
     except NO_JSON:
@@ -74,15 +74,15 @@ def _mended(elements: bytes, habits: Habits) -> bytes:
 
 
 def changed_bytes(text: bytes, repaired: bytes) -> int:
-    """How many bytes of two texts of equal length differ; most blocks do not."""
+    """Number of bytes that differ between two texts of equal length; most blocks do not differ."""
     blocks = (
         (text[at : at + _BLOCK_BYTES], repaired[at : at + _BLOCK_BYTES]) for at in range(0, len(text), _BLOCK_BYTES)
     )
-    return sum(a != b for one, other in blocks if one != other for a, b in zip(one, other, strict=True))
+    return sum(a != b for block, other in blocks if block != other for a, b in zip(block, other, strict=True))
 
 
 class Elements(NamedTuple):
-    """Texts of the whole events in a buffer, how many bytes they take, and how many of these were repaired.
+    """Texts of the whole events in a buffer, their size in bytes, and how many bytes were repaired.
 
     `closed` says whether the array ends behind them.
     """
@@ -111,13 +111,13 @@ def whole_elements(buffer: bytes, habits: Habits) -> Elements:
 
 
 def _elements(elements: bytes, habits: Habits, *, closed: bool = False, changed_bytes: int = 0) -> Elements:
-    """Elements of an array, of which some bytes were changed. Raises NO_JSON."""
+    """Elements of an array in which some bytes were changed. Raises NO_JSON."""
     not_text = bytes_not_text(elements, habits)
     return Elements(_decoded(elements), len(elements), closed, changed_bytes + not_text)
 
 
 def _repaired(renamed: bytes, buffer: bytes, habits: Habits) -> Elements:
-    """The same by an exact cut. Raises Malformed."""
+    """Repair the elements after an exact cut. Raises Malformed."""
     cut, closed = _exact_cut(renamed)
     whole = habits.without_commas(without_numbers_that_are_none(renamed[: cut + closed]))[:cut]
     try:
@@ -128,7 +128,7 @@ def _repaired(renamed: bytes, buffer: bytes, habits: Habits) -> Elements:
 
 
 def repaired_texts(elements: bytes, habits: Habits) -> Elements:
-    """Texts of elements of an array, one by one. Raises NO_JSON."""
+    """Repair the elements of an array one by one. Raises NO_JSON."""
     try:
         return _elements(elements, habits)
     except NO_JSON:
@@ -137,21 +137,21 @@ def repaired_texts(elements: bytes, habits: Habits) -> Elements:
 
 
 def place_in(error: Exception) -> int | None:
-    """Where bytes stop being JSON, according to the error from decoding them; None if it does not say."""
+    """Offset at which bytes stop being JSON, from the decoder's error; None if it gives none."""
     if isinstance(error, UnicodeDecodeError):
         return error.start
-    found = _AT_BYTE.search(str(error))
+    match = _AT_BYTE.search(str(error))
     # msgspec counts the first of trailing characters as read.
-    return None if found is None else int(found[2]) - bool(found[1])
+    return None if match is None else int(match[2]) - bool(match[1])
 
 
 def _place_in(error: Exception) -> int:
-    """The same for elements of an array that were decoded in their brackets; 0 if not said."""
+    """Offset of the error in elements that were decoded in brackets; 0 if not given."""
     return max(0, (place_in(error) or 0) - 1)
 
 
 def malformed_at(elements: bytes) -> int | None:
-    """Where the elements of an array stop being JSON; None if they only end too early."""
+    """Offset at which the elements of an array stop being JSON; None if they only end too early."""
     try:
         _ELEMENTS.decode(b"[" + elements)
     except NO_JSON as err:
@@ -160,7 +160,7 @@ def malformed_at(elements: bytes) -> int | None:
 
 
 def _texts_before(buffer: bytes, at: int) -> list[bytes]:
-    """Texts of the whole events before the byte `at`, as far as they are JSON."""
+    """Texts of the whole events before byte `at` that are JSON."""
     try:
         return texts_of(buffer[: _exact_cut(buffer[:at])[0]])
     except (Malformed, *NO_JSON):
@@ -168,7 +168,7 @@ def _texts_before(buffer: bytes, at: int) -> list[bytes]:
 
 
 def texts_or_none(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array that ends here; none if they are not whole."""
+    """Texts of the elements of an array that ends here; empty if they are not whole."""
     try:
         return texts_of(elements)
     except NO_JSON:
@@ -176,7 +176,7 @@ def texts_or_none(elements: bytes) -> list[bytes]:
 
 
 def texts_of(elements: bytes) -> list[bytes]:
-    """Texts of the elements of an array, which are UTF-8, without empty objects, which say nothing."""
+    """Texts of the elements of an array in UTF-8, without empty objects."""
     bytes_not_text(elements, Habits())
     return _decoded(elements)
 
@@ -191,7 +191,7 @@ def _decoded(elements: bytes) -> list[bytes]:
 
 
 def _first_other(array: bytes, elements: list[bytes]) -> int:
-    """Where in the array the first element stands that is not an object."""
+    """Offset of the first element of the array that is not an object."""
     at = 1
     for text in elements:
         while array[at] in _BLANK:
@@ -203,7 +203,7 @@ def _first_other(array: bytes, elements: list[bytes]) -> int:
 
 
 def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
-    """Possible ends of an event near the end of the buffer: between two events, then before the closing bracket."""
+    """Yield likely ends of an event near the end of the buffer: between two events, or before the bracket."""
     tail = max(0, len(buffer) - (64 << 10))
     for match in list(_BETWEEN.finditer(buffer, tail))[: -_GUESSES - 1 : -1]:
         comma = buffer.index(b",", match.start())
@@ -213,7 +213,7 @@ def _guesses(buffer: bytes) -> Iterator[tuple[int, bool]]:
 
 
 def _exact_cut(buffer: bytes) -> tuple[int, bool]:
-    """The same by walking over every string and bracket: slow, for layouts in which no guess is right.
+    """Find the last end of an event by walking over every string and bracket, which is slow.
 
     Raises Malformed where brackets are nested too deeply.
     """

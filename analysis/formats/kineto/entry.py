@@ -1,4 +1,4 @@
-"""Kineto's entry in the registry of formats."""
+"""Register the format of Kineto."""
 
 from __future__ import annotations
 

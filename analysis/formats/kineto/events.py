@@ -1,4 +1,4 @@
-"""The events of a Kineto trace that communication is measured from: what tells them apart, and what is read of them.
+"""Events of a Kineto trace that are used: how to tell them apart, and which fields are read.
 
 Facts about versions are in comments where they matter.
 """
@@ -62,7 +62,7 @@ class Launch(msgspec.Struct, gc=False, kw_only=True):
 
 
 class RuntimeCall(Launch, gc=False, kw_only=True):
-    """The same with its name and how long the CPU was in it."""
+    """A runtime call with its name and its duration on the CPU. Times in us."""
 
     cat: str = ""
     name: str = ""
@@ -81,7 +81,7 @@ class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
 
 
 class PointEvent(msgspec.Struct, gc=False):
-    """An event without a duration of which only the time counts, in us."""
+    """An event without a duration, of which only the time in us counts."""
 
     ts: Time | None = None
 
@@ -94,13 +94,13 @@ class ThreadEvent(msgspec.Struct, gc=False):
 
 
 class ProcessEvent(msgspec.Struct, gc=False):
-    """Metadata of a process, of any tool: nothing of it is relied on."""
+    """Metadata of a process, of any tool; none of it is relied on."""
 
     args: Any = None
 
     @property
     def process(self) -> str | None:
-        """What the process is called."""
+        """The name of the process."""
         name = self.args.get("name") if isinstance(self.args, dict) else None
         return name if isinstance(name, str) else None
 
@@ -139,13 +139,13 @@ class CommArgs(msgspec.Struct, gc=False):
 
 
 class CommEvent(msgspec.Struct, gc=False):
-    """The arguments of an event that may say which collective it is."""
+    """The arguments of an event that may name its collective."""
 
     args: CommArgs = msgspec.field(default_factory=CommArgs)
 
 
 class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
-    """How much was allocated on a device after an allocation or release, in bytes, with profile_memory."""
+    """Bytes allocated on a device after an allocation or release, with profile_memory."""
 
     device_type: Int64 | None = msgspec.field(default=MISSING, name="Device Type")
     device: Int64 | None = msgspec.field(default=MISSING, name="Device Id")
@@ -161,7 +161,7 @@ class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
 
 
 class _Key(msgspec.Struct, gc=False):
-    """What tells events apart, if these are texts; otherwise the event is not wanted."""
+    """The fields that tell events apart, if they are texts; otherwise the event is not wanted."""
 
     ph: Any = ""
     cat: Any = ""
@@ -169,7 +169,7 @@ class _Key(msgspec.Struct, gc=False):
 
 
 class OtherEvent(msgspec.Struct, gc=False):
-    """An event of a category that may not be known."""
+    """An event whose category may not be known."""
 
     ph: Any = ""
     cat: Any = ""
@@ -221,7 +221,7 @@ ROOMS_OF_POINTS = {
 
 @dataclass
 class Sorted:
-    """Texts of wanted events by what they are, each in file order.
+    """Texts of wanted events by type, each list in file order.
 
     `unread` are categories that are not known, with their events. In all events that are not wanted, `repaired_bytes`
     were repaired.
@@ -240,8 +240,9 @@ class Sorted:
     repaired_bytes: int = 0
 
     def place(self, text: bytes, *, every_call: bool = False) -> None:
-        """Add the text of an event, if it is wanted; `every_call` also of calls that launch nothing, of modules, and of
-        Python functions that matter.
+        """Add the text of an event if it is wanted.
+
+        With `every_call` also calls that launch nothing, modules, and Python functions that matter.
 
         Raises MalformedEvent.
         """
@@ -258,12 +259,12 @@ class Sorted:
             getattr(self, room).append(text)
 
     def note_unread(self, event: OtherEvent) -> None:
-        """Count an event whose category is not known; other events are not counted."""
+        """Count an event whose category is not known; ignore others."""
         if event.ph == "X" and isinstance(event.cat, str) and event.cat and event.cat not in _KNOWN:
             pid = event.pid if isinstance(event.pid, int) else -1
             args = event.args if isinstance(event.args, dict) else {}
-            found = {event.cat: Unread(1, not _OF_DEVICES.isdisjoint(args), pid)}
-            self.unread = with_unread(self.unread, found)
+            unread = {event.cat: Unread(1, not _OF_DEVICES.isdisjoint(args), pid)}
+            self.unread = with_unread(self.unread, unread)
 
 
 def is_idle(category: str, name: str) -> bool:
@@ -277,7 +278,7 @@ E = TypeVar("E")
 
 
 def sorted_texts(texts: Sequence[bytes], *, every_call: bool = False) -> Sorted:
-    """All texts by what they are. Raises MalformedEvent."""
+    """Sort all texts by type. Raises MalformedEvent."""
     result = Sorted()
     for text in texts:
         result.place(text, every_call=every_call)
@@ -285,7 +286,7 @@ def sorted_texts(texts: Sequence[bytes], *, every_call: bool = False) -> Sorted:
 
 
 class MalformedEvent(Exception):
-    """The event with this text is not JSON, or not as Kineto writes it."""
+    """The event with this text is not JSON, or not written as by Kineto."""
 
     def __init__(self, text: bytes, why: str) -> None:
         super().__init__(why)
@@ -293,14 +294,14 @@ class MalformedEvent(Exception):
 
 
 class Decoder(Generic[E]):
-    """Texts -> events of one type."""
+    """Decode texts to events of one type."""
 
     def __init__(self, event: type[E]) -> None:
         self._all = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
         self._one = msgspec.json.Decoder(event, strict=False)
 
     def all(self, texts: Sequence[bytes]) -> list[E]:
-        """One event per text. Raises MalformedEvent."""
+        """Decode all texts. Raises MalformedEvent."""
         if not texts:
             return []
         ended = [*texts[:-1], texts[-1] + b"}]"]
@@ -313,7 +314,7 @@ class Decoder(Generic[E]):
         return events if len(events) == len(texts) else [self.one(text) for text in texts]
 
     def one(self, text: bytes) -> E:
-        """The event of a text. Raises MalformedEvent."""
+        """Decode one text. Raises MalformedEvent."""
         return _one(self._one, text)
 
 

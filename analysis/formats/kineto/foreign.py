@@ -1,4 +1,4 @@
-"""Files that look like traces of torch.profiler, and show devices that are not understood: refused by name."""
+"""Refuse files that look like traces of torch.profiler but are of devices or tools that are not supported."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from ....common.wording import counted
 from ...core.escaping import encodable
-from ...core.wording import counted
 from ...errors import NotATrace
 from ...recording.recording import Events
 from .cuts import NO_JSON
@@ -27,7 +27,7 @@ _EXPECTED = "expected a trace as torch.profiler writes it, of NVIDIA, AMD, Intel
 
 
 def check_device(path: Path, events: Events, around: Surrounding, *, is_whole: bool = True) -> None:
-    """Raise NotATrace if a file without activities is of another tool, or of a device that is not known.
+    """Raise NotATrace if a file without activities is of another tool or an unknown device.
 
     Without this, such a file would be taken as one of a CPU run.
     """
@@ -63,7 +63,7 @@ def check_device(path: Path, events: Events, around: Surrounding, *, is_whole: b
 
 
 def _keys(around: Surrounding) -> frozenset[str]:
-    """The keys beside the events; none of a bare array."""
+    """The keys beside the events; empty for a bare array."""
     try:
         return frozenset(msgspec.json.decode(around.before + around.behind, type=dict[str, msgspec.Raw]))
     except NO_JSON:
@@ -71,7 +71,7 @@ def _keys(around: Surrounding) -> frozenset[str]:
 
 
 def notes_on_unread(path: Path, events: Events) -> list[str]:
-    """Notes on categories that are not known, in a file whose other events are."""
+    """Notes on unknown categories in a file whose other events are known."""
     name = encodable(path.name)
     return [
         f"{name}: {counted(unread.events, 'event')} of the unknown category {category!r} not counted; if a device did "

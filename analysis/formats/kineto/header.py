@@ -1,4 +1,4 @@
-"""What a Kineto trace says about itself around its events: rank, devices, process groups, versions, zero of times."""
+"""The header of a Kineto trace: rank, devices, process groups, versions, zero of times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from ....common.wording import counted
 from ...core.json_repairs import Habits, without_numbers_that_are_none
-from ...core.wording import counted
 from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64
@@ -52,7 +52,7 @@ class _Surrounding(msgspec.Struct):
 
 
 def header(path: Path, around: Surrounding, events: int = 0, habits: Habits | None = None) -> Header:
-    """The header of the file at `path`; errors mention its number of `events`. Raises NotATrace, DamagedTrace.
+    """The header of the file at `path`; errors give the number of its `events`. Raises NotATrace, DamagedTrace.
 
     `habits` are what its writer is known to do.
     """
@@ -78,7 +78,7 @@ def header(path: Path, around: Surrounding, events: int = 0, habits: Habits | No
 
 
 def _surrounding(document: bytes, habits: Habits) -> tuple[_Surrounding, int]:
-    """What surrounds the events, and how many bytes of it had to be repaired. Raises NO_JSON."""
+    """The document without its events, and the number of bytes repaired in it. Raises NO_JSON."""
     try:
         return msgspec.json.decode(document, type=_Surrounding, strict=False), 0
     except NO_JSON:
@@ -87,7 +87,7 @@ def _surrounding(document: bytes, habits: Habits) -> tuple[_Surrounding, int]:
 
 
 def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTrace:
-    """The error for a document around the events that is not JSON at `at`, counted without them."""
+    """The error for a document that is not JSON at `at`, counted without the events."""
     prefix_bytes = len(around.before)
     behind = prefix_bytes + len(around.behind) - at
     byte = at if at < prefix_bytes else around.file_bytes - behind
@@ -99,15 +99,15 @@ def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTr
 
 
 def header_so_far(around: Surrounding) -> Header:
-    """What can be read of the header, or else of its part before the events: every valid field."""
+    """Every valid field of the header, or of its part before the events."""
     documents = [around.before + around.behind] if around.behind else []
     for document in (*documents, around.before + b"]}"):
         try:
             return _header(_surrounding(document, Habits())[0])
         except NO_JSON:
-            found = _good_fields(_Surrounding, document)
-        if found is not None:
-            return _header(found)
+            surrounding = _good_fields(_Surrounding, document)
+        if surrounding is not None:
+            return _header(surrounding)
     return _header(_Surrounding())
 
 
@@ -115,7 +115,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _good_fields(kind: type[S], document: bytes) -> S | None:
-    """The object with those of its fields that can be decoded, each by itself; None if it is not an object."""
+    """The object with the fields that can be decoded, each by itself; None if it is no object."""
     try:
         texts = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
     except NO_JSON:
@@ -150,12 +150,12 @@ def _header(surrounding: _Surrounding) -> Header:
 
 
 def _if_in(number: int | None, least: int) -> int | None:
-    """The number, if it can count ranks."""
+    """The number if it can count ranks, else None."""
     return number if number is not None and least <= number <= PLAUSIBLE_RANKS else None
 
 
 def _version(name: str, number: int | None) -> str | None:
-    """12060 -> `CUDA 12.6`, 60443483 -> `HIP 6.4` (ROCm adds two digits and a patch of five)."""
+    """Turn 12060 into `CUDA 12.6`, 60443483 into `HIP 6.4` (ROCm adds two digits and a patch of five)."""
     if number is None:
         return None
     if name == "HIP":

@@ -1,4 +1,4 @@
-"""Parts of a file, read by several processes, joined to what one process would have read."""
+"""Join parts of a file that several processes read, to the result of a single process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .stream import Surrounding
 
 
 class Part(msgspec.Struct):
-    """What is read of a span of a file's events. For the last three see SpanStream and EventStream."""
+    """The content of a span of a file's events. For the last three fields see SpanStream and EventStream."""
 
     events: Events
     with_operators: bool
@@ -24,7 +24,7 @@ class Part(msgspec.Struct):
 
 
 class Joining:
-    """The events of all parts of a file, which are added in order. What a part holds is let go of at once."""
+    """The events of all parts of a file, added in order. The memory of each part is freed at once."""
 
     def __init__(self) -> None:
         self.parts = 0
@@ -46,7 +46,7 @@ class Joining:
         )  # fmt: skip
 
     def add(self, part: Part) -> None:
-        """The next part, which is used up."""
+        """Add the next part, which is used up."""
         events, others = part.events, self._others
         self.parts += 1
         if self.surrounding is None:
@@ -79,11 +79,11 @@ class Joining:
         self._gloo_threads.update(events.gloo_threads)
 
     def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:
-        """The same, with every text once for all rows: most rows have the same ones."""
+        """Share equal texts between rows, as most rows have the same ones."""
         return {key: self._texts.setdefault(v, v) if type(v) is str else v for key, v in args.items()}
 
     def events(self) -> Events | None:
-        """The events; None if what was added is not all of a file."""
+        """The events; None if the added parts are not the whole file."""
         if not self._is_gapless or self.surrounding is None or self._ended_at is not None:
             return None
         return msgspec.structs.replace(
@@ -98,7 +98,7 @@ class Joining:
 
 
 class _Numbers(dict[Any, int]):
-    """Each distinct key -> its number, in the order in which they come."""
+    """Number distinct keys in the order of their first use."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = len(self)

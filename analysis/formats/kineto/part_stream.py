@@ -1,4 +1,4 @@
-"""One part of a trace file's events, so that several processes can read a file together. See docs/design/0010."""
+"""Stream one part of a trace file's events, so that several processes can share a file. See docs/design/0010."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Indivisible(TraceError):
 
 
 class SpanStream(EventStream[P]):
-    """The events of one of `parts` spans of a file, counted from 0.
+    """Stream the events of one of `parts` spans of a file, counted from 0.
 
     Its `surrounding` has what stands before all events, and in the last span what stands behind them. Events are not
     counted.
@@ -71,7 +71,7 @@ class SpanStream(EventStream[P]):
         self.bytes_read = byte
 
     def _kineto_until(self, buffer: bytes) -> int:
-        """The same up to the end of the span; where that is, it is noted."""
+        """Offset behind the last event in Kineto's layout, at most the end of the span, which it notes."""
         at = -1
         first_byte = self.bytes_read - len(buffer)
         if self._until is not None and self.bytes_read > self._until:
@@ -91,7 +91,7 @@ class SpanStream(EventStream[P]):
 
 
 def _begins(path: Path, parts: int) -> list[int]:
-    """Where the parts begin, in unpacked bytes. Each part of a packed file unpacks everything before it."""
+    """Offsets of the parts, in unpacked bytes. Each part of a packed file unpacks everything before it."""
     total = unpacked_bytes(path)
     ratio = _PACKED_PART_RATIO if is_gzip(path) else 1.0
     ends = list(accumulate(ratio**part for part in range(parts)))

@@ -1,4 +1,4 @@
-"""A Kineto trace file -> columns of numbers, names once each: small, quick to send to another process, and to keep.
+"""Read a Kineto trace into columns of numbers with each name once: small, quick to send and to keep.
 
 Only the modules of this folder know raw trace keys. Several processes can read a part of a large file each
 (`read_part`), and one joins the parts.
@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
+from ....common.wording import counted
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
 from ...core.markers import DETAILS, STEERING
-from ...core.wording import counted
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
 from ...recording.options import Progress, ReadOptions
@@ -89,7 +89,7 @@ def read_kineto(
     options: ReadOptions,
     progress: Progress | None = None,
 ) -> RawTrace:
-    """What one trace file holds. `progress` is called with the position in the file in bytes.
+    """Read one trace file. `progress` is called with the position in the file, in bytes.
 
     Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
     options allow.
@@ -111,7 +111,7 @@ def read_part(
     parts: int,
     progress: Progress | None = None,
 ) -> Part:
-    """What one of `parts` parts of a file holds, counted from 0. After any error the file is to be read as a whole.
+    """Read one of `parts` parts of a file, counted from 0. After any error, read the file as a whole.
 
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
@@ -123,7 +123,7 @@ def read_part(
 
 
 def joined_trace(path: Path, parts: Joining, options: ReadOptions) -> RawTrace:
-    """What `read_kineto` finds in the file of all these parts. Raises Indivisible, NotATrace, DamagedTrace."""
+    """Join all parts to the result of `read_kineto`. Raises Indivisible, NotATrace, DamagedTrace."""
     events, around = parts.events(), parts.surrounding
     if events is None or around is None or not (events.activities["ts"] or parts.with_operators):
         raise Indivisible(f"{path}: its parts do not tell all")
@@ -170,12 +170,12 @@ def _add_all(reading: _Reading, stream: EventStream[Sorted]) -> None:
         _add(reading, batch, stream.path)
         reading.events = stream.events_read
         reading.good_bytes = batch.first_byte + batch.end
-        so_far = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
-        reading.budget.check(so_far, reading.needed_bytes)
+        progress_text = f"{stream.path}: its events up to byte {reading.good_bytes:,}"
+        reading.budget.check(progress_text, reading.needed_bytes)
 
 
 def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
-    """Add a batch, or of one with a malformed event those before it. Raises DamagedTrace."""
+    """Add a batch; if it has a malformed event, only the events before it. Raises DamagedTrace."""
     try:
         every_call = reading.options.details
         reading.add(sorted_texts(batch.texts, every_call=every_call) if batch.picked is None else batch.picked)
@@ -196,7 +196,7 @@ def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
 
 @dataclass
 class _Reading:
-    """The columns so far.
+    """The columns read so far.
 
     With all operators, without, or (None) with them unless the header lists a GPU. `events` were good so far, where
     they are counted, and `good_bytes` of the file with them.
@@ -237,7 +237,7 @@ class _Reading:
 
     @property
     def needed_bytes(self) -> int:
-        """How much memory everything read so far takes at most, with the tables made from it."""
+        """Upper bound of the memory of everything read so far and the tables made from it."""
         return self._lists_bytes + tables_bytes(
             activities=len(self.activities["ts"]),
             launches=len(self.launches["ts"]),
@@ -252,13 +252,13 @@ class _Reading:
         )
 
     def picker(self, around: Surrounding) -> Pick[Sorted]:
-        """What to pick from the events of a document that begins like this."""
+        """A function that picks the wanted events, for a document with this beginning."""
         if self.with_operators is None:
             self.with_operators = not header_so_far(around).device_names
         return partial(picked, with_operators=self.with_operators, every_call=self.options.details)
 
     def add(self, texts: Sorted) -> None:
-        """Add a whole batch, or nothing of it. Raises MalformedEvent."""
+        """Add a whole batch or nothing. Raises MalformedEvent."""
         activities = _ACTIVITIES.all(texts.activities)
         calls = _RUNTIME_CALLS.all(texts.launches) if self.options.details else []
         launches: Sequence[Launch] = [call for call in calls if not is_idle(call.cat, call.name)]
@@ -295,21 +295,21 @@ class _Reading:
             kept += [each for each in called if each[0].name in DETAILS]
         lists_bytes = sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
         self.budget.check(f"{self.path}: the lists in its events", self.needed_bytes + lists_bytes)
-        found = annotations_of(kept)
+        kept_annotations = annotations_of(kept)
         if self.options.details:  # what a CPU was doing while its device had nothing to do
-            found += [without_shapes(event) for event, _ in of_user]
+            kept_annotations += [without_shapes(event) for event, _ in of_user]
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # There are several such events per thread; one may hold an earlier process name.
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}
-        self.annotations += found
+        self.annotations += kept_annotations
         self.comm_args += comm_args + recorded
         said = (row[name] for row in (*comm_args, *recorded) for name in _LONG_TEXTS)
-        self._lists_bytes += lists_bytes + sum(len(one) for one in said if one is not None)
+        self._lists_bytes += lists_bytes + sum(len(text) for text in said if text is not None)
         self.window_end = latest(self.window_end, *window_ends)
         self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
         self.unread = with_unread(self.unread, _of_private_devices(named))
         self.unread = with_unread(self.unread, texts.unread)
-        self.processes.update(name for name in (one.process for one in processes) if name is not None)
+        self.processes.update(name for name in (process.process for process in processes) if name is not None)
         self._extend_activities(activities, names)
         self._extend_launches(launches)
         self._extend_runtime(calls)
@@ -322,7 +322,7 @@ class _Reading:
         self._extend_operators(self.modules, modules)
 
     def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
-        """Let events, given with their texts, count from a zero near them, if doubles of their times are not exact."""
+        """Count times from a zero near these events, if doubles of their times are not exact."""
         if not self.zero_us:
             absolute = [] if self._has_no_zero else [each for each in timed if is_absolute(each[0])]
             if not any(have_decimals(events, texts) for events, texts in absolute):
@@ -330,26 +330,28 @@ class _Reading:
             first = absolute[0][0]
             self._move_zero(zero_us_near(max(event.ts or 0.0 for event in (first[0], first[-1]))))
         try:
-            found = [times_from(self.zero_us, events, texts) for events, texts in timed]
+            times_of_each = [times_from(self.zero_us, events, texts) for events, texts in timed]
         except TooFarApart:
             self._move_zero(0)
             self._has_no_zero = True
             return
-        for (events, _), times in zip(timed, found, strict=True):
+        for (events, _), times in zip(timed, times_of_each, strict=True):
             for event, time in zip(events, times, strict=True):
                 event.ts = time
 
     def _move_zero(self, zero_us: int) -> None:
-        """Let everything read so far count from another zero."""
+        """Count everything read so far from another zero."""
         later_us, self.zero_us = zero_us - self.zero_us, zero_us
         for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory, self.modules):
             columns["ts"] = array("d", [ts - later_us for ts in columns["ts"]])
-        self.annotations = [msgspec.structs.replace(one, ts=one.ts - later_us) for one in self.annotations]
+        self.annotations = [
+            msgspec.structs.replace(annotation, ts=annotation.ts - later_us) for annotation in self.annotations
+        ]
         self.comm_args = [row | {"ts": row["ts"] - later_us} if "ts" in row else row for row in self.comm_args]
         self.window_end = None if self.window_end is None else self.window_end - later_us
 
     def result(self) -> Events:
-        """Everything read, which is then handed over: nothing is left here."""
+        """Hand over everything read; nothing is left here."""
         return Events(
             pids=self.pids,
             names=self.names,
@@ -462,17 +464,17 @@ class _Reading:
 
 
 def _last_letters(names: dict[str, int], count: int) -> int:
-    """The letters of so many names that came last."""
+    """Number of letters of the last `count` names."""
     return sum(map(len, islice(reversed(names), count)))
 
 
 def _of_private_devices(calls: Sequence[RuntimeCall]) -> dict[str, Unread]:
-    """Calls of the runtime of a device that only its maker's extension of torch knows, or what the device did."""
-    found: dict[str, Unread] = {}
+    """Calls of runtimes that only a maker's extension of torch knows, by device."""
+    unread: dict[str, Unread] = {}
     for call in calls:
         if call.cat in PRIVATE_DEVICES:
-            found = with_unread(found, {call.cat: Unread(1, is_of_device=True, pid=-1)})
-    return found
+            unread = with_unread(unread, {call.cat: Unread(1, is_of_device=True, pid=-1)})
+    return unread
 
 
 def _arrays(sort: str) -> dict[str, array[Any]]:
@@ -480,31 +482,31 @@ def _arrays(sort: str) -> dict[str, array[Any]]:
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:
-    """The columns as bytes. They are used up: keeping both would take twice the memory."""
+    """The columns as bytes; they are used up, as both forms would take twice the memory."""
     return {name: columns.pop(name).tobytes() for name in list(columns)}
 
 
 def _integers(values: list[Any]) -> list[int]:
-    """Integers with MISSING for the nulls of JSON, of which there are hardly ever any."""
+    """Integers, with MISSING for the rare nulls of JSON."""
     return [MISSING if v is None else v for v in values] if None in values else values
 
 
 def _sizes(values: list[Any]) -> list[int]:
-    """Sizes in bytes, MISSING for whatever is none; of a kernel nothing is expected."""
+    """Sizes in bytes, MISSING for anything else; kernels have none."""
     return [value if type(value) is int and 0 <= value < 2**63 else MISSING for value in values]
 
 
 def _either(values: list[Any], otherwise: list[Any]) -> list[int]:
     """Arguments of events; where one is missing, the row in which the event is drawn."""
-    found = _integers(values)
-    if MISSING not in found:
-        return found
-    return [b if a == MISSING else a for a, b in zip(found, _numbers(otherwise), strict=True)]
+    integers = _integers(values)
+    if MISSING not in integers:
+        return integers
+    return [b if a == MISSING else a for a, b in zip(integers, _numbers(otherwise), strict=True)]
 
 
 def _external_ids(args: list[Any]) -> list[int]:
-    found = _integers([a.external_id for a in args])
-    return _either(found, _integers([a.external_id_1 for a in args])) if MISSING in found else found
+    ids = _integers([a.external_id for a in args])
+    return _either(ids, _integers([a.external_id_1 for a in args])) if MISSING in ids else ids
 
 
 def _durations(events: list[Activity] | list[CpuEvent] | list[RuntimeCall]) -> list[float]:
@@ -512,12 +514,12 @@ def _durations(events: list[Activity] | list[CpuEvent] | list[RuntimeCall]) -> l
 
 
 def _numbers(values: list[Any]) -> list[int]:
-    """Thread, stream and device ids, which are integers except in Kineto's own bookkeeping rows."""
+    """Ids of threads, streams and devices: integers except in Kineto's own bookkeeping rows."""
     return [integer_id(v) for v in values] if str in map(type, values) else values
 
 
 def _numbers_known(values: list[Any]) -> array[float]:
-    """Doubles, NaN for whatever is not a number, or does not fit."""
+    """Doubles, NaN for anything that is no number or does not fit."""
     try:
         return array("d", values)
     except (TypeError, OverflowError):

@@ -1,4 +1,4 @@
-"""Texts of wanted events, cut out of bytes in Kineto's layout without parsing the rest. See docs/design/0007.
+"""Cut texts of wanted events out of bytes in Kineto's layout without parsing. See docs/design/0007.
 
 In any layout, a wanted event holds a text that identifies it: its category or its name. All of these are searched for
 at once, which takes less time than unpacking the bytes.
@@ -43,7 +43,7 @@ _IDLE = [f'"{RUNTIME}",{gap}"name": "{call}'.encode() for gap in (" ", "\n    ")
 
 
 class _Needles:
-    """What is searched for: categories in quotes, beginnings of other texts, and what must not occur.
+    """Texts to search for: categories in quotes, beginnings of other texts, and texts that must not occur.
 
     The search takes 32 bytes at a time if there are several different first bytes, and several rare ones, so texts have
     no quote; and there are at most 32 needles.
@@ -62,9 +62,11 @@ class _Needles:
 
     @cached_property
     def with_rare(self) -> _Needles:
-        """The same with categories that are rare; the search takes longer."""
+        """Add rare categories; the search takes longer."""
         categories, texts = self._searched
-        return _Needles([*categories, *(one for one in ROOMS if one in RARE)], texts, every_call=self.every_call)
+        return _Needles(
+            [*categories, *(category for category in ROOMS if category in RARE)], texts, every_call=self.every_call
+        )
 
 
 _USUAL = [category for category in ROOMS if category not in RARE]
@@ -103,9 +105,9 @@ def picked(source: bytes, end: int, habits: Habits, *, with_operators: bool, eve
     try:
         not_text = bytes_not_text(source, habits, end)
         try:
-            result = _found(source, end, needles, habits)
+            result = _picked(source, end, needles, habits)
         except _RareCategory:
-            result = _found(source, end, needles.with_rare, habits)
+            result = _picked(source, end, needles.with_rare, habits)
     except (*NO_JSON, MalformedEvent, _RareCategory):
         return None
     if result is not None:
@@ -114,11 +116,11 @@ def picked(source: bytes, end: int, habits: Habits, *, with_operators: bool, eve
 
 
 class _RareCategory(Exception):
-    """An event is wanted, and its category was not searched for."""
+    """A wanted event has a category that was not searched for."""
 
 
-def _found(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorted | None:
-    """What `picked` returns. Raises NO_JSON, MalformedEvent, _RareCategory."""
+def _picked(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorted | None:
+    """Compute the result of `picked`. Raises NO_JSON, MalformedEvent, _RareCategory."""
     hits = needles.search(source)
     while hits and hits[-1][1] >= end:
         hits.pop()
@@ -145,7 +147,7 @@ def _found(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorted
 def _sorted(
     source: bytes, end: int, hits: list[tuple[int, int, int]], needles: _Needles, left_out: list[bytes]
 ) -> Sorted | None:
-    """The texts of the events that contain the hits; None if a list ends. Raises NO_JSON, MalformedEvent.
+    """Sort the texts of the events at the hits; None if the list ends. Raises NO_JSON, MalformedEvent.
 
     All other events are added to those `left_out`, each with its comma.
     """
@@ -183,6 +185,6 @@ def _sorted(
 
 
 def _head_of(source: bytes, hits: list[tuple[int, int, int]]) -> bytes:
-    """What stands before the first category that stands where Kineto writes it."""
+    """The bytes before the first category that stands where Kineto writes it."""
     heads = (head for _, at, _ in hits for head in _HEADS if source.startswith(head, at - len(head)))
     return next(heads, _HEADS[0])

@@ -1,4 +1,4 @@
-"""A trace file as the texts of its events, a few hundred KiB at a time, and the JSON that surrounds them.
+"""Stream a trace file as texts of its events, some hundred KiB at a time, and the JSON around them.
 
 Kineto writes all events in one layout, so a chunk can be cut by searching for what stands between two events, and the
 caller picks what it wants: nothing else is touched. In any other layout the place of a cut is guessed and then proven:
@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ...core.disk import open_state
+from ....common.wording import counted
 from ...core.json_repairs import Habits, with_quoted_names
-from ...core.wording import counted
+from ...core.places.files import open_state
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
 from .cuts import (
@@ -55,7 +55,7 @@ writer's habits."""
 
 @dataclass(frozen=True)
 class Batch(Generic[P]):
-    """Successive events: what was `picked` of them, or else all of their `texts`.
+    """Successive events: the ones `picked`, or else the `texts` of all.
 
     A text is an event without its braces and its first quote: `{"` + text + `}` is the event. The events stand in
     `source` before the place `end`; it begins at the byte `first_byte` of the unpacked file. `first_event` is the
@@ -73,22 +73,22 @@ class Batch(Generic[P]):
     repaired_bytes: int = 0
 
     def taken_apart(self) -> Batch[P]:
-        """The same with the texts of all events."""
+        """The batch with the texts of all events."""
         if self.picked is None:
             return self
         try:  # it may be of several layouts
-            found = repaired_texts(self.source[: self.end - 1], self.habits)
+            repaired = repaired_texts(self.source[: self.end - 1], self.habits)
         except NO_JSON:
             texts = self.source[len(OPENING) : self.end - len(CLOSING)].split(SEPARATOR)
             return replace(self, picked=None, texts=texts)
-        return replace(self, picked=None, texts=found.texts, repaired_bytes=found.repaired_bytes)
+        return replace(self, picked=None, texts=repaired.texts, repaired_bytes=repaired.repaired_bytes)
 
     def before(self, index: int) -> Batch[P]:
         """The first `index` events of a batch that has all texts."""
         return replace(self, texts=self.texts[:index])
 
     def byte_of(self, index: int) -> int:
-        """Where in the unpacked file the text with this index stands."""
+        """Offset of the text with this index in the unpacked file."""
         at = end = 0
         for text in self.texts[: index + 1]:
             at = max(self.source.find(text, end), end)
@@ -97,7 +97,7 @@ class Batch(Generic[P]):
 
 
 class Surrounding(msgspec.Struct, array_like=True, frozen=True):
-    """A document without its events: what stands before and behind them. The file has `file_bytes`, unpacked.
+    """A document without its events: the parts before and behind them. `file_bytes` is its unpacked size.
 
     Until everything is read, these hold what has been read so far.
     """
@@ -108,7 +108,7 @@ class Surrounding(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EventStream(Generic[P]):
-    """Iterate over it for batches of events; afterwards `surrounding` is the document without its events.
+    """Iterate to get batches of events; afterwards `surrounding` is the document without its events.
 
     After an error, `events_read` and `bytes_read` (unpacked) say how far it got. `state` changes when the file is
     replaced or written to. `habits` are what its writer is known to do.
@@ -122,7 +122,7 @@ class EventStream(Generic[P]):
         picker: Callable[[Surrounding], Pick[P]] | None = None,
         counted: bool = True,
     ) -> None:
-        """`progress` is called now and then with the position in the file, in bytes as they are on disk.
+        """Open a file; `progress` is called at times with the position in the file, in bytes on disk.
 
         `picker` is called once, when it is known what stands before the events. Unless `counted`, events that are
         picked from are not counted, so errors do not say how many there were.
@@ -143,7 +143,7 @@ class EventStream(Generic[P]):
 
     @property
     def surrounding(self) -> Surrounding:
-        """What surrounds the events, as far as it has been read."""
+        """The document around the events, as read so far."""
         return Surrounding(self._before, self._behind, self.bytes_read)
 
     @property
@@ -152,7 +152,7 @@ class EventStream(Generic[P]):
         return self._broken is not None
 
     def __iter__(self) -> Iterator[Batch[P]]:
-        """Batches in file order.
+        """Yield batches in file order.
 
         Raises UnreadableFile, NotATrace, DamagedTrace.
         """
@@ -169,7 +169,7 @@ class EventStream(Generic[P]):
             raise UnreadableFile(f"{self.path}: cannot be read: {err.strerror or err}") from err
 
     def _counting(self, file: BufferedReader) -> Iterator[Batch[P]]:
-        """Batches, counted, with progress."""
+        """Yield batches, and count their events and report progress."""
         for batch in self._batches(unpacked(self.path, file)):
             if batch.picked is None:
                 self.events_read += len(batch.texts)
@@ -180,7 +180,7 @@ class EventStream(Generic[P]):
                 self._progress(file.tell())
 
     def _check_state(self, file: BufferedReader) -> None:
-        """Raise UnreadableFile if the file was written to in the meantime."""
+        """Raise UnreadableFile if the file has changed in the meantime."""
         if file.seekable() and open_state(file) != self.state:
             raise UnreadableFile(f"{self.path}: was written to while it was read; wait for the writer, then try again")
 
@@ -221,7 +221,7 @@ class EventStream(Generic[P]):
             self._check_size(buffer, "an event")
 
     def _picked(self, buffer: bytes) -> tuple[P | None, int]:
-        """What is wanted of the events in Kineto's layout, and where these end; None where not all of them have it."""
+        """The wanted events in Kineto's layout, and where they end; None if some have another layout."""
         end = self._kineto_until(buffer)
         picked = self._pick(buffer, end, self.habits) if end and self._pick else None
         if picked is None and end and self._pick:
@@ -229,7 +229,7 @@ class EventStream(Generic[P]):
         return picked, end
 
     def _whole(self, buffer: bytes) -> Generator[Batch[P], None, Elements]:
-        """The whole events of a buffer in any layout. Where it is not JSON, those before that place, then the error."""
+        """Yield the whole events of a buffer in any layout; at an error, first the events before it."""
         try:
             return whole_elements(buffer, self.habits)
         except Malformed as err:
@@ -237,30 +237,30 @@ class EventStream(Generic[P]):
             raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
 
     def _begin(self, source: Source) -> bytes:
-        """The beginning of the first event, and what was read after it."""
+        """Read to the beginning of the first event; return it with the rest of the buffer."""
         buffer = self._skip_prefix(source)
         first = _FIRST_OPENING.match(buffer)
         return OPENING + buffer[first.end() :] if first else buffer
 
     def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
-        """A batch of events at the beginning of the buffer, which holds the last bytes read."""
+        """A batch of events from the beginning of the buffer, which ends with the last bytes read."""
         first_byte = self.bytes_read - len(buffer)
         return Batch(picked, texts or [], buffer, end, first_byte, self.events_read, self.habits)
 
     def _kineto_until(self, buffer: bytes) -> int:
-        """Behind the last event in Kineto's layout that another one follows; 0 if there is none."""
+        """Offset behind the last event in Kineto's layout that another one follows; 0 without any."""
         cut = buffer.rfind(SEPARATOR) if buffer.startswith(OPENING) else -1
         return cut + len(CLOSING) if cut >= 0 else 0
 
     def _see_other_layout(self) -> None:
-        """Called when a file that began in Kineto's layout turns out to hold others as well."""
+        """Note that a file in Kineto's layout has other layouts as well."""
 
     def _step_bytes(self, buffer: bytes) -> int:
-        """How much to read next: twice as much where a buffer was not enough, up to the limit."""
+        """Bytes to read next: twice as many after a buffer that was too small, up to the limit."""
         return max(1, min(max(CHUNK_BYTES, len(buffer)), ENTRY_LIMIT_BYTES + 1 - len(buffer)))
 
     def _read(self, source: Source, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end, or where unpacking fails."""
+        """Read up to `size` bytes; fewer only at the end, or where unpacking fails."""
         parts: list[bytes] = []
         while size > 0 and self._broken is None:
             try:
@@ -285,7 +285,7 @@ class EventStream(Generic[P]):
         return rest
 
     def _cut_short(self) -> DamagedTrace:
-        """The error for a file that ends before its events do, or whose packing is broken."""
+        """The error for a file that ends before its events, or cannot be unpacked."""
         good = f"after {self.bytes_read:,} bytes ({counted(self.events_read, 'event')}, all good)"
         if self._broken is not None:
             error: DamagedTrace = DamagedTrace(
@@ -299,7 +299,7 @@ class EventStream(Generic[P]):
         )
 
     def _unfinished(self, buffer: bytes) -> DamagedTrace:
-        """The error for a file that ends before its events do: it was cut short, or a stray quote hides the end."""
+        """The error for a file that ends before its events: cut short, or a stray quote hides the end."""
         at = malformed_at(buffer)
         if self._broken is not None or at is None:
             return self._cut_short()
@@ -312,7 +312,7 @@ class EventStream(Generic[P]):
         )
 
     def _check_size(self, buffer: bytes, what: str) -> None:
-        """Raise DamagedTrace rather than fill the memory with something that is not a trace, or a gzip bomb."""
+        """Raise DamagedTrace before the buffer fills the memory: no trace, or a gzip bomb."""
         if len(buffer) > ENTRY_LIMIT_BYTES:
             raise DamagedTrace(
                 f"{self.path}: {what} takes more than {ENTRY_LIMIT_BYTES >> 20} MiB before byte {self.bytes_read:,} "
@@ -320,7 +320,7 @@ class EventStream(Generic[P]):
             )
 
     def _skip_prefix(self, source: Source) -> bytes:
-        """Read up to the opening bracket of the events; what follows it in the buffer is returned."""
+        """Read past the opening bracket of the events, and return the rest of the buffer."""
         buffer = b""
         while True:
             data = self._read(source, self._step_bytes(buffer))
@@ -336,7 +336,7 @@ class EventStream(Generic[P]):
             self._check_size(buffer, "what stands before the events")
         if self._broken is not None:
             raise self._cut_short()
-        raise NotATrace(f"{self.path}: {_what_it_is(buffer)}")
+        raise NotATrace(f"{self.path}: {_why_no_trace(buffer)}")
 
 
 # The first key of a document that another tool wrote.
@@ -345,7 +345,7 @@ _FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,80})"\s*:')
 
 
 def _other_tool(document: bytes) -> str | None:
-    """Why a document that begins like this is no Kineto trace, if another tool is known by that."""
+    """The reason why a document with this beginning is another tool's; None if no tool is recognised."""
     key = _FIRST_KEY.match(document)
     tool = None if key is None else _OTHER_TOOLS.get(key[1])
     if key is None or tool is None:
@@ -356,8 +356,8 @@ def _other_tool(document: bytes) -> str | None:
     )
 
 
-def _what_it_is(document: bytes) -> str:
-    """Why a document without events is not a Kineto trace."""
+def _why_no_trace(document: bytes) -> str:
+    """The reason why a document without events is not a Kineto trace."""
     if not document.strip():
         return "is empty; the capture was interrupted before torch wrote it"
     try:
@@ -371,5 +371,5 @@ def _what_it_is(document: bytes) -> str:
             "is a PyTorch execution trace (ExecutionTraceObserver), which has no times; "
             "expected a Kineto trace as torch.profiler exports it"
         )
-    found = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "something else"
-    return f'is JSON but not a Kineto trace: expected a list of "traceEvents", found {found}'
+    description = f"an object with the keys {sorted(content)[:8]}" if isinstance(content, dict) else "something else"
+    return f'is JSON but not a Kineto trace: expected a list of "traceEvents", found {description}'

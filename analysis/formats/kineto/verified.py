@@ -1,4 +1,4 @@
-"""A second reading of a trace file, by another parser, of every value of every event: slow, for cases of doubt."""
+"""Read a trace file a second time with another parser, and compare every value: slow, for cases of doubt."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .stream import EventStream
 _NS = Decimal("0.001")  # in us
 
 
-def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
-    """What was read from a file, after decoding every event again by Python's own parser and comparing.
+def verified(path: Path, trace: RawTrace, progress: Callable[[int], None] | None = None) -> RawTrace:
+    """Decode every event again with Python's parser, compare, and return what was read.
 
     What can be read only once, such as a pipe, and what is damaged, is returned as it is. Raises UnreadableFile, and
     DamagedTrace for an event with a duplicate key, and where the two readings differ.
     """
-    if not is_regular(path) or found.damage is not None:
-        return found
-    second = _Second(found.zero_us)
+    if not is_regular(path) or trace.damage is not None:
+        return trace
+    second = _Second(trace.zero_us)
     stream: EventStream[Any] = EventStream(path, progress)
     for batch in stream:
         for index, text in enumerate(batch.texts):
@@ -40,13 +40,13 @@ def verified(path: Path, found: RawTrace, progress: Callable[[int], None] | None
                 raise DamagedTrace(
                     f"{path}: event {number:,}, at byte {at:,}: {err}; capture or copy it again"
                 ) from err
-    _compare(path, found, second)
-    extent = msgspec.structs.replace(found.extent, verified_events=stream.events_read)
-    return msgspec.structs.replace(found, extent=extent)
+    _compare(path, trace, second)
+    extent = msgspec.structs.replace(trace.extent, verified_events=stream.events_read)
+    return msgspec.structs.replace(trace, extent=extent)
 
 
 class _Second:
-    """What the fast reading keeps as columns, as the slow one finds it: times of activities, number of launches."""
+    """The second reading of the columns to compare: times of activities, number of launches."""
 
     def __init__(self, zero_us: int) -> None:
         self._zero_us = zero_us
@@ -82,23 +82,23 @@ def _decoded(text: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
-    return found
+    return fields
 
 
-def _compare(path: Path, found: RawTrace, second: _Second) -> None:
+def _compare(path: Path, trace: RawTrace, second: _Second) -> None:
     """Raise DamagedTrace where the two readings differ."""
-    launches = len(found.launches["ts"]) // second.starts.itemsize
+    launches = len(trace.launches["ts"]) // second.starts.itemsize
     same = (
-        second.starts.tobytes() == found.activities["ts"]
-        and second.durations.tobytes() == found.activities["dur"]
+        second.starts.tobytes() == trace.activities["ts"]
+        and second.durations.tobytes() == trace.activities["dur"]
         and second.launches == launches
     )
     if not same:
-        kernels = len(found.activities["ts"]) // second.starts.itemsize
+        kernels = len(trace.activities["ts"]) // second.starts.itemsize
         raise DamagedTrace(
             f"{path}: decoding every event finds {len(second.starts):,} kernels and copies and {second.launches:,} "
             f"launches, the fast reading {kernels:,} and {launches:,}, or others; please report this with the file"

@@ -1,1 +1,1 @@
-"""Exports of Nsight Systems: SQLite databases, each of one session with all processes that it traced."""
+"""Read exports of Nsight Systems: SQLite databases, each with all processes of one session."""

@@ -1,4 +1,4 @@
-"""What CPUs called of the CUDA runtime and driver: launches, and all calls with details."""
+"""Calls of the CUDA runtime and driver on CPUs: launches, and with details all calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _VERSION = re.compile(r"_v[0-9]+(?=_ptsz\Z|_ptds\Z|\Z)")
 
 
 class CallColumns(NamedTuple):
-    """CallColumns as columns, by start; times in ns as in the export. `names` are counted into by the column `name`."""
+    """Calls as columns, by start; times in ns as in the export. The column `name` indexes `names`."""
 
     columns: dict[str, Int64s]
     names: list[str]
 
 
 def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bool) -> CallColumns:
-    """The calls of a process that launched something of these correlations, or all of them.
+    """Calls of a process that launched one of these correlations, or all calls.
 
     Raises DamagedTrace, TooLarge.
     """
@@ -32,10 +32,10 @@ def called_columns(tables: ExportTables, correlations: Int64s, *, every_call: bo
         return among(chunk["correlationId"], wanted)
 
     needed, others = ("start", "end"), ("correlationId", "globalTid", "nameId")
-    found = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
-    tables.keep(CALL_TABLE, **{"runtime" if every_call else "launches": len(found["start"])})
-    order = np.argsort(found["start"], kind="stable")
-    columns = {name: values[order] for name, values in found.items()}
+    called = tables.columns(CALL_TABLE, needed, others, owner="globalTid", keep=None if every_call else launching)
+    tables.keep(CALL_TABLE, **{"runtime" if every_call else "launches": len(called["start"])})
+    order = np.argsort(called["start"], kind="stable")
+    columns = {name: values[order] for name, values in called.items()}
     columns["correlation"] = columns.pop("correlationId")
     columns["thread"] = columns.pop("globalTid") & THREAD
     distinct, which = np.unique(columns.pop("nameId"), return_inverse=True)

@@ -1,4 +1,4 @@
-"""A database that may be damaged or hostile, read without trusting it.
+"""Read a database that may be damaged or hostile.
 
 It is opened so that nothing is written, not even a journal beside it. SQLite then does not look at journals either, so
 a database is refused if part of it may be in one. Only ordinary tables are read: a view or a virtual table of its own
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ...core.budget import Budget
-from ...core.disk import plain_file
 from ...core.escaping import encodable
+from ...core.places.files import plain_file
 from ...errors import DamagedTrace, NotATrace, TooLarge, TraceError, UnreadableFile
 from ...recording.arrays import Int64s
 from ...recording.compression import is_regular, packed_bytes
@@ -57,10 +57,10 @@ _AGAIN = f"export the report again with {EXPORT}"
 
 
 class Database:
-    """An open database, for a `with` block."""
+    """An open database, for use in a `with` block."""
 
     def __init__(self, path: Path, budget: Budget, progress: Progress | None = None) -> None:
-        """Raises UnreadableFile, NotATrace, DamagedTrace. `progress` is told about how much has been read."""
+        """Open it; `progress` gets the bytes read. Raises UnreadableFile, NotATrace, DamagedTrace."""
         self.path, self.budget, self._progress = path, budget, progress
         self.size = packed_bytes(path)
         self._spent, self._read = 0, 0
@@ -103,7 +103,7 @@ class Database:
         return self._spent > self._limit
 
     def _ordinary_tables(self) -> dict[str, frozenset[str]]:
-        """The columns of each table, without those that are computed."""
+        """The columns of each table, without computed ones."""
         tables = self._all("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0", "its schema")
         names = [name for (name,) in tables if isinstance(name, str) and name.isidentifier()]
         return {
@@ -111,15 +111,15 @@ class Database:
         }
 
     def _all(self, query: str, what: str, longest_bytes: int = _LONGEST_TEXT_BYTES) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = []
+        all_rows: list[tuple[Any, ...]] = []
         for rows in self._rows(query, what, longest_bytes):
-            found += rows
-            row_bytes = _VALUE_BYTES * (1 + len(found[0]))
-            self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(found) + self._fetched_bytes)
-        return found
+            all_rows += rows
+            row_bytes = _VALUE_BYTES * (1 + len(all_rows[0]))
+            self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(all_rows) + self._fetched_bytes)
+        return all_rows
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table, with these columns."""
+        """Whether the table exists with these columns."""
         return table in self._tables and self._tables[table].issuperset(columns)
 
     def first_with(self, table: str, columns: Sequence[str]) -> str | None:
@@ -127,7 +127,7 @@ class Database:
         return next((column for column in columns if self.has(table, column)), None)
 
     def numbers(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[list[Any]]:
-        """Rows of a table of numbers, as `rows`. Raises DamagedTrace, also where one holds a long text."""
+        """Yield rows of numbers like `rows`. Raises DamagedTrace, also for long texts."""
         if self.has(table):
             named = [f'"{column}"' if self.has(table, column) else "NULL" for column in columns]
             condition = f" WHERE {where}" if where else ""
@@ -135,7 +135,7 @@ class Database:
             yield from self._rows(query, f"table {table}", _LONGEST_NUMBER_BYTES)
 
     def rows(self, table: str, columns: Sequence[str], where: str = "", source: str = "") -> Iterator[list[Any]]:
-        """Rows of a table, many at a time; None for every column that it lacks. Nothing if there is no such table.
+        """Yield rows of a table in chunks; None for each missing column, nothing for a missing table.
 
         `source` is what follows FROM, if that is not the table alone; columns are then expressions. Raises
         DamagedTrace, TooLarge.
@@ -149,7 +149,7 @@ class Database:
         yield from self._rows(query, f"table {table}", _LONGEST_TEXT_BYTES)
 
     def distinct(self, table: str, columns: Sequence[str]) -> set[tuple[Any, ...]]:
-        """The different rows that these columns of numbers have. Raises DamagedTrace, TooLarge."""
+        """The distinct rows of these columns of numbers. Raises DamagedTrace, TooLarge."""
         if not self.has(table):
             return set()
         named = ", ".join(f'"{column}"' if self.has(table, column) else "NULL" for column in columns)
@@ -157,7 +157,7 @@ class Database:
         return set(self._all(query, f"table {table}", _LONGEST_NUMBER_BYTES))
 
     def ends_of(self, table: str, start: str, end: str) -> tuple[int | None, int | None]:
-        """The least `start` and the greatest `end` of a table, as far as they are integers. Raises DamagedTrace."""
+        """The least `start` and greatest `end` of a table, among integers. Raises DamagedTrace."""
         if not self.has(table, start, end):
             return None, None
         query = f'SELECT min("{start}"), max("{end}") FROM "{table}"'  # noqa: S608 - of names known here
@@ -165,7 +165,7 @@ class Database:
         return first if type(first) is int else None, last if type(last) is int else None
 
     def _rows(self, query: str, what: str, longest_bytes: int) -> Iterator[list[Any]]:
-        """Rows of a query whose values are at most so long; longer ones are an error, which costs nothing to find."""
+        """Yield rows of a query; values longer than `longest_bytes` are an error, found at no cost."""
         count, at_once = 0, _ROWS if longest_bytes == _LONGEST_NUMBER_BYTES else _ROWS_WITH_TEXTS
         try:
             cursor = self._limited(longest_bytes).execute(query)
@@ -176,7 +176,7 @@ class Database:
                 if not rows:
                     return
                 count += len(rows)
-                self._tell(at_once)
+                self._report_progress(at_once)
                 yield rows
         except _FAILURES as err:
             raise self._failed(err, what, count) from err
@@ -187,7 +187,7 @@ class Database:
         return self._connection
 
     def _text(self, data: bytes) -> str:
-        """A text of the database. Raises TooLarge, DamagedTrace."""
+        """Decode a text of the database. Raises TooLarge, DamagedTrace."""
         self._fetched_bytes += len(data)
         self._texts_bytes += len(data)
         if self._fetched_bytes > _TEXTS_AT_ONCE_BYTES:
@@ -196,8 +196,8 @@ class Database:
             raise DamagedTrace(f"{self.path}: holds more text than {self.size:,} bytes can, many times over; {_AGAIN}")
         return data.decode("utf-8", "replace")
 
-    def _tell(self, rows: int) -> None:
-        """Tell about how much has been read: SQLite does not say, but chunks of rows are of about 50 bytes each."""
+    def _report_progress(self, rows: int) -> None:
+        """Report progress, estimated at 50 bytes per row, as SQLite does not say."""
         self._read = min(self._read + 50 * rows, self.size)
         if self._progress:
             self._progress(self._read)
@@ -216,7 +216,7 @@ class Database:
 
 
 def whole_numbers(values: Sequence[Any]) -> Int64s:
-    """A column of integers, MISSING for whatever is not one."""
+    """A column of integers, MISSING for anything else."""
     try:
         return np.frombuffer(array("q", values), dtype=np.int64)
     except TypeError:
@@ -224,7 +224,7 @@ def whole_numbers(values: Sequence[Any]) -> Int64s:
 
 
 def _check(path: Path) -> None:
-    """Raise what is wrong with a file that SQLite would not open, or only as an empty database, or say less about.
+    """Raise the error for a file that SQLite would not open, would open as empty, or would explain badly.
 
     Raises UnreadableFile, NotATrace, DamagedTrace.
     """
@@ -242,12 +242,12 @@ def _check(path: Path) -> None:
     page, pages = int.from_bytes(begin[16:18], "big"), int.from_bytes(begin[28:32], "big")
     expected = (65_536 if page == 1 else page) * pages
     if len(begin) < _HEADER_BYTES or (begin[24:28] == begin[92:96] and packed_bytes(path) < expected):
-        found = f"{packed_bytes(path):,} of {expected:,} bytes are there"
-        raise DamagedTrace(f"{path}: ends too early: {found}; copy it again, or {_AGAIN}")
+        sizes = f"{packed_bytes(path):,} of {expected:,} bytes are there"
+        raise DamagedTrace(f"{path}: ends too early: {sizes}; copy it again, or {_AGAIN}")
 
 
 def _check_journals(path: Path) -> None:
-    """Raise UnreadableFile if part of the database is in a journal, which is else empty or begins with zeros."""
+    """Raise UnreadableFile if part of the database is in a journal; others are empty or begin with zeros."""
     for database in dict.fromkeys((path, path.resolve())):  # SQLite looks beside the file that a link leads to
         for ending, (meaning, statement) in _JOURNALS.items():
             journal = database.with_name(database.name + ending)
@@ -268,7 +268,7 @@ def _check_journals(path: Path) -> None:
 
 
 def _only_reading(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Whether a statement, or what a schema makes of it, may do this."""
+    """Authorise a statement, or what a schema makes of it, only to read."""
     allowed = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
     allowed |= action == sqlite3.SQLITE_PRAGMA and first == "table_info"
     allowed |= action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS

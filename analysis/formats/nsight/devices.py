@@ -1,4 +1,4 @@
-"""What ran on the devices: kernels, copies, fills, and CUDA graphs that were traced as a whole."""
+"""Activities of devices: kernels, copies, fills, and CUDA graphs that were traced as a whole."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ....common.wording import counted
 from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
-from ...core.wording import counted
 from ...recording.arrays import Int64s
 from ...recording.values import MISSING
 from .tables import ExportTables, stacked
@@ -29,14 +29,14 @@ _PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5:
 
 @dataclass
 class Names:
-    """Distinct names of activities, with what activities of that name do."""
+    """Distinct names of activities with their kind."""
 
     pattern: re.Pattern[str]
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
     def add(self, name: str, kind: str) -> int:
-        """The number of a further name."""
+        """Add a name and return its number."""
         self.names.append(name)
         self.kinds.append(kind)
         return len(self.names) - 1
@@ -48,8 +48,9 @@ class Names:
 
 @dataclass(frozen=True)
 class DeviceColumns:
-    """Activities as columns, times in ns as in the export; `blocks` are the blocks of a kernel, `size` the bytes
-    of a copy or fill, MISSING for the rest.
+    """Activities as columns, times in ns as in the export.
+
+    `blocks` are the blocks of a kernel, `size` the bytes of a copy or fill, MISSING for the rest.
 
     `peer_copies` are correlations and sizes of copies between GPUs. `notes` say what is not told apart.
     """
@@ -61,13 +62,13 @@ class DeviceColumns:
 
     @property
     def is_comm(self) -> np.typing.NDArray[np.bool_]:
-        """Which of them communicate."""
+        """Whether each activity communicates."""
         of_name = np.array([kind == COMM for kind in self.names.kinds], dtype=bool)
         return of_name[self.columns["name"]] if len(of_name) else np.zeros(len(self.columns["name"]), dtype=bool)
 
 
 def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColumns:
-    """What the devices of a process did, by start. Raises DamagedTrace, TooLarge."""
+    """Activities of a process's devices, by start. Raises DamagedTrace, TooLarge."""
     names = Names(pattern)
     copies, peer_copies = _copies(tables, names)
     graphs = _graphs(tables, names)
@@ -82,15 +83,15 @@ def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColu
 
 
 def _placed(
-    found: dict[str, Int64s], name: Int64s, *, blocks: Int64s | None = None, size: Int64s | None = None
+    columns: dict[str, Int64s], name: Int64s, *, blocks: Int64s | None = None, size: Int64s | None = None
 ) -> dict[str, Int64s]:
     nothing = np.full(len(name), MISSING)
     return {
-        "start": found["start"],
-        "end": found["end"],
-        "device": found["deviceId"],
-        "stream": found["streamId"],
-        "correlation": found["correlationId"],
+        "start": columns["start"],
+        "end": columns["end"],
+        "device": columns["deviceId"],
+        "stream": columns["streamId"],
+        "correlation": columns["correlationId"],
         "name": name,
         "blocks": nothing if blocks is None else blocks,
         "size": nothing if size is None else size,
@@ -99,10 +100,10 @@ def _placed(
 
 def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     named = [column for column in NAME_COLUMNS if tables.database.has(KERNEL_TABLE, column)]
-    found = tables.columns(KERNEL_TABLE, _PLACE, ("correlationId", *NAME_COLUMNS, *_GRID), owner="globalPid")
-    text = np.full(len(found["start"]), MISSING)
+    columns = tables.columns(KERNEL_TABLE, _PLACE, ("correlationId", *NAME_COLUMNS, *_GRID), owner="globalPid")
+    text = np.full(len(columns["start"]), MISSING)
     for column in reversed(named):
-        text = np.where(found[column] == MISSING, text, found[column])
+        text = np.where(columns[column] == MISSING, text, columns[column])
     distinct, which = np.unique(text, return_inverse=True)
     texts = tables.texts(distinct.tolist())
     lacking = [number for number in distinct.tolist() if number not in texts]
@@ -110,45 +111,47 @@ def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
         tables.complain(f"{counted(len(lacking), 'name')} of kernels are not in its table StringIds")
     numbers = np.array([names.kernel(texts.get(number, "unknown")) for number in distinct.tolist()], dtype=np.int64)
     name = numbers[which.reshape(-1)] if len(numbers) else text
-    sizes = [found[column] for column in _GRID]
+    sizes = [columns[column] for column in _GRID]
     known = np.all([(size > 0) & (size < 2**31) for size in sizes], axis=0)
     blocks = np.where(known, 1, MISSING)
     for size in sizes:
         blocks = np.where(known & (np.abs(blocks) < 2**31), blocks * np.where(known, size, 1), MISSING)
-    return _placed(found, name, blocks=blocks)
+    return _placed(columns, name, blocks=blocks)
 
 
 def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
     others = ("correlationId", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "bytes")
-    found = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
-    way, source, target = (found[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
+    columns = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
+    way, source, target = (columns[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
     elsewhere = (way == _ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
     way = np.where(elsewhere, _BETWEEN_GPUS, way)
-    kinds = np.column_stack((way, found["srcKind"], found["dstKind"]))
+    kinds = np.column_stack((way, columns["srcKind"], columns["dstKind"]))
     distinct, which = np.unique(kinds, axis=0, return_inverse=True)
     numbers = []
-    for one, begin, end in distinct.tolist():
-        name = f"Memcpy {_WAYS.get(one, 'Unknown')} ({_PLACES.get(begin, 'Unknown')} -> {_PLACES.get(end, 'Unknown')})"
+    for number, begin, end in distinct.tolist():
+        name = (
+            f"Memcpy {_WAYS.get(number, 'Unknown')} ({_PLACES.get(begin, 'Unknown')} -> {_PLACES.get(end, 'Unknown')})"
+        )
         numbers.append(names.add(name, memory_kind(name)))
-    between = (way == _BETWEEN_GPUS) & (found["correlationId"] != MISSING) & (found["bytes"] >= 0)
-    peer_copies = list(zip(found["correlationId"][between].tolist(), found["bytes"][between].tolist(), strict=True))
+    between = (way == _BETWEEN_GPUS) & (columns["correlationId"] != MISSING) & (columns["bytes"] >= 0)
+    peer_copies = list(zip(columns["correlationId"][between].tolist(), columns["bytes"][between].tolist(), strict=True))
     of_copy = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-    return _placed(found, of_copy, size=found["bytes"]), peer_copies
+    return _placed(columns, of_copy, size=columns["bytes"]), peer_copies
 
 
 def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
-    found = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind", "bytes"), owner="globalPid")
-    distinct, which = np.unique(found["memKind"], return_inverse=True)
+    columns = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind", "bytes"), owner="globalPid")
+    distinct, which = np.unique(columns["memKind"], return_inverse=True)
     texts = (f"Memset ({_PLACES.get(kind, 'Unknown')})" for kind in distinct.tolist())
     numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
-    return _placed(found, numbers[which.reshape(-1)], size=found["bytes"])
+    return _placed(columns, numbers[which.reshape(-1)], size=columns["bytes"])
 
 
 def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:
-    """Launches of CUDA graphs that were traced as a whole: of their kernels nothing is known."""
-    found = tables.columns(GRAPH_TABLE, _PLACE, ("correlationId",), owner="globalPid")
-    count = len(found["start"])
-    return _placed(found, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))
+    """Launches of CUDA graphs that were traced as a whole, whose kernels are not known."""
+    columns = tables.columns(GRAPH_TABLE, _PLACE, ("correlationId",), owner="globalPid")
+    count = len(columns["start"])
+    return _placed(columns, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))
 
 
 def _on_graphs(graphs: dict[str, Int64s]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The entry of Nsight Systems in the registry of formats."""
+"""Register the format of Nsight Systems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _ranks(paths: Sequence[Path]) -> RanksInFiles:
 
 
 def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
-    """By name as well, so that damaged exports, and reports that were not exported, get errors that fit them."""
+    """Whether it is an export; by name as well, so that damaged files and reports get fitting errors."""
     name = path.parent.name if shared_rank(path) else path.name
     return name.lower().endswith((*_EXPORTS, *REPORTS)) or begin().startswith(_BEGIN)
 

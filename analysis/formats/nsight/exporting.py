@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems, which only its own tools can read, and how exports are made of them."""
+"""Reports of Nsight Systems, which only its own tools read, and how to export them."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ EXPORT = "nsys export --type sqlite --include-blobs=true"
 
 
 def is_report(path: Path) -> bool:
-    """Whether this is a report before it is exported, by its name."""
+    """Whether the name is that of a report before its export."""
     return path.name.lower().endswith(REPORTS)

@@ -1,4 +1,4 @@
-"""NVTX ranges of CPUs: what NCCL was called for, what torch says of it, and operators."""
+"""NVTX ranges of CPUs: calls of NCCL, names from torch, and operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RANGE_BYTES, _OPERATOR_BYTES, _CHECKED_EVERY = 1_300, 150, 5_000
 
 
 class Range(NamedTuple):
-    """A range of a thread, in ns as in the export; `payload` as it is stored, and the domain that it is of."""
+    """A range of a thread, in ns as in the export, with its stored `payload` and its domain."""
 
     name: str
     process: int
@@ -48,43 +48,43 @@ class Range(NamedTuple):
 
     @property
     def is_nccl(self) -> bool:
-        """Whether NCCL marked one of its functions."""
+        """Whether it is an NCCL function."""
         return _NCCL.fullmatch(self.name) is not None
 
 
 def marked_ranges(tables: ExportTables, names: Sequence[str]) -> list[Range]:
-    """The ranges of a process whose names are LIKE one of these, by start.
+    """Ranges of a process whose names are LIKE one of these, by start.
 
     Ranges that never ended, or without a name, are left out. Raises DamagedTrace, TooLarge.
     """
-    found: list[Range] = []
+    ranges: list[Range] = []
     payload_bytes = 0
     for start, end, text, thread, domain, payload in _rows(tables, _COLUMNS, names):
         serialized = thread if type(thread) is int else 0
         known = domain if type(domain) is int else None
-        found.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
+        ranges.append(Range(_name(text), process_of(serialized), thread_of(serialized), start, end, known, payload))
         payload_bytes += len(payload) if isinstance(payload, bytes | str) else 0
-        if not len(found) % _CHECKED_EVERY:
-            tables.check_memory(RANGE_TABLE, len(found) * _RANGE_BYTES + payload_bytes)
-    return sorted(found, key=lambda one: (one.start, -one.end))
+        if not len(ranges) % _CHECKED_EVERY:
+            tables.check_memory(RANGE_TABLE, len(ranges) * _RANGE_BYTES + payload_bytes)
+    return sorted(ranges, key=lambda one: (one.start, -one.end))
 
 
 class OperatorColumns(NamedTuple):
-    """OperatorColumns as columns; times in ns as in the export. `names` are counted into by the column `name`."""
+    """Operators as columns; times in ns as in the export. The column `name` indexes `names`."""
 
     columns: dict[str, Int64s]
     names: list[str]
 
 
 def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorColumns:
-    """What a CPU did, as torch and users mark it: all ranges but those of steps and communication.
+    """Operators and user ranges of a CPU: all ranges but steps and communication.
 
     There may be millions, so they are read into columns. Raises DamagedTrace, TooLarge.
     """
-    found = {name: array("q") for name in ("start", "end", "thread", "name")}
+    gathered = {name: array("q") for name in ("start", "end", "thread", "name")}
     names: dict[str, int] = {}
     letters = 0
-    marked = {(one.start, one.end) for one in steps}
+    marked = {(step.start, step.end) for step in steps}
     for start, end, text, thread in _rows(tables, _COLUMNS[:4], EVERYTHING):
         name = _name(text)
         if name.startswith(_APART) or (start, end) in marked or _NCCL.fullmatch(name):
@@ -93,18 +93,18 @@ def operator_ranges(tables: ExportTables, steps: Iterable[Range]) -> OperatorCol
             names[name] = len(names)
             letters += len(name)
         values = (start, end, thread_of(thread) if type(thread) is int else 0, names[name])
-        for column, value in zip(found.values(), values, strict=True):
+        for column, value in zip(gathered.values(), values, strict=True):
             column.append(value)
-        if not len(found["start"]) % _CHECKED_EVERY:
-            needed_bytes = tables_bytes(operators=len(found["start"]), names=len(names), letters=letters)
+        if not len(gathered["start"]) % _CHECKED_EVERY:
+            needed_bytes = tables_bytes(operators=len(gathered["start"]), names=len(names), letters=letters)
             tables.check_memory(RANGE_TABLE, needed_bytes)
-    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+    columns = {name: np.frombuffer(values, dtype=np.int64) for name, values in gathered.items()}
     tables.keep(RANGE_TABLE, operators=len(columns["start"]), names=len(names), letters=letters)
     return OperatorColumns(columns, list(names))
 
 
 def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Ranges with a name and possible times, which come first."""
+    """Yield ranges with a name and possible times, which are the first columns."""
     expressions = _expressions(tables, columns)
     for rows in tables.rows(RANGE_TABLE, expressions, _condition(tables, names), _source(tables)):
         for row in rows:
@@ -115,7 +115,7 @@ def _rows(tables: ExportTables, columns: Sequence[str], names: Sequence[str]) ->
 
 
 def _name(text: str) -> str:
-    """The name of a range, without what torch adds to it."""
+    """The name of a range, without torch's additions."""
     added = _OF_TORCH.search(text)
     return text[: min(_LONGEST_NAME, len(text) if added is None else added.start())]
 
@@ -130,7 +130,7 @@ def _is_joined(tables: ExportTables) -> bool:
 
 
 def _text(tables: ExportTables) -> str:
-    """The expression for the name of a range, which older exports have in one place only."""
+    """The SQL expression for the name of a range, which older exports have in one place only."""
     if not _is_joined(tables):
         return 'n."text"' if tables.database.has(RANGE_TABLE, "text") else "NULL"
     return _TEXT if tables.database.has(RANGE_TABLE, "text") else 's."value"'

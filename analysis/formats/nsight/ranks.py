@@ -1,4 +1,4 @@
-"""Which ranks there are in exports, given all of a run: an export holds every process of its session.
+"""Assign ranks to the processes in all exports of a run; an export has every process of its session.
 
 NCCL's own payloads tell ranks, if some communicator is that of all processes. Otherwise, where each file holds one
 process, variables of its launcher do, or else names of files. Otherwise ranks are counted: files in the order that
@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from ....common.wording import shortened
+from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
-from ...core.small_files import RANK_LIMIT
 from ...errors import MixedJobs, TraceError
 from ...recording.options import Beforehand, ReadOptions
 from ...recording.shared_files import SharedRank, rank_in_name
@@ -40,7 +41,7 @@ _MOST_PROCESSES = 1024
 
 @dataclass(frozen=True)
 class Process:
-    """A process that used GPUs: the lowest of them, as the machine counts them, and the communicators it joined."""
+    """A process that used GPUs: the lowest of them by the machine's numbers, and its communicators."""
 
     pid: int
     gpu: int
@@ -50,7 +51,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Export:
-    """The processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
+    """Processes of an export that may be ranks, by their GPUs where these differ; `others` are left out.
 
     `epoch` is unix time in ns at which the clock of its host was 0, `rank` that of the process that began the session,
     as far as it says so.
@@ -66,27 +67,27 @@ class Export:
 
 
 def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
-    """The ranks in the exports of a run.
+    """Find the ranks in the exports of a run.
 
     Exports that cannot be read, or hold one rank that their name tells, stay as they are. Raises MixedJobs.
     """
     with ThreadPoolExecutor() as threads:  # SQLite works without Python's lock
         exports = list(threads.map(_export, paths))
     several = _in_order([export for export in exports if export.processes])
-    joined = {(export.path, one.pid): one.joined for export in several for one in export.processes}
+    joined = {(export.path, each.pid): each.joined for export in several for each in export.processes}
     world = ranks_by_world(joined) if joined else None
     notes = [note for export in exports for note in _on_others(export)]
-    epochs = {one.host: one.epoch for one in reversed(several) if one.host is not None and one.epoch is not None}
+    epochs = {each.host: each.epoch for each in reversed(several) if each.host is not None and each.epoch is not None}
     beforehand = Beforehand(epochs=tuple(epochs.items()) if len(several) > 1 else ())
     size: int | None = None
     if world is not None:
         size, ranks = world[0].ranks, world[1]
         beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
-    elif several and _are_single(several) and _launchers_tell(several):
-        ranks = {(one.path, one.processes[0].pid): one.rank for one in several if one.rank is not None}
-        sizes = {one.world_size for one in several}
+    elif several and _are_single(several) and _launchers_differ(several):
+        ranks = {(each.path, each.processes[0].pid): each.rank for each in several if each.rank is not None}
+        sizes = {each.world_size for each in several}
         size = next(iter(sizes)) if len(sizes) == 1 else None
-    elif _are_single(several) and _names_tell(several):
+    elif _are_single(several) and _names_have_ranks(several):
         return RanksInFiles(list(paths), notes, beforehand)
     else:
         _check_one_run(several)
@@ -96,32 +97,40 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
 
 
 def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | None) -> list[Path]:
-    """The ranks in an export; itself if it has none."""
-    own = [SharedRank(ranks[export.path, one.pid], size, one.pid) for one in export.processes]
-    return [one.in_file(export.path) for one in own] or [export.path]
+    """The path of each rank in an export; the export itself if it has none."""
+    shared = [SharedRank(ranks[export.path, process.pid], size, process.pid) for process in export.processes]
+    return [process.in_file(export.path) for process in shared] or [export.path]
 
 
 def _export(path: Path) -> Export:
-    """What is known of an export; one that cannot be read has no processes, and its reader says why."""
+    """Look at an export; an unreadable one has no processes, and its reader will say why."""
     try:
         with Database(path, Budget(_LIMIT_BYTES)) as database:
-            found = list(islice(_processes(database), _MOST_PROCESSES + 1))
+            processes = list(islice(_processes(database), _MOST_PROCESSES + 1))
             tables = ExportTables(database, ReadOptions(), None)
             host, epoch = session.host(tables), session.epoch_ns(tables)
             rank, world_size = session.rank_in_environment(tables)
     except TraceError:
         return Export(path)
-    if len(found) > _MOST_PROCESSES:
+    if len(processes) > _MOST_PROCESSES:
         return Export(path)
-    some_communicate = any(one.communicates for one in found)
-    ranks = [one for one in found if one.communicates or not some_communicate]
-    differ = len({one.gpu for one in ranks}) == len(ranks)
-    ranks.sort(key=lambda one: (one.gpu if differ else 0, one.pid))
-    return Export(path, tuple(ranks), tuple(one for one in found if one not in ranks), host, epoch, rank, world_size)
+    some_communicate = any(process.communicates for process in processes)
+    ranks = [process for process in processes if process.communicates or not some_communicate]
+    differ = len({process.gpu for process in ranks}) == len(ranks)
+    ranks.sort(key=lambda process: (process.gpu if differ else 0, process.pid))
+    return Export(
+        path,
+        tuple(ranks),
+        tuple(process for process in processes if process not in ranks),
+        host,
+        epoch,
+        rank,
+        world_size,
+    )
 
 
 def _processes(database: Database) -> Iterator[Process]:
-    """The processes of an export that used GPUs."""
+    """Yield the processes of an export that used GPUs."""
     tables = ExportTables(database, ReadOptions(), None)
     named = database.first_with(KERNEL_TABLE, NAME_COLUMNS)
     kernels = database.distinct(KERNEL_TABLE, ["globalPid", "deviceId", *([named] if named else [])])
@@ -137,10 +146,10 @@ def _processes(database: Database) -> Iterator[Process]:
         if type(serialized) is int and type(device) is int:
             devices.setdefault(serialized, set()).add(device)
     gpus = session.gpus_by_process(tables)
-    for serialized, own in devices.items():
+    for serialized, devices_of_process in devices.items():
         pid = process_of(serialized)
         known = gpus.get(pid) or gpus.get(None, {})
-        first = min(known[device].number if device in known else device for device in own)
+        first = min(known[device].number if device in known else device for device in devices_of_process)
         yield Process(pid, first, serialized in communicating, tuple(joined.get(pid, ())))
 
 
@@ -148,32 +157,32 @@ def _are_single(exports: Sequence[Export]) -> bool:
     return all(len(export.processes) == 1 for export in exports)
 
 
-def _launchers_tell(exports: Sequence[Export]) -> bool:
-    """Whether each session was begun by a process of another rank, all of them possible."""
+def _launchers_differ(exports: Sequence[Export]) -> bool:
+    """Whether each session was started by a process of a different, possible rank."""
     ranks = [export.rank for export in exports if export.rank is not None]
     sizes = [export.world_size for export in exports if export.world_size is not None]
     return len(set(ranks)) == len(exports) and max(ranks, default=0) < min(sizes, default=RANK_LIMIT)
 
 
-def _names_tell(exports: Sequence[Export]) -> bool:
+def _names_have_ranks(exports: Sequence[Export]) -> bool:
     return len(exports) < 2 or all(rank_in_name(export.path.name) is not None for export in exports)
 
 
 def _in_order(exports: Sequence[Export]) -> list[Export]:
-    """By the ranks of those who began them, if these differ, else by their names."""
-    if _launchers_tell(exports):
+    """Sort by the ranks of the starting processes if these differ, else by name."""
+    if _launchers_differ(exports):
         return sorted(exports, key=lambda export: export.rank or 0)
     return sorted(exports, key=_by_name)
 
 
 def _by_name(export: Export) -> list[tuple[int, str]]:
-    """A key by which `node2` comes before `node10`."""
+    """A sort key that puts `node2` before `node10`."""
     parts = re.split(r"([0-9]+)", export.path.name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _check_one_run(exports: Sequence[Export]) -> None:
-    """Raise MixedJobs if the files were not captured at the same time: nothing else tells them from those of a run."""
+    """Raise MixedJobs if the files were not captured at the same time, as nothing else tells runs apart."""
     spans = {export.path: span for export in exports if (span := _span(export)) is not None}
     if len(exports) < 2 or len(spans) < 2:
         return
@@ -187,7 +196,7 @@ def _check_one_run(exports: Sequence[Export]) -> None:
 
 
 def _span(export: Export) -> tuple[int, int] | None:
-    """When the first kernel of an export began and the last one ended, as unix time; None if that is not known."""
+    """Start of an export's first kernel and end of its last one, as unix time; None if not known."""
     with suppress(TraceError), Database(export.path, Budget(_LIMIT_BYTES)) as database:
         begin, end = database.ends_of(KERNEL_TABLE, "start", "end")
         if begin is not None and end is not None and export.epoch is not None:
@@ -200,22 +209,18 @@ def _on_counting(exports: Sequence[Export], ranks: Mapping[tuple[Path, int], int
         return
     files = len(exports)
     named = [
-        f"rank {ranks[export.path, one.pid]} is process {one.pid}"
+        f"rank {ranks[export.path, process.pid]} is process {process.pid}"
         + (f" of {encodable(export.path.name)}" * (files > 1))
         for export in exports
-        for one in export.processes
+        for process in export.processes
     ]
     what = "files in order, and processes" if files > 1 else f"{encodable(exports[0].path.name)}: processes"
-    yield f"{what} by their GPUs are counted as ranks, which nothing names: {_listed(named)}"
+    yield f"{what} by their GPUs are counted as ranks, which nothing names: {shortened(named, _MOST_NAMED)}"
 
 
 def _on_others(export: Export) -> Iterator[str]:
     if export.others:
-        left_out = _listed([str(one.pid) for one in export.others])
+        left_out = shortened([process.pid for process in export.others], _MOST_NAMED)
         yield (
             f"{encodable(export.path.name)}: left out what did not communicate, as the others did: process {left_out}"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

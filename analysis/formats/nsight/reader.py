@@ -1,4 +1,4 @@
-"""An export of Nsight Systems -> what every reader gives: one process of it, which is one rank."""
+"""Read one process of an export of Nsight Systems, which is one rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
 from .exporting import EXPORT, is_report
 from .nccl.communicators import Membership, has_payloads, members
-from .nccl.functions import KernelLaunch, group_name, told_by_nccl
+from .nccl.functions import KernelLaunch, collective_arguments, group_name
 from .nccl.payloads import Schemas
 from .ranges import MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
 from .steps import step_marks
@@ -37,7 +37,7 @@ _TABLES = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE, CALL_TABLE, RANGE_
 
 
 def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
-    """What one process of an export did. A file of several is read by the paths that `ranks_in` makes of it.
+    """Read one process of an export. For files with several, use the paths from `ranks_in`.
 
     Raises UnreadableFile, NotATrace, DamagedTrace; TooLarge if the data and its tables would take more memory than the
     options allow.
@@ -58,24 +58,24 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
 
 def _only_process(path: Path, database: Database) -> int | None:
     """The process that used GPUs; None if the export does not tell processes apart. Raises NotATrace."""
-    found = processes(database)
-    if len(found) > 1:
+    pids = processes(database)
+    if len(pids) > 1:
         raise NotATrace(
-            f"{path}: {len(found)} of its processes used GPUs, so it holds as many ranks; expected the path of one of "
-            f"them, such as {SharedRank(0, None, min(found)).in_file(path)}"
+            f"{path}: {len(pids)} of its processes used GPUs, so it holds as many ranks; expected the path of one of "
+            f"them, such as {SharedRank(0, None, min(pids)).in_file(path)}"
         )
-    return next(iter(found), None)
+    return next(iter(pids), None)
 
 
 def processes(database: Database) -> set[int]:
     """The processes that used GPUs. Raises DamagedTrace."""
     tables = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE)
-    found = {pid for table in tables for (pid,) in database.distinct(table, ["globalPid"])}
-    return {process_of(pid) for pid in found if type(pid) is int}
+    pids = {pid for table in tables for (pid,) in database.distinct(table, ["globalPid"])}
+    return {process_of(pid) for pid in pids if type(pid) is int}
 
 
 def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
-    """All that one process did."""
+    """Everything that one process did."""
     work = device_columns(tables, options.pattern)
     if not len(work.columns["start"]) and tables.damage is None:
         raise NotATrace(f"{file}: shows nothing that a GPU did; capture with --trace=cuda,nvtx")
@@ -83,29 +83,29 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
     activities = tables.near(work.columns, first)
     called = called_columns(tables, activities["correlation"], every_call=options.details)
     calls = CallColumns(tables.near(called.columns, first), called.names)
-    told = _told(tables, work, calls, first, details=options.details)
+    marked = _cpu_marks(tables, work, calls, first, details=options.details)
     events = events_of(
         pids=[tables.pid, None, None, None],
         names=work.names.names,
         kinds=work.names.kinds,
         activities=_activities(activities, first, session.gpus_of(tables)),
         launches=_launches(calls, activities["correlation"], first),
-        **(_details(tables, calls, told.operators, first) if options.details else {}),
-        annotations=[_annotation(one, first) for one in told.marks],
-        comm_args=[_comm_row(row, first) for row in (*told.rows, *map(_peer_copy, work.peer_copies))],
+        **(_details(tables, calls, marked.operators, first) if options.details else {}),
+        annotations=[_annotation(mark, first) for mark in marked.marks],
+        comm_args=[_comm_row(row, first) for row in (*marked.rows, *map(_peer_copy, work.peer_copies))],
     )
     known = options.beforehand
-    groups = _groups(told.joined, shared, dict(known.communicators))
+    groups = _groups(marked.joined, shared, dict(known.communicators))
     header = _header(tables, groups, session.base_ns(tables, first, dict(known.epochs)), shared)
     extent = Extent(tables.database.size, 0 if tables.damage is None else None)
     trace = raw_trace(events, header, extent, tables.damage, details=options.details)
-    trace.notes = [f"{encodable(file.name)}: {note}" for note in (*work.notes, *told.notes)]
+    trace.notes = [f"{encodable(file.name)}: {note}" for note in (*work.notes, *marked.notes)]
     return trace
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What the CPU's ranges tell: annotations, operators, arguments of collectives, and communicators."""
+class _CpuMarks:
+    """Data from the CPU's ranges: annotations, operators, arguments of collectives, and communicators."""
 
     marks: list[Range]
     operators: OperatorColumns
@@ -114,25 +114,27 @@ class _Told:
     notes: list[str]
 
 
-def _told(tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool) -> _Told:
-    ranges = [one for one in marked_ranges(tables, MARKS) if abs(one.start - first) < LONGEST_NS]
+def _cpu_marks(
+    tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool
+) -> _CpuMarks:
+    ranges = [marked for marked in marked_ranges(tables, MARKS) if abs(marked.start - first) < LONGEST_NS]
     schemas = Schemas(tables)
-    joined = [one for own in members(ranges, schemas).values() for one in own]
-    sizes = {one.comm: one.ranks for one in joined}
-    of_nccl = told_by_nccl(ranges, schemas, _launches_of_comm(work, calls), sizes)
-    of_cpu = [one for one in ranges if not one.is_nccl]
+    joined = [marked for memberships in members(ranges, schemas).values() for marked in memberships]
+    sizes = {marked.comm: marked.ranks for marked in joined}
+    of_nccl = collective_arguments(ranges, schemas, _launches_of_comm(work, calls), sizes)
+    of_cpu = [marked for marked in ranges if not marked.is_nccl]
     launching = calls.columns["thread"][among(calls.columns["correlation"], np.unique(work.columns["correlation"]))]
     steps, notes = step_marks(of_cpu, set(np.unique(launching).tolist()))
-    of_torch = [one for one in of_cpu if one.name.startswith(_KEPT)]
+    of_torch = [marked for marked in of_cpu if marked.name.startswith(_KEPT)]
     marks = [*steps, *of_torch, *of_nccl.coalesced]
     operators = operator_ranges(tables, steps) if details else OperatorColumns({}, [])
     tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows))
     why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
-    return _Told(marks, operators, of_nccl.rows, joined, [*notes, *why])
+    return _CpuMarks(marks, operators, of_nccl.rows, joined, [*notes, *why])
 
 
 def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:
-    """Where the kernels that communicate were launched: the first call of each correlation."""
+    """Launches of communication kernels: the first call of each correlation."""
     wanted = among(calls.columns["correlation"], np.unique(work.columns["correlation"][work.is_comm]))
     columns = (calls.columns[name][wanted].tolist() for name in ("correlation", "thread", "start"))
     first: dict[int, KernelLaunch] = {}
@@ -143,10 +145,10 @@ def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLau
 
 
 def _why_no_sizes(tables: ExportTables, ranges: Sequence[Range], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Why sizes of collectives are not known, if none are."""
+    """Yield the reason why no collective has a size, if none has."""
     if any(row["in_bytes"] is not None or row["out_bytes"] is not None for row in rows):
         return
-    if not any(one.is_nccl for one in ranges):
+    if not any(marked.is_nccl for marked in ranges):
         yield "has no ranges of NCCL, so sizes and groups of collectives are not known; capture with --trace=cuda,nvtx"
     elif not has_payloads(tables):
         yield f"was exported without what NCCL says about sizes and groups of collectives; export it with {EXPORT}"
@@ -168,16 +170,18 @@ def _header(tables: ExportTables, groups: tuple[ProcessGroup, ...], base_ns: int
 
 
 def _groups(
-    joined: Sequence[Membership], shared: SharedRank | None, found: dict[int, tuple[int, ...]]
+    joined: Sequence[Membership], shared: SharedRank | None, ranks_of: dict[int, tuple[int, ...]]
 ) -> tuple[ProcessGroup, ...]:
-    """The communicators of the process all of whose global ranks are known: those `found`, and that of all ranks."""
+    """Communicators whose global ranks are all known: those in `ranks_of`, and that of all ranks."""
     if shared is None or shared.world_size is None or not joined:
         return ()
-    found = {one.comm: tuple(range(one.ranks)) for one in joined if one.ranks == shared.world_size} | found
+    ranks_of = {
+        member.comm: tuple(range(member.ranks)) for member in joined if member.ranks == shared.world_size
+    } | ranks_of
     return tuple(
-        ProcessGroup(group_name(comm), "", markers.NCCL, found[comm])
-        for comm in dict.fromkeys(one.comm for one in joined)
-        if comm in found
+        ProcessGroup(group_name(comm), "", markers.NCCL, ranks_of[comm])
+        for comm in dict.fromkeys(member.comm for member in joined)
+        if comm in ranks_of
     )
 
 
@@ -213,7 +217,7 @@ def _launches(calls: CallColumns, correlations: Int64s, first: int) -> Columns:
 
 
 def _details(tables: ExportTables, calls: CallColumns, operators: OperatorColumns, first: int) -> dict[str, Any]:
-    """All calls, operators and waits of streams, with the names of the former."""
+    """All calls, operators and stream waits, with the names of the calls."""
     waits = tables.near(stream_wait_columns(tables, calls), first)
     ran = tables.near(operators.columns, first)
     called = calls.columns
@@ -239,8 +243,10 @@ def _times(columns: Mapping[str, Int64s], first: int) -> dict[str, np.typing.NDA
     return {"ts": _us(columns["start"] - first), "dur": _us(columns["end"] - columns["start"])}
 
 
-def _annotation(one: Range, first: int) -> Annotation:
-    return Annotation(one.name, one.thread, (one.start - first) / 1000, (one.end - one.start) / 1000, None, None, None)
+def _annotation(mark: Range, first: int) -> Annotation:
+    return Annotation(
+        mark.name, mark.thread, (mark.start - first) / 1000, (mark.end - mark.start) / 1000, None, None, None
+    )
 
 
 def _comm_row(row: Mapping[str, Any], first: int) -> dict[str, Any]:
@@ -257,5 +263,5 @@ def _peer_copy(copy: tuple[int, int]) -> dict[str, Any]:
 
 
 def _us(ns: Int64s) -> np.typing.NDArray[np.float64]:
-    """Times as a recording has them: exact, as they are below 2^53 ns."""
+    """Times in us as in a recording: exact below 2^53 ns."""
     return ns / 1000

@@ -1,4 +1,4 @@
-"""What an export says about its session: when it began, on which host, with which GPUs."""
+"""The session of an export: when it began, on which host, with which GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAME_CLOCK_NS = 1_000_000_000
 
 
 class Gpu(NamedTuple):
-    """A GPU as a process sees it."""
+    """A GPU as numbered by a process."""
 
     number: int
     name: str | None
@@ -31,7 +31,7 @@ class Gpu(NamedTuple):
 
 
 def epoch_ns(tables: ExportTables) -> int | None:
-    """Unix time at which the times of the session are 0; None where the export does not say.
+    """Unix time of the session's time 0, in ns; None if the export does not say.
 
     Newer exports count from the start of the system, and say when the session began on that clock too; older ones from
     the beginning of the session. `nsys export --ts-normalize` counts from the epoch.
@@ -44,7 +44,7 @@ def epoch_ns(tables: ExportTables) -> int | None:
 
 
 def base_ns(tables: ExportTables, first_ns: int, epochs: Mapping[str, int]) -> int:
-    """Unix time of what stands as `first_ns` in the export; that number where the session's time is not known.
+    """Unix time of `first_ns` in the export, in ns; `first_ns` itself if the session's time is not known.
 
     Sessions on one host share the clock of its system, but each notes what time it is: `epochs` says for a host when
     that clock was 0.
@@ -65,39 +65,46 @@ def host(tables: ExportTables) -> str | None:
 
 
 def rank_in_environment(tables: ExportTables) -> tuple[int | None, int | None]:
-    """The rank, and the number of ranks, in the variables with which the session was begun, if these tell."""
-    found: dict[str, int] = {}
+    """Rank and number of ranks from the session's environment variables, None where missing."""
+    variables: dict[str, int] = {}
     for table in ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE"):
         for rows in tables.rows(table, ("name", "value")):
             for name, value in rows:
                 if isinstance(name, str) and name.endswith(_ENVIRONMENT) and isinstance(value, str):
-                    found |= {key: int(number) for key, number in _VARIABLE.findall(value)}
+                    variables |= {key: int(number) for key, number in _VARIABLE.findall(value)}
     for of_rank, of_world in _LAUNCHERS:
-        if of_rank in found:
-            return found[of_rank], found.get(of_world)
+        if of_rank in variables:
+            return variables[of_rank], variables.get(of_world)
     return None, None
 
 
 def gpus_by_process(tables: ExportTables) -> dict[int | None, dict[int, Gpu]]:
-    """The GPUs of each process by their ordinals there, as far as the export lists them; None is any process."""
+    """GPUs of each process by its ordinals, if the export lists them; the key None stands for any process."""
     listed: dict[int, tuple[object, object]] = {}
     for rows in tables.rows("TARGET_INFO_GPU", ("id", "name", "smCount")):
         listed.update({number: (name, count) for number, name, count in rows if type(number) is int})
-    found: dict[int | None, dict[int, Gpu]] = {}
+    gpus: dict[int | None, dict[int, Gpu]] = {}
     columns = ("gpuId", "cudaId", "pid", "numMultiprocessors")
     for rows in tables.rows("TARGET_INFO_CUDA_DEVICE", columns):
         for number, ordinal, pid, count in rows:
             if type(number) is int and type(ordinal) is int and 0 <= ordinal < _MOST_GPUS:
                 name, of_gpu = listed.get(number, (None, None))
-                sms = next((one for one in (count, of_gpu) if type(one) is int and one > 0), None)
+                sms = next(
+                    (
+                        multiprocessors
+                        for multiprocessors in (count, of_gpu)
+                        if type(multiprocessors) is int and multiprocessors > 0
+                    ),
+                    None,
+                )
                 gpu = Gpu(number, name if isinstance(name, str) else None, sms)
-                found.setdefault(pid if type(pid) is int else None, {})[ordinal] = gpu
-    return found
+                gpus.setdefault(pid if type(pid) is int else None, {})[ordinal] = gpu
+    return gpus
 
 
 def gpus_of(tables: ExportTables) -> dict[int, Gpu]:
-    """The GPUs of the process that is read, by their ordinals."""
-    found = gpus_by_process(tables)
+    """GPUs of the process that is read, by its ordinals."""
+    by_process = gpus_by_process(tables)
     if tables.pid is None:
-        return {ordinal: gpu for own in found.values() for ordinal, gpu in own.items()}
-    return found.get(tables.pid) or found.get(None, {})
+        return {ordinal: gpu for of_process in by_process.values() for ordinal, gpu in of_process.items()}
+    return by_process.get(tables.pid) or by_process.get(None, {})

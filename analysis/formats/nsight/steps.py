@@ -1,4 +1,4 @@
-"""Which NVTX ranges are training steps.
+"""Find the NVTX ranges that are training steps.
 
 Nothing in an export says so. Steps are ranges `ProfilerStep#N`; otherwise ranges whose name is one of the words below,
 with a number or without, that follow each other on one thread which launches something. Of several such words the one
@@ -25,29 +25,31 @@ _LEAST = 2
 
 
 def step_marks(ranges: Sequence[Range], launching: Collection[int]) -> tuple[list[Range], list[str]]:
-    """The steps as ranges `ProfilerStep#N`, by start, and a note on what was taken for one, if that is not plain.
+    """The steps as ranges `ProfilerStep#N`, by start, and a note on the choice if it is not obvious.
 
     `launching` are the threads that launched something; none if that is not known.
     """
-    own = [one for one in ranges if re.fullmatch(re.escape(markers.PROFILER_STEP) + "[0-9]{1,18}", one.name)]
-    if own:
-        return own, []
+    numbered = [
+        marked for marked in ranges if re.fullmatch(re.escape(markers.PROFILER_STEP) + "[0-9]{1,18}", marked.name)
+    ]
+    if numbered:
+        return numbered, []
     families: dict[tuple[str, int], list[tuple[Range, int | None]]] = {}
-    for one in ranges:
-        found = _WORD.fullmatch(one.name.strip())
-        if found and (one.thread in launching or not launching):
-            number = None if found["number"] is None else int(found["number"])
-            families.setdefault((found["family"].lower(), one.thread), []).append((one, number))
+    for marked in ranges:
+        word = _WORD.fullmatch(marked.name.strip())
+        if word and (marked.thread in launching or not launching):
+            number = None if word["number"] is None else int(word["number"])
+            families.setdefault((word["family"].lower(), marked.thread), []).append((marked, number))
     usable = [marks for marks in families.values() if len(marks) >= _LEAST and _follow_each_other(marks)]
     if not usable:
         return [], []
-    marks = max(usable, key=lambda own: sum(one.end - one.start for one, _ in own))
+    marks = max(usable, key=lambda numbered: sum(marked.end - marked.start for marked, _ in numbered))
     numbers = [number for _, number in marks]
-    told = [number for number in numbers if number is not None]
-    are_numbered = len(told) == len(numbers) and all(a < b for a, b in pairwise(told))
+    known = [number for number in numbers if number is not None]
+    are_numbered = len(known) == len(numbers) and all(a < b for a, b in pairwise(known))
     named = [
-        one._replace(name=f"{markers.PROFILER_STEP}{told[place] if are_numbered else place}")
-        for place, (one, _) in enumerate(marks)
+        marked._replace(name=f"{markers.PROFILER_STEP}{known[place] if are_numbered else place}")
+        for place, (marked, _) in enumerate(marks)
     ]
     return named, list(_note(marks[0][0].name, are_numbered))
 

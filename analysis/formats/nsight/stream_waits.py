@@ -1,4 +1,4 @@
-"""Which call made which stream wait, and for which recorded event.
+"""Find which call made a stream wait, and for which recorded event.
 
 CUPTI gives every cudaEventRecord a number, and each wait has that of the event it waits for (`eventSyncId`: CUPTI,
 CUpti_ActivitySynchronization2). Reports rarely have the records themselves (CUDA_EVENT), but in their order they have
@@ -24,18 +24,18 @@ _USUAL = 0.5
 
 
 def stream_wait_columns(tables: ExportTables, calls: CallColumns) -> dict[str, Int64s]:
-    """The waits of a process by start: columns of the recording, and `start` in ns as in the export.
+    """Waits of a process by start: columns of the recording, and `start` in ns as in the export.
 
     Raises DamagedTrace, TooLarge.
     """
     kind = tables.database.first_with(_WAITS, ("syncType", "deprecatedSyncType")) or "syncType"
     others = (kind, "contextId", "deviceId", "streamId", "correlationId", "eventId", "eventSyncId")
-    found = tables.columns(
+    columns = tables.columns(
         _WAITS, ("start", "end"), others, owner="globalPid", keep=lambda chunk: chunk[kind] == _STREAM_WAIT
     )
-    tables.keep(_WAITS, stream_waits=len(found["start"]))
-    order = np.argsort(found["start"], kind="stable")
-    waits = {name: values[order] for name, values in found.items()}
+    tables.keep(_WAITS, stream_waits=len(columns["start"]))
+    order = np.argsort(columns["start"], kind="stable")
+    waits = {name: values[order] for name, values in columns.items()}
     recorded, stream = _recorded(tables, waits, calls)
     return {
         "start": waits["start"],
@@ -48,19 +48,19 @@ def stream_wait_columns(tables: ExportTables, calls: CallColumns) -> dict[str, I
 
 
 def _devices(tables: ExportTables, waits: dict[str, Int64s]) -> Int64s:
-    """The device of each wait: that of the kernels of its context, since what waits say themselves is often 0."""
+    """Device of each wait: that of its context's kernels, as waits themselves often say 0."""
     columns = ["globalPid", "contextId", "deviceId"]
     of_context = {
         context: device
         for pid, context, device in tables.database.distinct(KERNEL_TABLE, columns)
         if type(device) is int and (tables.pid is None or (type(pid) is int and process_of(pid) == tables.pid))
     }
-    told = zip(waits["contextId"].tolist(), waits["deviceId"].tolist(), strict=True)
-    return np.array([of_context.get(context, device) for context, device in told], dtype=np.int64)
+    contexts = zip(waits["contextId"].tolist(), waits["deviceId"].tolist(), strict=True)
+    return np.array([of_context.get(context, device) for context, device in contexts], dtype=np.int64)
 
 
 def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns) -> tuple[Int64s, Int64s]:
-    """Of each wait, the correlation of the call that recorded its event, and the stream on which; MISSING: unknown."""
+    """For each wait, the correlation and stream of the call that recorded its event, MISSING if unknown."""
     others = ("correlationId", "streamId", "eventId", "eventSyncId")
     records = tables.columns(_RECORDS, ("eventId",), others, owner="globalPid")
     known: dict[tuple[int, int], tuple[int, int]] = {}
@@ -69,24 +69,24 @@ def _recorded(tables: ExportTables, waits: dict[str, Int64s], calls: CallColumns
         if number != MISSING:
             known[event, number] = correlation, stream
     events = list(zip(waits["eventId"].tolist(), waits["eventSyncId"].tolist(), strict=True))
-    found = [known.get(event, (MISSING, MISSING)) for event in events]
-    correlations, streams = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    sources = [known.get(event, (MISSING, MISSING)) for event in events]
+    correlations, streams = np.array(sources, dtype=np.int64).reshape(-1, 2).T
     counted = _counted(waits, calls)
     return np.where(correlations == MISSING, counted, correlations), streams
 
 
 def _counted(waits: dict[str, Int64s], calls: CallColumns) -> Int64s:
-    """The same by counting calls: the number of a record is how many came before it, and as much more for all."""
+    """Find these calls by counting: the number of a record is its place in order, plus a constant."""
     numbers = [place for place, name in enumerate(calls.names) if name.startswith(_RECORDING)]
     records = np.flatnonzero(np.isin(calls.columns["name"], numbers))
     unknown = np.full(len(waits["start"]), MISSING)
-    told = waits["eventSyncId"] != MISSING
-    if not len(records) or not told.any():
+    known = waits["eventSyncId"] != MISSING
+    if not len(records) or not known.any():
         return unknown
     latest = np.searchsorted(calls.columns["start"][records], waits["start"], side="right") - 1
-    ahead, count = Counter((waits["eventSyncId"][told] - latest[told]).tolist()).most_common(1)[0]
-    place = np.where(told, waits["eventSyncId"] - ahead, -1)
-    if count < _USUAL * told.sum() or (place > latest).any():
+    ahead, count = Counter((waits["eventSyncId"][known] - latest[known]).tolist()).most_common(1)[0]
+    place = np.where(known, waits["eventSyncId"] - ahead, -1)
+    if count < _USUAL * known.sum() or (place > latest).any():
         return unknown
     of_calls = calls.columns["correlation"][records]
     return np.where(place >= 0, of_calls[np.clip(place, 0, len(records) - 1)], MISSING)

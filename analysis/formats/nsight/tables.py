@@ -1,4 +1,4 @@
-"""Tables of an export -> columns of integers, a chunk after another: memory grows only with what is kept."""
+"""Read tables of an export as columns of integers, in chunks: memory grows only with what is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Keep = Callable[[dict[str, Int64s]], "np.typing.NDArray[np.bool_]"]
 
 
 class ExportTables:
-    """The tables of an export, as far as they concern one process; None is all of them.
+    """The rows of an export that concern one process; None for all processes.
 
     With `keep_going`, damage ends the reading of a table, and rows that make no sense are left out; `damage` then says
     what was first. `needed_bytes` is what was kept so far takes, with the tables made from it.
@@ -43,13 +43,13 @@ class ExportTables:
         self._options = options
 
     def of_process(self, table: str, column: str, *, prefix: str = "") -> str:
-        """The condition for rows of the process; a serialized id holds its number in bits 24 to 47."""
+        """SQL condition for rows of the process, whose number is in bits 24 to 47 of a serialized id."""
         if self.pid is None or not self.database.has(table, column):
             return ""
         return f'({prefix}"{column}" >> 24) & {THREAD} = {self.pid}'
 
     def _has_rows_of_nobody(self, table: str, owner: str) -> bool:
-        """Whether there are rows of which no process would be asked for."""
+        """Whether the table has rows that belong to no process."""
         if self.pid is None or not self.database.has(table, owner):
             return False
         return any(self.database.rows(table, [owner], f'"{owner}" IS NULL LIMIT 1'))
@@ -57,13 +57,13 @@ class ExportTables:
     def columns(
         self, table: str, needed: Sequence[str], others: Sequence[str] = (), *, owner: str, keep: Keep | None = None
     ) -> dict[str, Int64s]:
-        """Columns of the process's rows. Integers that are not `needed` are MISSING where there are none.
+        """Columns of the process's rows. Integers that are not `needed` are MISSING where absent.
 
         `owner` is the column that names the process, or thread; `keep` tells which rows of a chunk are wanted. Raises
         DamagedTrace, TooLarge.
         """
         names = [*needed, *others]
-        found = {name: array("q") for name in names}
+        kept = {name: array("q") for name in names}
         lacking = [name for name in needed if self.database.has(table) and not self.database.has(table, name)]
         if lacking:
             self.complain(f"table {table} has no column {lacking[0]}")
@@ -77,12 +77,12 @@ class ExportTables:
                 wanted = keep(chunk)
                 chunk = {name: values[wanted] for name, values in chunk.items()}
             for name, values in chunk.items():
-                found[name].frombytes(values.tobytes())
-            self.check_memory(table, len(found[names[0]]) * len(names) * _NUMBER_BYTES)
-        return {name: np.frombuffer(values, dtype=np.int64) for name, values in found.items()}
+                kept[name].frombytes(values.tobytes())
+            self.check_memory(table, len(kept[names[0]]) * len(names) * _NUMBER_BYTES)
+        return {name: np.frombuffer(values, dtype=np.int64) for name, values in kept.items()}
 
     def near(self, columns: dict[str, Int64s], first_ns: int) -> dict[str, Int64s]:
-        """The events that begin near enough to the first one. Raises DamagedTrace if there are others."""
+        """Drop events too far from the first one. Raises DamagedTrace if there are any."""
         good = np.abs(columns["start"] - first_ns) < LONGEST_NS
         if good.all():
             return columns
@@ -90,7 +90,7 @@ class ExportTables:
         return {name: values[good] for name, values in columns.items()}
 
     def rows(self, table: str, columns: Sequence[str], where: str = "", source: str = "") -> Iterator[list[Any]]:
-        """Rows as they are stored, which the caller keeps, unless they come from a `source`.
+        """Yield rows as stored, counted as kept by the caller unless they come from a `source`.
 
         Raises TooLarge; DamagedTrace, unless the reading is to go on.
         """
@@ -101,14 +101,14 @@ class ExportTables:
                 self.check_memory(table, kept_bytes)
             yield rows
 
-    def _going_on(self, found: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    def _going_on(self, chunks: Iterator[list[Any]]) -> Iterator[list[Any]]:
         try:
-            yield from found
+            yield from chunks
         except DamagedTrace as err:
             self._give_up(str(err), err)
 
     def complain(self, what: str) -> None:
-        """Something in the export is not as Nsight Systems writes it. Raises DamagedTrace, unless it is to go on."""
+        """Note that the export is not as Nsight Systems writes it. Raises DamagedTrace, unless it is to go on."""
         self._give_up(f"{self.database.path}: {what}; export the report again with {EXPORT}", None)
 
     def _give_up(self, message: str, cause: Exception | None) -> None:
@@ -117,17 +117,17 @@ class ExportTables:
         self.damage = self.damage or encodable(message)
 
     def check_memory(self, table: str, more_bytes: int) -> None:
-        """Raise TooLarge if that much more would not fit."""
+        """Raise TooLarge if `more_bytes` would not fit."""
         what = f"{self.database.path}: what it holds up to table {table}"
         self.database.budget.check(what, self.needed_bytes + more_bytes)
 
     def keep(self, table: str, **rows: int) -> None:
-        """So many rows of each kind were kept. Raises TooLarge."""
+        """Count these rows of each kind as kept. Raises TooLarge."""
         self.needed_bytes += tables_bytes(**rows)
         self.check_memory(table, 0)
 
     def _sound(self, table: str, needed: Sequence[str], chunk: dict[str, Int64s], rows: list[Any]) -> dict[str, Int64s]:
-        """The rows of a chunk that have all that is needed, and times that are possible."""
+        """Rows of a chunk that have all needed values and possible times."""
         good = np.ones(len(rows), dtype=bool)
         for place, name in enumerate(needed):
             missing = chunk[name] == MISSING
@@ -146,36 +146,36 @@ class ExportTables:
         return chunk if good.all() else {name: values[good] for name, values in chunk.items()}
 
     def texts(self, ids: Iterable[int]) -> dict[int, str]:
-        """The texts of these ids, as far as there are any."""
+        """The texts of these ids that exist."""
         wanted = sorted(set(ids) - {MISSING})
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for at in range(0, len(wanted), _TEXTS_AT_ONCE):
             some = ", ".join(map(str, wanted[at : at + _TEXTS_AT_ONCE]))
             for rows in self.rows("StringIds", ("id", "value"), f"id IN ({some})"):
-                found.update({number: text for number, text in rows if isinstance(text, str)})
-        return found
+                texts.update({number: text for number, text in rows if isinstance(text, str)})
+        return texts
 
 
 def among(values: Int64s, distinct: Int64s) -> np.typing.NDArray[np.bool_]:
-    """Which of the values are among these distinct ones, which are in order."""
+    """Whether each value is among the sorted, distinct ones."""
     if not len(distinct):
         return np.zeros(len(values), dtype=bool)
-    found: np.typing.NDArray[np.bool_] = (
+    is_among: np.typing.NDArray[np.bool_] = (
         distinct[np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)] == values
     )
-    return found
+    return is_among
 
 
 def process_of(serialized: int) -> int:
-    """The number of the process in the serialized id of a process or thread."""
+    """Number of the process in the serialized id of a process or thread."""
     return serialized >> 24 & THREAD
 
 
 def thread_of(serialized: int) -> int:
-    """The number of the thread in the serialized id of one."""
+    """Number of the thread in its serialized id."""
     return serialized & THREAD
 
 
 def stacked(parts: Sequence[dict[str, Int64s]]) -> dict[str, Int64s]:
-    """Columns of the same names behind each other."""
+    """Concatenate columns of the same names."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

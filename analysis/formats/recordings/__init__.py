@@ -1,1 +1,1 @@
-"""Recordings: what was read from one trace file, a column after another, small and quick to read."""
+"""Recordings: the content of one trace file, column by column, small and quick to read."""

@@ -1,4 +1,4 @@
-"""Columns of numbers <-> few bytes: differences or distinct values, one plane after another, which deflate packs well.
+"""Code columns of numbers as few bytes: differences or distinct values, in byte planes that deflate well.
 
 Times in us with 3 decimals are kept as whole ns. Every bit comes back.
 """
@@ -22,11 +22,11 @@ _NAN_BITS = int(np.array([np.nan]).view(np.int64)[0])
 
 
 class BadColumn(ValueError):
-    """A column is not what its description says."""
+    """A column does not fit its description."""
 
 
 class CodedColumn(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The values of a column, of which `rows` are present; `absent` has a bit for each row where some are not.
+    """The values of a column, `rows` of them present; `absent` has a bit per row if some are not.
 
     - `same`: all are `first`.
     - `above`: `first` + what the planes hold.
@@ -49,25 +49,25 @@ class CodedColumn(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True
 
 
 def coded_integers(values: Int64s) -> CodedColumn:
-    """Integers, some of which may be MISSING."""
+    """Code integers, some of which may be MISSING."""
     return _with_absent(values, values == MISSING)
 
 
 def coded_doubles(values: NDArray[np.float64]) -> CodedColumn:
-    """Other numbers, some of which may be NaN."""
+    """Code doubles, some of which may be NaN."""
     absent = values.view(np.int64) == _NAN_BITS
     known = values[~absent]
     ns = _thousandths(known)
     unit: Literal["bits", "thousandths"] = "bits" if ns is None else "thousandths"
-    found = np.full(len(values), MISSING)
-    found[~absent] = known.view(np.int64) if ns is None else ns
-    column = _with_absent(found, absent)
+    integers = np.full(len(values), MISSING)
+    integers[~absent] = known.view(np.int64) if ns is None else ns
+    column = _with_absent(integers, absent)
     column.unit = unit
     return column
 
 
 def integers_from(column: CodedColumn, rows: int) -> Int64s:
-    """The values of a column of so many rows. Raises BadColumn."""
+    """Decode a column of `rows` integers. Raises BadColumn."""
     if not column.absent:
         if column.rows != rows:
             raise BadColumn(f"{column.rows} rows in place of {rows}")
@@ -75,18 +75,18 @@ def integers_from(column: CodedColumn, rows: int) -> Int64s:
     present = _bits(column.absent, rows)
     if int(present.sum()) != column.rows:
         raise BadColumn(f"{column.rows} rows in place of {int(present.sum())}")
-    found = np.full(rows, MISSING)
-    found[present] = _values(column)
-    return found
+    integers = np.full(rows, MISSING)
+    integers[present] = _values(column)
+    return integers
 
 
 def doubles_from(column: CodedColumn, rows: int) -> NDArray[np.float64]:
-    """The same of other numbers. Raises BadColumn."""
-    found = integers_from(column, rows)
+    """Decode a column of `rows` doubles. Raises BadColumn."""
+    integers = integers_from(column, rows)
     if column.unit == "bits":
-        numbers: NDArray[np.float64] = found.view(np.float64).copy()
+        numbers: NDArray[np.float64] = integers.view(np.float64).copy()
     elif column.unit == "thousandths":
-        numbers = _from_thousandths(found)
+        numbers = _from_thousandths(integers)
     else:
         raise BadColumn("a column of numbers has no unit")
     if column.absent:
@@ -95,7 +95,7 @@ def doubles_from(column: CodedColumn, rows: int) -> NDArray[np.float64]:
 
 
 def _bits(absent: bytes, rows: int) -> NDArray[np.bool_]:
-    """Which rows are present."""
+    """Whether each row is present."""
     if len(absent) != -(-rows // 8):
         raise BadColumn("the bits of absent rows are not as many as rows")
     present: NDArray[np.bool_] = np.unpackbits(np.frombuffer(absent, np.uint8), count=rows) == 0
@@ -111,7 +111,7 @@ def _with_absent(values: Int64s, absent: NDArray[np.bool_]) -> CodedColumn:
 
 
 def _coded(values: Int64s, *, again: bool = True) -> CodedColumn:
-    """The values in the coding that promises to be the smallest."""
+    """Code the values in the form that promises to be the smallest."""
     rows = len(values)
     if not rows:
         return CodedColumn(0)
@@ -136,7 +136,7 @@ def _coded(values: Int64s, *, again: bool = True) -> CodedColumn:
 
 
 def _values(column: CodedColumn) -> Int64s:
-    """What is there of a column. Raises BadColumn."""
+    """The present values of a column. Raises BadColumn."""
     if column.coding == "same":
         return np.full(column.rows, column.first)
     if len(column.planes) != column.rows * column.width:
@@ -158,19 +158,19 @@ def _values(column: CodedColumn) -> Int64s:
 
 
 def _folded(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """0, -1, 1, -2, ... -> 0, 1, 2, 3, ..."""
+    """Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ..."""
     signed = numbers.view(np.int64)
     return ((signed << 1) ^ (signed >> 63)).view(np.uint64)
 
 
 def _unfolded(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    one = np.uint64(1)
-    found: NDArray[np.uint64] = (numbers >> one) ^ (np.uint64(0) - (numbers & one))
-    return found
+    unit = np.uint64(1)
+    unfolded: NDArray[np.uint64] = (numbers >> unit) ^ (np.uint64(0) - (numbers & unit))
+    return unfolded
 
 
 def _planes(numbers: NDArray[np.uint64]) -> tuple[Any, bytes]:
-    """The width in bytes that they need, and their bytes: the lowest of all, then the next ones."""
+    """Width in bytes that the numbers need, and their bytes: all lowest bytes first, then the next ones."""
     width = _width(numbers)
     rows = numbers.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
     return width, np.ascontiguousarray(rows.T).tobytes()
@@ -182,7 +182,7 @@ def _width(numbers: NDArray[Any]) -> int:
 
 
 def _expected_bytes(numbers: NDArray[Any]) -> float:
-    """About how many bytes they take when packed: the entropy of each plane."""
+    """Estimate of the packed size in bytes: the entropy of each plane."""
     bits, rows = 0.0, len(numbers)
     width = _width(numbers)
     for plane in numbers.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T:
@@ -193,19 +193,19 @@ def _expected_bytes(numbers: NDArray[Any]) -> float:
 
 
 def _thousandths(numbers: NDArray[np.float64]) -> Int64s | None:
-    """The numbers times 1,000 if they come back from that bit by bit."""
+    """The numbers times 1,000, if division restores them bit by bit; else None."""
     if not (np.abs(numbers) < 2.0**62 / _THOUSAND).all():
         return None
     whole = np.floor(numbers)
-    found: Int64s = whole.astype(np.int64) * _THOUSAND + np.rint((numbers - whole) * _THOUSAND).astype(np.int64)
-    return found if (_from_thousandths(found).view(np.int64) == numbers.view(np.int64)).all() else None
+    thousandths: Int64s = whole.astype(np.int64) * _THOUSAND + np.rint((numbers - whole) * _THOUSAND).astype(np.int64)
+    return thousandths if (_from_thousandths(thousandths).view(np.int64) == numbers.view(np.int64)).all() else None
 
 
 def _from_thousandths(thousandths: Int64s) -> NDArray[np.float64]:
-    """The double next to each: by division where that is exact; absolute times have fewer decimals than a division."""
+    """The double next to each: by division where exact; absolute times have fewer decimals than a division."""
     small = np.abs(thousandths.astype(np.float64)) < _EXACT
-    found = thousandths / _THOUSAND
+    quotients = thousandths / _THOUSAND
     if not small.all():
         large = thousandths[~small]
-        found[~small] = (large // _THOUSAND).astype(np.float64) + (large % _THOUSAND) / _THOUSAND
-    return found
+        quotients[~small] = (large // _THOUSAND).astype(np.float64) + (large % _THOUSAND) / _THOUSAND
+    return quotients

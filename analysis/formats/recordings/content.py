@@ -1,4 +1,4 @@
-"""What a recording holds <-> the bytes of its file. See docs/recordings.md.
+"""Convert the content of a recording to and from the bytes of its file. See docs/recordings.md.
 
 A recording is gzip. In it is a line that names it, the SHA-256 of all that follows, and the content as MessagePack.
 """
@@ -38,7 +38,7 @@ _LATER_COLUMNS = {"activities": {"size"}}
 
 
 class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file that was read: its name, and what identifies its state (empty where nobody will compare it).
+    """The recorded file: its name, and an identifier of its state (empty if nobody compares it).
 
     `comm_names` are patterns of communication that were given beside those that are known.
     """
@@ -51,7 +51,7 @@ class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All that was read from one trace file. `sorts` are tables: for each sort of events its columns.
+    """The content of one trace file. `sorts` are tables: for each sort of event its columns.
 
     The other fields are those of `recording.RawTrace`. One with a default is written where it says something, so that
     older versions read all other recordings.
@@ -96,7 +96,7 @@ class BadRecording(Exception):
 
 
 def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Literal["small", "fast"] = "small") -> bytes:
-    """The bytes of a recording of what was read from the source."""
+    """The bytes of a recording of this trace."""
     content = Content(
         version=VERSION,
         source=source,
@@ -109,14 +109,14 @@ def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Liter
     payload = msgspec.msgpack.encode(content)
     plain = b"".join((MAGIC, sha256(payload).digest(), payload))
     if how == "fast":
-        found: bytes = isal_zlib.compress(plain, _FAST, _GZIP)
-        return found
+        recording: bytes = isal_zlib.compress(plain, _FAST, _GZIP)
+        return recording
     packer = zlib.compressobj(_SMALLEST, zlib.DEFLATED, _GZIP)
     return packer.compress(plain) + packer.flush()
 
 
 def recorded_content(plain: bytes, what: str, budget: Budget) -> Content:
-    """The content of a recording, which has been unpacked. `what` begins a message.
+    """Decode an unpacked recording. `what` begins a message.
 
     Raises BadRecording; TooLarge if it would take more memory than allowed.
     """
@@ -137,7 +137,7 @@ def recorded_content(plain: bytes, what: str, budget: Budget) -> Content:
 
 
 def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
-    """What was read, from the content of its recording. `what` begins a message.
+    """Make the trace from the content of its recording. `what` begins a message.
 
     Raises BadRecording; TooLarge if it would take more memory than allowed.
     """
@@ -167,7 +167,7 @@ def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
 
 
 def without_details(trace: RawTrace) -> RawTrace:
-    """What is read of a trace without details, from what is read with them."""
+    """Reduce a trace read with details to one read without."""
     if not trace.detailed:
         return trace
     nothing = {
@@ -175,17 +175,21 @@ def without_details(trace: RawTrace) -> RawTrace:
     }
     if trace.activities["ts"]:
         nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
-    annotations = [one for one in trace.annotations if one.name.startswith((C10D, LOADING)) or STEERING.match(one.name)]
+    annotations = [
+        annotation
+        for annotation in trace.annotations
+        if annotation.name.startswith((C10D, LOADING)) or STEERING.match(annotation.name)
+    ]
     return msgspec.structs.replace(trace, **nothing, call_names=[], annotations=annotations, detailed=False)
 
 
 def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
-    found = {
+    coded = {
         name: coded_integers(integers(columns[name]))
         for name in INTEGERS[sort]
         if name not in _LATER_COLUMNS.get(sort, ()) or (integers(columns[name]) != MISSING).any()
     }
-    return found | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
+    return coded | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
 
 
 def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
@@ -194,13 +198,13 @@ def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
     later = _LATER_COLUMNS.get(sort, set()) - columns.keys()
     if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]} - later:
         raise BadColumn(f"the columns of {sort} are {', '.join(sorted(columns))}")
-    found: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort] if name not in later}
-    found |= {name: np.full(rows, MISSING) for name in later}
-    found |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
-    return {name: np.ascontiguousarray(column).tobytes() for name, column in found.items()}
+    decoded: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort] if name not in later}
+    decoded |= {name: np.full(rows, MISSING) for name in later}
+    decoded |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
+    return {name: np.ascontiguousarray(column).tobytes() for name, column in decoded.items()}
 
 
 def _rows(columns: dict[str, CodedColumn]) -> int:
-    """How many rows a sort of events has; all its columns are checked later."""
+    """Number of rows of a sort of event; its columns are checked later."""
     column = columns.get("ts", CodedColumn(0))
     return column.rows

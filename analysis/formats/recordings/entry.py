@@ -1,4 +1,4 @@
-"""The entry of recordings in the registry of formats."""
+"""Register the format of recordings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OF_TRACES = re.compile(r"(\.json)?(\.gz)?$")
 
 
 def recording_name(name: str) -> str:
-    """The name of the recording of a trace file of that name."""
+    """The name of the recording of a trace file with this name."""
     return name if name.endswith(RECORDING_SUFFIX) else _OF_TRACES.sub("", name, count=1) + RECORDING_SUFFIX
 
 

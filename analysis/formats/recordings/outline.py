@@ -1,4 +1,4 @@
-"""How much memory the content of a recording takes as objects, found without making any of them.
+"""Compute the memory that a recording takes as Python objects, without making any.
 
 MessagePack needs one byte for what Python needs a hundred for, so a small recording may ask for very much.
 """
@@ -20,7 +20,7 @@ _COLUMN_BYTES = 40
 
 
 def _costs() -> Any:
-    """What a value takes at most, with its place in a list or dictionary, by the byte that it begins with.
+    """Upper bound of a value's memory with its place in a list or dictionary, by its first byte.
 
     From the sizes of objects in CPython 3.11, 64 bit; a letter counts as the small number that it could be.
     """
@@ -49,7 +49,7 @@ _SORTS = msgspec.msgpack.Decoder(msgspec.defstruct("_Sorts", [(sort, msgspec.Raw
 
 
 def object_bytes(payload: bytes | memoryview, fields: type[Any]) -> int:
-    """What the objects of a content take at most. Raises DecodeError."""
+    """Upper bound of the memory of a content's objects, in bytes. Raises DecodeError."""
     outline = msgspec.msgpack.decode(payload, type=fields)
     total = 0
     for name in fields.__struct_fields__:
@@ -59,7 +59,9 @@ def object_bytes(payload: bytes | memoryview, fields: type[Any]) -> int:
         if name == "sorts":
             sorts = _SORTS.decode(raw)
             known = [getattr(sorts, sort) for sort in INTEGERS]
-            total += _COLUMN_BYTES * (len(raw) - sum(map(len, known))) + sum(_columns_bytes(one) for one in known)
+            total += _COLUMN_BYTES * (len(raw) - sum(map(len, known))) + sum(
+                _columns_bytes(columns) for columns in known
+            )
         elif name in ("annotations", "comm_args"):
             rows = _ROWS.decode(raw)
             total += len(rows.kind) + _values_bytes(rows.kinds) + _columns_bytes(rows.columns)
@@ -69,7 +71,7 @@ def object_bytes(payload: bytes | memoryview, fields: type[Any]) -> int:
 
 
 def outline_of(content: type[Any]) -> type[Any]:
-    """The structure of a content whose fields are not decoded."""
+    """The structure of a content with its fields left encoded."""
     return msgspec.defstruct("_Outline", [(name, msgspec.Raw, _NOTHING) for name in content.__struct_fields__])
 
 

@@ -1,4 +1,4 @@
-"""Reads recordings."""
+"""Read recordings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from ...core.budget import Budget
-from ...core.disk import plain_file
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
+from ...core.places.files import plain_file
 from ...errors import DamagedTrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from ...recording.options import Progress, ReadOptions
@@ -19,26 +19,26 @@ from .content import BadRecording, recorded_content, trace_of, without_details
 
 
 def read_recording(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
-    """What was read from the trace that was recorded in the file at `path`, as if it were read now.
+    """Read the trace that was recorded in the file at `path`, as if the trace were read now.
 
     Without operators and calls if they were asked for but not recorded; a note says so. Raises UnreadableFile,
     NotATrace, DamagedTrace, TooLarge.
     """
-    found = recorded_in(path, packed_content(path, options.budget()), options).trace
+    trace = recorded_in(path, packed_content(path, options.budget()), options).trace
     if progress is not None:
         progress(packed_bytes(path))
-    return found
+    return trace
 
 
 class Recorded(NamedTuple):
-    """What a recording holds, and whether that is all of it, just as it stands there."""
+    """The content of a recording, and whether this is all of it, unchanged."""
 
     trace: RawTrace
     is_all: bool
 
 
 def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
-    """The same from the bytes of the file at `path`. Raises NotATrace, DamagedTrace, TooLarge."""
+    """Decode the bytes of the file at `path`. Raises NotATrace, DamagedTrace, TooLarge."""
     try:
         what, budget = f"{path}: what is recorded in it", options.budget()
         budget.draw(what, len(data))
@@ -64,7 +64,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
 
 
 def packed_content(path: Path, budget: Budget) -> bytes:
-    """The bytes of a file as it is on disk. Raises UnreadableFile, TooLarge."""
+    """Read the bytes of a file from disk. Raises UnreadableFile, TooLarge."""
     budget.check(f"{path}: the file itself", packed_bytes(path))
     try:
         with plain_file(path)[0] as file:
@@ -74,7 +74,7 @@ def packed_content(path: Path, budget: Budget) -> bytes:
 
 
 def _unpacked(path: Path, data: bytes, budget: Budget) -> bytes:
-    """Raises NotATrace, DamagedTrace, TooLarge."""
+    """Unpack a recording. Raises NotATrace, DamagedTrace, TooLarge."""
     try:
         return all_bytes(path, BufferedReader(cast("RawIOBase", BytesIO(data))), budget)
     except BrokenPacking as err:
@@ -82,6 +82,6 @@ def _unpacked(path: Path, data: bytes, budget: Budget) -> bytes:
 
 
 def _kind(name: str, kind: str, pattern: re.Pattern[str]) -> str:
-    """What kernels of that name do, by the names of communication that are known now."""
+    """Kind of kernels with this name, by the names of communication known now."""
     is_copy = kind == MEMORY or (kind == COMM and memory_kind(name) == COMM)
     return kind if is_copy else kernel_kind(name, pattern)

@@ -1,4 +1,4 @@
-"""Annotations and arguments of collectives <-> what differs from row to row as columns, and the rest once each."""
+"""Code annotations and arguments of collectives: each distinct content once, values that differ as columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class CodedRows(msgspec.Struct, forbid_unknown_fields=True):
-    """Rows of which each is one of a few `kinds`, by the column `kind`, and has values of its own in `columns`."""
+    """Rows that each have one of a few `kinds`, by the column `kind`, and values of their own in `columns`."""
 
     kind: CodedColumn
     kinds: list[Any]
@@ -35,31 +35,33 @@ class CodedRows(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def coded_annotations(annotations: Sequence[Annotation]) -> CodedRows:
-    """What they are is once each, times are columns."""
+    """Store each distinct annotation once; times as columns."""
     kind, kinds = _distinct([[a.name, a.thread, a.in_dims, a.in_types, a.in_values] for a in annotations])
     times = {name: coded_doubles(np.array([getattr(a, name) for a in annotations], float)) for name in ("ts", "dur")}
     return CodedRows(kind, kinds, times)
 
 
 def annotations_in(rows: CodedRows, what: str, budget: Budget) -> list[Annotation]:
-    """The annotations. Every row gets lists of its own. `what` begins a message. Raises BadColumn, TooLarge."""
+    """Decode annotations. Every row gets its own lists. `what` begins a message. Raises BadColumn, TooLarge."""
     of_rows = _kind_of_rows(rows)
     kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
-    lists_bytes = [sum(_LIST_BYTES + _PLACE_BYTES * len(one) for one in kind[2:] if one is not None) for kind in kinds]
+    lists_bytes = [
+        sum(_LIST_BYTES + _PLACE_BYTES * len(shapes) for shapes in kind[2:] if shapes is not None) for kind in kinds
+    ]
     if of_rows:
         counts = np.bincount(np.array(of_rows), minlength=len(kinds)).tolist()
         budget.draw(what, sum(size * count for size, count in zip(lists_bytes, counts, strict=True)))
     kinds = [kinds[kind] for kind in of_rows]
     times = [doubles_from(_column(rows, name), len(kinds)).tolist() for name in ("ts", "dur")]
-    found = (
+    annotations = (
         [name, thread, ts, dur, dims, types, values]
         for (name, thread, dims, types, values), ts, dur in zip(kinds, *times, strict=True)
     )
-    return _converted(lambda: msgspec.convert(list(found), list[Annotation]))
+    return _converted(lambda: msgspec.convert(list(annotations), list[Annotation]))
 
 
 def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
-    """What identifies a call are columns, everything else is once each."""
+    """Store each distinct row of arguments once; ids of calls as columns."""
     columns = {name: coded_integers(_integers([row.get(name) for row in rows])) for name in _INTEGERS}
     columns[_UNSIGNED] = coded_integers(_integers([_signed(row.get(_UNSIGNED)) for row in rows]))
     times = [row.get(_TIME) for row in rows]
@@ -69,7 +71,7 @@ def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
 
 
 def comm_args_in(rows: CodedRows) -> list[dict[str, Any]]:
-    """The arguments of collectives. Raises BadColumn."""
+    """Decode the arguments of collectives. Raises BadColumn."""
     of_row = _kind_of_rows(rows)
     given = _converted(lambda: msgspec.convert(rows.kinds, list[dict[str, Any]]))
     kinds = [{name: value for name, value in kind.items() if name in _ARGUMENTS} for kind in given]
@@ -83,14 +85,14 @@ def comm_args_in(rows: CodedRows) -> list[dict[str, Any]]:
 
 
 def _rest(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with True for each value that is in a column."""
+    """The row with True for each value that is in a column."""
     held = {name for name in (*_INTEGERS, _TIME) if row.get(name) is not None}
     held |= {_UNSIGNED} if _signed(row.get(_UNSIGNED)) is not None else set()
     return {name: True if name in held else value for name, value in row.items()}
 
 
 def _signed(text: str | None) -> int | None:
-    """The signed number with the same 64 bits, None for any text that would not come back from it."""
+    """The signed 64-bit number that has this text; None if it would not give back the text."""
     if text is None or not text.isascii() or not text.isdecimal() or len(text) > len(str(_LARGEST)):
         return None
     number = int(text)
@@ -103,26 +105,26 @@ def _integers(values: Sequence[int | None]) -> Any:
 
 
 def _distinct(values: Sequence[Any]) -> tuple[CodedColumn, list[Any]]:
-    """Which of the distinct values each one is, and these in the order in which they come first."""
+    """The index of each value among the distinct ones, and these in order of first use."""
     places: dict[bytes, int] = {}
     firsts: list[Any] = []
-    found = []
+    distinct = []
     for value in values:
         key = msgspec.msgpack.encode(value)
         if key not in places:
             places[key] = len(firsts)
             firsts.append(value)
-        found.append(places[key])
-    return coded_integers(np.array(found, np.int64)), firsts
+        distinct.append(places[key])
+    return coded_integers(np.array(distinct, np.int64)), firsts
 
 
 def _kind_of_rows(rows: CodedRows) -> list[int]:
-    """The place of each row's kind among these."""
+    """The index of each row's kind."""
     kind = integers_from(rows.kind, rows.kind.rows)
     if len(kind) and not 0 <= kind.min() <= kind.max() < len(rows.kinds):
         raise BadColumn("a row is of a kind that is not there")
-    found: list[int] = kind.tolist()
-    return found
+    numbers: list[int] = kind.tolist()
+    return numbers
 
 
 def _column(rows: CodedRows, name: str) -> CodedColumn:

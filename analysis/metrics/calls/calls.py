@@ -1,4 +1,4 @@
-"""Every communication activity of a rank with its metadata: which collective, over whom, how much.
+"""One row per communication call of a rank, with its metadata: collective, process group, size.
 
 The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, for a coalesced
 launch, those before it; the `nccl:` annotation around the launch, with the input shapes, and the c10d operator around
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ....common.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
 from ...core import markers
 from ...core.kinds import COMM
-from ...core.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
 from ...core.schema import Row, bare, grouped, plain
 from ...core.tables.communication import CALLS, PENDING
 from .gloo import gloo_rows
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Communication(NamedTuple):
-    """The calls that ran, and those that were issued but do not show in the trace."""
+    """Calls that ran, and calls that were issued but do not run in the trace."""
 
     calls: pd.DataFrame
     pending: pd.DataFrame
 
 
 class Metadata(NamedTuple):
-    """What is told about the calls of one rank and cycle: rows of annotations, arguments and process groups."""
+    """The rows of one rank and cycle that describe its calls: annotations, arguments and process groups."""
 
     annotations: list[Row]
     comm_args: list[Row]
@@ -46,7 +46,7 @@ def communication(
     comm_args: pd.DataFrame,
     process_groups: pd.DataFrame,
 ) -> Communication:
-    """One row per communication call, by rank and start, with NA where no source tells; and one per pending call."""
+    """All communication calls by rank and start, NA where no source has a value; and all pending calls."""
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
     names = annotations["name"].str
     marked = names.startswith(markers.PROFILER_STEP, na=False)
@@ -59,35 +59,35 @@ def communication(
     rows: list[Row] = []
     pending: list[Row] = []
     for key in sorted({*ran, *with_args}):
-        told = Metadata(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
-        found, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), told)
-        rows += _numbered(found, len(rows))
+        metadata = Metadata(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
+        ran_here, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), metadata)
+        rows += _numbered(ran_here, len(rows))
         pending += others
     return _tables(rows, pending)
 
 
-def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> Communication:
-    """The same for one rank and cycle."""
-    found, pending = _of_one_file(activities, launches, told)
-    return _tables(_numbered(found, 0), pending)
+def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> Communication:
+    """The communication calls of one rank and cycle."""
+    rows, pending = _of_one_file(activities, launches, metadata)
+    return _tables(_numbered(rows, 0), pending)
 
 
-def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, told: Metadata) -> tuple[list[Row], list[Row]]:
+def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> tuple[list[Row], list[Row]]:
     if not len(activities):  # without a device, nobody knows what ran of that which was issued
         return [], []
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
-    own = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
-    if not own and not told.comm_args:
+    kernels = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
+    if not kernels and not metadata.comm_args:
         return [], []
-    if own and own[0]["device"] == "cpu":
-        found, others = gloo_rows(own, told.annotations, only_group(told.groups))
+    if kernels and kernels[0]["device"] == "cpu":
+        rows, others = gloo_rows(kernels, metadata.annotations, only_group(metadata.groups))
     else:
-        sources = Sources(own, launches, told.annotations, told.comm_args, told.groups)
-        found = grouped_by_stream(sources.rows(), activities)
+        sources = Sources(kernels, launches, metadata.annotations, metadata.comm_args, metadata.groups)
+        rows = grouped_by_stream(sources.rows(), activities)
         others = sources.pending()
-    marks = [(row["name"] or "", row["start_ns"], row["dur_ns"]) for row in told.annotations]
+    marks = [(row["name"] or "", row["start_ns"], row["dur_ns"]) for row in metadata.annotations]
     steps = [mark for mark in marks if mark[0].startswith(markers.PROFILER_STEP)]
-    return _in_order(found, others, told.groups, steps)
+    return _in_order(rows, others, metadata.groups, steps)
 
 
 def _tables(rows: list[Row], pending: list[Row]) -> Communication:
@@ -95,30 +95,30 @@ def _tables(rows: list[Row], pending: list[Row]) -> Communication:
 
 
 def _in_order(
-    found: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
+    rows: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
 ) -> tuple[list[Row], list[Row]]:
-    """Both, with sizes and groups completed, and numbered in the order of issue."""
+    """Both lists with sizes and groups filled in, numbered in the order of issue."""
     known = _Known(groups)
-    found, pending = [_finished(row, known) for row in found], [_finished(row, known) for row in pending]
-    found = _joined(found)
-    issued = [row for row in (*found, *pending) if row.get("issued_ns") is not None]
+    rows, pending = [_finished(row, known) for row in rows], [_finished(row, known) for row in pending]
+    rows = _joined(rows)
+    issued = [row for row in (*rows, *pending) if row.get("issued_ns") is not None]
     set_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
     number_calls(issued)
-    return found, pending
+    return rows, pending
 
 
 def _joined(rows: list[Row]) -> list[Row]:
-    """The rows, in which those of a batch that form one collective are merged."""
-    found: list[Row] = []
+    """Merge the rows of a batch that form one collective."""
+    joined: list[Row] = []
     for batch, parts in groupby(rows, key=lambda row: row.get("batch")):
         listed = list(parts)
         is_one = batch is not None and same_collective(listed)
-        found += [together(listed) | {"batch": None}] if is_one else listed
-    return found
+        joined += [together(listed) | {"batch": None}] if is_one else listed
+    return joined
 
 
 def _numbered(rows: list[Row], before: int) -> list[Row]:
-    """The rows, which follow `before` others, with each batch numbered by its first call."""
+    """Number each batch by its first call; `before` rows come before these."""
     first: dict[int, int] = {}
     for index, row in enumerate(rows, before):
         if row.get("batch") is not None:
@@ -130,16 +130,16 @@ _KEY = ["rank", "cycle"]
 
 
 def _rows_by(table: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], list[Row]]:
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    grouped: dict[tuple[Any, ...], list[Row]] = {}
     columns = plain(table)
     of_rows = zip(*(columns.columns[key] for key in keys), strict=True)
     for key, row in zip(of_rows, columns.rows, strict=True):
-        found.setdefault(key, []).append(row)
-    return found
+        grouped.setdefault(key, []).append(row)
+    return grouped
 
 
 def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls without duplicates that another cycle of the rank shows too: the copy of which most is known stays.
+    """Drop calls that another cycle of the rank shows as well; the copy with the most values stays.
 
     A kernel that was launched in one window and ran in the next may be in both traces.
     """
@@ -160,7 +160,7 @@ _HAVE_ROOT = ROOTED | POINT_TO_POINT
 
 
 class _Known:
-    """The process groups of a rank. Lists of ranks are long in large groups, so each is split once, not once a call."""
+    """The process groups of a rank. Lists of ranks are long, so each is split once and not once per call."""
 
     def __init__(self, groups: list[Row]) -> None:
         self._split: dict[str, list[str]] = {}
@@ -170,21 +170,21 @@ class _Known:
                 self._lists.setdefault(group["process_group"], set()).add(group["pg_ranks"])
 
     def ranks(self, pg_ranks: str | None) -> list[str]:
-        """The ranks of such a list."""
+        """Split a list of ranks."""
         listed = pg_ranks or ""
         if listed not in self._split:
             self._split[listed] = listed.split()
         return self._split[listed]
 
     def list_of(self, row: Mapping[str, Any]) -> str | None:
-        """Ranks of the row's group from the trace's header: the event's own list is cut, or empty, for some groups."""
+        """Ranks of the row's group from the trace's header: events cut the list, or leave it empty, for some groups."""
         lists = self._lists.get(row["process_group"], ())
         fitting = [ranks for ranks in lists if row.get("group_size") in (None, len(self.ranks(ranks)))]
         return fitting[0] if len(fitting) == 1 else None
 
 
 def _finished(row: Row, known: _Known) -> Row:
-    """The row with the group's ranks, the root as global rank, and the size, as far as the rest determines them."""
+    """Fill in the group's ranks, the root as a global rank, and the size, where the row determines them."""
     if row.get("process_group") is not None and row.get("pg_ranks") is None:
         row["pg_ranks"] = known.list_of(row)
     root, peer = row.get("root"), row.pop("peer", None)
@@ -201,17 +201,17 @@ def _finished(row: Row, known: _Known) -> Row:
 
 
 def _only_other(rank: int, ranks: list[str]) -> int | None:
-    """The other rank of a process group of two."""
+    """The other rank of a process group of two; None for any other group."""
     others = [int(other) for other in ranks if int(other) != rank] if len(ranks) <= 2 else []
     return others[0] if len(others) == 1 else None
 
 
 def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | None) -> int | None:
-    """The size of a call, from its elements, else from the bytes that are handed in and got."""
+    """Size of a call in bytes, from its elements, else from the bytes of its input and output."""
     collective, dtype, in_elems, out_elems = (row.get(k) for k in ("collective", "dtype", "in_elems", "out_elems"))
-    told: int | None = row.get("size_bytes")
-    if told is not None:
-        return told
+    size_bytes: int | None = row.get("size_bytes")
+    if size_bytes is not None:
+        return size_bytes
     if collective == "barrier":
         return 0
     if collective is None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from ....common.nccl_tests import collective_name, dtype_name, elements
 from ...core import markers
-from ...core.nccl_tests import collective_name, dtype_name, elements
 from ...core.schema import Row
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True)
 class Operator:
-    """What a c10d operator does: its gloo operation, and which arguments are input, output and root."""
+    """A c10d operator: its gloo operation, and the positions of its input, output and root among the arguments."""
 
     collective: str
     gloo: str
@@ -61,7 +61,7 @@ _WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
 
 @dataclass
 class _Issued:
-    """One c10d operator that gloo has not started yet."""
+    """A c10d operator that gloo has not started yet."""
 
     op: Operator
     start_ns: int
@@ -77,7 +77,7 @@ class _Issued:
 
 
 def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Calls of one rank from its gloo activities, in order of start, and those that were issued but did not end.
+    """The calls of one rank from its gloo activities, by start, and those that were issued but did not end.
 
     `group` is its process group, as far as it is known.
     """
@@ -99,7 +99,7 @@ def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str,
         if source is not None:
             source.row = row
     place = {key: activities[0][key] for key in ("rank", "cycle")}
-    return rows, [place | dict(group) | _of(source) for source in issued if source.row is None]
+    return rows, [place | dict(group) | _columns_of_issuer(source) for source in issued if source.row is None]
 
 
 _KEPT = ("rank", "cycle", "device", "stream", "step", "name", "start_ns", "dur_ns")
@@ -140,7 +140,7 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
 
 
 def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
-    """The earliest operator that could have issued this gloo operation, which is then used up."""
+    """Remove and return the earliest operator that could have issued this gloo operation."""
     kind, shapes, start_ns = (
         annotation["name"].removeprefix(markers.GLOO_MARK),
         annotation["in_dims"],
@@ -162,7 +162,7 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
     types = {t for t in annotation["in_types"] or () if dtype_name(t)} or set(source.types if source else ())
     dtype = dtype_name(types.pop()) if len(types) == 1 else None
     if source is not None:
-        return _of(source) | {"dtype": dtype, "metadata_from": "c10d"}
+        return _columns_of_issuer(source) | {"dtype": dtype, "metadata_from": "c10d"}
     elems = _elems(annotation["in_dims"])
     collective = collective_name(annotation["name"].removeprefix(markers.GLOO_MARK))
     symmetric = collective in ("all_reduce", "broadcast", "reduce", "all_to_all", "send", "recv")
@@ -175,8 +175,8 @@ def _metadata(annotation: Row, source: _Issued | None) -> Row:
     }
 
 
-def _of(source: _Issued) -> Row:
-    """What the operator that issued a call says about it."""
+def _columns_of_issuer(source: _Issued) -> Row:
+    """Columns of a call that its issuing operator determines."""
     dtypes = {dtype_name(t) for t in source.types}
     return {
         "collective": source.op.collective,
@@ -190,7 +190,7 @@ def _of(source: _Issued) -> Row:
 
 
 def _tensors(annotation: Row, position: int | None) -> list[list[int]] | None:
-    """Shapes of the tensor or tensor list at that argument."""
+    """Shapes of the tensor or list of tensors at this argument."""
     dims = annotation["in_dims"]
     if position is None or dims is None or position >= len(dims):
         return None

@@ -1,4 +1,4 @@
-"""Calls of a rank's GPU from its communication kernels, and what was issued without one.
+"""Calls of a rank's GPU from its communication kernels, and calls that were issued without a kernel.
 
 The metadata of a kernel may stand in several places; see `calls.py` for their order.
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ....common.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core import markers
 from ...core.kinds import COMPUTE, collective_in_name
-from ...core.nccl_tests import POINT_TO_POINT, collective_name, dtype_name, elements
 from ...core.schema import Row, records
 from .gloo import C10D_OPERATORS
 from .issued import coalesced_parts
@@ -31,7 +31,7 @@ _FROM_ARGS = (
 
 
 def grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
-    """NCCL's kernels without a process group get that of the others on their stream, if these share one.
+    """Give NCCL kernels without a process group that of the others on their stream, if these share one.
 
     NCCL gives every communicator its own stream, except for collectives that run on a compute stream.
     """
@@ -56,7 +56,7 @@ def grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
 
 
 class Sources:
-    """Where the metadata of one rank's kernels may stand, indexed."""
+    """The metadata of one rank's kernels, indexed by the places where it may stand."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class Sources:
         self.claimed: set[int] = set()
 
     def rows(self) -> list[Row]:
-        """The calls of each activity: one, or those that were coalesced into it."""
-        found: list[Row] = []
+        """The calls of each activity: one, or several that were coalesced into it."""
+        rows: list[Row] = []
         for activity, annotation in zip(self.activities, self.around, strict=True):
-            own = self._rows(activity, annotation)
-            batch = len(found) if len(own) > 1 else None
-            found += [row | {"batch": batch} for row in own]
-        return with_phases(found)
+            calls = self._rows(activity, annotation)
+            batch = len(rows) if len(calls) > 1 else None
+            rows += [row | {"batch": batch} for row in calls]
+        return with_phases(rows)
 
     def pending(self) -> list[Row]:
-        """What was issued but shows no kernel, in no order; to be called after `rows`."""
+        """Calls that were issued but have no kernel, in no order. Call it after `rows`."""
         rows = [
             {"rank": record["rank"], "cycle": record["cycle"], "issue_ns": record["start_ns"]} | _from_args(record)
             for record in self.records
@@ -123,9 +123,9 @@ class Sources:
         record = self._record(activity)
         if kernel is not None:
             # Only the record has the root.
-            told = _from_args(kernel) | {"metadata_from": "kernel"}
-            told = self._from_record(record) | told | {"root": record["root"]} if record is not None else told
-            return [row | _with_peer(told, annotation)]
+            known = _from_args(kernel) | {"metadata_from": "kernel"}
+            known = self._from_record(record) | known | {"root": record["root"]} if record is not None else known
+            return [row | _with_peer(known, annotation)]
         if record is not None:
             return [row | _with_peer(self._from_record(record), annotation)]
         if annotation is not None:
@@ -140,9 +140,9 @@ class Sources:
 
     def _record(self, activity: Row) -> Row | None:
         if self.ids_name_ops and activity["external_id"] is not None:
-            found = self.record.get(activity["external_id"])
-            if found is not None:
-                return found
+            record = self.record.get(activity["external_id"])
+            if record is not None:
+                return record
         launch = self.launch.get(activity["correlation"])
         if launch is None or not self.ids_name_ops:
             return None
@@ -174,7 +174,7 @@ class Sources:
         return row
 
     def _got_elems(self, annotation: Row, in_elems: int | None) -> int | None:
-        """The output elements that the c10d operator around an annotation has; None if it does not say, or differs."""
+        """Output elements from the c10d operator around an annotation; None if missing or contradictory."""
         operator = self.operator_of(annotation["thread"], annotation["start_ns"])
         known = None if operator is None else C10D_OPERATORS.get(operator["name"].removeprefix(markers.C10D))
         dims = (operator["in_dims"] or []) if operator is not None else []
@@ -188,12 +188,12 @@ _LAUNCH = ["correlation", "start_ns", "thread", "external_id"]
 
 
 def _by(key: str, rows: Iterable[Row]) -> dict[Any, Row]:
-    """The first row of each key that is known."""
-    found: dict[Any, Row] = {}
+    """The first row of each known value of the key."""
+    first: dict[Any, Row] = {}
     for row in rows:
         if row[key] is not None:
-            found.setdefault(row[key], row)
-    return found
+            first.setdefault(row[key], row)
+    return first
 
 
 def _names_operator(activity: Row) -> bool:
@@ -207,7 +207,7 @@ def _from_args(args: Row) -> Row:
 
 
 def only_group(groups: list[Row]) -> Row:
-    """Name, ranks and size of the process group, if the rank is in only one, else what all of them share."""
+    """Name, ranks and size of the process group if the rank is in only one; else the values that all share."""
     distinct = {(group["process_group"], group["pg_ranks"]) for group in groups}
     lists = {ranks for _, ranks in distinct}
     if len(lists) != 1 or None in lists:
@@ -218,7 +218,7 @@ def only_group(groups: list[Row]) -> Row:
 
 
 def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
-    """A function (thread, time) -> the innermost annotation there, or None."""
+    """Make a function (thread, time) -> the innermost annotation there, or None."""
     threads: dict[int, list[Row]] = {}
     for annotation in sorted(annotations, key=itemgetter("start_ns")):
         threads.setdefault(annotation["thread"], []).append(annotation)
@@ -237,15 +237,15 @@ def _enclosing(annotations: Iterable[Row]) -> Callable[[int, int], Row | None]:
     return find
 
 
-def _with_peer(told: Row, annotation: Row | None) -> Row:
-    """The peer of a send or receive from its annotation, where its arguments do not tell: before torch 2.5."""
-    if told["collective"] in ("send", "recv") and told["root"] is None and told["peer"] is None and annotation:
-        return told | {"root": _peer(markers.operation(annotation["name"]))}
-    return told
+def _with_peer(row: Row, annotation: Row | None) -> Row:
+    """Fill in the peer of a send or receive from its annotation, which torch before 2.5 needs."""
+    if row["collective"] in ("send", "recv") and row["root"] is None and row["peer"] is None and annotation:
+        return row | {"root": _peer(markers.operation(annotation["name"]))}
+    return row
 
 
 def _group_size(collective: str | None, in_elems: int | None, out_elems: int | None) -> int | None:
-    """How many ranks share out an array, of which each has an equal part; None if that does not follow."""
+    """Number of ranks that get equal parts of an array; None if the elements do not tell."""
     sizes = {"all_gather": (out_elems, in_elems), "reduce_scatter": (in_elems, out_elems)}.get(collective or "")
     if sizes is None or not sizes[0] or not sizes[1] or sizes[0] % sizes[1]:
         return None

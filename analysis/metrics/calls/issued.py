@@ -1,4 +1,4 @@
-"""What CPUs issued, with or without a kernel: the place of every call among its group's in its step, and batches.
+"""Calls that CPUs issued, with or without a kernel: their place in the step and group, and batches.
 
 A record_param_comms stands for each collective, send or receive that a CPU hands to NCCL, in the order in which it
 does, which is the same on all ranks of a process group. So a call's place in that order tells which collective it is,
@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from ....common.nccl_tests import POINT_TO_POINT
 from ...core import markers
-from ...core.nccl_tests import POINT_TO_POINT
 from ...core.schema import Row
 from ...core.steps import NO_STEP, steps_at
 
 
 def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[int, list[Row]]:
-    """The records that each launch under `nccl:coalesced` consists of, by the id() of the annotation.
+    """The records of each launch under `nccl:coalesced`, by the id() of the annotation.
 
     These are the records before it on its thread that have no annotation of their own: one that launches a kernel
     itself is annotated `nccl:<op>` before the next record.
     """
-    found: dict[int, list[Row]] = {}
+    parts: dict[int, list[Row]] = {}
     waiting: dict[int, list[Row]] = {}
     events = [(r["start_ns"], 0, r) for r in records] + [(a["start_ns"], 1, a) for a in annotations]
     for _, is_annotation, row in sorted(events, key=itemgetter(0, 1)):
@@ -36,20 +36,20 @@ def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[
         if not is_annotation:
             before.append(row)
         elif row["name"] == markers.COALESCED:
-            found[id(row)], waiting[row["thread"]] = before, []
+            parts[id(row)], waiting[row["thread"]] = before, []
         elif before:
             before.pop()
-    return found
+    return parts
 
 
 def same_collective(parts: Sequence[Row]) -> bool:
-    """Whether these parts form one collective: of one group and kind, none of them a send or receive."""
+    """Whether these parts form one collective: same group and kind, and none is a send or receive."""
     kinds = {(part["collective"], part.get("process_group"), part.get("pg_ranks")) for part in parts}
     return len(kinds) == 1 and parts[0]["collective"] not in POINT_TO_POINT
 
 
 def together(parts: Sequence[Row]) -> Row:
-    """One row for the parts of one collective, with their elements and sizes added up, if all are known."""
+    """Merge the parts of one collective into one row; elements and sizes are added if all are known."""
     first = parts[0]
     dtypes = {part.get("dtype") for part in parts}
     sums = {key: _sum([part.get(key) for part in parts]) for key in ("in_elems", "out_elems", "size_bytes")}
@@ -64,7 +64,7 @@ def _sum(values: Sequence[int | None]) -> int | None:
 
 
 def set_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> None:
-    """Set the `step` of each row, in which it was issued by its `issue_ns`; `marks` are as in `steps_at`."""
+    """Set the `step` of each row by its `issue_ns`; `marks` are those of `steps_at`."""
     times = [row["issue_ns"] for row in rows]
     if not times:
         return
@@ -73,7 +73,7 @@ def set_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> Non
 
 
 def number_calls(rows: Iterable[Row]) -> None:
-    """Set the `turn` of each row: its place among those of its group, and peer, that were issued in its step.
+    """Set the `turn` of each row: its place among the calls of its group and peer in its step.
 
     Rows without a step, or a time of issue, get none.
     """
@@ -85,6 +85,6 @@ def number_calls(rows: Iterable[Row]) -> None:
 
 
 def lane_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is numbered together: the calls of a process group in a step; sends and receives for each peer apart."""
+    """Key of the calls that are numbered together: process group and step; the peer too, if it is a send or receive."""
     pair = (row["collective"], row.get("root")) if row.get("collective") in ("send", "recv") else ()
     return (row["step"], row.get("process_group"), row.get("pg_ranks"), *pair)

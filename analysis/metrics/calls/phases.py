@@ -1,4 +1,4 @@
-"""Kernels that only send, and later ones of the same name that only receive.
+"""Recognise kernels that only send, and later kernels of the same name that only receive.
 
 DeepEP's low latency dispatch and combine (internode_ll.cu: `phases`) send and receive in one kernel, unless the caller
 asks for a hook (`return_recv_hook`, as vLLM and SGLang do to compute in between): then each of them is two kernels. The
@@ -19,12 +19,12 @@ _NO_GROUP = {"process_group": None, "pg_ranks": None, "group_size": None}
 
 
 def with_phases(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a rank, in order; kernels that only send, or only receive, are marked so, and have no peer.
+    """Mark kernels that only send or only receive, and clear their peer; rows are those of a rank, in order.
 
     With a hook a dispatch follows a dispatch. They alternate if nothing else comes between the two phases of one;
     otherwise it is not known which is which, and no collective is assigned.
     """
-    found = list(rows)
+    marked = list(rows)
     of_device: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
         if row["metadata_from"] == "name" and in_phases(row["name"]):
@@ -32,14 +32,14 @@ def with_phases(rows: Sequence[Row]) -> list[Row]:
     for places in of_device.values():
         for place, phase in zip(places, _phases([rows[place]["name"] for place in places]), strict=True):
             if phase is None:
-                found[place] = rows[place] | {"collective": None, "metadata_from": "none"}
+                marked[place] = rows[place] | {"collective": None, "metadata_from": "none"}
             elif phase:
-                found[place] = rows[place] | _NO_GROUP | {"collective": phase}
-    return found
+                marked[place] = rows[place] | _NO_GROUP | {"collective": phase}
+    return marked
 
 
 def _phases(names: Iterable[str]) -> list[str | None]:
-    """The phase of each kernel: empty if it does both, None if it is not known."""
+    """The phase of each kernel: empty if it sends and receives, None if not known."""
     runs = [len(list(same)) for _, same in groupby(names, key=name_on_all_ranks)]
     if max(runs) == 1:
         return [""] * len(runs)

@@ -1,8 +1,9 @@
-"""Lateness as an account: what a rank did longer than the others is added, what all waited for it is subtracted.
+"""Lateness as an account: what a rank did longer than the others goes in, what all waited for it comes out.
 
 Between two collectives of a group every member runs the same program. So if one member takes longer for a part of it
-than the median of the others, it is late at the second one by that much. Lateness that existed before has older causes;
-and once the others have waited for a rank, it is no longer late, however long they computed in the meantime.
+than the median of the others, it is late at the second one by that much. Lateness that existed before has older causes.
+And once the others have waited for a rank, it is no longer late, however long they computed in the meantime: so only
+the youngest entries that add up to its lateness are still open, and these are the causes.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class Account(NamedTuple):
     def part(self, at: int) -> str | None:
         """The part that is to blame for most; None where most of the lateness is not explained."""
         parts = self.by_part(at)
+        # If most is not explained, the largest part is the largest of what little was seen: no cause.
         if sum(parts.values()) <= max(float(np.nan_to_num(self.late[at])) * _EXPLAINED, 0.0):
             return None
         return max(parts, key=lambda part: parts[part])
@@ -110,6 +112,7 @@ def account(sequence: Sequence, member: int) -> Account:
     entries: list[tuple[int, Floats]] = []
     before = -1
     for at in np.flatnonzero(~np.isnan(ready[:, member])).tolist():
+        # A new profiling cycle begins anew: nobody knows what happened in between.
         known = before >= 0 and sequence.cycle[at, member] == sequence.cycle[before, member]
         since[at] = before if known else -1
         entries.append((at, sequence.more(member, int(since[at]), at)))
@@ -121,6 +124,7 @@ def account(sequence: Sequence, member: int) -> Account:
             owed[at] = np.sum([parts for _, parts in entries], axis=0)
             weight = [parts[owed[at].argmax()] for _, parts in entries]
             main[at] = entries[int(np.argmax(weight))][0]
+    # A call that was ready in time may still start late, behind other communication on its stream.
     started = sequence.started_ns
     behind = started[:, member] - _median(started[:, sequence.others(member)])
     more = np.clip(np.nan_to_num(behind) - owed.sum(axis=1), 0.0, queued)
@@ -137,6 +141,7 @@ def _queued(sequence: Sequence, member: int, at: int) -> float:
 
 def _still(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Floats]]:
     """The latest entries that together make up the lateness."""
+    # Older ones are settled: what a rank did too much and is no longer late by, the others have waited for.
     left, kept = 0.0 if np.isnan(late) else late, []
     for at, parts in reversed(entries):
         amount = float(parts.sum())

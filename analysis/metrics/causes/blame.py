@@ -1,4 +1,4 @@
-"""Which rank caused every wait: the one waited for, or the one that had made it late."""
+"""Which rank caused each wait: the one waited for, or the one that had made it late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def kernel_of(participation: pd.DataFrame) -> pd.Series[int]:
 
 
 def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
-    """One row per split kernel: `rank`, `wait_ns`, `exposed_wait_ns`, and `blamed`, NA where nothing tells.
+    """One row per split kernel: `rank`, `wait_ns`, `exposed_wait_ns`, and `blamed`, NA where it is not known.
 
     If the rank that a call waited for was late, it is to blame, or the rank with which its lateness began. No one is to
     blame for waits for ranks that were not late by more than the uncertainty of clocks.
@@ -56,10 +56,10 @@ def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float
 
     Where all ranks are late in turn, none stands out.
     """
-    found = []
+    outstanding = []
     for key, share in shares.sort_values(ascending=False).items():
         others = shares.drop(key).sort_values()
         middle = float(others.iloc[(len(others) - 1) // 2]) if len(others) else 0.0
         if share >= least and share >= factor * middle:
-            found.append(key)
-    return found
+            outstanding.append(key)
+    return outstanding

@@ -32,7 +32,7 @@ def computed_between(
     On one stream, what starts later ends later; on several, a kernel that began long before is not worth searching for.
     """
     own = activities[(activities["kind"] == COMPUTE) & activities["rank"].isin(list(wanted))]
-    found: dict[int, dict[Between, dict[str, int]]] = {}
+    of_rank: dict[int, dict[Between, dict[str, int]]] = {}
     for (rank,), ran in grouped(own.sort_values(["rank", "start_ns"], kind="stable"), ["rank"]):
         codes, names = pd.factorize(ran["name"].astype(str))
         start_ns = ran["start_ns"].to_numpy()
@@ -43,8 +43,8 @@ def computed_between(
             took = np.maximum(np.minimum(end_ns[part], end) - np.maximum(start_ns[part], begin), 0)
             by_name = np.bincount(codes[part], took, len(names)).astype(np.int64)
             some = np.flatnonzero(by_name)
-            found.setdefault(rank, {})[begin, end] = {str(names[i]): int(by_name[i]) for i in some}
-    return found
+            of_rank.setdefault(rank, {})[begin, end] = {str(names[i]): int(by_name[i]) for i in some}
+    return of_rank
 
 
 class RanByRank(Protocol):
@@ -113,9 +113,9 @@ class Details:
         known = self._reasons.account(origin.collective, origin.rank)
         if known is None or known[0].main[known[2]] < 0:
             return None
-        found, sequence, at = known
-        main = int(found.main[at])
-        since = int(found.since[main])
+        account, sequence, at = known
+        main = int(account.main[at])
+        since = int(account.since[main])
         others = sequence.ranks[sequence.others(int(np.searchsorted(sequence.ranks, origin.rank)))]
         before = int(sequence.collectives[since]) if since >= 0 else None
         return Interval(before, int(sequence.collectives[main]), tuple(others[:_COMPARED_WITH].tolist()))

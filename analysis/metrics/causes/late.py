@@ -1,4 +1,8 @@
-"""Which collectives had a late rank: late by more than the uncertainty of clocks, or too often for chance."""
+"""Which collectives had a late rank: late by more than the uncertainty of clocks, or too often for chance.
+
+A single arrival within the uncertainty of clocks proves nothing. But that a rank's own call is shorter than all others
+needs no clock, and by chance each of n ranks is last in one of n collectives: being last in far more is no accident.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Floats
 from ..needs import FROM_ROOT, TO_ROOT
 
@@ -33,10 +37,10 @@ def late_ranks(collectives: pd.DataFrame, members: pd.DataFrame, clocks: pd.Data
     clearly = alone | (behind > uncertain)
     behind_ns = pd.Series(behind, synchronising.index).round().astype("Int64")
     late_ns = synchronising["last_by_ns"].where(alone, behind_ns)
-    found = synchronising.assign(rank=synchronising["last_rank"], late_ns=late_ns, chance=np.nan)
+    last = synchronising.assign(rank=synchronising["last_rank"], late_ns=late_ns, chance=np.nan)
     often = _often(synchronising[~clearly], synchronising, members)
     columns = ["collective_id", "rank", "late_ns", "chance"]
-    parts = [found.loc[clearly, columns], often[columns], _rooted(whole, members, clocks)[columns]]
+    parts = [last.loc[clearly, columns], often[columns], _rooted(whole, members, clocks)[columns]]
     return pd.concat([p for p in parts if len(p)] or parts[:1]).sort_values("collective_id", ignore_index=True)
 
 

@@ -133,14 +133,14 @@ class _Looked:
         return self._work[rank]
 
     def _times(self, behind: list[Behind], rank: int) -> list[Between]:
-        found = set()
+        wanted = set()
         for one in behind:
             end, begin = self._ready.get((one.until, rank)), self._began.get((one.until, rank))
             if one.before is not None:
                 begin = self._ready.get((one.before, rank))
             if begin is not None and end is not None and begin < end:
-                found.add((int(begin), int(end)))
-        return sorted(found)
+                wanted.add((int(begin), int(end)))
+        return sorted(wanted)
 
     def _took(self, rank: int, times: list[Between]) -> dict[Did, int]:
         """What a CPU did while its device had nothing to do."""
@@ -159,15 +159,15 @@ class _Looked:
         for (_, rank), own in times.items():
             wanted[rank] |= set(own)
         ran = self._asked.ran.computed({rank: sorted(own) for rank, own in wanted.items() if own})
-        found: dict[tuple[int | None, int], dict[Did, int]] = {}
+        spent: dict[tuple[int | None, int], dict[Did, int]] = {}
         for (step, rank), own in times.items():
             took: dict[Did, int] = defaultdict(int)
             for between in own:
                 for name, took_ns in ran.get(rank, {}).get(between, {}).items():
                     took[BY_KERNEL, name, None, None] += took_ns
                     took[TOTAL, ALL_COMPUTE, None, None] += took_ns
-            found[step, rank] = dict(took)
-        return found
+            spent[step, rank] = dict(took)
+        return spent
 
 
 def _rows(rank: int, step: int | None, mine: dict[Did, int], theirs: list[dict[Did, int]]) -> list[Row]:

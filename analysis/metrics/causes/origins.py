@@ -1,4 +1,9 @@
-"""Where lateness began: a rank that was late because another one made it wait elsewhere is not to blame."""
+"""Where lateness began: a rank that was late because another one made it wait elsewhere is not to blame.
+
+The rank that comes last is often a victim. If communication held it up, the search goes on at the collective in which
+it had waited longest, and at the rank it had waited for there, until some rank was late because of its own program. If
+nothing says for whom it had waited, the origin is unknown, and nobody is blamed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Flags, Ints
 from .accounts import Account, Sequence, account
 
@@ -30,7 +35,7 @@ class Origin(NamedTuple):
 
 
 class Reasons:
-    """Why ranks were late, worked out when first asked for."""
+    """Why ranks were late; each account is computed once, when first needed."""
 
     def __init__(self, sequences: list[Sequence], members: pd.DataFrame) -> None:
         together = members["collective"].isin(SYNCHRONISING)
@@ -58,26 +63,27 @@ class Reasons:
         """Where the lateness of a rank at a collective began."""
         trail: list[tuple[int, int]] = []
         here, held_ns = (collective, rank), 0.0
-        found = Origin(rank, collective, None, is_known=False)
+        origin = Origin(rank, collective, None, is_known=False)
         while here not in self._origins and here not in self._open and len(trail) < _FARTHEST:
             trail.append(here)
             self._open.add(here)
             known = self.account(*here)
             if known is None:  # a send or receive: was it late, or is that its normal place in the program?
                 pair = self.of_pair(*here, int(held_ns))
-                found = pair if pair is not None else Origin(here[1], here[0], None, is_known=False)
+                origin = pair if pair is not None else Origin(here[1], here[0], None, is_known=False)
                 break
             account, _, at = known
             because = account.part(at)
             before = self._held_up(*here) if because == "comm" else None
-            found = Origin(here[1], here[0], because, is_known=because != "comm" or not account.is_elsewhere(at))
+            origin = Origin(here[1], here[0], because, is_known=because != "comm" or not account.is_elsewhere(at))
             if before is None:
                 break
             here, held_ns = before, account.elsewhere(at)
-        found = self._origins.get(here, found)
+        # Where ranks held each other up in turn, the search comes back to where it was, and stays with the last one.
+        origin = self._origins.get(here, origin)
         self._open.difference_update(trail)
-        self._origins |= dict.fromkeys(trail, found)
-        return found
+        self._origins |= dict.fromkeys(trail, origin)
+        return origin
 
     def of_pair(self, collective: int, rank: int, wait_ns: int) -> Origin | None:
         """Why a rank came late to a send or receive; None if it did only what its program always does.
@@ -109,13 +115,13 @@ class Reasons:
         known, calls = self.account(collective, rank), self._calls.get(rank)
         if known is None or calls is None:
             return None
-        found, sequence, at = known
-        main = int(found.main[at])
+        account, sequence, at = known
+        main = int(account.main[at])
         if main < 0:
             return None
-        before = int(found.since[main])
+        before = int(account.since[main])
         since = int(sequence.collectives[before]) if before >= 0 else None
-        return calls.longest(since, int(sequence.collectives[main]), found.elsewhere(at))
+        return calls.longest(since, int(sequence.collectives[main]), account.elsewhere(at))
 
 
 class _Calls(NamedTuple):
@@ -174,12 +180,12 @@ class _Calls(NamedTuple):
 
     def _worst(self, rows: Flags, begin: int, least_ns: float) -> tuple[int, int] | None:
         """The longest of these waits for the rank that was waited for longest, all of them together."""
-        found = np.flatnonzero(rows & (self.waited_for >= 0))
-        waited = np.maximum(self.until_ns[found] - np.maximum(self.ready_ns[found], begin), 0)
-        ranks, number = np.unique(self.waited_for[found], return_inverse=True)
+        waits = np.flatnonzero(rows & (self.waited_for >= 0))
+        waited = np.maximum(self.until_ns[waits] - np.maximum(self.ready_ns[waits], begin), 0)
+        ranks, number = np.unique(self.waited_for[waits], return_inverse=True)
         total = np.bincount(number, waited, len(ranks))
         if not len(ranks) or total.max() < least_ns:
             return None
         own = number == total.argmax()
-        worst = int(found[own][waited[own].argmax()])
+        worst = int(waits[own][waited[own].argmax()])
         return int(self.collective[worst]), int(ranks[total.argmax()])

@@ -1,8 +1,9 @@
 """What one rank's program did at any time: computing, copying, or held up by communication, data or its CPU.
 
-The stream that computes most shows the progress of the program; everything else runs beside it. The gap between two of
-its activities is explained by what it waited for: before the launch of the next one for the CPU, after it for another
-stream. So the time of a rank falls into parts, which are about equal on all ranks unless something is wrong.
+The stream that computes most shows the progress of the program; everything else runs beside it. A gap between two of
+its activities is explained by what the stream waited for: until the next one was launched for the CPU, from then on for
+another stream, as a launched kernel runs as soon as it may. So the time of a rank falls into parts, which are about
+equal on all ranks unless something is wrong.
 """
 
 from __future__ import annotations
@@ -113,11 +114,13 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     of = {k: spans(start[kind == k], end[kind == k]) for k in (COMPUTE, MEMORY, COMM)}
     own = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
     ends = {k: np.sort(end[kind == k]) for k in (MEMORY, COMM)}
-    found = gaps.on_cpu(ends[COMM], data) if on_cpu else gaps.on_gpu(of, ends, waits, data)
+    held_up = gaps.on_cpu(ends[COMM], data) if on_cpu else gaps.on_gpu(of, ends, waits, data)
     parts: dict[str, Spans] = {}
     taken = spans(start[:0], end[:0])
+    # A moment that two parts could claim goes to the first: time at work is not held up, and what a DataLoader explains
+    # is no unexplained time of the CPU.
     for part in ("compute", "memory", "comm", "data", "cpu"):
-        whole = union(own[part], found[part]) if part in own else found[part]
+        whole = union(own[part], held_up[part]) if part in own else held_up[part]
         parts[part] = subtract(whole, taken)
         taken = union(taken, whole)
     return Program(parts, of[COMM], launched, ended, steps)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
+from ....common.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ...core.intervals import Spans, Times, spans, union
-from ...core.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ...core.schema import grouped
 from ..clocks.table import aligned
 from .accounts import Sequence
@@ -46,8 +46,8 @@ def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | N
     `members` are calls of the rank, and of others.
     """
     own = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
-    found = programs(_Part(*own), members[members["rank"] == rank])
-    return next((union(program.parts["cpu"], program.parts["data"]) for program in found.values()), None)
+    of_unit = programs(_Part(*own), members[members["rank"] == rank])
+    return next((union(program.parts["cpu"], program.parts["data"]) for program in of_unit.values()), None)
 
 
 class _Part(NamedTuple):
@@ -61,7 +61,7 @@ def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Pr
     calls = dict(grouped(members, _UNIT))
     marks = dict(grouped(ran.annotations, ["rank", "cycle"]))
     launched = dict(grouped(ran.launches, ["rank", "cycle"]))
-    found: dict[tuple[Any, ...], Program] = {}
+    of_unit: dict[tuple[Any, ...], Program] = {}
     for unit, own in grouped(ran.activities, _UNIT):
         if unit not in calls:
             continue
@@ -69,8 +69,8 @@ def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Pr
         ordered = own.sort_values("start_ns", kind="stable")
         times = _launched(ordered, launched.get((rank, cycle)))
         marked = marks.get((rank, cycle), ran.annotations[:0])
-        found[rank, cycle, device] = program(ordered, times, _waits(calls[unit]), marked)
-    return found
+        of_unit[rank, cycle, device] = program(ordered, times, _waits(calls[unit]), marked)
+    return of_unit
 
 
 def _launched(activities: pd.DataFrame, launches: pd.DataFrame | None) -> Times:
@@ -112,13 +112,13 @@ def with_readiness(
         if unit in programs
         for _, own in calls.groupby(_GROUP, dropna=False, sort=False)
     ]
-    found = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
-    ready = found["ready_own_ns"].fillna(found["start_ns"]).astype("int64")
-    began = found.get("began_own_ns", pd.Series(pd.NA, found.index, dtype="Int64"))
-    return found.assign(
+    table = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
+    ready = table["ready_own_ns"].fillna(table["start_ns"]).astype("int64")
+    began = table.get("began_own_ns", pd.Series(pd.NA, table.index, dtype="Int64"))
+    return table.assign(
         ready_own_ns=ready,
-        ready_ns=aligned(ready, found["rank"], clocks),
-        began_ns=aligned(began.fillna(0).astype("int64"), found["rank"], clocks).astype("Int64").where(began.notna()),
+        ready_ns=aligned(ready, table["rank"], clocks),
+        began_ns=aligned(began.fillna(0).astype("int64"), table["rank"], clocks).astype("Int64").where(began.notna()),
     )
 
 
@@ -128,15 +128,16 @@ def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
     begin = together["start_ns"].to_numpy(dtype=np.int64)
     waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)
     own = Own(spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited))
-    told = calls[calls["issue_ns"].notna()] if calls["issue_ns"].notna().any() else calls
-    start = told["start_ns"].to_numpy(dtype=np.int64)
-    issued = told["issue_ns"].fillna(told["start_ns"]).to_numpy(dtype=np.int64)
+    # What was issued before the window has no launch, so nothing says when it could have run.
+    known = calls[calls["issue_ns"].notna()] if calls["issue_ns"].notna().any() else calls
+    start = known["start_ns"].to_numpy(dtype=np.int64)
+    issued = known["issue_ns"].fillna(known["start_ns"]).to_numpy(dtype=np.int64)
     ready = np.minimum(running.ready_ns(issued), start)
     columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, own)}
     columns["began_own_ns"] = pd.array(running.first_step(issued), dtype="Int64")
     for kind, values in (("spent", running.until(ready, own)), ("step", running.since_step(ready, issued, own))):
         columns |= {f"{kind}_{part}_ns": spent for part, spent in zip(SPENT, values, strict=True)}
-    return pd.DataFrame(columns, index=told.index)
+    return pd.DataFrame(columns, index=known.index)
 
 
 def sequences(calls: pd.DataFrame) -> Iterator[Sequence]:

@@ -1,4 +1,9 @@
-"""The table `lateness`: collectives with a late rank, why it was late, and where that began."""
+"""The table `lateness`: collectives with a late rank, why it was late, and where that began.
+
+A cause is named in three steps. A rank is late if it came last by more than clocks are uncertain. It was late because
+of what it did longer than the other members of its group since they last met, as all of them run the same program. And
+if that was communication, it was itself held up, so the search goes on at the rank it had waited for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row, records
 from ...core.tables.lateness import LATENESS
 from ..clocks.table import NO_STARTS
@@ -37,9 +42,9 @@ def explained(
     operators: Operators,
 ) -> Explained:
     """One row per collective whose last rank was late, with what that rank did longer than the others."""
-    told = calls[["call_id", "cycle", "step", "issue_ns"]]
+    issued = calls[["call_id", "cycle", "step", "issue_ns"]]
     kinds = collectives[["collective_id", "process_group", "pg_ranks", "collective"]]
-    members = participation.merge(told, on="call_id").merge(kinds, on="collective_id")
+    members = participation.merge(issued, on="call_id").merge(kinds, on="collective_id")
     late = late_ranks(collectives, members, clocks)
     if not len(late):
         return Explained(LATENESS.empty(), [], members)
@@ -49,15 +54,16 @@ def explained(
         return Explained(table, [], members)
     members = ran.readiness(members, clocks)
     compared = members.drop_duplicates(["collective_id", "rank"])
+    # Sends and receives are left out: the two sides run different programs, so neither is the measure of the other.
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]
     reasons = Reasons(list(sequences(compared)), members)
     waits = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
     rows: list[tuple[Row, Origin | None]] = []
     for row in late.to_dict("records"):
         number, rank = int(row["collective_id"]), int(row["rank"])
-        found, origin = _reason(reasons, number, rank)
+        reason, origin = _reason(reasons, number, rank)
         start = {"collective_id": number, "rank": rank, "late_ns": row["late_ns"], "chance": row["chance"]}
-        rows.append((start | {"caused_wait_ns": waits[number]} | found, origin))
+        rows.append((start | {"caused_wait_ns": waits[number]} | reason, origin))
     rows += _pairs(reasons, members, uncertainty(members, clocks))
     rows.sort(key=lambda row: row[0]["collective_id"])
     origins = [origin for _, origin in rows if origin is not None]
@@ -75,11 +81,11 @@ def _behind(rows: list[tuple[Row, Origin | None]], details: Details, members: pd
         if origin is not None and interval is not None:
             key = origin.rank, interval
             weights[key] = weights.get(key, 0) + int(row["caused_wait_ns"])
-    found = []
+    behind = []
     for (rank, (before, until, others)), weight_ns in weights.items():
         step = steps.get((until, rank), pd.NA)
-        found.append(Behind(rank, None if pd.isna(step) else int(step), before, until, others, weight_ns))
-    return found
+        behind.append(Behind(rank, None if pd.isna(step) else int(step), before, until, others, weight_ns))
+    return behind
 
 
 def _pairs(reasons: Reasons, members: pd.DataFrame, uncertain: pd.Series[float]) -> Iterator[tuple[Row, Origin]]:
@@ -99,13 +105,13 @@ def _reason(reasons: Reasons, number: int, rank: int) -> tuple[Row, Origin | Non
     known = reasons.account(number, rank)
     if known is None:
         return {}, None
-    found, _, at = known
-    because = found.part(at)
+    account, _, at = known
+    because = account.part(at)
     if because is None:
         return {}, None
-    row: Row = {f"extra_{part}_ns": owed for part, owed in found.by_part(at).items()}
+    row: Row = {f"extra_{part}_ns": owed for part, owed in account.by_part(at).items()}
     origin = reasons.origin(number, rank) if because == "comm" else Origin(rank, number, because)
-    return row | {"new_ns": int(found.new[at]), "because": because} | _began(origin), origin
+    return row | {"new_ns": int(account.new[at]), "because": because} | _began(origin), origin
 
 
 def _began(origin: Origin) -> Row:

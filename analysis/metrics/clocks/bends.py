@@ -3,7 +3,7 @@
 All ranks end a collective at nearly the same time, so between two clocks that run straight the differences of ends
 follow a line. A clock that was set steps at once, from one collective to the next, in collectives of every kind, and
 stays there; a crystal that warms up bends. Ends scatter by some microseconds, with a long tail, while a clock is set by
-hundreds. Four other things look alike, and are told apart:
+hundreds. Four other things look alike, and have to be distinguished:
 
 - *A late end.* One or two collectives say nothing: a jump has to last for three on each side of it, and to be much
   larger than what neighbours differ by.
@@ -383,7 +383,7 @@ def _cuts(level_ns: Floats, noise_ns: float, least_ns: float) -> list[int]:
 
 
 def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> bool:
-    """Do nearly all collectives of both sides show a jump, and most kinds of them?"""
+    """Whether nearly all collectives of both sides show a jump, and most kinds of them."""
     level_ns = series.apart_ns * np.sign(by_ns)
     middle_ns = float(np.median(level_ns[left]) + np.median(level_ns[right])) / 2
     if min((level_ns[left] < middle_ns).mean(), (level_ns[right] > middle_ns).mean()) < _APART_FRAC:
@@ -400,7 +400,7 @@ def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> b
 
 
 def _allowed(series: _Series, before: int, cut: int, beyond: int, by_ns: float) -> bool:
-    """Can the clock have jumped by that, given that nobody ends before all have begun, on both sides of it?"""
+    """Whether the clock can have jumped by that, given that nobody ends before all have begun, on both sides of it."""
     since = np.abs(series.at_ns - series.at_ns[cut]).astype(np.float64)
     low, high = series.low_ns - LARGEST_DRIFT * since, series.high_ns + LARGEST_DRIFT * since
     left, right = slice(before + 1, cut + 1), slice(cut + 1, beyond + 1)
@@ -443,7 +443,7 @@ def _misfit(values: Floats, cut: int) -> float:
 def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
     """Jumps behind which, or before which, there are one or two collectives: their calls must not be longer."""
     level_ns = series.apart_ns
-    found: list[int] = []
+    cuts: list[int] = []
     inner = (after[0] if after else len(level_ns) - 1), (after[-1] + 1 if after else 0)
     for count in (2, 1):
         for edge, near, cut in (
@@ -454,14 +454,14 @@ def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
                 len(level_ns) - count - 1,
             ),
         ):
-            if near.stop - near.start < min(_WIDTHS) or (found and min(abs(cut - f) for f in found) < 3):
+            if near.stop - near.start < min(_WIDTHS) or (cuts and min(abs(cut - other) for other in cuts) < 3):
                 continue
             by = level_ns[edge] - np.median(level_ns[near])
             longer = series.longer_ns[edge] - np.median(series.longer_ns[near])
             agree = np.ptp(by) < np.abs(by).min() / 4
             if np.abs(by).min() > least_ns and agree and (np.abs(longer) < 0.3 * np.abs(by)).all():
-                found.append(cut)
-    return found
+                cuts.append(cut)
+    return cuts
 
 
 def _off_line_ns(since: Floats, level_ns: Floats) -> float:

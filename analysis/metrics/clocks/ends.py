@@ -1,6 +1,8 @@
-"""Offsets and drifts of clocks from collectives in which no rank can end before all have begun.
+"""Offsets, drifts and bounds of clocks, from collectives in which no rank can end before all have begun.
 
-All ranks end such a collective at nearly the same time, so ends that differ show how far clocks differ.
+All ranks end such a collective at nearly the same time, so the difference of their ends is the difference of their
+clocks. Single ends may be late, so only medians count. Bounds need no such assumption: a rank that seems to end before
+another one has begun proves that a clock is off.
 """
 
 from __future__ import annotations
@@ -53,22 +55,23 @@ def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dic
     drifts: dict[int, Trend] = {}
     if not len(ends.collective):
         return frame, drifts
+    # Each clock is compared with the median of all, which moves with them: in rounds, until nothing moves.
     for _ in range(_ROUNDS):
         apart = apart_ns(ends, frame)
         of_host = of_hosts(medians(apart, ends.clock, len(hosts)), hosts)
         change = np.nan_to_num(of_host)[hosts]
         frame = frame.moved(slice(None), change)  # type: ignore[arg-type]
-        found = {host: line for host, line in trends(ends, frame, hosts).items() if line.drifts}
-        for host, line in found.items():
+        drifting = {host: line for host, line in trends(ends, frame, hosts).items() if line.drifts}
+        for host, line in drifting.items():
             frame = frame.moved(hosts == host, line.level_ns, line.slope)
-        drifts |= found
-        if not found and np.abs(change).max() < RESOLUTION_NS / 10:
+        drifts |= drifting
+        if not drifting and np.abs(change).max() < RESOLUTION_NS / 10:
             break
     return frame, drifts
 
 
 def _linked(ends: Ends, hosts: Ints, frame: ClockFrame) -> ClockFrame:
-    """Links every host with the one with which it shares most collectives."""
+    """Link every host with the one with which it shares most collectives."""
     host = hosts[ends.clock]
     order = np.lexsort((ends.end_ns, host, ends.collective))
     key = ends.collective[order] * (int(hosts.max()) + 1) + host[order] if len(order) else order
@@ -117,12 +120,12 @@ def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
     # A constant lateness of one rank of the host is not drift.
     apart = apart - np.nan_to_num(medians(apart, ends.clock, len(hosts)))[ends.clock]
     since = ends.end_ns - frame.origin_ns[ends.clock]
-    found = {}
+    of_host = {}
     for own in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
         line = trend(since[own], apart[own])
         if line is not None:
-            found[int(host[own[0]])] = line
-    return found
+            of_host[int(host[own[0]])] = line
+    return of_host
 
 
 def bounds(ends: Ends, frame: ClockFrame, group: Ints) -> tuple[Floats, Floats]:

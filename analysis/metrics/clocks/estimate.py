@@ -1,7 +1,15 @@
-"""What the collectives say about each rank's clock, and how wrong that may be.
+"""Decide what to believe about each rank's clock, and how wrong that may be.
 
-Ends of collectives tell how far clocks differ, but there are three other reasons for ends to differ: chance, the clocks
-of GPUs of one host, and ranks that always end late. Definitions: docs/metrics/clocks.md.
+Ends of collectives show how far clocks differ, but ends also differ by chance, by the clocks of GPUs of one host, and
+by ranks that always end late. So three things are believed, in this order:
+
+- *bounds*: no rank ends before all have begun. A clock that breaks them is wrong, whatever else is seen;
+- *the raw clock*, where ends do not contradict it: two witnesses agree that do not know of each other, as
+  hosts are usually synchronised;
+- *the median of ends*, where they do. It may be off by as much as a rank always ends late, so the uncertainty covers
+  that, up to the bounds.
+
+Definitions: docs/metrics/clocks.md.
 """
 
 from __future__ import annotations
@@ -58,6 +66,7 @@ def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags, named: Fl
     known. Before anything is estimated, raw clocks that agree are taken for those of one host.
     """
     together = _as_one_host(ends, hosts, named)
+    # A jump would look like a drift, and a drift like a wrong offset: so bends come out first.
     straight = straightened(ends, together, shared=shared)
     estimate = _on_straight(straight, hosts, together, zero_ns, shared=shared, named=named)
     # A bend within what the clock is uncertain by is covered, and following it would leave calls beside it unsplit.
@@ -173,8 +182,8 @@ class _Seen:
     @property
     def beyond_host_ns(self) -> Floats:
         """How much later each clock's calls end than those of its host; 0 where nothing is known."""
-        found: Floats = np.nan_to_num(self.of_clock.centre - self.of_host[self.hosts])
-        return found
+        beyond: Floats = np.nan_to_num(self.of_clock.centre - self.of_host[self.hosts])
+        return beyond
 
     @property
     def gpu_ns(self) -> Floats:
@@ -239,6 +248,8 @@ def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame, corrected: Flags) -> 
     agrees = np.abs(offset) <= np.maximum(RESOLUTION_NS, _SIGNIFICANT * error)
     low, high = bounds(seen.ends, frame, seen.hosts)
     possible = (-offset >= low[seen.hosts]) & (-offset <= high[seen.hosts])
+    # If one host is off by much while all others agree, its clock is wrong or its ranks always end late. Nothing says
+    # which, so the raw clock stays, and the whole disagreement is its uncertainty.
     others = np.array([agrees[seen.hosts != host].all() for host in range(int(seen.hosts.max()) + 1)])[seen.hosts]
     alone = ~agrees & others & possible & (len(np.unique(seen.hosts)) > 2) & (np.abs(offset) > COINCIDE_NS)
     raw = (agrees | alone) & steady
@@ -270,28 +281,29 @@ def _uncertainty(
     # At the ends of the window an error of the drift adds as much again, or the drift itself where it is not known.
     half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2
     unseen = np.where(hosts == hosts[first], 0.0, np.maximum(seen.unseen, seen.unseen[first]))
-    told = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
-    told += unseen * half_ns * np.where(unseen == LARGEST_DRIFT, 2, 1)
+    by_ends = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
+    by_ends += unseen * half_ns * np.where(unseen == LARGEST_DRIFT, 2, 1)
     # A difference between a GPU's clock and its host's may be the lateness of its rank, or chance: what is stated
     # covers the raw clock and the corrected one, whichever is used.
     gpu = seen.gpu_ns
     apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(seen.of_clock.error)
-    told += np.where(apart > RESOLUTION_NS, apart, 0.0)
-    told += np.where(corrected, _SURE * error, 0.0)
-    # A rank that is alone on its host may always end late: only bounds tell that from a clock that is off.
+    by_ends += np.where(apart > RESOLUTION_NS, apart, 0.0)
+    by_ends += np.where(corrected, _SURE * error, 0.0)
+    # A rank that is alone on its host may always end late: only bounds distinguish that from a clock that is off.
     alone = np.bincount(hosts)[hosts] == 1
-    told[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
-    # So may all ranks of a host, which the lengths of their calls tell if each host comes last at times.
+    by_ends[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
+    # So may all ranks of a host, which the lengths of their calls show if each host comes last at times.
     asymmetry = _asymmetry(seen, frame)
-    told += np.where(same_host | confirmed, 0.0, asymmetry)
+    by_ends += np.where(same_host | confirmed, 0.0, asymmetry)
     low, high = bounds(ends, frame, hosts)
     contradiction = np.maximum(np.nan_to_num(low - high, neginf=0.0), 0)[hosts] * ~same_host
     # A clock is off by at least this much, if no rank leaves before all have arrived.
     low, high = bounds(ends, frame, np.arange(len(hosts)))
     impossible = np.maximum(np.maximum(low, -high), 0.0)
     proven = _proven(ends, frame, unseen)
-    told[np.isinf(told) & np.isinf(proven)] = COINCIDE_NS
-    total = np.maximum(RESOLUTION_NS, np.minimum(told + RESOLUTION_NS, proven))
+    by_ends[np.isinf(by_ends) & np.isinf(proven)] = COINCIDE_NS
+    # What is proven holds whatever the ends say; what contradicts itself is wrong by at least the contradiction.
+    total = np.maximum(RESOLUTION_NS, np.minimum(by_ends + RESOLUTION_NS, proven))
     total += contradiction + impossible + doubtful_ns
     total[first == np.arange(len(first))] = RESOLUTION_NS
     uncertainty: Ints = np.rint(total).astype(np.int64)

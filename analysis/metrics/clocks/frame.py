@@ -1,4 +1,4 @@
-"""How far the clocks of ranks are ahead of a common time, as far as it is known."""
+"""How far the clocks of ranks are ahead of a common time, and times without that."""
 
 from __future__ import annotations
 
@@ -129,5 +129,5 @@ class ClockFrame:
     def firsts(self) -> Ints:
         """The first clock of the component of each clock."""
         _, first, which = np.unique(self.component, return_index=True, return_inverse=True)
-        found: Ints = first[which]
-        return found
+        firsts: Ints = first[which]
+        return firsts

@@ -14,7 +14,7 @@ _OF_NORMAL = 1.4826  # standard deviation / median absolute deviation
 _OF_MEDIAN = 1.2533  # standard error of the median / that of the mean
 _BINS = 16
 LEAST_FOLLOWED = 16
-"""With fewer values a drift cannot be told from chance."""
+"""With fewer values a drift cannot be distinguished from chance."""
 LARGEST_SLOPE = 200e-6
 """Crystals differ by less than that; ends that say more say something else."""
 _LEAST_DRIFT_NS = 2_000
@@ -27,12 +27,12 @@ def medians(values: Floats, group: Ints, count: int) -> Floats:
     ordered = values[order]
     bounds = np.searchsorted(group[order], np.arange(count + 1))
     sizes = np.diff(bounds)
-    found = np.full(count, np.nan)
+    middle = np.full(count, np.nan)
     filled = sizes > 0
     low = bounds[:-1][filled] + (sizes[filled] - 1) // 2
     high = bounds[:-1][filled] + sizes[filled] // 2
-    found[filled] = (ordered[low] + ordered[high]) / 2
-    return found
+    middle[filled] = (ordered[low] + ordered[high]) / 2
+    return middle
 
 
 class Centres(NamedTuple):
@@ -65,12 +65,12 @@ class Trend(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Is it more than chance?"""
+        """Whether it is more than chance."""
         return abs(self.slope) * self.span_ns >= _LEAST_DRIFT_NS and abs(self.slope) >= self.slope_error
 
     @property
     def drifts(self) -> bool:
-        """Is it more than chance, and possible for a clock?"""
+        """Whether it is more than chance, and possible for a clock."""
         return self.significant and abs(self.slope) <= LARGEST_SLOPE
 
 

@@ -1,8 +1,9 @@
-"""Clocks that no collective links, bounded by what is sent from one to the other, as NTP does.
+"""Link clocks that no collective links, by messages in both directions, as NTP does.
 
 Nobody has received before the other side began to send, whatever the protocol. So messages of both directions bound an
-offset from both sides; those of one direction leave it open to the other side. The root of a broadcast or scatter sends
-to all others, and they send to that of a reduce or gather. Definitions: docs/metrics/clocks.md.
+offset on both sides, and that is a proof; those of one direction leave it open on the other side. The root of a
+broadcast or scatter sends to all others, and they send to the root of a reduce or gather. Definitions:
+docs/metrics/clocks.md.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounded:
-    """Clocks after linking by messages: which were `linked` so, and which messages bound on `one_side` only."""
+    """Clocks after linking by messages: which these `linked`, and which they bound on `one_side` only."""
 
     frame: ClockFrame
     uncertainty_ns: Ints
@@ -96,7 +97,7 @@ def _links(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> list[_Lin
         return []
     place = frame.firsts
     ours, theirs = place[messages.source], place[messages.target]
-    found = []
+    links = []
     for base, other in np.unique(np.sort(np.column_stack([ours, theirs]), axis=1), axis=0).tolist():
         if base == other:
             continue
@@ -115,8 +116,9 @@ def _links(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> list[_Lin
         high = (apart + drifted)[there].min(initial=np.inf)
         low = (apart - drifted)[~there].max(initial=-np.inf)
         clocks = np.unique(np.concatenate([messages.source[either], messages.target[either]]))
+        # Where bounds contradict each other, a clock has drifted or a match is wrong: it may be off by all of that.
         half = abs(high - low) / 2 if high >= low else low - high
         total = half + drifted.max() + 2 * float(uncertainty_ns[clocks].max())
         level = (low + high) / 2 if np.isfinite(total) else 0.0
-        found.append(_Link(int(frame.component[other]), int(frame.component[base]), level, total))
-    return found
+        links.append(_Link(int(frame.component[other]), int(frame.component[base]), level, total))
+    return links

@@ -1,7 +1,10 @@
 """The clock probe: a second witness, beside the collectives, of how far clocks are ahead.
 
 When a capture begins and ends, one rank of every host exchanges messages with rank 0. That bounds how far its clock is
-ahead of rank 0's at two moments, without any collective. Definitions: docs/metrics/clock-probe.md.
+ahead of rank 0's at two moments, without any collective, so neither late ends nor wrong matches can mislead it. Between
+the two moments it knows nothing, so its uncertainty grows with the distance from both. Where both witnesses overlap,
+the overlap is believed; where they contradict each other, neither is, and the uncertainty covers both. Definitions:
+docs/metrics/clock-probe.md.
 """
 
 from __future__ import annotations
@@ -71,16 +74,16 @@ def witnessed(
     nothing = np.full((len(uncertainty_ns), 2), np.nan)
     if len(moments) < 2:
         return Witnessed(model, uncertainty_ns, {}, Ahead(nothing, nothing))
-    heard = np.array(sorted(moments))
-    touched = np.isin(model.component, model.component[heard])
+    measured = np.array(sorted(moments))
+    touched = np.isin(model.component, model.component[measured])
     times = _window(model, moments, clock_of, calls)
     probe = _against_rank_0(moments, times)
     collective = _against_first(model, uncertainty_ns, times)
-    anchors = _anchors(model, probe, collective, heard)
+    anchors = _anchors(model, probe, collective, measured)
     first = int(np.flatnonzero(touched)[0])
     probe = _moved(probe, collective, anchors[model.component[first]])
     placed = _placed(model, probe, collective, anchors, int(model.component[first]))
-    return _heard(Witnessed(model, uncertainty_ns, {}, probe), times, placed, first)
+    return _combined(Witnessed(model, uncertainty_ns, {}, probe), times, placed, first)
 
 
 def _moments(probes: pd.DataFrame, clock_of: Mapping[int, int]) -> dict[int, list[tuple[int, int, int]]]:
@@ -88,12 +91,12 @@ def _moments(probes: pd.DataFrame, clock_of: Mapping[int, int]) -> dict[int, lis
     known = probes[probes["rank"].isin(list(clock_of))]
     table = known.assign(clock=known["rank"].map(clock_of)).sort_values("uncertainty_ns", kind="stable")
     table = table.drop_duplicates(["clock", "at"]).sort_values("unix_ns", kind="stable")
-    found: dict[int, list[tuple[int, int, int]]] = {}
+    moments: dict[int, list[tuple[int, int, int]]] = {}
     for row in table[["clock", "unix_ns", "offset_ns", "uncertainty_ns"]].itertuples(index=False):
-        found.setdefault(int(row[0]), []).append((int(row[1]), int(row[2]), int(row[3])))
-    if found and 0 in clock_of:
-        found[clock_of[0]] = []
-    return found
+        moments.setdefault(int(row[0]), []).append((int(row[1]), int(row[2]), int(row[3])))
+    if moments and 0 in clock_of:
+        moments[clock_of[0]] = []
+    return moments
 
 
 def _window(
@@ -158,10 +161,10 @@ def _against_first(model: ClockFrame, uncertainty_ns: Ints, times: Ints) -> Ahea
     return Ahead(ahead, np.where(others, uncertainty_ns, 0)[:, np.newaxis] + np.zeros((1, 2)))
 
 
-def _anchors(model: ClockFrame, probe: Ahead, collective: Ahead, heard: Ints) -> dict[int, int]:
+def _anchors(model: ClockFrame, probe: Ahead, collective: Ahead, measured: Ints) -> dict[int, int]:
     """For each component that collectives link, the clock that both witnesses together know best."""
     total = (probe.uncertainty_ns + collective.uncertainty_ns).max(axis=1)
-    ordered = heard[np.argsort(total[heard], kind="stable")]
+    ordered = measured[np.argsort(total[measured], kind="stable")]
     return {int(model.component[clock]): int(clock) for clock in ordered[::-1]}
 
 
@@ -185,16 +188,16 @@ def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping
     return Ahead(ahead, uncertainty)
 
 
-def _heard(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witnessed:
-    """What is known about every clock after combining both witnesses."""
+def _combined(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witnessed:
+    """What both witnesses together say about every clock."""
     model, probe = before.model, before.probe
     origin_ns = np.where(model.origin_ns == 0, times[:, 0], model.origin_ns)
-    found = ClockFrame(model.offset_ns.copy(), model.drift.copy(), origin_ns, model.component.copy())
+    frame = ClockFrame(model.offset_ns.copy(), model.drift.copy(), origin_ns, model.component.copy())
     total, basis = before.uncertainty_ns.copy(), {}
     measured = ~np.isnan(probe.ns[:, 0])
     linked = np.isin(model.component, model.component[measured])
     by_probe = linked & (model.component != model.component[first])
-    found.component[linked] = model.component[first]
+    frame.component[linked] = model.component[first]
     for clock in np.flatnonzero(linked & (measured | by_probe)).tolist():
         if clock == first:
             continue
@@ -203,14 +206,15 @@ def _heard(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witness
         both = np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
         apart_ns = float((both[0] - both[1]).max())
         if apart_ns > 0:
+            # One of the two is wrong, and nothing says which: the collectives' line stays, uncertain by both.
             line, basis[clock] = placed.ns[clock], f"{CONTRADICTION} by {apart_ns / 1e6:.3f} ms"
             either = np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
             total[clock] = round(float(np.maximum(either[1] - line, line - either[0]).max()))
         else:
             line, total[clock] = _line(*both, drifts=bool(model.drift[clock]))
             basis[clock] = (_LINKED if by_probe[clock] else _BOTH) if line.any() else AGREE
-        _draw(found, clock, times[clock], line)
-    return Witnessed(found, total, basis, probe)
+        _draw(frame, clock, times[clock], line)
+    return Witnessed(frame, total, basis, probe)
 
 
 def _line(low: Floats, high: Floats, *, drifts: bool) -> tuple[Floats, int]:

@@ -1,8 +1,9 @@
-"""The table of clocks, and times without their errors.
+"""The table of clocks, and times without the errors of clocks.
 
-The ends of a collective nearly coincide on all ranks, which gives offsets; and no rank ends a synchronising collective
-before all have begun it, which bounds them. Over long windows clocks also drift apart. A clock probe, if there is one,
-is taken into account after that. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
+There are three witnesses. Collectives come first, as they need nothing but the trace: their ends coincide, which gives
+offsets, and no rank ends before all have begun, which bounds them. Messages link what no collective links. A clock
+probe, if there is one, narrows or contradicts both, and links what is left. `basis` says on which of them an offset
+rests. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...core.nccl_tests import SYNCHRONISING
+from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row
 from ...core.tables.communication import CLOCK_PROBES, CLOCKS
 from .ends import RESOLUTION_NS, Ends, alike_codes
@@ -43,11 +44,12 @@ def clocks(
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
     host_of, _ = pd.factorize(np.array(names, dtype=object))
     named = np.array([hosts[int(r)] is not None for r in ranks])
-    found = _estimate(calls, matches, ranks, host_of.astype(np.int64), named)
-    by_messages = bounded(found.frame, found.uncertainty_ns, messages_of(calls, matches, ranks))
-    found = replace(found, frame=by_messages.frame, uncertainty_ns=by_messages.uncertainty_ns)
-    heard = _heard(found, by_messages, host_of, ranks, CLOCK_PROBES.empty() if probes is None else probes, calls)
-    return CLOCKS.frame(_row(clock, ranks, hosts, host_of, heard) for clock in range(len(ranks)))
+    estimate = _estimate(calls, matches, ranks, host_of.astype(np.int64), named)
+    by_messages = bounded(estimate.frame, estimate.uncertainty_ns, messages_of(calls, matches, ranks))
+    estimate = replace(estimate, frame=by_messages.frame, uncertainty_ns=by_messages.uncertainty_ns)
+    probes = CLOCK_PROBES.empty() if probes is None else probes
+    known = _with_probe(estimate, by_messages, host_of, ranks, probes, calls)
+    return CLOCKS.frame(_row(clock, ranks, hosts, host_of, known) for clock in range(len(ranks)))
 
 
 def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
@@ -61,27 +63,27 @@ def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Heard:
-    """Clocks by both witnesses, by rank; `told` is what they say about hosts."""
+class _Known:
+    """Clocks of ranks by all witnesses; `of_hosts` is the same by host, with what the probe says."""
 
     frame: ClockFrame
     uncertainty_ns: Ints
     late: Flags
     by_messages: Bounded
-    told: Witnessed
+    of_hosts: Witnessed
 
 
 def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints, named: Flags) -> ClockEstimate:
     ends = matched_ends(calls, matches, ranks)
     on_cpu = calls.loc[calls["device"] == "cpu", "rank"].unique()
     zero_ns = int(ends.end_ns.min()) if len(ends.end_ns) else 0
-    found = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu), named=named)
+    estimate = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu), named=named)
     if not len(ends.end_ns):
-        return found
+        return estimate
     first_ns = np.full(len(ranks), np.iinfo(np.int64).max)
     np.minimum.at(first_ns, ends.clock, ends.end_ns)
     unseen = first_ns == np.iinfo(np.int64).max
-    return replace(found, frame=found.frame.since(np.where(unseen, found.frame.origin_ns, first_ns)))
+    return replace(estimate, frame=estimate.frame.since(np.where(unseen, estimate.frame.origin_ns, first_ns)))
 
 
 def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Ends:
@@ -107,34 +109,34 @@ def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> End
     )
 
 
-def _heard(
-    found: ClockEstimate,
+def _with_probe(
+    estimate: ClockEstimate,
     by_messages: Bounded,
     host_of: Ints,
     ranks: Ints,
     probes: pd.DataFrame,
     calls: pd.DataFrame,
-) -> _Heard:
-    """The estimate combined with the clock probe, which measures hosts."""
-    frame = found.frame
+) -> _Known:
+    """The estimate combined with the clock probe, which measures hosts: what a GPU differs from its host by stays."""
+    frame = estimate.frame
     first = np.unique(host_of, return_index=True)[1]
-    of_hosts = ClockFrame(frame.offset_ns[first], frame.drift[first], frame.origin_ns[first], _parts(frame, first))
+    hosts = ClockFrame(frame.offset_ns[first], frame.drift[first], frame.origin_ns[first], _parts(frame, first))
     known = dict(zip(ranks.tolist(), host_of.tolist(), strict=True))
-    told = witnessed(of_hosts, found.uncertainty_ns[first], probes, known, calls)
-    more = found.uncertainty_ns - found.uncertainty_ns[first][host_of]
+    of_hosts = witnessed(hosts, estimate.uncertainty_ns[first], probes, known, calls)
+    more = estimate.uncertainty_ns - estimate.uncertainty_ns[first][host_of]
     level = frame.offset_ns - frame.offset_ns[first][host_of]
-    return _Heard(
+    return _Known(
         ClockFrame(
-            told.model.offset_ns[host_of] + level,
-            told.model.drift[host_of],
-            told.model.origin_ns[host_of],
-            told.model.component[host_of],
+            of_hosts.model.offset_ns[host_of] + level,
+            of_hosts.model.drift[host_of],
+            of_hosts.model.origin_ns[host_of],
+            of_hosts.model.component[host_of],
             frame.bends,
         ),
-        np.maximum(told.uncertainty_ns[host_of] + np.maximum(more, 0), RESOLUTION_NS),
-        found.late,
+        np.maximum(of_hosts.uncertainty_ns[host_of] + np.maximum(more, 0), RESOLUTION_NS),
+        estimate.late,
         by_messages,
-        told,
+        of_hosts,
     )
 
 
@@ -145,11 +147,11 @@ def _parts(frame: ClockFrame, first: Ints) -> Ints:
     return parts
 
 
-def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints, heard: _Heard) -> Row:
+def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints, known: _Known) -> Row:
     """One rank's row; the reference of linked clocks is that of their first rank."""
-    frame, host = heard.frame, int(host_of[clock])
+    frame, host = known.frame, int(host_of[clock])
     linked = frame.component == frame.component[clock]
-    probe, bound = heard.told.probe.ns[host, 0], heard.told.probe.uncertainty_ns[host].max()
+    probe, bound = known.of_hosts.probe.ns[host, 0], known.of_hosts.probe.uncertainty_ns[host].max()
     rank = int(ranks[clock])
     bends = frame.bends.get(clock)
     return {
@@ -159,31 +161,31 @@ def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints
         "offset_ns": round(float(frame.offset_ns[clock])),
         "drift_ppm": float(frame.drift[clock]) * 1e6,
         "origin_ns": int(frame.origin_ns[clock]),
-        "uncertainty_ns": int(heard.uncertainty_ns[clock]) + (bends.largest_ns if bends is not None else 0),
+        "uncertainty_ns": int(known.uncertainty_ns[clock]) + (bends.largest_ns if bends is not None else 0),
         "bends": None if bends is None else str(bends),
-        "bent_uncertainty_ns": int(heard.uncertainty_ns[clock]),
+        "bent_uncertainty_ns": int(known.uncertainty_ns[clock]),
         "probe_offset_ns": None if np.isnan(probe) else round(float(probe)),
         "probe_uncertainty_ns": None if np.isnan(bound) else round(float(bound)),
-        "basis": _basis(clock, hosts[rank], host_of, linked, heard),
+        "basis": _basis(clock, hosts[rank], host_of, linked, known),
     }
 
 
-def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, heard: _Heard) -> str:
-    told = heard.told.basis.get(int(host_of[clock]))
-    if told:
-        return told
-    frame = heard.frame
+def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, known: _Known) -> str:
+    by_probe = known.of_hosts.basis.get(int(host_of[clock]))
+    if by_probe:
+        return by_probe
+    frame = known.frame
     one_host = bool((host_of[linked] == host_of[clock]).all())
-    if one_host and heard.by_messages.one_side[clock]:
+    if one_host and known.by_messages.one_side[clock]:
         return ONE_SIDE
     if one_host and linked.sum() == 1:
         return "no collective links it to another rank"
     bends = frame.bends.get(clock)
     if bends is not None:
         return JUMPS if bends.jumps.any() else CURVED
-    if heard.by_messages.linked[clock]:
+    if known.by_messages.linked[clock]:
         return BOTH_SIDES
-    if heard.late[clock]:
+    if known.late[clock]:
         return LATE
     if frame.offset_ns[clock] != 0 or frame.drift[clock] != 0:
         return "GPU's clock differs from its host's, estimated from collectives" if one_host else _ESTIMATED

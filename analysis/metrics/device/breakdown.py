@@ -1,4 +1,4 @@
-"""Where the time of a device went: computing, communicating, both, copying, nothing."""
+"""Break down the time of a device: computing, communicating, both, copying, or idle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
 class Ran(NamedTuple):
-    """What ran on a device in one cycle, all of shape (activities,); the step is NO_STEP outside of steps.
+    """The activities of a device in one cycle, all of shape (activities,); the step is NO_STEP outside of steps.
 
     `of_kind` says of each kind which activities are.
     """
@@ -37,14 +37,14 @@ class Ran(NamedTuple):
 
 
 class Split(NamedTuple):
-    """When the calls of a device waited, and when they moved data, as far as they could be split."""
+    """When the calls of a device waited and when they moved data, for calls that could be split."""
 
     waiting: Spans = NOTHING
     transfer: Spans = NOTHING
 
 
 class HeldWaits(NamedTuple):
-    """Waits of the calls of a device, in order of start, that do not overlap, all of shape (waits,)."""
+    """Waits of a device's calls by start, without overlap, all of shape (waits,)."""
 
     call_id: NDArray[np.int64]
     starts: Times
@@ -52,7 +52,7 @@ class HeldWaits(NamedTuple):
 
     @classmethod
     def of(cls, call_id: NDArray[np.int64], starts: Times, ends: Times) -> HeldWaits:
-        """The waits, of which each moment belongs to the one that ends last: the others do not keep the device."""
+        """Make waits disjoint: each moment belongs to the wait that ends last, since only it holds the device."""
         order = np.lexsort((call_id, starts))
         reach = np.maximum.accumulate(ends[order])
         order = order[np.append(True, ends[order][1:] > reach[:-1])] if len(order) else order
@@ -70,7 +70,7 @@ class StepProfile(NamedTuple):
 
 
 class DeviceProfile(NamedTuple):
-    """What one device did in one cycle, as far as that is known without other ranks.
+    """What one device did in one cycle, without knowledge of other ranks.
 
     `exposed` is when it communicated and did not compute. Nothing of it is outside of [start_ns, end_ns).
     """
@@ -95,11 +95,11 @@ class _Device:
     memory: Spans
 
     def clipped(self, start_ns: int, end_ns: int) -> _Device:
-        """The same within [start_ns, end_ns)."""
+        """The part within [start_ns, end_ns)."""
         return _Device(*(clip(s, start_ns, end_ns) for s in (self.compute, self.comm, self.memory)))
 
     def measures(self, window_ns: int) -> Row:
-        """Columns of a breakdown; compute + exposed_comm + exposed_memory + idle == window, exactly."""
+        """Columns of the breakdown; compute + exposed_comm + exposed_memory + idle == window, exactly."""
         busy = union(self.compute, self.comm)
         overlap = total(intersect(self.compute, self.comm))
         return {
@@ -114,8 +114,8 @@ class _Device:
 
 
 def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfile:
-    """What is known of a device without other ranks. All activities, even those without a step, count in steps."""
-    compute, comm, memory = (spans(ran.start_ns[own], ran.end_ns[own]) for own in (ran.of_kind[k] for k in KINDS))
+    """Profile one device without other ranks. Steps include activities that have no step."""
+    compute, comm, memory = (spans(ran.start_ns[flags], ran.end_ns[flags]) for flags in (ran.of_kind[k] for k in KINDS))
     whole = _Device(compute, comm, memory)
     start_ns, end_ns = int(ran.start_ns.min()), int(ran.end_ns.max())
     counts = {f"n_{kind}": int(ran.of_kind[kind].sum()) for kind in KINDS}
@@ -136,15 +136,15 @@ def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfil
 
 
 def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:
-    """Every device of every rank in each cycle."""
-    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        yield device_profile(rank, device, cycle, _ran(own))
+    """Yield the profile of every device of every rank in each cycle."""
+    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
+        yield device_profile(rank, device, cycle, _ran(of_device))
 
 
 def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
     """The row of a device over all its cycles."""
-    measured = [one.measures | _split_measures(one.exposed, split) for one in cycles]
-    counts = {name: sum(one.counts[name] for one in cycles) for name in cycles[0].counts}
+    measured = [profile.measures | _split_measures(profile.exposed, split) for profile in cycles]
+    counts = {name: sum(profile.counts[name] for profile in cycles) for name in cycles[0].counts}
     row = {"rank": cycles[0].rank, "device": cycles[0].device, "cycles": len(measured), **counts}
     return _with_shares(row | _summed(measured))
 
@@ -162,7 +162,7 @@ def step_rows(device: DeviceProfile, split: Split) -> list[Row]:
 
 
 def _split_measures(exposed: Spans, split: Split) -> Row:
-    """What exposed communication consists of: waiting, transfer, and what could not be split."""
+    """Split exposed communication into wait, transfer and unsplit, in ns."""
     exposed_ns = total(exposed)
     transfer = total(intersect(exposed, split.transfer))
     unsplit = total(subtract(exposed, union(split.transfer, split.waiting)))
@@ -175,7 +175,7 @@ def _split_measures(exposed: Spans, split: Split) -> Row:
 
 
 def breakdown(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank and device over all its cycles. `participation` says how calls split; it may be empty."""
+    """One row per rank and device over all cycles; `participation`, which may be empty, has the splits of calls."""
     splits = _splits(participation)
     cycles: dict[tuple[int, str], list[DeviceProfile]] = {}
     for device in devices:
@@ -217,7 +217,7 @@ _EXPOSED_WAITS = ("call_id", "rank", "device", "step", "exposed_wait_ns")
 def _by_step(
     waits: HeldWaits, exposed_waiting: Spans, steps: Sequence[StepProfile]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Times]:
-    """Calls, steps and how long each call waited exposed in that step, where it did; NO_STEP is the rest."""
+    """Call, step and exposed wait in ns of each call in each step; NO_STEP holds the rest."""
     outside_ns = covered(exposed_waiting, waits.starts, waits.ends)
     parts = []
     for step, start_ns, end_ns, _ in steps:
@@ -243,27 +243,27 @@ def computing_spans(activities: pd.DataFrame) -> dict[Device, Spans]:
     """When each device of these activities computed."""
     import pandas as pd
 
-    own = bare(activities["kind"]) == COMPUTE
-    return device_spans(pd.DataFrame({column: activities[column].array[own] for column in _TIMES}, copy=False))
+    computing = bare(activities["kind"]) == COMPUTE
+    return device_spans(pd.DataFrame({column: activities[column].array[computing] for column in _TIMES}, copy=False))
 
 
 def device_spans(table: pd.DataFrame) -> dict[Device, Spans]:
-    """When there is a row of such a table, by rank and device."""
-    found: dict[Device, Spans] = {}
+    """The time that the rows of a table cover, by rank and device."""
+    spans_of: dict[Device, Spans] = {}
     for device, part in grouped(table, ["rank", "device"]):
         starts = part["start_ns"].to_numpy()
-        found[cast("Device", device)] = spans(starts, starts + part["dur_ns"].to_numpy())
-    return found
+        spans_of[cast("Device", device)] = spans(starts, starts + part["dur_ns"].to_numpy())
+    return spans_of
 
 
 def not_computing(activities: pd.DataFrame) -> NotComputing:
-    """How long the devices of these activities did not compute."""
+    """A function for how long the devices of these activities did not compute."""
     computing = computing_spans(activities)
     return lambda device, starts, ends: ends - starts - covered(computing.get(device, NOTHING), starts, ends)
 
 
 def exposed(participation: pd.DataFrame, idle: NotComputing) -> pd.DataFrame:
-    """`participation` with the parts of every call's wait and transfer in which its device did not compute."""
+    """Add to `participation` the parts of each call's wait and transfer in which its device did not compute."""
     import pandas as pd
 
     parts, low = [], []
@@ -281,11 +281,11 @@ def exposed(participation: pd.DataFrame, idle: NotComputing) -> pd.DataFrame:
         begin = least["start_ns"].to_numpy()
         until = begin + least["wait_low_ns"].to_numpy(dtype=np.int64)
         low.append(pd.Series(idle(on, begin, until), index=least.index))
-    found = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
+    exposed_parts = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
     at_least = pd.concat(low).reindex(participation.index).astype("Int64") if low else participation["wait_low_ns"]
     return participation.assign(
-        exposed_wait_ns=found["exposed_wait_ns"],
-        exposed_transfer_ns=found["exposed_transfer_ns"],
+        exposed_wait_ns=exposed_parts["exposed_wait_ns"],
+        exposed_transfer_ns=exposed_parts["exposed_transfer_ns"],
         exposed_wait_low_ns=at_least,
     )
 
@@ -298,7 +298,7 @@ def _with_shares(row: Row) -> Row:
 
 
 def _summed(measured: list[dict[str, int | None]]) -> dict[str, int | None]:
-    """Sums over cycles; a part that is NA in one of them is NA in all."""
+    """Sums over cycles; NA if the value of any cycle is NA."""
     result: dict[str, int | None] = {}
     for key in measured[0]:
         values = [m[key] for m in measured]
@@ -317,19 +317,19 @@ def _ran(part: pd.DataFrame) -> Ran:
 
 
 def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
-    """By rank and device."""
+    """Splits of calls by rank and device."""
     known = participation[participation["wait_ns"].notna()]
-    found = {}
+    splits = {}
     for (rank, device), calls in grouped(known, ["rank", "device"]):
         arrived = calls["start_ns"].to_numpy()
         moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
         done = arrived + calls["dur_ns"].to_numpy()
-        found[rank, device] = Split(spans(arrived, moving), spans(moving, done))
-    return found
+        splits[rank, device] = Split(spans(arrived, moving), spans(moving, done))
+    return splits
 
 
 def _waits(participation: pd.DataFrame) -> dict[tuple[int, str], HeldWaits]:
-    """By rank and device."""
+    """Waits of calls by rank and device."""
     known = participation[participation["wait_ns"].notna()]
     result = {}
     for (rank, device), calls in grouped(known, ["rank", "device"]):

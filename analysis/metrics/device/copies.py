@@ -1,4 +1,4 @@
-"""Copies and fills: how many bytes in which direction, how fast, and how long nothing else ran.
+"""Copies and fills: bytes by direction, bandwidth, and time during which nothing else ran.
 
 What a copy is stands in its name, as Kineto and the reader of Nsight's exports write it:
 `Memcpy HtoD (Pinned -> Device)`, `Memset (Device)`.
@@ -29,7 +29,7 @@ _NEEDED = ["rank", "device", "cycle", "stream", "kind", "name", "start_ns", "dur
 
 
 class _Way(NamedTuple):
-    """Where a copy leads, and what memory of the host it uses; None where that is not known."""
+    """Direction of a copy, and the kind of host memory it uses; None if not known."""
 
     direction: str | None
     memory: str | None
@@ -37,7 +37,7 @@ class _Way(NamedTuple):
 
 
 def copies(activities: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device, stream, direction and memory of the host, those that took longest first."""
+    """One row per rank, device, stream, direction and kind of host memory, the longest first."""
     cycles_of: dict[tuple[int, str, int, _Way], list[Row]] = {}
     for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
         for way, stream, row in _of_device(rows):
@@ -48,7 +48,7 @@ def copies(activities: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_device(activities: pd.DataFrame) -> list[tuple[_Way, int, Row]]:
-    """What is summed of the copies of a device in one cycle."""
+    """Values to sum over the copies of a device in one cycle."""
     codes, names = pd.factorize(activities["name"])
     is_memory = (activities["kind"] == MEMORY).to_numpy(dtype=bool)
     chosen = is_memory | np.array([*map(is_copy, names), False], dtype=bool)[codes]
@@ -100,7 +100,7 @@ def _summed(rank: int, device: str, stream: int, way: _Way, *, cycles: list[Row]
 
 
 def _way(name: str) -> _Way:
-    """Read the name of an activity."""
+    """Parse the name of a copy or fill."""
     parts = markers.COPY.match(name)
     if parts is None:
         return _Way("memset" if name.startswith(markers.FILL) else None, None, touches_host=False)

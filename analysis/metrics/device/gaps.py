@@ -1,4 +1,4 @@
-"""Every gap in what a device ran: what of it was what, and what the host did.
+"""Every gap of a device: how it divides by cause, and what the host did.
 
 The parts are those of `idle`, to which they add up. The rest describes one moment of each gap: that in which its
 largest part shows. See docs/metrics/idle.md.
@@ -63,7 +63,7 @@ def _of_device(
 
 
 def _largest(known: dict[str, Times], count: int) -> Ints:
-    """Which of the causes is the largest part of each gap, -1 if that is not known."""
+    """Index of the largest cause of each gap, -1 if not known."""
     if "starved" not in known:
         return np.full(count, _NONE)
     nothing = np.zeros(count, dtype=np.int64)
@@ -75,7 +75,7 @@ def _largest(known: dict[str, Times], count: int) -> Ints:
 
 
 def _ending_at(activities: pd.DataFrame, times: Times) -> Ints:
-    """An activity that ends at each time, at which one does."""
+    """An activity that ends at each of these times."""
     ends = (activities["start_ns"] + activities["dur_ns"]).to_numpy()
     order = np.argsort(ends, kind="stable")
     at: Ints = order[np.searchsorted(ends[order], times)]
@@ -117,7 +117,7 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
 
 
 def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
-    """When a thread did what HOST lists, operators without those within them."""
+    """When a thread did each activity of HOST; operators without those nested in them."""
     did = host.spans_of(thread)
     doing = [did[cause] for cause in HOST[:-1]]
     stretches: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
@@ -126,7 +126,7 @@ def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
 
 
 def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
-    """When the operators of a thread ran, each without those within it."""
+    """When the operators of a thread ran, each without those nested in it."""
     operators = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
     starts = operators["start_ns"].to_numpy()
     ends = starts + operators["dur_ns"].to_numpy()
@@ -137,7 +137,7 @@ def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
 
 
 def _longest(starts: Times, ends: Times, begin: Times, until: Times) -> Ints:
-    """Which of the intervals, which are in order of start, covers most of each [begin, until), -1 for none."""
+    """Index of the interval that covers most of each [begin, until), -1 for none. Intervals are sorted by start."""
     longest = np.full(len(begin), _NONE)
     if not len(starts):
         return longest

@@ -23,7 +23,7 @@ _WHOLE_STEP = 0.8
 
 
 class _AllSteps(NamedTuple):
-    """The time of all steps together, [start_ns, end_ns)."""
+    """The span of all steps together, [start_ns, end_ns)."""
 
     start_ns: int
     end_ns: int
@@ -31,7 +31,7 @@ class _AllSteps(NamedTuple):
 
 
 class _Busy(NamedTuple):
-    """What the kernels of a device did in the steps of one cycle, as sums; None where no kernel says."""
+    """Sums over the kernels of a device in the steps of one cycle; None where no kernel has the value."""
 
     steps: int
     window_ns: int
@@ -45,22 +45,22 @@ def gpus(activities: pd.DataFrame, annotations: pd.DataFrame, traces: pd.DataFra
     """One row per rank and GPU that ran a kernel, over all its cycles."""
     names = {(r["rank"], r["cycle"]): r["device_name"] for r in records(traces)}
     on_gpu = activities[activities["device"] != "cpu"]
-    found: dict[tuple[int, str], list[_Busy]] = {}
+    busy_of: dict[tuple[int, str], list[_Busy]] = {}
     named: dict[tuple[int, str], str | None] = {}
-    for (rank, cycle), own in on_gpu.groupby(["rank", "cycle"], sort=True):
+    for (rank, cycle), of_rank in on_gpu.groupby(["rank", "cycle"], sort=True):
         here = annotations[(annotations["rank"] == rank) & (annotations["cycle"] == cycle)]
-        steps = _all_steps(own, here)
-        for device, on_device in own.groupby("device", sort=True):
+        steps = _all_steps(of_rank, here)
+        for device, on_device in of_rank.groupby("device", sort=True):
             busy = _busy(on_device, steps)
             if busy is not None:
                 key = int(str(rank)), str(device)
-                found.setdefault(key, []).append(busy)
+                busy_of.setdefault(key, []).append(busy)
                 named.setdefault(key, names.get((rank, cycle)))
-    return GPUS.frame(_row(*key, named[key], cycles) for key, cycles in sorted(found.items()))
+    return GPUS.frame(_row(*key, named[key], cycles) for key, cycles in sorted(busy_of.items()))
 
 
 def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps | None:
-    """From the start of the first step, or the end of the last activity from before it, to the end of the last on GPU.
+    """From the first step's start, or the end of earlier device work, to the last step's end on the GPU.
 
     The last step does not count if it seems cut off. None without steps. This is how the plugin was meant to work; but
     it does not know the category that launches have had since torch 1.13, so it ends the steps of such traces on the
@@ -90,7 +90,7 @@ def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps
 
 
 def _whole_steps(launched: list[int]) -> int:
-    """How many steps count, given how many activities each launched."""
+    """Number of steps that count, from the number of activities that each launched."""
     busy = [i for i, count in enumerate(launched) if count]
     if not busy or len(launched) == 1:
         return len(launched)
@@ -99,7 +99,7 @@ def _whole_steps(launched: list[int]) -> int:
 
 
 def _busy(on_device: pd.DataFrame, steps: _AllSteps | None) -> _Busy | None:
-    """None for a device that ran no kernel."""
+    """Sums over a device's kernels within the steps; None if it ran none."""
     kernels = on_device[~on_device["name"].map(is_copy).astype(bool)]
     if not len(kernels):
         return None
@@ -111,24 +111,24 @@ def _busy(on_device: pd.DataFrame, steps: _AllSteps | None) -> _Busy | None:
     blocks = kernels["blocks_per_sm"].to_numpy(dtype="float64", na_value=np.nan)
     occupancy = kernels["occupancy_frac"].to_numpy(dtype="float64", na_value=np.nan)
     inside = np.maximum(np.minimum(ends, steps.end_ns) - np.maximum(starts, steps.start_ns), 0)
-    told = ~np.isnan(occupancy) & (inside > 0)
+    known = ~np.isnan(occupancy) & (inside > 0)
     return _Busy(
         steps=steps.steps,
         window_ns=steps.end_ns - steps.start_ns,
         busy_ns=total(clip(spans(starts, ends), steps.start_ns, steps.end_ns)),
         efficient_ns=_efficient_ns(starts, ends, blocks, steps),
-        occupied_ns=float((occupancy[told] * inside[told]).sum()) if told.any() else None,
-        occupancy_known_ns=int(inside[told].sum()),
+        occupied_ns=float((occupancy[known] * inside[known]).sum()) if known.any() else None,
+        occupancy_known_ns=int(inside[known].sum()),
     )
 
 
 def _efficient_ns(starts: Times, ends: Times, blocks: NDArray[np.float64], steps: _AllSteps) -> float | None:
-    """Time within the steps, weighted by the blocks per SM of all kernels running then, at most 1."""
-    told = ~np.isnan(blocks)
-    if not told.any():
+    """Time within the steps, weighted by the blocks per SM of all kernels running at that moment, at most 1."""
+    known = ~np.isnan(blocks)
+    if not known.any():
         return None
-    times = np.concatenate((starts[told], ends[told]))
-    change = np.concatenate((blocks[told], -blocks[told]))
+    times = np.concatenate((starts[known], ends[known]))
+    change = np.concatenate((blocks[known], -blocks[known]))
     order = np.argsort(times, kind="stable")
     running = np.minimum(np.cumsum(change[order]), 1.0)[:-1]
     edges = np.clip(times[order], steps.start_ns, steps.end_ns)

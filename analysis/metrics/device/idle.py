@@ -1,4 +1,4 @@
-"""Why a device was idle: what the host did before it launched the activity that ends each gap.
+"""Why a device was idle: what the host did before launching the activity that ends each gap.
 
 The activity that ends a gap [g, a) was launched by the runtime or driver call [l, m) of the same correlation. Until l
 nothing was queued (`starved`), until m the call was at work (`launching`), and from m on the device had all it needs
@@ -46,12 +46,12 @@ OF_WHICH = ("gc", "cpu_comm", "compile")
 
 
 def is_sync(call: str) -> bool:
-    """Whether a call of the runtime or driver returns only when the device has done something."""
+    """Whether a runtime or driver call returns only once the device has finished something."""
     return _SYNC.match(call) is not None
 
 
 def is_alloc(call: str) -> bool:
-    """Whether a call of the runtime or driver allocates or frees memory."""
+    """Whether a runtime or driver call allocates or frees memory."""
     return _ALLOC.match(call) is not None
 
 
@@ -61,7 +61,7 @@ NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"
 
 
 class HostCalls(NamedTuple):
-    """Calls of the runtime and driver of one rank in one cycle, all of shape (calls,)."""
+    """Runtime and driver calls of one rank in one cycle, all of shape (calls,)."""
 
     thread: Ints
     correlation: Ints
@@ -73,7 +73,7 @@ class HostCalls(NamedTuple):
 
 @dataclass(frozen=True)
 class Host:
-    """What the CPU of one rank did in one cycle, as tables."""
+    """Activity of the CPU of one rank in one cycle, as tables."""
 
     runtime_calls: pd.DataFrame
     operators: pd.DataFrame
@@ -84,7 +84,7 @@ class Host:
 
     @cached_property
     def calls(self) -> HostCalls:
-        """Its calls of the runtime and driver."""
+        """The runtime and driver calls."""
         calls = self.runtime_calls
         start = calls["start_ns"].to_numpy()
         codes, names = pd.factorize(calls["name"])
@@ -99,7 +99,7 @@ class Host:
         )
 
     def spans_of(self, thread: int) -> dict[str, Spans]:
-        """When a thread was in each of HOST and OF_WHICH, `outside` excepted."""
+        """When a thread did each of HOST and OF_WHICH, without `outside`."""
         calls, here = self.calls, self.calls.thread == thread
         marks = self.annotations[bare(self.annotations["thread"]) == thread]
         operators = self.operators[bare(self.operators["thread"]) == thread]
@@ -118,7 +118,7 @@ class Host:
         }
 
     def _waits_for_gloo(self, thread: int, marks: pd.DataFrame, operators: pd.DataFrame) -> Spans:
-        """When a thread stood still from handing a collective to gloo until that was done.
+        """When a thread did nothing between handing a collective to gloo and its end.
 
         Gloo works on threads of its own, and no trace shows its caller waiting. But a caller that does nothing else
         before the operation ends has waited for it.
@@ -139,19 +139,19 @@ class Host:
 
     @cached_property
     def operator_ranges(self) -> pd.DataFrame:
-        """Its operators, with those that hand a collective over, which are kept with the annotations."""
+        """The operators, including those that hand over a collective, which are stored as annotations."""
         handing = self.annotations[self._marks.str.startswith(markers.C10D)]
         return pd.concat([table[_RANGE] for table in (self.operators, handing) if len(table)] or [handing[_RANGE]])
 
     @cached_property
     def user_ranges(self) -> pd.DataFrame:
-        """Its annotations without those of steps, and without operators."""
+        """The annotations without steps and operators."""
         others = self._marks.str.startswith((markers.PROFILER_STEP, markers.C10D)) | self._marks.isin(markers.DETAILS)
         return self.annotations.loc[~others, _RANGE]
 
     @cached_property
     def step_marks(self) -> list[Mark]:
-        """Its annotations of steps."""
+        """The annotations of steps."""
         steps = self.annotations[self._marks.str.startswith(markers.PROFILER_STEP)]
         return list(zip(*(steps[name].tolist() for name in ("name", "start_ns", "dur_ns")), strict=True))
 
@@ -161,7 +161,7 @@ class Host:
 
     @cached_property
     def launches(self) -> Ints:
-        """The calls in order of correlation, the first one of each."""
+        """Index of the first call of each correlation, by correlation."""
         order = np.lexsort((self.calls.start_ns, self.calls.correlation))
         sorted_ids = self.calls.correlation[order]
         first = np.ones(len(order), dtype=bool)
@@ -170,7 +170,7 @@ class Host:
         return launches
 
     def launch_of(self, correlation: Ints) -> Ints:
-        """The call that launched each activity, -1 for none."""
+        """Index of the call that launched each activity, -1 for none."""
         launches = self.launches
         if not len(launches):
             return np.full(len(correlation), -1)
@@ -179,20 +179,20 @@ class Host:
         return np.where(known[at] == correlation, launches[at], -1)
 
     def was_blocked(self, thread: Ints, times: Times) -> Flags:
-        """Whether each thread was, at its time, in a blocking call that had begun before."""
+        """Whether the thread of each time was then in a blocking call that had begun before."""
         result = np.zeros(len(times), dtype=bool)
         for number in np.unique(thread):
-            here, own = thread == number, np.flatnonzero((self.calls.thread == number) & self.calls.is_sync)
-            own = own[np.argsort(self.calls.start_ns[own], kind="stable")]
-            if len(own):
-                until = np.maximum.accumulate(self.calls.end_ns[own])
-                before = np.searchsorted(self.calls.start_ns[own], times[here], side="left") - 1
+            here, syncs = thread == number, np.flatnonzero((self.calls.thread == number) & self.calls.is_sync)
+            syncs = syncs[np.argsort(self.calls.start_ns[syncs], kind="stable")]
+            if len(syncs):
+                until = np.maximum.accumulate(self.calls.end_ns[syncs])
+                before = np.searchsorted(self.calls.start_ns[syncs], times[here], side="left") - 1
                 result[here] = (before >= 0) & (until[before] > times[here])
         return result
 
 
 class Gaps(NamedTuple):
-    """Idle time of a device in one cycle, in pieces that lie in one step each, all of shape (pieces,).
+    """Idle time of a device in one cycle, in pieces that each lie in one step, all of shape (pieces,).
 
     A piece is starved in [start_ns, begun_ns), launching in [begun_ns, done_ns), queued in [done_ns, end_ns), unless
     it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them. `call`
@@ -212,7 +212,7 @@ class Gaps(NamedTuple):
 
 
 def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) -> tuple[int, Gaps]:
-    """Window in ns, and idle time, of these activities of a device in one cycle. Without a host no call is known."""
+    """Window in ns and idle pieces of a device in one cycle. Without a host no call is known."""
     starts = activities["start_ns"].to_numpy()
     ends = starts + activities["dur_ns"].to_numpy()
     first, last = int(starts.min()), int(ends.max())
@@ -240,8 +240,8 @@ def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) 
 
 
 def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
-    """The gaps cut where steps begin and end."""
-    bounds = np.array([*(one.start_ns for one in windows), *(one.end_ns for one in windows[-1:])], dtype=np.int64)
+    """Cut the gaps at the boundaries of steps."""
+    bounds = np.array([*(each.start_ns for each in windows), *(each.end_ns for each in windows[-1:])], dtype=np.int64)
     inside = bounds[_is_within(bounds, gaps)]
     start = np.unique(np.concatenate((gaps.start_ns, inside)))
     of = np.searchsorted(gaps.start_ns, start, side="right") - 1
@@ -263,7 +263,7 @@ def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
 
 
 def _is_within(times: Times, gaps: Gaps) -> Flags:
-    """Whether each time lies inside a gap."""
+    """Whether each time lies within a gap."""
     if not len(gaps.start_ns):
         return np.zeros(len(times), dtype=bool)
     of = np.maximum(np.searchsorted(gaps.start_ns, times, side="right") - 1, 0)
@@ -272,11 +272,11 @@ def _is_within(times: Times, gaps: Gaps) -> Flags:
 
 
 def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
-    """How long each piece of idle time has each part, in ns; `drained` is all that is starved of gaps after a sync."""
+    """Time of each idle piece by cause, in ns; `drained` is the starved time of gaps after a sync."""
     start, begun = gaps.start_ns, gaps.begun_ns
     known = gaps.is_known.astype(np.int64)
     starved = (begun - start) * known
-    found = {
+    parts = {
         "idle": gaps.end_ns - start,
         "starved": starved,
         "launching": (gaps.done_ns - begun) * known,
@@ -291,25 +291,25 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
         beside = _first_of(did, [*HOST[:3], *OF_WHICH, "operator"], start[here], begun[here])
         counted = _first_of(did, HOST[:-1], start[here], begun[here])
         for cause, times in {**beside, **counted}.items():
-            found[cause][here] = times
-        found["outside"][here] = starved[here] - sum(counted.values())
-        found["python"][here] = starved[here] - sum(beside.values())
-    return found
+            parts[cause][here] = times
+        parts["outside"][here] = starved[here] - sum(counted.values())
+        parts["python"][here] = starved[here] - sum(beside.values())
+    return parts
 
 
 def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
-    """How long each interval has each of the causes; where several hold, the first one counts."""
-    result, so_far = {}, did[causes[0]]
+    """Time of each interval by cause, in ns; where several causes hold, the first one counts."""
+    result, counted = {}, did[causes[0]]
     before = np.zeros(len(starts), dtype=np.int64)
     for cause in causes:
-        so_far = union(so_far, did[cause])
-        within = covered(so_far, starts, ends)
+        counted = union(counted, did[cause])
+        within = covered(counted, starts, ends)
         result[cause], before = within - before, within
     return result
 
 
 class IdleParts(NamedTuple):
-    """The parts of idle time in ns, of shape (pieces,); which of them are not known; and why."""
+    """Parts of idle time in ns, of shape (pieces,); which pieces are not known, and why."""
 
     known: dict[str, Times]
     absent: tuple[str, ...]
@@ -317,7 +317,7 @@ class IdleParts(NamedTuple):
 
 
 def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
-    """The parts of each piece of idle time; `why_not` says why there is no host."""
+    """Divide each piece of idle time into parts; `why_not` is the reason if there is no host."""
     if host is None:
         absent = (*QUEUE, *HOST, *OF_WHICH, "python", "drained")
         return IdleParts({"idle": gaps.end_ns - gaps.start_ns}, absent, why_not)
@@ -330,21 +330,21 @@ def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
 
 
 def windows_of(activities: pd.DataFrame) -> list[Window]:
-    """The windows of the steps of these activities of a device in one cycle."""
+    """The windows of a device's steps in one cycle."""
     starts = activities["start_ns"].to_numpy()
     steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
     return step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
 
 
 class IdleRows(NamedTuple):
-    """Rows of a device in one cycle: of its whole window, and of each step."""
+    """The rows of a device in one cycle: one for its whole window, and one per step."""
 
     whole: Row
     steps: list[Row]
 
 
 def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) -> IdleRows:
-    """The rows of these activities of a device in one cycle; `why_not` says why there is no host."""
+    """The rows of a device in one cycle; `why_not` is the reason if there is no host."""
     windows = windows_of(activities)
     window_ns, gaps = gaps_of(activities, host, windows)
     parts, absent, note = idle_parts(gaps, host, why_not)
@@ -368,13 +368,13 @@ def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) ->
 def _by_window(values: Times, window: Ints, windows: int) -> list[int]:
     sums = np.zeros(windows + 1, dtype=np.int64)
     np.add.at(sums, window, values)  # -1, which is outside, is the last one
-    found: list[int] = sums[:windows].tolist()
-    return found
+    totals: list[int] = sums[:windows].tolist()
+    return totals
 
 
 @dataclass(frozen=True)
 class HostTables:
-    """What CPUs of all ranks did; nothing of it was read unless `is_read`."""
+    """CPU activity of all ranks; empty unless `is_read`."""
 
     calls: pd.DataFrame
     operators: pd.DataFrame
@@ -383,14 +383,14 @@ class HostTables:
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
 
     def host(self, rank: int, cycle: int) -> Host:
-        """What the CPU of a rank did in one cycle."""
+        """The CPU activity of a rank in one cycle."""
         calls, operators, annotations, modules = (
             part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, self._tables, strict=True)
         )
         return Host(calls, operators, annotations, modules, self._has_gc)
 
     def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
-        """The host that launched what a device did; None where it is not known, and why."""
+        """The host that launched a device's work, or None with the reason."""
         if device == "cpu":
             return None, ON_CPU
         return (self.host(rank, cycle), None) if self.is_read else (None, NOT_READ)
@@ -409,20 +409,20 @@ class HostTables:
 
 
 class IdleTables(NamedTuple):
-    """A row per rank and device, over all cycles, and a row for each of their steps."""
+    """`idle`, a row per rank and device over all cycles, and `idle_steps`, a row per step of these."""
 
     whole: pd.DataFrame
     steps: pd.DataFrame
 
 
 def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
-    """Idle time by cause, of every device."""
+    """Idle time of every device by cause."""
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
-    for (rank, device, cycle), own in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        found = idle_of(own, *tables.host_of(rank, device, cycle))
-        cycles.setdefault((rank, device), []).append(found.whole)
-        steps += [{"rank": rank, "device": device, **step} for step in found.steps]
+    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
+        idle_rows = idle_of(of_device, *tables.host_of(rank, device, cycle))
+        cycles.setdefault((rank, device), []).append(idle_rows.whole)
+        steps += [{"rank": rank, "device": device, **step} for step in idle_rows.steps]
     return IdleTables(
         IDLE.frame(
             {"rank": rank, "device": device, **_summed(rows)} for (rank, device), rows in sorted(cycles.items())
@@ -432,7 +432,7 @@ def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
 
 
 def _summed(cycles: list[Row]) -> Row:
-    """Sums over cycles; a part that is NA in one of them is NA in all."""
+    """Sums over cycles; NA if the value of any cycle is NA."""
     notes = dict.fromkeys(cycle["note"] for cycle in cycles if cycle["note"])
     result: Row = {"note": "; ".join(notes) or None}
     for part in cycles[0]:
@@ -443,7 +443,7 @@ def _summed(cycles: list[Row]) -> Row:
 
 
 def _is_communicating(name: str) -> bool:
-    """Whether a CPU communicates in a range of this name; of torch.distributed's functions only such are read."""
+    """Whether a range of this name is communication on the CPU."""
     return name.startswith((markers.GLOO_MARK, *markers.BARRIERS, markers.C10D_FRAME))
 
 
@@ -452,13 +452,13 @@ def _is_compiling(name: str) -> bool:
 
 
 def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:
-    """The events whose names are wanted; each name is looked at once."""
+    """The events whose names are wanted; each distinct name is checked once."""
     codes, names = pd.factorize(events["name"])
     return events[np.array([*map(is_wanted, names), False], dtype=bool)[codes]]
 
 
 def _times(events: pd.DataFrame) -> tuple[Times, Times]:
-    """When they began and ended."""
+    """Starts and ends of the events."""
     starts = events["start_ns"].to_numpy()
     return starts, starts + events["dur_ns"].to_numpy()
 

@@ -1,4 +1,4 @@
-"""Device time by kernel, operator and annotation, and what the time of communication kernels consists of.
+"""Device time by kernel, operator and annotation, with wait, transfer and hidden time of communication.
 
 A kernel's duration is device time whether it computes, moves data or only waits for other ranks. For communication the
 tables say which of the two, and how much of it was hidden by computing. Definitions: docs/metrics/kernels.md.
@@ -28,35 +28,35 @@ _CALL = ["rank", "cycle", "device", "stream", "start_ns"]
 
 
 def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
-    """The activities that compute or communicate, in order; for calls also wait, transfer, and what computing hid."""
+    """Activities that compute or communicate, in order; calls have wait, transfer and hidden time."""
     busy = activities[activities["kind"] != MEMORY]
     split = calls[["call_id", *_CALL]].merge(participation[["call_id", "wait_ns", "transfer_ns"]], on="call_id")
     # Several activities of a stream may start at the same time if a trace has only whole microseconds.
     numbered = busy.assign(nth=busy.groupby(_CALL).cumcount(), place=busy.index)
     comm = numbered[numbered["kind"] == COMM]
-    found = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
-    found = found.set_index("place").reindex(busy.index)
+    splits = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
+    splits = splits.set_index("place").reindex(busy.index)
     return busy.assign(
-        wait_ns=found["wait_ns"].astype("Int64"),
-        transfer_ns=found["transfer_ns"].astype("Int64"),
+        wait_ns=splits["wait_ns"].astype("Int64"),
+        transfer_ns=splits["transfer_ns"].astype("Int64"),
         hidden_ns=_hidden(busy),
     )
 
 
 def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
-    """How long the device computed during each communication activity; NA for others."""
+    """Time during which the device computed behind each communication activity, in ns; NA for other activities."""
     result = pd.Series(pd.NA, index=busy.index, dtype="Int64")
-    for _, own in busy.groupby(_DEVICE, sort=False):
-        starts = own["start_ns"].to_numpy()
-        ends = starts + own["dur_ns"].to_numpy()
-        comm, compute = (own["kind"] == COMM).to_numpy(), (own["kind"] == COMPUTE).to_numpy()
+    for _, of_device in busy.groupby(_DEVICE, sort=False):
+        starts = of_device["start_ns"].to_numpy()
+        ends = starts + of_device["dur_ns"].to_numpy()
+        comm, compute = (of_device["kind"] == COMM).to_numpy(), (of_device["kind"] == COMPUTE).to_numpy()
         computing = spans(starts[compute], ends[compute])
-        result[own.index[comm]] = covered(computing, starts[comm], ends[comm])
+        result[of_device.index[comm]] = covered(computing, starts[comm], ends[comm])
     return result
 
 
 def kernels(time: pd.DataFrame) -> pd.DataFrame:
-    """One row per kernel over all ranks and devices, longest first. `time` is that of `device_time`."""
+    """One row per kernel over all ranks and devices, longest first. `time` comes from `device_time`."""
     return KERNELS.conform(_shares(time, [], ["name", "kind"]))
 
 
@@ -67,7 +67,7 @@ def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
 
 
 def operators(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFrame:
-    """One row per operator over all ranks and devices. `operator` is that of each activity in `time`."""
+    """One row per operator over all ranks and devices. `operator` names that of each row of `time`."""
     return OPERATORS.conform(_by_launch(time, "operator", operator, []))
 
 
@@ -78,7 +78,7 @@ def operators_devices(time: pd.DataFrame, operator: pd.Series[str]) -> pd.DataFr
 
 
 def by_annotation(time: pd.DataFrame, annotation: pd.Series[str]) -> pd.DataFrame:
-    """One row per annotation over all ranks and devices. `annotation` is that of each activity in `time`."""
+    """One row per annotation over all ranks and devices. `annotation` names that of each row of `time`."""
     return ANNOTATION_TIMES.conform(_by_launch(time, "annotation", annotation, []))
 
 
@@ -89,7 +89,7 @@ def by_annotation_devices(time: pd.DataFrame, annotation: pd.Series[str]) -> pd.
 
 
 def _by_launch(time: pd.DataFrame, by: str, around: pd.Series[str], over: Sequence[str]) -> pd.DataFrame:
-    """Device time by what was `around` the launch of each activity, in a column `by`."""
+    """Device time by what was `around` each launch, which becomes the column `by`."""
     keys = [*over, by]
     of = time.assign(**{by: around.reindex(time.index)})
     grouped = of.groupby(keys, dropna=False, sort=False)
@@ -102,7 +102,7 @@ def _by_launch(time: pd.DataFrame, by: str, around: pd.Series[str], over: Sequen
 
 
 def _shares(time: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """Sums over the activities of each name; shares are those of all activities on the same `over`."""
+    """Sums by name, and their share of all activities on the same `over`."""
     grouped = time.assign(
         calls=1,
         split_calls=time["wait_ns"].notna().astype("Int64").where(time["kind"] == COMM),
@@ -130,7 +130,7 @@ def _shares(time: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd
 
 
 def _weighted(time: pd.DataFrame, column: str, keys: list[str]) -> pd.Series[float]:
-    """Mean of a column over the activities that have it, weighted by duration."""
+    """Mean of a column weighted by duration, over the activities that have it."""
     weight_ns = time["dur_ns"].where(time[column].notna())
     part = time.assign(weighted=time[column] * weight_ns, weight_ns=weight_ns.astype("Float64"))
     sums = part.groupby(keys, dropna=False, sort=False)[["weighted", "weight_ns"]].sum(min_count=1)
@@ -138,6 +138,6 @@ def _weighted(time: pd.DataFrame, column: str, keys: list[str]) -> pd.Series[flo
 
 
 def _ratio(part: pd.Series[Any], whole: Any) -> pd.Series[float]:
-    """Quotients as Float64, NA where the whole is 0 or either is NA."""
+    """Quotients as Float64; NA if the whole is 0 or either is NA."""
     known = pd.Series(whole, index=part.index).astype("Float64")
     return part.astype("Float64") / known.mask((known == 0).fillna(False), np.nan).astype("Float64")

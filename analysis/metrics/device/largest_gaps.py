@@ -1,4 +1,4 @@
-"""What most idle time of a typical step comes before, and idle time at the edge of a trace that may be none."""
+"""The activity before which a typical step idles most, and idle time at a trace's edge that may be work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEARLY_ALL = 0.9
 
 
 class LargestGaps(NamedTuple):
-    """Mean over windows of devices, in ns.
+    """Where idle time lies, mean over windows of devices, in ns.
 
     Most idle time, `before_ns`, comes before `before`, one of few kernels, copies or fills; None if before none. For
     `unseen_ns` at the beginning of the trace, work was queued and a CPU stood in the call `waiting_in`, but no work is
@@ -35,7 +35,7 @@ NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
 
 
 def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], windows: int) -> LargestGaps:
-    """Of these steps, or of everything where there are none; `windows` is how many windows of devices that are."""
+    """The largest gaps in these steps, or in everything without steps; `windows` is the number of device windows."""
     by_name: Counter[str] = Counter()
     unseen, waiting_in = 0, None
     for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name"]):
@@ -59,7 +59,7 @@ def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection
 
 
 def _unseen(gaps: Gaps, activities: pd.DataFrame, host: Host) -> int | None:
-    """The call that waited for work from before the trace during nearly all of a device's first gap, None if none did.
+    """The call that waited for untraced work during nearly all of a device's first gap; None if none did.
 
     Next to nothing ran before that gap, and what ended it was queued: so the call waited for work that is not there.
     """

@@ -1,4 +1,4 @@
-"""How long launches take: in the call, and from its end until what it launched begins.
+"""Duration of launches: of the call, and from its end until the launched work begins.
 
 A call may launch several activities, as that of a CUDA graph does: then the first of them says when it began, and all
 of them how long they ran.
@@ -60,7 +60,7 @@ def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.Da
 
 
 def _launched(activities: pd.DataFrame, tables: HostTables, rank: int, cycle: int) -> pd.DataFrame:
-    """The activities of a rank in one cycle with the call of each, -1 for none."""
+    """The activities of a rank in one cycle with their launching call, -1 for none."""
     host = tables.host(rank, cycle)
     call = host.launch_of(activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
     start, end = (np.append(times, 0)[call] for times in (host.calls.start_ns, host.calls.end_ns))
@@ -68,7 +68,7 @@ def _launched(activities: pd.DataFrame, tables: HostTables, rank: int, cycle: in
 
 
 def _of_calls(launched: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """What is known of the calls of each key."""
+    """Sums over the calls of each key."""
     calls = launched.groupby([*keys, "cycle", "call"], sort=False).agg(
         start_ns=("start_ns", "min"), ran_ns=("dur_ns", "sum"), called_ns=("called_ns", "first"),
         done_ns=("done_ns", "first"),

@@ -1,4 +1,4 @@
-"""Which CPU operator, or annotation, an activity was launched in: the innermost one around the launch, on its thread.
+"""The CPU operator or annotation in which an activity was launched: the innermost one on the launching thread.
 
 That is the operator whose External id Kineto writes on the kernel, but it is also known for traces without such ids.
 """
@@ -18,7 +18,7 @@ _NONE = -1
 def launched_in(
     activities: pd.DataFrame, launches: pd.DataFrame, cpu_operators: pd.DataFrame, annotations: pd.DataFrame
 ) -> pd.Series[str]:
-    """The operator of every activity, with the activities' index; NA without a launch, or with one outside all of them.
+    """The operator of every activity, same index; NA if its launch is unknown or outside of all operators.
 
     c10d operators, which stand among the `annotations`, count. On CPU runs an activity is its own operator.
     """
@@ -29,7 +29,7 @@ def launched_in(
 
 
 def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[str]:
-    """The annotation of every activity, with the activities' index: one that the user's code made.
+    """The user's annotation around the launch of every activity, same index.
 
     NA without a launch, or with one outside of all, and on CPUs.
     """
@@ -40,15 +40,15 @@ def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: 
 
 
 def _innermost_of(
-    activities: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame, found: pd.Series[str]
+    activities: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame, names: pd.Series[str]
 ) -> pd.Series[str]:
-    """`found` with the innermost range around the launch of every activity of a GPU."""
+    """Fill the series with the innermost range around the launch of each GPU activity."""
     of_file = dict(list(ranges.groupby(["rank", "cycle"])))
     launched = dict(list(launches.groupby(["rank", "cycle"])))
-    for key, own in activities[activities["device"] != "cpu"].groupby(["rank", "cycle"]):
+    for key, of_rank in activities[activities["device"] != "cpu"].groupby(["rank", "cycle"]):
         if key in of_file and key in launched:
-            found[own.index] = _of_one_file(own, launched[key], of_file[key])
-    return found
+            names[of_rank.index] = _of_one_file(of_rank, launched[key], of_file[key])
+    return names
 
 
 def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, operators: pd.DataFrame) -> pd.Series[str]:
@@ -56,11 +56,11 @@ def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, operators: pd
     place = pd.Index(launches["correlation"]).get_indexer(activities["correlation"].fillna(_NONE).astype("int64"))
     thread = launches["thread"].to_numpy()[place]
     times = launches["start_ns"].to_numpy()[place]
-    for number, own in operators.groupby("thread"):
+    for number, of_thread in operators.groupby("thread"):
         here = (place >= 0) & (thread == number)
         if not here.any():
             continue
-        ordered = own.assign(end_ns=own["start_ns"] + own["dur_ns"]).sort_values(
+        ordered = of_thread.assign(end_ns=of_thread["start_ns"] + of_thread["dur_ns"]).sort_values(
             ["start_ns", "end_ns"], ascending=[True, False], kind="stable"
         )
         inner = innermost(ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy(), times[here])
@@ -70,42 +70,42 @@ def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, operators: pd
 
 
 def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
-    """For each time the interval [starts[i], ends[i]] that contains it and began last, -1 for none.
+    """Index of the interval [starts[i], ends[i]] around each time that began last, -1 for none.
 
     The intervals are in order of start, equal ones by decreasing length, as nested operators of a thread are.
     """
     around = _around(starts, ends)
-    found = np.searchsorted(starts, times, side="right") - 1
+    index = np.searchsorted(starts, times, side="right") - 1
     while True:
-        over = (found >= 0) & (ends[found] < times)
+        over = (index >= 0) & (ends[index] < times)
         if not over.any():
-            return found
-        found[over] = around[found[over]]
+            return index
+        index[over] = around[index[over]]
 
 
 def names_around(events: pd.DataFrame, thread: Ints, times: Ints) -> pd.Series[str]:
     """The name of the innermost of the events around each time of a thread, NA for none."""
-    found = pd.Series(pd.NA, index=range(len(times)), dtype="string")
+    around = pd.Series(pd.NA, index=range(len(times)), dtype="string")
     of_thread = bare(events["thread"])
     for number in np.unique(thread):
-        here, own = thread == number, events[of_thread == number]
-        starts = own["start_ns"].to_numpy()
-        ends = starts + own["dur_ns"].to_numpy()
+        here, of_this_thread = thread == number, events[of_thread == number]
+        starts = of_this_thread["start_ns"].to_numpy()
+        ends = starts + of_this_thread["dur_ns"].to_numpy()
         at = np.sort(times[here])
         # Only those that contain a call: of all operators of a thread there may be a hundred thousand.
         used = np.searchsorted(at, ends, side="left") > np.searchsorted(at, starts, side="left")
         if not used.any():
             continue
-        starts, ends, names = starts[used], ends[used], own["name"].astype("string").array[used]
+        starts, ends, names = starts[used], ends[used], of_this_thread["name"].astype("string").array[used]
         order = np.lexsort((-ends, starts))
         # In traces with whole microseconds a call often begins when the operator before it ends: that is not around it.
         inner = innermost(starts[order], ends[order] - 1, times[here])
-        found[here] = names[order].take(inner, allow_fill=True)
-    return found
+        around[here] = names[order].take(inner, allow_fill=True)
+    return around
 
 
 def _around(starts: Ints, ends: Ints) -> Ints:
-    """For each interval the last one before it that has not ended when it starts, -1 for none."""
+    """Index of the last earlier interval that has not ended when each interval starts, -1 for none."""
     result = np.full(len(starts), _NONE)
     open_ends: list[int] = []
     opened: list[int] = []

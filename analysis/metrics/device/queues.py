@@ -1,4 +1,4 @@
-"""How many launches wait on a stream: called, and not begun.
+"""Number of launches that wait on a stream: called, but not begun.
 
 A call waits on a stream from its start until the first activity that it launched there begins; one launch of a CUDA
 graph is one. Where clocks of CPU and device differ so that an activity begins before its call, it never waited.
@@ -35,13 +35,13 @@ _NOT_CUDA = re.compile(r"\b(?:AMD|HIP|Radeon|mtia|xccl|hccl)\b")
 
 
 class Depth(NamedTuple):
-    """How many launches wait from each time on, until the next one; both of shape (changes,)."""
+    """Number of waiting launches from each time until the next; both of shape (changes,)."""
 
     time_ns: Times
     depth: Ints
 
     def within(self, start_ns: int, end_ns: int) -> Depth:
-        """The same from `start_ns`, at which there is a value, to `end_ns`."""
+        """The depth from `start_ns`, where it has a value, to `end_ns`."""
         before = int(np.searchsorted(self.time_ns, start_ns, side="right")) - 1
         inside = (self.time_ns > start_ns) & (self.time_ns < end_ns)
         first = self.depth[before] if before >= 0 else 0
@@ -49,7 +49,7 @@ class Depth(NamedTuple):
 
 
 class OnStream(NamedTuple):
-    """What waits on a stream in one cycle; [start_ns, end_ns) is the window of its device."""
+    """The queue of a stream in one cycle; [start_ns, end_ns) is the window of its device."""
 
     rank: int
     device: str
@@ -62,7 +62,7 @@ class OnStream(NamedTuple):
 
 
 def queues(activities: pd.DataFrame, launches: pd.DataFrame) -> Iterator[OnStream]:
-    """The queue of each stream of GPUs in each cycle."""
+    """Yield the queue of each GPU stream in each cycle."""
     on_gpu = activities.loc[bare(activities["device"]) != "cpu", _NEEDED]
     calls = dict(grouped(launches, ["rank", "cycle"]))
     for (rank, device, cycle), rows in grouped(on_gpu, ["rank", "device", "cycle"], _NEEDED):
@@ -81,13 +81,13 @@ def queues(activities: pd.DataFrame, launches: pd.DataFrame) -> Iterator[OnStrea
 
 
 def ranks_without_limit(traces: pd.DataFrame) -> frozenset[int]:
-    """The ranks whose devices are not CUDA's, by what their files say of them."""
+    """Ranks whose devices are not CUDA devices, according to their files."""
     about = traces["device_name"].fillna("") + " " + traces["versions"].fillna("") + " " + traces["backend"].fillna("")
     return frozenset(traces.loc[about.str.contains(_NOT_CUDA), "rank"].tolist())
 
 
 def depth_of(called_ns: Times, begun_ns: Times) -> Depth:
-    """How many wait at each moment at which that changes."""
+    """The depth at each moment at which it changes."""
     waits = begun_ns > called_ns
     moments = np.concatenate((called_ns[waits], begun_ns[waits]))
     time_ns, at = np.unique(moments, return_inverse=True)
@@ -98,7 +98,7 @@ def depth_of(called_ns: Times, begun_ns: Times) -> Depth:
 
 
 def queue(streams: list[OnStream], without_limit: frozenset[int] = frozenset()) -> pd.DataFrame:
-    """One row per rank, device and stream; of some ranks it is not known when a queue is full."""
+    """One row per rank, device and stream; `without_limit` are ranks whose queue has no known capacity."""
     by_stream: dict[tuple[int, str, int], list[OnStream]] = {}
     for on_stream in streams:
         by_stream.setdefault((on_stream.rank, on_stream.device, on_stream.stream), []).append(on_stream)
@@ -108,7 +108,7 @@ def queue(streams: list[OnStream], without_limit: frozenset[int] = frozenset()) 
 
 
 def queue_times(streams: list[OnStream]) -> pd.DataFrame:
-    """One row per rank, device, stream, and time at which its depth changes; none for streams without any launch."""
+    """One row per rank, device, stream and change of depth; none for streams without launches."""
     return STREAM_QUEUES_TIMES.concat([_changes(on_stream) for on_stream in streams if on_stream.launches])
 
 
@@ -120,7 +120,7 @@ def _changes(on_stream: OnStream) -> pd.DataFrame:
 
 
 def _first_starts(correlation: Ints, start_ns: Times) -> Ints:
-    """Which activity is the first of each correlation."""
+    """Index of the first activity of each correlation."""
     order = np.lexsort((start_ns, correlation))
     is_first = np.diff(correlation[order], prepend=_UNKNOWN) != 0
     first: Ints = order[is_first]

@@ -1,4 +1,4 @@
-"""Calls of the runtime that block or allocate, or copy to pageable memory: by which operator, how long, at what cost.
+"""Runtime calls that block, allocate, or copy to pageable memory: their operator, duration and cost.
 
 A call costs a device what of its starved time falls into it, see `idle`: while the call lasted, nothing was queued, and
 the thread that was to launch the next activity was in the call.
@@ -27,23 +27,23 @@ _KEYS = ["kind", "name", "operator", "annotation"]
 
 
 def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per call that blocks or allocates, or copies to pageable memory, with what `_KEYS` say and its cost."""
+    """One row per such call, with the columns of `_KEYS` and its cost."""
     on_gpu = activities[bare(activities["device"]) != "cpu"]
     devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
-    for (rank, _, cycle), own in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
-        devices.setdefault((rank, cycle), []).append(own)
+    for (rank, _, cycle), of_device in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
+        devices.setdefault((rank, cycle), []).append(of_device)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
     parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
     return pd.concat(parts, ignore_index=True) if parts else _of_none()
 
 
 def syncs(calls: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, call and operator, those that cost a rank most first."""
+    """One row per rank, call and operator, the most costly of a rank first."""
     return SYNCS.conform(_summed(calls, ["rank"]))
 
 
 def syncs_steps(calls: pd.DataFrame) -> pd.DataFrame:
-    """The same by the step in which the call began."""
+    """One row per rank, call, operator and the step in which the call began."""
     return SYNCS_STEPS.conform(_summed(calls, ["rank", "step"]))
 
 
@@ -91,19 +91,19 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
 
 
 def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
-    """The correlations of copies to pageable memory."""
+    """Correlations of copies to pageable memory."""
     copies = activities[(activities["kind"] == MEMORY) & activities["correlation"].notna()]
     chosen = copies["name"].astype("string").str.endswith(markers.TO_PAGEABLE).fillna(False)
     return copies["correlation"][chosen].to_numpy(dtype=np.int64)
 
 
 def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
-    """How long the device of these activities was starved during each call, each ns counted once."""
+    """Starved time of the device during each call, in ns, each ns counted once."""
     gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
     for number in np.unique(thread):
-        own = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
-        starved = Spans(gaps.start_ns[own], gaps.begun_ns[own])
+        is_starved = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
+        starved = Spans(gaps.start_ns[is_starved], gaps.begun_ns[is_starved])
         for which in range(len(_KINDS)):
             here = (kind == which) & (thread == number)
             # What two calls share, one within the other, belongs to the one that began first.

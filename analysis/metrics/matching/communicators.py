@@ -1,9 +1,9 @@
-"""Communicators that no trace names, told apart by who waits for whom.
+"""Tell communicators apart that no trace names, by who waits for whom.
 
 Where nothing says which ranks belong together, calls of the same kernel at the same time are taken for one collective.
-If these are several, with ranks that run the same program, ends coincide more closely within each of them. But that is
-also true within each host of a single one. The difference: after the last arrival, moving data takes equally long each
-time, for a communicator after its own last rank, whatever other ranks do.
+They may be several, of ranks that run the same program. Then ends coincide more closely within each communicator; but
+so they do within each host of a single one. The difference is what each waits for: moving the data takes equally long
+each time, counted from the arrival of the communicator's own last rank, whatever other ranks do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..clocks.frame import Floats, Ints
 from .doubts import on_one_clock
-from .state import UNMATCHED, State, rows_by_key
+from .state import UNMATCHED, Findings, Grouping, State, rows_by_key
 
 # With fewer collectives, the distance of ends by chance is not known.
 _LEAST = 16
@@ -23,7 +23,7 @@ _CLEARLY = 1.5
 _RESOLUTION_NS = 1_000.0
 
 
-def by_stream(state: State, calls: pd.DataFrame) -> None:
+def by_stream(state: State, calls: pd.DataFrame) -> Findings:
     """Calls whose process group is not known, by the streams they run on: NCCL gives each communicator its own.
 
     Only if all ranks have the same streams; otherwise the streams of two ranks cannot be identified.
@@ -34,9 +34,8 @@ def by_stream(state: State, calls: pd.DataFrame) -> None:
     streams = calls["stream"].to_numpy(dtype=np.int64)[rows]
     of_clock = {tuple(np.unique(streams[state.clock[rows] == clock])) for clock in np.unique(state.clock[rows])}
     if len(of_clock) == 1:
-        for own in rows_by_key(streams, np.arange(len(rows))).values():
-            state.groups += 1
-            state.group[rows[own]] = state.groups
+        group = state.groups + 1 + np.unique(streams, return_inverse=True)[1].ravel()
+        yield Grouping(rows, group, state.group_size[rows], {})
 
 
 def unknown(state: State, calls: pd.DataFrame) -> Ints:
@@ -46,7 +45,7 @@ def unknown(state: State, calls: pd.DataFrame) -> Ints:
     return np.flatnonzero(nothing.to_numpy() & ~np.isin(state.group, list(state.named)))
 
 
-def tell_apart(state: State, calls: pd.DataFrame) -> None:
+def told_apart(state: State, calls: pd.DataFrame) -> Findings:
     """Split collectives of unknown process groups whose ranks turn out to be several communicators."""
     rows = unknown(state, calls)
     rows = rows[(state.rung[rows] != UNMATCHED) & (state.collective[rows] >= 0)]
@@ -59,7 +58,7 @@ def tell_apart(state: State, calls: pd.DataFrame) -> None:
             continue
         sizes, known = np.bincount(communicator)[communicator], state.group_size[rows[own]].max()
         if known <= 0 or (sizes <= known).all():
-            _split(state, rows[own], clocks, communicator)
+            yield from _split(state, rows[own], clocks, communicator)
 
 
 def _times(state: State, rows: Ints) -> tuple[Ints, Floats, Floats]:
@@ -107,15 +106,13 @@ def _wait_apart(start: Floats, end: Floats, block: Ints) -> bool:
     return True
 
 
-def _split(state: State, rows: Ints, clocks: Ints, communicator: Ints) -> None:
+def _split(state: State, rows: Ints, clocks: Ints, communicator: Ints) -> Findings:
     """Give each communicator its own collectives and process group."""
     of_row = communicator[np.searchsorted(clocks, state.clock[rows])]
     for part in np.unique(communicator).tolist():
         own = rows[of_row == part]
-        numbers, which = np.unique(state.collective[own], return_inverse=True)
-        state.collective[own] = state.new(len(numbers))[which]
-        state.groups += 1
-        state.group[own] = state.groups
+        number = np.unique(state.collective[own], return_inverse=True)[1].ravel()
+        yield state.decided(own)._replace(collective=state.collectives + number)
         members = tuple(state.ranks[clocks[communicator == part]].tolist())
-        state.group_size[own] = len(members)
-        state.named[state.groups] = (None, members)
+        group, size = np.full_like(own, state.groups + 1), np.full_like(own, len(members))
+        yield Grouping(own, group, size, {state.groups + 1: (None, members)})

@@ -1,4 +1,9 @@
-"""Where times contradict what steps say, and where only times say which calls belong together."""
+"""What makes matching doubt: times against steps, times against names of hosts, and groups that no trace names.
+
+Two facts about collectives are evidence here, as they hold for any program. No rank leaves a synchronising collective
+before all have arrived, so calls of which one had ended before another began are not the same. And all ranks leave it
+at nearly the same time, so ends that coincide for call after call are no accident.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,8 @@ from ..clocks.ends import COINCIDE_NS, RESOLUTION_NS
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import PAIR, Entries
 from ..timelines.offsets import LEAST_COINCIDING, Lane, Offset, offset, offset_at
-from .numbering import level_ns, most_shared, numbered_differently, sides_by_group
-from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, State, rows_by_key
+from .numbering import level_ns, most_shared, sides_by_group, steps_of_hosts
+from .state import AMBIGUOUS, BY_STEP, SENDS, UNMATCHED, Decision, Findings, State, StepsIgnored, rows_by_key
 
 # Of what a rank issued in steps: if more than this contradicts times, its steps are numbered differently.
 _CONTRADICTED_FRAC = 0.1
@@ -20,8 +25,8 @@ _NEARLY_ALL = 0.75
 _OFTEN_ALONE = 0.2
 
 
-def free_contradicted(state: State) -> None:
-    """Undo what steps matched for ranks whose times contradict: on one host, or by how ends coincide."""
+def steps_contradicted(state: State) -> Findings:
+    """Undo what steps matched for ranks whose times contradict them: on one host, or by how ends coincide."""
     matched = (state.rung == BY_STEP) & ~state.on_cpu
     meeting, pairs = np.flatnonzero(matched & _meeting(state)), np.flatnonzero(matched & (state.calls.kind == PAIR))
     rows = np.concatenate([meeting, pairs])
@@ -29,14 +34,21 @@ def free_contradicted(state: State) -> None:
         return
     apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
     bad = _contradicted(state, rows, apart)
-    # Either they number their steps differently, or their clock is not that of their host.
-    while bad and _part_hosts(state, np.flatnonzero(_meeting(state)), bad):
+    # A contradiction has two explanations: the rank numbers its steps differently, or its host's name is wrong and it
+    # has another clock. The second is tried first, as times can confirm it: at some constant offset ends coincide.
+    while bad and (parted := _own_clocks(state, np.flatnonzero(_meeting(state)), bad)):
+        yield state.clocks.parted(parted)
         apart = np.concatenate([_apart_on_host(state, meeting), _received_before_sent(state, pairs)])
         bad = _contradicted(state, rows, apart)
-    _free(state, np.isin(state.clock, list(bad)))
-    _free_calls(state, rows[apart > COINCIDE_NS])
-    for host in numbered_differently(state, _meeting(state)):
-        _free(state, state.hosts[state.clock] == host)
+    yield from _without_steps(state, np.isin(state.clock, list(bad)))
+    # Of ranks that are right on the whole, single calls may still be wrong, as where one rank issued something else.
+    impossible = rows[apart > COINCIDE_NS]
+    yield state.undecided(impossible[state.rung[impossible] == BY_STEP])
+    yield _lonely_undecided(state)
+    contradicted, doubts = steps_of_hosts(state, _meeting(state))
+    yield from doubts
+    for host in contradicted:
+        yield from _without_steps(state, state.clocks.hosts[state.clock] == host)
 
 
 def _contradicted(state: State, rows: Ints, apart: Ints) -> set[int]:
@@ -45,30 +57,28 @@ def _contradicted(state: State, rows: Ints, apart: Ints) -> set[int]:
     return set(wrong.index[wrong > _CONTRADICTED_FRAC].tolist())
 
 
-def _part_hosts(state: State, rows: Ints, bad: set[int]) -> bool:
-    """Give each rank of a host a clock of its own if steps explain its times much better so; whether any got one.
+def _own_clocks(state: State, rows: Ints, bad: set[int]) -> list[int]:
+    """The `bad` clocks that are not those of their hosts, as steps explain their times much better so.
 
     A host's name may be wrong: containers and copies of machines share names, not clocks. If so, what steps match ends
     a constant time apart, to within what one collective's ends differ, and what coincides on the raw clocks does so by
     chance: it is less, or scatters as widely as is looked for. If steps are numbered differently, it is the reverse.
     """
-    parted = []
-    for host in np.unique(state.hosts[list(bad)]).tolist():
-        of_host = rows[state.hosts[state.clock[rows]] == host]
+    parted, hosts = [], state.clocks.hosts
+    for host in np.unique(hosts[list(bad)]).tolist():
+        of_host = rows[hosts[state.clock[rows]] == host]
         # What steps have not matched counts as well: in a loop, nearly all of it fits the shared clock.
-        lanes = sides_by_group(state, of_host, np.arange(len(state.hosts)))
+        lanes = sides_by_group(state, of_host, np.arange(len(hosts)))
         clocks = np.unique(state.clock[of_host]).tolist()
         for clock in sorted(bad.intersection(clocks)):
             shared = most_shared(lanes, clock, [c for c in clocks if c != clock])
             if shared and _has_own_clock(state, shared[0][1]):
                 parted.append(clock)
-    for clock in parted:
-        state.part(clock)
-    return bool(parted)
+    return parted
 
 
-def part_strangers(state: State) -> None:
-    """Give a rank a clock of its own if its calls fit those of its host far better at another offset than at none.
+def strangers(state: State) -> list[int]:
+    """The clocks of ranks whose calls fit those of their host far better at another offset than at none.
 
     This needs no ids and no steps. On a clock that is shared, nearly all that two ranks show of common groups ends
     together; on two clocks that share a name, some does by chance, and misses each other, or scatters as widely as is
@@ -79,12 +89,14 @@ def part_strangers(state: State) -> None:
     for group, own in rows_by_key(state.group, rows).items():
         for clock, part in rows_by_key(state.clock, own).items():
             lanes.setdefault(group, {})[clock] = state.shown(part)
-    for of_host in rows_by_key(state.hosts, np.arange(len(state.hosts))).values():
+    strange, hosts = [], state.clocks.hosts
+    for of_host in rows_by_key(hosts, np.arange(len(hosts))).values():
         first, *others = of_host.tolist()
         for clock in others:
             shared = [Lane(parts[clock], parts[first]) for parts in lanes.values() if clock in parts and first in parts]
             if shared and _are_strangers(state, shared):
-                state.part(clock)
+                strange.append(clock)
+    return strange
 
 
 def _are_strangers(state: State, lanes: list[Lane]) -> bool:
@@ -133,27 +145,23 @@ def _meeting(state: State) -> Flags:
     return meeting
 
 
-def _free(state: State, of_ranks: Flags) -> None:
+def _without_steps(state: State, of_ranks: Flags) -> Findings:
     """Undo the matches of ranks whose steps mean nothing."""
-    state.free(np.flatnonzero(of_ranks & (state.rung == BY_STEP)))
-    state.calls.step[of_ranks] = -1
-    _free_lonely(state)
+    yield state.undecided(np.flatnonzero(of_ranks & (state.rung == BY_STEP)))
+    yield StepsIgnored(of_ranks)
+    yield _lonely_undecided(state)
 
 
-def _free_calls(state: State, rows: Ints) -> None:
-    state.free(rows[state.rung[rows] == BY_STEP])
-    _free_lonely(state)
-
-
-def _free_lonely(state: State) -> None:
+def _lonely_undecided(state: State) -> Decision:
+    """Undo what steps no longer match with any other call."""
     rows = np.flatnonzero(state.rung == BY_STEP)
     members = np.bincount(state.collective[rows], minlength=1)
-    state.free(rows[members[state.collective[rows]] < 2])
+    return state.undecided(rows[members[state.collective[rows]] < 2])
 
 
 def _apart_on_host(state: State, rows: Ints) -> Ints:
     """By how much each call misses the others of its collective on its host: no rank leaves before all have arrived."""
-    places = np.column_stack([state.collective[rows], state.hosts[state.clock[rows]]])
+    places = np.column_stack([state.collective[rows], state.clocks.hosts[state.clock[rows]]])
     number = np.unique(places, axis=0, return_inverse=True)[1].ravel()
     if not len(rows):
         return rows
@@ -173,7 +181,7 @@ def _received_before_sent(state: State, rows: Ints) -> Ints:
     start, end = np.zeros((2, number.max(initial=-1) + 1), dtype=np.int64)
     start[number[sent]] = state.calls.last_start[rows[sent]]
     end[number[~sent]] = state.calls.end[rows[~sent]]
-    host, of_call = np.full((2, len(start)), -1), state.hosts[state.clock[rows]]
+    host, of_call = np.full((2, len(start)), -1), state.clocks.hosts[state.clock[rows]]
     host[0, number[sent]], host[1, number[~sent]] = of_call[sent], of_call[~sent]
     apart: Ints = np.where(host[0] == host[1], start - end, 0)[number]
     return apart
@@ -181,9 +189,9 @@ def _received_before_sent(state: State, rows: Ints) -> Ints:
 
 def on_one_clock(state: State, rows: Ints) -> tuple[Ints, Ints]:
     """Starts and ends of calls; where clocks cannot be compared, as if ends coincided."""
-    clock = state.clock[rows]
-    start, end = (state.frame.common(clock, times[rows]) for times in (state.calls.last_start, state.calls.end))
-    part = state.frame.component[clock]
+    clock, frame = state.clock[rows], state.clocks.frame
+    start, end = (frame.common(clock, times[rows]) for times in (state.calls.last_start, state.calls.end))
+    part = frame.component[clock]
     if (part == part[0]).all():
         return start, end
     table = pd.DataFrame({"collective": state.collective[rows], "part": part, "end": end - end.min()})
@@ -194,7 +202,7 @@ def on_one_clock(state: State, rows: Ints) -> tuple[Ints, Ints]:
     return start - ahead, end - ahead
 
 
-def doubt_unknown_groups(state: State, unknown: Ints, streams: Ints, world_size: int) -> None:
+def doubtful_groups(state: State, unknown: Ints, streams: Ints, world_size: int) -> Findings:
     """If the group is unknown, calls certainly belong together only where ranks clearly waited for each other.
 
     They did if one came later than all others by far more than the ends are apart: with several communicators, those
@@ -223,7 +231,7 @@ def doubt_unknown_groups(state: State, unknown: Ints, streams: Ints, world_size:
         for lane, members, size in zip(table["lane"], table["members"], table["size"], strict=True)
     ]
     bad = rows[np.isin(state.collective[rows], table.index[~np.array(good, dtype=bool)])]
-    state.assumed[bad], state.note[bad] = True, AMBIGUOUS
+    yield state.decided(bad)._replace(group_assumed=True, note=AMBIGUOUS)
 
 
 def _coupled(state: State, rows: Ints, streams: Ints) -> pd.DataFrame:

@@ -1,4 +1,9 @@
-"""Calls that carry the same id are one collective, unless they contradict each other."""
+"""The first rungs: calls that carry the same id are one collective, unless they contradict each other.
+
+torch computes the id on every rank from the name of the process group and the number of the call in it, so equal ids
+need neither a clock nor an order of calls. Only two things make an id doubtful: groups that share a name, and ranks
+that count differently because one of them skipped a call.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,12 @@ import pandas as pd
 
 from ...core.schema import text_codes
 from ..clocks.frame import Flags, Ints
-from .state import RUNGS, TOO_MANY, State, known_kind
+from .state import RUNGS, TOO_MANY, Findings, State, known_kind
 
 
-def by_id(state: State, calls: pd.DataFrame, key: str) -> None:
+def by_id(state: State, calls: pd.DataFrame, key: str) -> Findings:
     """Match by the column `key`: `comms_id` or `seq`."""
-    # Each rank counts its own sends and receives, so their sequence numbers differ on the two sides.
+    # Each rank counts its own sends and receives, so the numbers of the two sides differ.
     usable = (state.collective < 0) & calls[key].notna().to_numpy() & ~calls["collective"].isin(["send", "recv"])
     rows = np.flatnonzero(usable)
     if not len(rows):
@@ -20,13 +25,13 @@ def by_id(state: State, calls: pd.DataFrame, key: str) -> None:
     table = _numbered(state, calls, key, rows)
     agree, several, too_many = _agree(state, table, rows), _several(table), _too_many(state, table, rows)
     bad = pd.Series(~agree | several | too_many).groupby(table["key"].to_numpy()).transform("any").to_numpy()
-    state.alone(rows[bad & agree & too_many], TOO_MANY)
-    state.alone(rows[bad & agree & ~too_many], f"its {key} stands more often on one rank than on another")
-    state.alone(rows[bad & ~agree], f"its {key} has another kind, dtype or size on another rank")
+    # Calls that share an id and contradict each other stay alone: no other evidence may join them against their id.
+    yield state.alone(rows[bad & agree & too_many], TOO_MANY)
+    yield state.alone(rows[bad & agree & ~too_many], f"its {key} stands more often on one rank than on another")
+    yield state.alone(rows[bad & ~agree], f"its {key} has another kind, dtype or size on another rank")
+    # An id that one rank alone shows says nothing yet: others may lack it, and later rungs may find their calls.
     good = ~bad & ((table["members"] > 1).to_numpy() | (state.group_size[rows] == 1))
-    number, keys = pd.factorize(table["key"][good])
-    state.collective[rows[good]] = state.new(len(keys))[number]
-    state.rung[rows[good]] = RUNGS.index(key)
+    yield state.together(rows[good], pd.factorize(table["key"][good])[0], RUNGS.index(key))
 
 
 def _numbered(state: State, calls: pd.DataFrame, key: str, rows: Ints) -> pd.DataFrame:

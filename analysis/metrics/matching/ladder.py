@@ -1,4 +1,4 @@
-"""Which calls belong together, on what evidence, and how certain that is: a ladder, best rung first.
+"""Which calls belong together, on what evidence, and how certain that is: a ladder, best evidence first.
 
 - `comms_id`: the id that torch gives all ranks of a collective of a process group;
 - `seq`: the sequence number within the process group;
@@ -6,13 +6,12 @@
 - `order`: by times, all that a rank shows of the group laid onto one timeline, call for call;
 - `time`: by times, call by call, because a trace lacks some in between.
 
-Why each may be trusted: an id is the same on all ranks or its calls differ in kind or size (`ids`); steps are held
-against times, and between hosts need a witness, as ranks may count them differently (`doubts`, `numbering`); times are
-trusted where each other placement, shift or offset fits clearly worse (`times`, `timelines`), an order where every rank
-shows all of it and no shift is possible (`whole`). What no one confirms is shown, not certain, and fixes no clock.
+Each rung looks at the calls that no rung above it has matched, and yields its findings; `matches` applies them, and
+nothing else changes the state. So each rung may rest on all that is known before it, in whatever group: what is
+matched for certain fixes clocks, and clocks say what coincides. What nothing confirms is shown, but it is not certain,
+and no clock rests on it. A call that fits nowhere stays alone, and its note says why.
 
-What each rung has matched fixes clocks, and with them what the next ones match, in whatever group. Sends and receives
-go by (source, destination, order); between CPUs as `turns` says. What does not fit stays alone and says why.
+docs/metrics/ladder.md draws the ladder; docs/metrics/matching.md defines every rung.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ import numpy as np
 import pandas as pd
 
 from ...core.tables.communication import CLOCK_PROBES, MATCHES, PENDING, PROCESS_GROUPS
-from ..clocks.frame import Flags, Ints
-from .communicators import by_stream, tell_apart, unknown
-from .doubts import doubt_unknown_groups, free_contradicted, part_strangers
-from .groups import assign_groups
+from .communicators import by_stream, told_apart, unknown
+from .doubts import doubtful_groups, steps_contradicted, strangers
+from .groups import by_membership
 from .ids import by_id
 from .pairs import by_turn
-from .state import ALONE, RUNGS, SENDS, UNMATCHED, State, codes, rows_by_key, state_of
+from .state import ALONE, RUNGS, SENDS, UNMATCHED, Decision, Findings, State, codes, rows_by_key, state_of
 from .steps import by_step
-from .times import again, by_time, link_clocks
+from .times import again, by_time, linked_clocks
 
 
 class Evidence(NamedTuple):
-    """What else tells which calls belong together; None where it is missing.
+    """What else says which calls belong together; None where it is missing.
 
     Clock `probes` confirm how far a clock is ahead where the calls alone leave a doubt; `pending` is what was issued
     and did not run; `groups` are those that headers name. If not `has_starts`, times say nothing.
@@ -59,36 +57,69 @@ def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evid
     evidence = evidence or Evidence()
     state = state_of(calls, hosts, CLOCK_PROBES.empty() if evidence.probes is None else evidence.probes)
     world_size = evidence.world_size or len(hosts)
-    copies = calls["collective"].isin(["peer_copy"])
-    state.alone(np.flatnonzero(copies), "a copy from one GPU to another, one rank's own")
-    messages = calls["collective"].isin(["send", "recv"])
-    if not evidence.has_starts:
-        state.alone(np.flatnonzero(messages), "each rank numbers its own sends and receives, and times say nothing")
-    state.alone(np.flatnonzero(messages & calls["root"].isna()), "its peer is not known")
-    # A format without starts gives ids to the calls that may be compared.
-    for key in ("comms_id", "seq") if evidence.has_starts else ("comms_id",):
-        by_id(state, calls, key)
-    if not evidence.has_starts:
-        state.alone(np.flatnonzero(state.collective < 0), "no other rank shows its number in this communicator")
-        return _table(state, calls)
-    by_step(state, calls, PENDING.empty() if evidence.pending is None else evidence.pending)
-    # Before any clock is linked: a wrong step would move it, and then all that times say afterwards.
-    free_contradicted(state)
-    part_strangers(state)
-    streams = codes(calls["stream"])
-    tell_apart(state, calls)
-    doubt_unknown_groups(state, unknown(state, calls), streams, world_size)
-    link_clocks(state)
-    assign_groups(state, calls, PROCESS_GROUPS.empty() if evidence.groups is None else evidence.groups)
-    by_stream(state, calls)
-    by_time(state)
-    again(state)
-    tell_apart(state, calls)
-    doubt_unknown_groups(state, unknown(state, calls), streams, world_size)
-    # Pairs on CPUs say nothing about clocks, but use what is known about them: they come last.
-    for rows in rows_by_key(state.group, np.flatnonzero((state.collective < 0) & state.pair_on_cpu)).values():
-        by_turn(state, rows)
+    rungs = _with_starts(state, calls, evidence, world_size) if evidence.has_starts else _without_starts(state, calls)
+    for finding in rungs:
+        state.apply(finding)
     return _table(state, calls)
+
+
+def _with_starts(state: State, calls: pd.DataFrame, evidence: Evidence, world_size: int) -> Findings:
+    """The whole ladder, from the best evidence to the weakest."""
+    yield _copies_alone(state, calls)
+    # A message is identified by its source and target, so without the peer nothing could contradict a pairing.
+    yield state.alone(np.flatnonzero(_messages(calls) & calls["root"].isna()), "its peer is not known")
+
+    # Ids need neither clocks nor order: torch gave the same one to all ranks of the call.
+    yield from by_id(state, calls, "comms_id")
+    yield from by_id(state, calls, "seq")
+
+    # Steps need no clock either, but each rank counts its own. So times have a veto, and they have it before any clock
+    # is linked: a wrong step would move the clock, and then all that times say would agree with it.
+    yield from by_step(state, calls, PENDING.empty() if evidence.pending is None else evidence.pending)
+    yield from steps_contradicted(state)
+    yield state.clocks.parted(strangers(state))
+
+    # Which ranks take part must be settled before clocks are: two communicators taken for one would link ranks that
+    # never waited for each other.
+    yield from _who_takes_part(state, calls, world_size)
+
+    # From here on times decide, on the clocks that all above has linked.
+    yield linked_clocks(state)
+    yield from by_membership(state, calls, PROCESS_GROUPS.empty() if evidence.groups is None else evidence.groups)
+    yield from by_stream(state, calls)
+    yield from by_time(state)
+    yield from again(state)
+    # What times have matched may be several communicators as well.
+    yield from _who_takes_part(state, calls, world_size)
+
+    # Messages between CPUs say nothing about clocks, as a send may end before it is received, but need them: so last.
+    for rows in rows_by_key(state.group, np.flatnonzero((state.collective < 0) & state.pair_on_cpu)).values():
+        yield by_turn(state, rows)
+
+
+def _without_starts(state: State, calls: pd.DataFrame) -> Findings:
+    """Where a format has no starts, it gives ids to the calls that may be compared; nothing else says anything."""
+    yield _copies_alone(state, calls)
+    messages = np.flatnonzero(_messages(calls))
+    yield state.alone(messages, "each rank numbers its own sends and receives, and times say nothing")
+    yield state.alone(np.flatnonzero(_messages(calls) & calls["root"].isna()), "its peer is not known")
+    yield from by_id(state, calls, "comms_id")
+    yield state.alone(np.flatnonzero(state.collective < 0), "no other rank shows its number in this communicator")
+
+
+def _copies_alone(state: State, calls: pd.DataFrame) -> Decision:
+    copies = np.flatnonzero(calls["collective"].isin(["peer_copy"]))
+    return state.alone(copies, "a copy from one GPU to another, one rank's own")
+
+
+def _messages(calls: pd.DataFrame) -> pd.Series[bool]:
+    return calls["collective"].isin(["send", "recv"])
+
+
+def _who_takes_part(state: State, calls: pd.DataFrame, world_size: int) -> Findings:
+    """Where no trace names the process group: whether these ranks waited for each other, and for nobody else."""
+    yield from told_apart(state, calls)
+    yield from doubtful_groups(state, unknown(state, calls), codes(calls["stream"]), world_size)
 
 
 def _table(state: State, calls: pd.DataFrame) -> pd.DataFrame:
@@ -96,32 +127,30 @@ def _table(state: State, calls: pd.DataFrame) -> pd.DataFrame:
     number = pd.Series(np.arange(len(start)), index=start.index)
     members = np.bincount(state.collective, minlength=state.collectives)[state.collective]
     single = (members == 1) & (state.group_size != 1)
+    # A collective is no better known than the call that was hardest to match.
     rung = np.where(single, UNMATCHED, pd.Series(state.rung).groupby(state.collective).transform("max"))
     note = np.where(single & pd.isna(state.note), ALONE, state.note)
+    # Kernels named SendRecv that three or more ranks run as one: then every rank sends to all others.
+    exchanged = (state.calls.kind == SENDS) & (members > 2) & state.certain
     table = pd.DataFrame({
         "call_id": calls["call_id"].to_numpy(),
         "collective_id": number.reindex(state.collective).to_numpy(),
         "matched_by": [RUNGS[r] for r in rung],
-        "certain": pd.array(state.certain & ~state.assumed & ~single, dtype="boolean"),
+        "certain": pd.array(state.certain & ~state.group_assumed & ~single, dtype="boolean"),
         "note": note,
-        "found_collective": pd.array(["all_to_all" if e else None for e in _exchanged(state, members)], dtype="string"),
+        "found_collective": pd.array(["all_to_all" if e else None for e in exchanged], dtype="string"),
     })  # fmt: skip
-    return MATCHES.conform(table.assign(**_told(state)))
+    return MATCHES.conform(table.assign(**_inferred_groups(state)))
 
 
-def _exchanged(state: State, members: Ints) -> Flags:
-    """Kernels named SendRecv that three or more ranks run as one: then every rank sends to all others."""
-    exchanged: Flags = (state.calls.kind == SENDS) & (members > 2) & state.certain
-    return exchanged
-
-
-def _told(state: State) -> dict[str, Any]:
-    """Name, ranks and size of process groups that were inferred."""
+def _inferred_groups(state: State) -> dict[str, Any]:
+    """Name, ranks and size of process groups that no trace names, by call."""
     names = {code: name for code, (name, _) in state.named.items()}
     listed = {code: " ".join(map(str, sorted(members))) for code, (_, members) in state.named.items()}
+    sizes = {code: len(members) for code, (_, members) in state.named.items()}
     group = pd.Series(state.group)
     return {
         "found_process_group": group.map(names).to_numpy(dtype=object),
         "found_pg_ranks": group.map(listed).to_numpy(dtype=object),
-        "found_group_size": group.map({code: len(members) for code, (_, members) in state.named.items()}).to_numpy(),
+        "found_group_size": group.map(sizes).to_numpy(),
     }

@@ -1,20 +1,21 @@
 """Whether hosts number their steps alike: what steps join between clocks that nothing else compares.
 
-Steps say which calls belong together only if the ranks count them alike. One that was restarted, or whose profiler
-began elsewhere, does not, and in a loop the calls of another step look the same. Ranks of one host are held to their
-clock (`doubts`). Between hosts one of three witnesses must agree with the steps:
+Steps say which calls belong together only if the ranks count them alike. A rank that was restarted, or whose profiler
+began elsewhere, does not, and in a loop the calls of another step look the same. Between ranks of one host, their
+common clock decides (`doubts`). Between hosts one of three witnesses must agree with the steps:
 
 - ids of other calls, which were issued in the same steps, or were not;
 - times, if ends coincide where the steps put them, and at no other offset as well;
 - the clocks of the hosts as they are, or as a clock probe has measured them, if they agree to a part of a step.
 
-If times fit far better elsewhere, steps are wrong. If no witness agrees, they stay as a guess, on which nothing builds.
+If times fit far better elsewhere, steps are wrong. If no witness agrees, they stay as a guess, on which nothing rests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset, offset_at
-from .state import BY_STEP, SAME_CLOCK_SLACK_NS, STEPS_ALONE, State, rows_by_key
+from .state import BY_STEP, SAME_CLOCK_SLACK_NS, STEPS_ALONE, Finding, State, StepsIgnored, rows_by_key
 
 _CLEARLY = 2.0
 _CONTRADICTED_FRAC = 0.1
@@ -44,13 +45,18 @@ class Numbered(Enum):
     NOT_KNOWN = "not known"
 
 
-def numbered_differently(state: State, meeting: Flags) -> list[int]:
-    """The hosts whose steps are contradicted; what joins others without a witness is no longer certain.
+class StepsOfHosts(NamedTuple):
+    """The hosts whose steps are contradicted, and doubts about what joins others without a witness."""
 
-    `meeting` are calls that no rank leaves before all have arrived.
-    """
-    lanes = sides_by_group(state, np.flatnonzero(meeting), state.hosts)
-    present = np.unique(state.hosts[state.clock[meeting & (state.rung == BY_STEP)]]).tolist()
+    contradicted: list[int]
+    doubts: list[Finding]
+
+
+def steps_of_hosts(state: State, meeting: Flags) -> StepsOfHosts:
+    """What speaks for and against the steps of hosts, by calls of all kinds that are `meeting`: see `doubts`."""
+    hosts = state.clocks.hosts
+    lanes = sides_by_group(state, np.flatnonzero(meeting), hosts)
+    present = np.unique(hosts[state.clock[meeting & (state.rung == BY_STEP)]]).tolist()
     part = {host: host for host in present}
     wrong: list[int] = []
     for host in present[1:]:
@@ -59,19 +65,18 @@ def numbered_differently(state: State, meeting: Flags) -> list[int]:
         for place, (other, shared) in enumerate(most_shared(lanes, host, others)):
             if part[other] == part[host]:
                 continue
-            numbered = _numbered(state, shared, state.probed_apart(host, other))
+            numbered = _numbered(state, shared, state.clocks.probed_apart(host, other))
             if numbered is Numbered.DIFFERENTLY and place == 0:
                 wrong.append(host)
                 break
             if numbered is Numbered.ALIKE:
                 joined = part[host]
                 part |= {known: part[other] for known in part if part[known] == joined}
-    _doubt_between(state, {host: of for host, of in part.items() if host not in wrong})
-    return wrong
+    return StepsOfHosts(wrong, _doubts_between(state, {host: of for host, of in part.items() if host not in wrong}))
 
 
 def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, Entries]]:
-    """What each side shows of each group: its collectives, and the calls without one of that rank that shows most.
+    """What each side shows of each group: its collectives, and the unmatched calls of the rank that shows most.
 
     `side` gives the clock, or the host, of each clock; `row` is negative for calls without a collective.
     """
@@ -113,8 +118,9 @@ def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | Non
     if len(alike):
         # What carries an id is the same collective on both sides, so its steps are known to be the same step.
         return Numbered.ALIKE if alike.mean() > 1 - _CONTRADICTED_FRAC else Numbered.DIFFERENTLY
+    # Without ids, times are the witness: do ends coincide where the steps put them, and nowhere else?
     level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
-    # Steps are what is asked about, so they are no evidence.
+    # The steps are in question, so they are no evidence.
     times = [Lane(*(side.without_steps() for side in lane)) for lane in lanes]
     best = offset(times, state.compatible, origin_ns, probed)
     here = offset_at(times, state.compatible, level, origin_ns)
@@ -164,17 +170,18 @@ def _step_ns(lanes: list[Lane]) -> float:
     return min(lengths, default=0.0)
 
 
-def _doubt_between(state: State, part: dict[int, int]) -> None:
+def _doubts_between(state: State, part: dict[int, int]) -> list[Finding]:
     """Of each collective that steps join across parts, one stays certain; `part` by host. Steps of the others are lost.
 
     That is the part with most calls of all, if it takes part, so that what is certain is so with the same hosts.
     """
     if len(set(part.values())) < 2:
-        return
-    of_host = np.full(int(state.hosts.max()) + 1, -1)
+        return []
+    hosts = state.clocks.hosts
+    of_host = np.full(int(hosts.max()) + 1, -1)
     of_host[list(part)] = list(part.values())
     rows = np.flatnonzero(state.rung == BY_STEP)
-    of_call = of_host[state.hosts[state.clock[rows]]]
+    of_call = of_host[hosts[state.clock[rows]]]
     rows, of_call = rows[of_call >= 0], of_call[of_call >= 0]
     main = np.bincount(of_call).argmax()
     table = pd.DataFrame({"collective": state.collective[rows], "part": of_call, "is_main": of_call == main})
@@ -183,9 +190,11 @@ def _doubt_between(state: State, part: dict[int, int]) -> None:
     )
     largest = sizes.sort_values(["is_main", "calls"]).drop_duplicates("collective", keep="last").set_index("collective")
     doubtful = rows[(table["collective"].map(largest["part"]) != table["part"]).to_numpy()]
-    state.certain[doubtful], state.note[doubtful] = False, STEPS_ALONE
     others = np.flatnonzero((of_host != main) & (of_host >= 0))
-    state.calls.step[np.isin(state.hosts[state.clock], others)] = -1
+    return [
+        state.decided(doubtful)._replace(certain=False, note=STEPS_ALONE),
+        StepsIgnored(np.isin(hosts[state.clock], others)),
+    ]
 
 
 def _never_met(lanes: list[Lane]) -> bool:

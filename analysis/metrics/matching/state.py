@@ -1,21 +1,27 @@
-"""What the rungs of the ladder share: calls as columns of codes, and what has been decided about each."""
+"""What the rungs of the ladder read, and what they yield.
+
+A rung reads the `State`: calls as columns of codes, and all that is known about them so far. It yields findings, which
+the ladder applies: a `Decision` about calls, a `Grouping` into process groups, `Clocks`, or `StepsIgnored`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ....common.nccl_tests import SYNCHRONISING
 from ...core.kinds import name_on_all_ranks
-from ...core.nccl_tests import SYNCHRONISING
 from ...core.schema import text_codes
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.probes import Ahead, probed
 from ..timelines.entries import CALL_KINDS, Entries
+
+Notes = NDArray[np.object_]
 
 RUNGS = ("comms_id", "seq", "step", "order", "time", "none")
 BY_STEP, BY_ORDER, BY_TIME, UNMATCHED = (RUNGS.index(name) for name in ("step", "order", "time", "none"))
@@ -36,74 +42,57 @@ ANY = SENDS + 1
 _BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")
 
 
-@dataclass
-class State:
-    """Calls as columns of codes, all of shape (calls,), and what has been decided about each.
+class Decision(NamedTuple):
+    """What a rung says about `rows`, each once; every other field is one value, or one value per row.
 
-    `clock` is the place of the rank in `ranks`, `hosts` of each clock the code of its host. Times are as the ranks show
-    them. `named` are groups that were inferred: name, if there is one, and ranks.
+    Equal numbers in `collective` are one collective, and those from `State.collectives` on are new; -1 is undecided.
+    `rung` indexes `RUNGS`. Where `group_assumed`, the process group was inferred and another one would fit as well:
+    such a call is never certain. `note` is a reason to doubt, or None.
     """
 
-    calls: Entries
-    clock: Ints
-    member: Ints
+    rows: Ints
+    collective: Ints | int
+    rung: Ints | int
+    certain: Flags | bool
+    group_assumed: Flags | bool
+    note: Notes | str | None
+
+
+class Grouping(NamedTuple):
+    """Another process group for `rows`: its code and size, by row; `named` gives name and ranks of inferred groups."""
+
+    rows: Ints
     group: Ints
     group_size: Ints
-    turn: Ints
-    cycle: Ints
-    sent: Flags
-    pair_on_cpu: Flags
-    on_cpu: Flags
-    named_by_trace: Flags
-    ranks: Ints
+    named: Mapping[int, tuple[str | None, tuple[int, ...]]]
+
+
+class StepsIgnored(NamedTuple):
+    """Calls whose step number is worth nothing, as their rank counts steps differently."""
+
+    rows: Flags
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What is known about the clocks of ranks, which are numbered in order of rank.
+
+    `hosts` gives the code of the host of each clock, `probe` what the clock probe measured by host, `frame` how far
+    each clock is ahead. `ends_ns` is how far apart ends of one collective may be.
+    """
+
     hosts: Ints
-    frame: ClockFrame
     probe: Ahead
-    compatible: Flags
-    collective: Ints = field(init=False)
-    rung: Ints = field(init=False)
-    certain: Flags = field(init=False)
-    assumed: Flags = field(init=False)
-    note: NDArray[np.object_] = field(init=False)
-    collectives: int = 0
-    groups: int = 0
-    named: dict[int, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
+    frame: ClockFrame
     ends_ns: int = 0
 
-    def __post_init__(self) -> None:
-        count = len(self.calls)
-        self.collective = np.full(count, -1, dtype=np.int64)
-        self.rung = np.full(count, UNMATCHED, dtype=np.int64)
-        self.certain = np.ones(count, dtype=bool)
-        self.assumed = np.zeros(count, dtype=bool)
-        # Matching gives calls other groups, and pandas hands out columns that cannot be written into.
-        self.group, self.group_size = self.group.copy(), self.group_size.copy()
-        self.groups = int(self.group.max(initial=0))
-        self.note = np.full(count, None, dtype=object)
-
-    def new(self, count: int) -> Ints:
-        """The numbers of this many new collectives."""
-        self.collectives += count
-        return np.arange(self.collectives - count, self.collectives)
-
-    def alone(self, rows: Ints, note: str) -> None:
-        """Mark calls as belonging to no other, and why."""
-        self.collective[rows] = self.new(len(rows))
-        self.rung[rows], self.note[rows] = UNMATCHED, note
-
-    def free(self, rows: Ints) -> None:
-        """Mark calls as undecided again; that their process group is assumed stays, and so does the note on it."""
-        self.collective[rows], self.rung[rows], self.certain[rows] = -1, UNMATCHED, True
-        self.note[rows] = None
-        self.note[rows[self.assumed[rows]]] = AMBIGUOUS
-
-    def part(self, clock: int) -> None:
-        """Give a rank a clock of its own, which no clock probe measured; before clocks are linked."""
-        self.hosts = self.hosts.copy()
-        self.hosts[clock] = len(self.probe.ns)
-        nothing = np.full((1, 2), np.nan)
-        self.probe = Ahead(*(np.concatenate([side, nothing]) for side in (self.probe.ns, self.probe.uncertainty_ns)))
-        self.frame = ClockFrame.unlinked(self.hosts, int(self.frame.origin_ns[0]))
+    def parted(self, clocks: list[int]) -> Clocks:
+        """These ranks with a host of their own each, which no probe measured; before clocks are linked."""
+        hosts, (ahead, uncertainty) = self.hosts.copy(), (self.probe.ns, self.probe.uncertainty_ns)
+        hosts[clocks] = len(ahead) + np.arange(len(clocks))
+        unknown = np.full((len(clocks), 2), np.nan)
+        probe = Ahead(np.concatenate([ahead, unknown]), np.concatenate([uncertainty, unknown]))
+        return replace(self, hosts=hosts, probe=probe, frame=ClockFrame.unlinked(hosts, int(self.frame.origin_ns[0])))
 
     def probed_apart(self, part: int, base: int) -> tuple[float, float] | None:
         """How far the clock probe puts one component of clocks ahead of another, and how wrong that may be, in ns.
@@ -121,10 +110,98 @@ class State:
             ahead.append((float(level), float(self.probe.uncertainty_ns[host].max() + np.ptp(self.probe.ns[host]))))
         return ahead[0][0] - ahead[1][0], ahead[0][1] + ahead[1][1]
 
+
+Finding = Decision | Grouping | StepsIgnored | Clocks
+"""What a rung may yield."""
+Findings = Iterator[Finding]
+"""What a rung yields, in turn: each finding is applied before the rung goes on, and may rest on those before."""
+
+
+@dataclass
+class State:
+    """Calls as columns, all of shape (calls,), and what is known about each. Rungs only read it: `apply` changes it.
+
+    `calls` has times as the ranks show them. `clock` is the place of the call's rank in `ranks`, `member` its rank,
+    device and cycle. `sent` are sends, `pair_on_cpu` sends and receives of CPUs. `compatible` says which kinds may be
+    one collective.
+
+    What is inferred: the `clocks`; the code of the process `group` of each call, its size, and the `named` ones, which
+    no trace names; and what `Decision` says about each call.
+    """
+
+    calls: Entries
+    clock: Ints
+    member: Ints
+    group: Ints
+    group_size: Ints
+    sent: Flags
+    pair_on_cpu: Flags
+    on_cpu: Flags
+    named_by_trace: Flags
+    ranks: Ints
+    compatible: Flags
+    clocks: Clocks
+    collective: Ints = field(init=False)
+    rung: Ints = field(init=False)
+    certain: Flags = field(init=False)
+    group_assumed: Flags = field(init=False)
+    note: Notes = field(init=False)
+    collectives: int = 0
+    groups: int = 0
+    named: dict[int, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.calls)
+        self.collective = np.full(count, -1, dtype=np.int64)
+        self.rung = np.full(count, UNMATCHED, dtype=np.int64)
+        self.certain = np.ones(count, dtype=bool)
+        self.group_assumed = np.zeros(count, dtype=bool)
+        self.note = np.full(count, None, dtype=object)
+        # pandas hands out columns that cannot be written into.
+        self.group, self.group_size = self.group.copy(), self.group_size.copy()
+        self.groups = int(self.group.max(initial=0))
+
+    def apply(self, finding: Finding) -> None:
+        """Take over the finding of a rung."""
+        match finding:
+            case Decision(rows, collective, rung, certain, group_assumed, note):
+                self.collective[rows], self.rung[rows], self.certain[rows] = collective, rung, certain
+                self.group_assumed[rows], self.note[rows] = group_assumed, note
+                self.collectives = max(self.collectives, int(np.max(collective, initial=-1)) + 1)
+            case Grouping(rows, group, group_size, named):
+                self.group[rows], self.group_size[rows] = group, group_size
+                self.named |= named
+                self.groups = max(self.groups, int(group.max(initial=0)), *named)
+            case StepsIgnored(rows):
+                self.calls = replace(self.calls, step=np.where(rows, -1, self.calls.step))
+            case Clocks():
+                self.clocks = finding
+
+    def decided(self, rows: Ints) -> Decision:
+        """What is decided about these calls so far: a rung replaces what it knows better."""
+        return Decision(
+            rows, self.collective[rows], self.rung[rows], self.certain[rows], self.group_assumed[rows], self.note[rows]
+        )
+
+    def together(self, rows: Ints, number: Ints, rung: int) -> Decision:
+        """The calls as new collectives: equal numbers, from 0, are one."""
+        return self.decided(rows)._replace(collective=self.collectives + number, rung=rung)
+
+    def alone(self, rows: Ints, note: str) -> Decision:
+        """The calls as belonging to no other, and why."""
+        return self.together(rows, np.arange(len(rows)), UNMATCHED)._replace(note=note)
+
+    def undecided(self, rows: Ints) -> Decision:
+        """The calls as undecided again; a doubt about their process group stays."""
+        group_assumed = self.group_assumed[rows]
+        note: Notes = np.full(len(rows), None)
+        note[group_assumed] = AMBIGUOUS
+        return Decision(rows, collective=-1, rung=UNMATCHED, certain=True, group_assumed=group_assumed, note=note)
+
     def shown(self, rows: Ints) -> Entries:
         """Calls on the common clock of their component, each for itself, in order."""
         calls, clock = self.calls.take(rows), self.clock[rows]
-        calls = calls.ahead(self.frame.ahead(clock, calls.end))
+        calls = calls.ahead(self.clocks.frame.ahead(clock, calls.end))
         return calls.take(np.argsort(calls.order, kind="stable"))
 
     def timeline(self, rows: Ints) -> Entries:
@@ -132,7 +209,7 @@ class State:
         if not len(rows):
             return self.calls.take(rows)
         calls = self.calls.take(rows)
-        shown = calls.ahead(self.frame.ahead(self.clock[rows], calls.end))
+        shown = calls.ahead(self.clocks.frame.ahead(self.clock[rows], calls.end))
         return shown.of_collectives(self.collective[rows])
 
 
@@ -152,17 +229,17 @@ def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Da
         member=calls.groupby(["rank", "device", "cycle"], sort=True).ngroup().to_numpy(dtype=np.int64),
         group=group_codes(calls),
         group_size=codes(calls["group_size"]),
-        turn=codes(calls["turn"]),
-        cycle=calls["cycle"].to_numpy(dtype=np.int64),
         sent=sent.to_numpy(),
         pair_on_cpu=pairs.to_numpy() & on_cpu,
         on_cpu=on_cpu,
         named_by_trace=calls["process_group"].notna().to_numpy(),
         ranks=distinct,
-        hosts=host_of,
-        frame=ClockFrame.unlinked(host_of, int(calls["start_ns"].min())),
-        probe=probed(probes, known, int(host_of.max()) + 1, calls),
         compatible=_compatible(),
+        clocks=Clocks(
+            hosts=host_of,
+            probe=probed(probes, known, int(host_of.max()) + 1, calls),
+            frame=ClockFrame.unlinked(host_of, int(calls["start_ns"].min())),
+        ),
     )
 
 

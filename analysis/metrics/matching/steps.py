@@ -1,8 +1,9 @@
-"""Steps and the order of launches: the k-th call of a process group in step N is the same one on all its ranks.
+"""The rung of steps: the k-th call of a process group in step N is the same one on all its ranks.
 
-This needs no clock, and not even the kernel of every call: a record of what was issued is enough. It fails where a
-trace lacks records, or where one rank numbers its steps differently. So a rank is believed as long as everything that
-it issued in the step agrees with what most ranks issued, and times do not contradict (`doubts`).
+All ranks run the same program, so this needs no clock, and not even the kernel of every call: a record that it was
+issued is enough. It fails where a trace lacks records, or where a rank numbers its steps differently. So a rank is
+trusted for a call only if all that it issued in the step up to there agrees with what most ranks issued, and only as
+long as times do not contradict (`doubts`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pandas as pd
 
 from ..clocks.frame import Flags, Ints
 from ..timelines.entries import CALL_KINDS
-from .state import BY_STEP, State, codes, group_codes, kind_codes
+from .state import BY_STEP, Findings, State, codes, group_codes, kind_codes
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -31,23 +32,23 @@ class _Issued(NamedTuple):
     signature: Ints
 
 
-def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> None:
+def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> Findings:
     """Match the calls that no id has matched, and whose step, turn and process group are known."""
     issued = _issued(calls, pending)
     if not len(issued.row):
         return
     first = np.flatnonzero(np.concatenate([[True], _changes(issued.group, issued.step, issued.process)]))
     segment = np.repeat(np.arange(len(first)), np.diff([*first, len(issued.row)]))
-    good = _complete(issued, first)[segment]
+    # A rank that issued less than others lost records: from there on, its k-th call is not the k-th of the others.
+    trusted = _complete(issued, first)[segment]
     place = _number(issued.group, issued.step, issued.turn)
-    number = _agreed(place, _so_far(issued, first, segment), good)
+    number = _agreed(place, _so_far(issued, first, segment), trusted)
+    # What was issued and did not run counts for the order, but there is no call to match.
     shown = (number >= 0) & (issued.row >= 0)
     ranks = pd.Series(issued.rank[shown]).groupby(number[shown]).transform("nunique").to_numpy()
     rows, kept = issued.row[shown][ranks > 1], number[shown][ranks > 1]
-    free = state.collective[rows] < 0
-    found, keys = pd.factorize(kept[free])
-    state.collective[rows[free]] = state.new(len(keys))[found]
-    state.rung[rows[free]] = BY_STEP
+    undecided = state.collective[rows] < 0
+    yield state.together(rows[undecided], pd.factorize(kept[undecided])[0], BY_STEP)
 
 
 def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
@@ -94,7 +95,7 @@ def _changes(*columns: Ints) -> Flags:
 def _complete(issued: _Issued, first: Ints) -> Flags:
     """Whether each process issued as much as any other in each step of a group, or its last step was cut off.
 
-    A rank that occurs twice in a step, in two cycles, does not count.
+    A rank that has the step in two cycles is in none of them complete: its k-th calls would be two.
     """
     count = np.diff([*first, len(issued.row)])
     group_step = _number(issued.group[first], issued.step[first])
@@ -110,6 +111,7 @@ def _complete(issued: _Issued, first: Ints) -> Flags:
 
 def _so_far(issued: _Issued, first: Ints, segment: Ints) -> Ints:
     """A number for what a process has issued in the group in the step up to each row: kinds, dtypes, sizes."""
+    # A sum of hashes that depend on the turn: equal if the same calls were issued in the same order.
     with np.errstate(over="ignore"):
         mixed = (issued.signature.astype(np.uint64) + np.uint64(1)) * _MULTIPLIER
         mixed ^= mixed >> np.uint64(29)
@@ -121,15 +123,16 @@ def _so_far(issued: _Issued, first: Ints, segment: Ints) -> Ints:
     return numbers
 
 
-def _agreed(place: Ints, so_far: Ints, good: Flags) -> Ints:
+def _agreed(place: Ints, so_far: Ints, trusted: Flags) -> Ints:
     """The number of the collective of each row, -1 for those that differ from what most ranks issued."""
-    table = pd.DataFrame({"place": place, "so_far": so_far})[good]
+    table = pd.DataFrame({"place": place, "so_far": so_far})[trusted]
     votes = table.groupby(["place", "so_far"], sort=False).size().rename("votes").reset_index()
     votes = votes.sort_values("votes", ascending=False, kind="stable")
     best = votes.drop_duplicates("place")
+    # Where as many ranks issued something else, nothing says who is right.
     tied = votes.merge(best, on=["place", "votes"])["place"].value_counts()
     best = best[~best["place"].isin(tied.index[tied > 1])]
     chosen = best.set_index("place")["so_far"]
     wanted = pd.Series(place).map(chosen)
-    result = np.where(good & (wanted == pd.Series(so_far)).to_numpy(dtype=bool), place, -1)
+    result = np.where(trusted & (wanted == pd.Series(so_far)).to_numpy(dtype=bool), place, -1)
     return np.asarray(result, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Calls that are certain because the order of all ranks is whole, however far apart their ends are.
+"""Make calls certain because the order of all ranks is whole, however far apart their ends are.
 
 Ends say which calls belong together only where they nearly coincide. In an uneven all_to_all, or where each rank waits
 for its own tokens only, they do not. But a rank's calls of one group run one after the other, no rank leaves a
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..clocks.frame import Flags, Floats, Ints
 from ..timelines.entries import PAIR, same_kind_at
-from .state import BY_ORDER, OTHER_STEP, State
+from .state import BY_ORDER, OTHER_STEP, Findings, State
 
 # A call that no time excludes from this many neighbours is never certain.
 _NEIGHBOURS = 8
@@ -33,7 +33,7 @@ class _Lane(NamedTuple):
     alike: Flags
 
 
-def settle(state: State, rows: Ints, slack_ns: int) -> None:
+def settled(state: State, rows: Ints, slack_ns: int) -> Findings:
     """Make calls certain whose timeline is whole; `rows` are of one group, and of clocks that can be compared.
 
     `slack_ns` is how wrong these clocks may be.
@@ -59,13 +59,12 @@ def settle(state: State, rows: Ints, slack_ns: int) -> None:
         return
     shown = np.full((2, len(timeline), len(members)), np.nan)
     for side, times in zip(shown, (calls.last_start, calls.end), strict=True):
-        common = state.frame.common(state.clock[rows], times[rows])
+        common = state.clocks.frame.common(state.clock[rows], times[rows])
         side[position, member] = common - int(timeline.end[0])
     lane = _Lane(shown[0], shown[1], _alike(state, rows))
     asked = np.unique(position[doubtful])
     sure = asked[[_is_sure(lane, int(at), slack_ns) for at in asked]]
-    settled = rows[doubtful & np.isin(position, sure)]
-    state.certain[settled], state.note[settled] = True, None
+    yield state.decided(rows[doubtful & np.isin(position, sure)])._replace(certain=True, note=None)
 
 
 def _whole(position: Ints, member: Ints, order: Ints) -> bool:

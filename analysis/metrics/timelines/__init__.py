@@ -1,1 +1,1 @@
-"""Calls and collectives on common timelines: which placement fits, and how far clocks are apart."""
+"""Place calls and collectives on common timelines, and find the offsets between clocks."""

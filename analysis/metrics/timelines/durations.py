@@ -15,7 +15,7 @@ from ..clocks.frame import Floats, Ints
 
 
 class SplitDurations(NamedTuple):
-    """Of each collective: its calls, times in ns, and which call is the shortest, by how much (NaN for a single one).
+    """Calls and times in ns of each collective; its shortest call, and by how much (NaN for a single call).
 
     `wait_ns` is the sum over its calls; `at` is the row of the shortest.
     """
@@ -30,11 +30,11 @@ class SplitDurations(NamedTuple):
 
 
 def split_durations(number: Ints, dur_ns: Floats) -> SplitDurations:
-    """The collectives of these calls, in ascending order of their `number`."""
+    """Split these calls by collective, in ascending order of `number`."""
     order = np.lexsort((dur_ns, number))
-    own, took = number[order], dur_ns[order]
-    begins = np.flatnonzero(np.append(True, own[1:] != own[:-1])[: len(own)])
-    calls = np.diff(np.append(begins, len(own)))
+    ordered, took = number[order], dur_ns[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    calls = np.diff(np.append(begins, len(ordered)))
     shortest, longest = took[begins], took[begins + calls - 1]
     total = np.add.reduceat(took, begins) if len(begins) else np.zeros(0)
     second = took[np.minimum(begins + 1, max(len(took) - 1, 0))] if len(begins) else np.zeros(0)

@@ -1,4 +1,4 @@
-"""Calls of one rank, or the collectives of one timeline, as columns: what is compared to align windows."""
+"""Calls of one rank, or collectives of one timeline, as columns that can be compared to align windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MUST_AGREE = ("dtype", "size", "name", "seq", "comms_id")
 
 @dataclass(frozen=True)
 class Entries:
-    """Columns of equal length; -1 is not known. Times are on a common clock.
+    """Columns of equal length; -1 means not known. Times are on a common clock.
 
     `kind` indexes `compatible`, a square matrix that says which kinds can be the same collective. `row` is the call's
     position in the table, or the number of the collective. `order` are times that never decrease: ends on a GPU, where
@@ -46,16 +46,16 @@ class Entries:
         return len(self.row)
 
     def take(self, index: Ints | Flags | slice) -> Entries:
-        """Those at `index`."""
+        """The entries at `index`."""
         return Entries(*[getattr(self, name)[index] for name in _COLUMNS])
 
     def joined(self, other: Entries) -> Entries:
-        """Both, in order."""
+        """These entries and those of `other`, in order."""
         order = np.argsort(np.concatenate([self.order, other.order]), kind="stable")
         return Entries(*[np.concatenate([getattr(self, name), getattr(other, name)])[order] for name in _COLUMNS])
 
     def extended(self, at: Ints, calls: Entries) -> Entries:
-        """With calls added as members of the collectives at these positions, each once."""
+        """Add calls as members of the collectives at these positions, each once."""
         columns = {name: getattr(self, name).copy() for name in _COLUMNS}
         columns["last_start"][at] = np.maximum(self.last_start[at], calls.last_start)
         columns["first_end"][at] = np.minimum(self.first_end[at], calls.first_end)
@@ -68,16 +68,16 @@ class Entries:
         return Entries(**columns)
 
     def ahead(self, by_ns: Ints | int) -> Entries:
-        """The same on a clock that is behind by this much."""
+        """Move the times to a clock that is behind by `by_ns`."""
         times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order", "until")}
         return replace(self, **times)
 
     def without_steps(self) -> Entries:
-        """The same where steps are not known."""
+        """The entries with steps unknown."""
         return replace(self, step=np.full(len(self), UNKNOWN))
 
     def cover(self, times_ns: Ints, before_ns: float = 0.0, after_ns: float = 0.0) -> Flags:
-        """Whether a call that ends at each of these times would have to be among these, as their windows go on there.
+        """Whether the windows shown here must contain a call that ends at each of these times.
 
         Not if it ends less than `before_ns` after the first call of a window begins, or `after_ns` after its last ends.
         """
@@ -91,7 +91,7 @@ class Entries:
         return covered
 
     def of_collectives(self, number: Ints) -> Entries:
-        """One entry per distinct number, which says what belongs together, in order.
+        """One entry per distinct number, in order; equal numbers are calls of one collective.
 
         What one of its calls does not say is taken from another.
         """
@@ -107,7 +107,7 @@ class Entries:
         np.minimum.at(first_end, which, self.first_end)
         until = self.until[first]
         np.maximum.at(until, which, self.until)
-        found = Entries(
+        entries = Entries(
             row=distinct,
             synchronising=self.synchronising[first],
             last_start=last_start,
@@ -117,7 +117,7 @@ class Entries:
             until=until,
             **known,
         )
-        return found.take(np.argsort(found.order, kind="stable"))
+        return entries.take(np.argsort(entries.order, kind="stable"))
 
 
 _COLUMNS = tuple(field.name for field in fields(Entries))
@@ -127,32 +127,32 @@ def _middle(values: Ints, group: Ints, count: int) -> Ints:
     """The lower median of each group."""
     order = np.lexsort((values, group))
     bounds = np.searchsorted(group[order], np.arange(count + 1))
-    found: Ints = values[order][bounds[:-1] + (np.diff(bounds) - 1) // 2]
-    return found
+    middle: Ints = values[order][bounds[:-1] + (np.diff(bounds) - 1) // 2]
+    return middle
 
 
 def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: Flags) -> Flags:
-    """Whether kind, dtype, size, kernel and ids of ours at `i` agree with theirs at `j`, or are unknown; broadcast."""
+    """Whether kind, dtype, size, kernel and ids of ours[i] and theirs[j] agree or are unknown; broadcast."""
     result: Flags = compatible[ours.kind[i], theirs.kind[j]]
     for name in _MUST_AGREE:
-        one, other = getattr(ours, name), getattr(theirs, name)
-        if not (one == UNKNOWN).all() and not (other == UNKNOWN).all():
-            one, other = one[i], other[j]
-            result = result & ((one == other) | (one == UNKNOWN) | (other == UNKNOWN))
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if not (mine == UNKNOWN).all() and not (other == UNKNOWN).all():
+            mine, other = mine[i], other[j]
+            result = result & ((mine == other) | (mine == UNKNOWN) | (other == UNKNOWN))
     return result
 
 
 def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
-    """Elementwise: whether kind, dtype, size, kernel and ids agree, or are unknown."""
+    """Whether kind, dtype, size, kernel and ids agree or are unknown, element by element."""
     result: Flags = compatible[ours.kind, theirs.kind]
     for name in _MUST_AGREE:
-        one, other = getattr(ours, name), getattr(theirs, name)
-        result = result & ((one == other) | (one == UNKNOWN) | (other == UNKNOWN))
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        result = result & ((mine == other) | (mine == UNKNOWN) | (other == UNKNOWN))
     return result
 
 
 def missed_by(ours: Entries, i: Ints, theirs: Entries, j: Ints) -> Ints:
-    """How long after the first one had left the last one arrived, of ours at `i` and theirs at `j`; broadcast."""
+    """Time from the first leaving to the last arrival of ours[i] and theirs[j], in ns; broadcast."""
     arrived = np.maximum(ours.last_start[i], theirs.last_start[j])
     left = np.minimum(ours.first_end[i], theirs.first_end[j])
     result: Ints = arrived - left

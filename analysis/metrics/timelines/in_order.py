@@ -1,4 +1,4 @@
-"""The best way to give calls increasing positions on a timeline, and by how much it beats every other one."""
+"""Assign calls to increasing positions on a timeline with the best total gain, and its lead over others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEVER = -np.inf
 
 
 class Laid(NamedTuple):
-    """For each call its position, -1 if it is left out, and how much less any other choice for it would gain."""
+    """Position of each call, -1 if left out, and how much less any other choice for it would gain."""
 
     position: Ints
     margin: Floats
@@ -44,7 +44,7 @@ def lay_in_order(position: Ints, gain: Floats) -> Laid:
 
 
 def lay_alone(position: Ints, gain: Floats) -> Laid:
-    """The same for calls that are laid each by itself, whatever happens to the others."""
+    """The best position of each call by itself, whatever the others take."""
     each = np.arange(len(position))
     best = gain.argmax(axis=1)
     gained, others = gain[each, best], gain.copy()
@@ -55,7 +55,7 @@ def lay_alone(position: Ints, gain: Floats) -> Laid:
 
 
 def _best_before(gain: Floats) -> Floats:
-    """For row i and k, what the rows before i gain at most with the first k columns; shape (rows, columns + 1)."""
+    """Largest gain of the rows before i within the first k columns; shape (rows, columns + 1)."""
     best = np.zeros((len(gain), gain.shape[1] + 1))
     for i in range(len(gain) - 1):
         reached = np.maximum.accumulate(best[i, :-1] + gain[i])

@@ -1,4 +1,4 @@
-"""How far two clocks are apart, judging only by the calls of groups with ranks on both.
+"""Offset between two clocks, from the calls of process groups with ranks on both.
 
 The right offset is the one at which ends coincide. Where calls repeat, others come near: any other offset that fits a
 part of the calls equally well is a rival. Only an offset without rivals is believed.
@@ -33,20 +33,20 @@ _MISSED_NS, _MOST_MISSED = 20_000, 0.1
 
 
 class Lane(NamedTuple):
-    """What two sides show of one group, each on its own clock."""
+    """What two sides show of one process group, each on its own clock."""
 
     ours: Entries
     theirs: Entries
 
 
 def offset_at(lanes: Sequence[Lane], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
-    """How well ends coincide at, or near, a given offset; None if none do."""
-    usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
+    """The fit of ends at, or near, a given offset; None if no ends coincide."""
+    usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
     return _fit(usable, compatible, level_ns, origin_ns) if usable else None
 
 
-class _Telling(NamedTuple):
-    """The calls of a lane that tell of clocks, by end, and numbers of their kinds; all 0 if any is unknown."""
+class _UsableCalls(NamedTuple):
+    """The calls of a lane that say something about clocks, by end, with numbers of their kinds; 0 if any is unknown."""
 
     ours: Entries
     theirs: Entries
@@ -55,7 +55,7 @@ class _Telling(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """How far our clock is ahead of theirs: level + slope x (t - level - origin); and how well ends then coincide.
+    """Offset of our clock from theirs, level + slope x (t - level - origin), and how well ends coincide at it.
 
     The origin is a time on their clock. `spread_ns` is the standard deviation of the differences, `unmatched` the
     number of ends without a partner although both show that time. `missed` is the part of the coinciding calls of which
@@ -73,19 +73,19 @@ class Offset(NamedTuple):
     unique: bool = False
 
     def ahead(self, times_ns: Ints) -> Ints:
-        """How far ours is ahead when it shows these times."""
+        """How far our clock is ahead when it shows these times, in ns."""
         return _ahead(times_ns, self.level_ns, self.slope, self.origin_ns)
 
 
 def offset(
     lanes: Sequence[Lane], compatible: Flags, origin_ns: int, expected: tuple[float, float] | None = None
 ) -> Offset | None:
-    """The best offset, None if nothing can be aligned.
+    """The best offset; None if nothing can be aligned.
 
     `origin_ns` is a time on their clock. If another witness `expected` an offset, with some uncertainty, only that is
     tried.
     """
-    usable = [lane for ours, theirs in lanes if (lane := _telling(_by_end(ours), _by_end(theirs))) is not None]
+    usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
     tried = _peaks(usable, compatible, COINCIDE_NS, _CANDIDATES)
     if sum(len(lane.ours) + len(lane.theirs) for lane in usable) <= _FEW:
         # In a dense loop the right offset may stand beside one at which more ends come near, but none coincides.
@@ -93,24 +93,24 @@ def offset(
         tried += [t for t in close if all(abs(t - known) > _CLOSE_NS for known in tried)]
     if expected is not None:
         tried = [t for t in tried if abs(t - expected[0]) <= expected[1] + COINCIDE_NS] or tried
-    found = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
-    if not found:
+    offsets = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
+    if not offsets:
         return None
-    lost_nats = _lost_nats(found)
-    best = max(found, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
-    distinct = [o for o in found if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
+    lost_nats = _lost_nats(offsets)
+    best = max(offsets, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
+    distinct = [o for o in offsets if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
     enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5 and best.missed <= _MOST_MISSED
     unique = enough and not any(_rivals(o, best, lost_nats) for o in distinct)
     return best._replace(unique=unique)
 
 
 def _by_end(entries: Entries) -> Entries:
-    """The calls that say something about clocks; on CPUs they do not end in the order of issue."""
+    """The calls that say something about clocks, by end; on CPUs, calls do not end in the order of issue."""
     telling = np.flatnonzero(entries.synchronising)
     return entries.take(telling[np.argsort(entries.end[telling], kind="stable")])
 
 
-def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
+def _usable_calls(ours: Entries, theirs: Entries) -> _UsableCalls | None:
     if not len(ours) or not len(theirs):
         return None
     columns = [np.concatenate([getattr(ours, name), getattr(theirs, name)]) for name in _KINDS]
@@ -118,25 +118,25 @@ def _telling(ours: Entries, theirs: Entries) -> _Telling | None:
     if all((column >= 0).all() or (column < 0).all() for column in columns[1:]) and columns[0].max() < len(CALL_KINDS):
         for column in columns:
             kind = np.unique(kind * (int(column.max()) + 2) + column, return_inverse=True)[1]
-    return _Telling(ours, theirs, kind[: len(ours)], kind[len(ours) :])
+    return _UsableCalls(ours, theirs, kind[: len(ours)], kind[len(ours) :])
 
 
 _KINDS = ("kind", "dtype", "size", "name")
 
 
-def _lost_nats(found: Iterable[Offset]) -> float:
-    """How much a call without a partner counts against an offset: little where many have none at any offset."""
-    paired = max(2 * o.coinciding / (2 * o.coinciding + o.unmatched) for o in found)
+def _lost_nats(offsets: Iterable[Offset]) -> float:
+    """Penalty for a call without a partner, in nats: small if many calls have none at any offset."""
+    paired = max(2 * o.coinciding / (2 * o.coinciding + o.unmatched) for o in offsets)
     return float(np.clip(-np.log(max(1 - paired, 1e-9)), 0.0, _MOST_LOST_NATS))
 
 
-def _evidence(found: Offset, lost_nats: float) -> float:
-    """How much better than chance, in nats: tight coincidences, less what should have a partner and has none."""
-    return found.coinciding * math.log(2 * COINCIDE_NS / found.spread_ns) - lost_nats * found.unmatched
+def _evidence(fitted: Offset, lost_nats: float) -> float:
+    """How much better than chance the offset is, in nats: tight coincidences minus calls that lack a partner."""
+    return fitted.coinciding * math.log(2 * COINCIDE_NS / fitted.spread_ns) - lost_nats * fitted.unmatched
 
 
 def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
-    """Whether the other offset may be the right one as well.
+    """Whether the other offset may be the right one, too.
 
     A spread is the median distance of n ends from a line fitted through them. Few ends tell it only to a factor of
     about exp(1.16 / sqrt(n - 2)), for each of the two offsets. Where windows repeat, the tightest of many offsets may
@@ -159,12 +159,12 @@ def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
 
 
 def _tighter(count: int) -> float:
-    """How many times closer than at another offset this many ends must coincide, to exclude that one."""
+    """How many times closer `count` ends must coincide to exclude another offset."""
     return max(_TIGHTER, math.exp(_TIGHTER_OF_FEW / math.sqrt(max(count - 2, 1))))
 
 
-def _peaks(lanes: Iterable[_Telling], compatible: Flags, within_ns: int, most: int) -> list[float]:
-    """Offsets by which many pairs of ends differ, to within `within_ns`, the most frequent first."""
+def _peaks(lanes: Iterable[_UsableCalls], compatible: Flags, within_ns: int, most: int) -> list[float]:
+    """Offsets at which many pairs of ends coincide to within `within_ns`, the most frequent first."""
     counted: list[tuple[int, float]] = []
     apart_of: dict[int, list[Floats]] = {}
     for ours, theirs, *_ in lanes:
@@ -193,14 +193,14 @@ def _peaks(lanes: Iterable[_Telling], compatible: Flags, within_ns: int, most: i
 
 
 def _begins(count: int) -> list[int]:
-    """Where the chunks begin that are used to search for offsets: the middle, beginning and end of the calls."""
+    """Where the chunks for the search begin: in the middle, at the beginning and at the end of the calls."""
     if count <= 2 * _CHUNK:
         return [max(0, (count - _CHUNK) // 2), *([0, count - _CHUNK] if count > _CHUNK else [])]
     return [(count - _CHUNK) // 2, 0, count - _CHUNK]
 
 
 def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
-    """How much later each of ours ends than each of theirs that it could match, for all pairs."""
+    """Difference of ends, ours minus theirs, of all pairs that could match."""
     every_i, every_j = np.arange(len(ours))[:, None], np.arange(len(theirs))[None, :]
     i, j = np.nonzero(same_kind_at(ours, every_i, theirs, every_j, compatible))
     result: Floats = (ours.end[i] - theirs.end[j]).astype(np.float64)
@@ -208,7 +208,7 @@ def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
 
 
 class _Pairs(NamedTuple):
-    """Ends that coincide: when, in ns since the origin; how much later ours is; how many share a step, or are alone."""
+    """Coinciding ends: time in ns since the origin, how much later ours is; how many share a step or are alone."""
 
     since: Ints
     apart: Floats
@@ -217,8 +217,8 @@ class _Pairs(NamedTuple):
     missed: float
 
 
-def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
-    """The offset near this one: first where most ends coincide, then on both sides of it, as far as a drift reaches."""
+def _fit(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
+    """Fit the offset near this one: start where most ends coincide, then extend to both sides as a drift allows."""
     slope = 0.0
     centre = reach = None
     pairs = None
@@ -256,7 +256,7 @@ def _fit(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, origin_n
     )
 
 
-def _pairs(lanes: Sequence[_Telling], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
+def _pairs(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
     since, apart, steps, missed, unmatched = [], [], [], [], 0
     for lane in lanes:
         ours, theirs = lane.ours, lane.theirs
@@ -281,12 +281,12 @@ def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Int
 
 
 def _within(ours: Entries, theirs: Entries) -> int:
-    """How many of ours end while the others are shown."""
+    """Number of our calls that end within the windows of the other side."""
     return int(theirs.cover(ours.end, after_ns=COINCIDE_NS).sum())
 
 
-def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
-    """Pairs that are each other's nearest of their kind, and that could be the same; ours are `moved`."""
+def _mutual(lane: _UsableCalls, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
+    """Pairs of calls that are each other's nearest of their kind and could be the same; ours are `moved`."""
     since = min(moved.end[0], lane.theirs.end[0])
     apart = 2 * int(max(moved.end[-1], lane.theirs.end[-1]) - since) + 1
     ours, theirs = moved.end - since + apart * lane.our_kind, lane.theirs.end - since + apart * lane.their_kind
@@ -302,7 +302,7 @@ def _mutual(lane: _Telling, moved: Entries, compatible: Flags) -> tuple[Ints, In
 
 
 def _nearest(values: Ints, others: Ints) -> Ints:
-    """The index of the one nearest to each value."""
+    """Index of the nearest of `others` to each value."""
     order = np.argsort(others, kind="stable")
     ordered = others[order]
     after = np.searchsorted(ordered, values).clip(0, len(ordered) - 1)

@@ -1,4 +1,4 @@
-"""Where calls lie on a timeline of collectives whose times are on the same clock.
+"""Place calls on a timeline of collectives whose times are on the same clock.
 
 Both are in the same order, though either may lack something. A call can be part of a collective if nothing contradicts
 it, if no rank leaves before all have arrived, and if it ends about when the others do. If there is only one such
@@ -27,7 +27,7 @@ _LEAST_SCALE_NS, _FAR_NS = 2_000.0, 1 << 60
 
 
 class Placement(NamedTuple):
-    """For each call its position on the timeline or -1, and whether no other one would do.
+    """Position of each call on the timeline, or -1, and whether no other position would do.
 
     It is never certain where the call was issued in another step than its collective (`other_step`), or ends much
     farther from it than nearly all others do from theirs (`far_apart`).
@@ -40,14 +40,14 @@ class Placement(NamedTuple):
 
 
 class Nearness(NamedTuple):
-    """How wrong clocks may be, and how far apart the ends of a collective may be, in ns; `_FAR_NS` for no limit."""
+    """Tolerances in ns: error of the clocks, and distance of the ends of a collective; `_FAR_NS` for no limit."""
 
     slack_ns: int
     ends_ns: int
 
 
 class _Compared(NamedTuple):
-    """What is compared, and by what."""
+    """Calls and timeline that are compared, with the rules of the comparison."""
 
     calls: Entries
     timeline: Entries
@@ -56,7 +56,7 @@ class _Compared(NamedTuple):
 
 
 def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
-    """Where the calls lie; `pins` are positions that are already known, or -1. All are in order."""
+    """Place the calls; `pins` are positions already known, or -1. Calls, timeline and pins are in order."""
     nothing = np.zeros(len(calls), dtype=bool)
     placed = Placement(pins.copy(), pins >= 0, nothing, nothing)
     if not len(timeline):
@@ -75,28 +75,28 @@ def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near
 
 
 def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
-    """The calls that were issued in another step than others of their collective."""
+    """Calls that were issued in another step than the rest of their collective."""
     there = timeline.step[position]
     other: Flags = (position >= 0) & (pins < 0) & (calls.step >= 0) & (there >= 0) & (calls.step != there)
     return other
 
 
 def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
-    """The calls that end farther from their collective than nearly all others do from theirs."""
+    """Calls that end farther from their collective than nearly all others from theirs."""
     apart = np.where(position >= 0, np.abs(calls.end - timeline.end[position]), 0)
-    told = (position >= 0) & calls.synchronising
-    asked = told & (pins < 0)
-    if told.sum() < _LEAST_TOLD:
+    comparable = (position >= 0) & calls.synchronising
+    asked = comparable & (pins < 0)
+    if comparable.sum() < _LEAST_TOLD:
         asked &= (calls.kind == PAIR) & (apart > 2 * _PAIR_ENDS_NS)
         return asked
-    usual = max(float(np.quantile(apart[told], 0.9)), _USUAL_NS)
+    usual = max(float(np.quantile(apart[comparable], 0.9)), _USUAL_NS)
     # A message may be buffered until it is received; then only its order says where it belongs.
     far: Flags = asked & (apart > 2 * np.where(calls.kind == PAIR, min(usual, _PAIR_ENDS_NS), usual))
     return far
 
 
 class _Candidates(NamedTuple):
-    """Candidate positions of each call, whether they are possible, and how far ends are apart; all (calls, width)."""
+    """Candidate positions of each call, whether each is possible, and the distance of ends; all (calls, width)."""
 
     position: Ints
     possible: Flags
@@ -126,17 +126,17 @@ def _candidates(compared: _Compared, pins: Ints) -> _Candidates:
 
 
 def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
-    """The first position that each call may have, given the order of pinned calls, and the one after the last."""
+    """First and last + 1 position that each call may take between its pinned neighbours."""
     before = np.maximum.accumulate(np.where(pins >= 0, pins, -1))
     after = np.minimum.accumulate(np.where(pins >= 0, pins, positions)[::-1])[::-1]
     return before + 1, after
 
 
-def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
-    """With the calls that have one candidate only, unless they contradict each other's order."""
+def _without_choice(candidates: _Candidates, pinned: Placement) -> Placement:
+    """Place the calls that have a single candidate, unless they contradict each other's order."""
     position, certain, *_ = pinned
-    single = found.possible.sum(axis=1) == 1
-    only = found.position[np.arange(len(position)), found.possible.argmax(axis=1)]
+    single = candidates.possible.sum(axis=1) == 1
+    only = candidates.position[np.arange(len(position)), candidates.possible.argmax(axis=1)]
     placed = np.where(single, only, position)
     known = np.flatnonzero(placed >= 0)
     # Each one after all before it, and before all after it.
@@ -150,7 +150,7 @@ def _without_choice(found: _Candidates, pinned: Placement) -> Placement:
 
 
 class _Runs(NamedTuple):
-    """Calls [begin, end) without a position between two with one, and the positions [low, high) that are left for them.
+    """Calls [begin, end) without a position between two placed calls, and their free positions [low, high).
 
     One `fits` if it has a call for each of these, between neighbours that are certain. All of shape (runs,).
     """
@@ -162,23 +162,23 @@ class _Runs(NamedTuple):
     fits: Flags
 
     def take(self, index: Flags) -> _Runs:
-        """Those at `index`."""
+        """The runs at `index`."""
         return _Runs(self.begin[index], self.end[index], self.low[index], self.high[index], self.fits[index])
 
     def each(self, values: Ints) -> Ints:
-        """One value for each run -> one for each of its calls."""
+        """Repeat the value of each run for each of its calls."""
         return np.repeat(values, self.end - self.begin)
 
     @property
     def calls(self) -> Ints:
-        """The calls of all runs, one run after the other."""
+        """Indices of the calls of all runs, run after run."""
         sizes = self.end - self.begin
-        found: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
-        return found
+        calls: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
+        return calls
 
 
 def _runs(placed: Placement) -> _Runs:
-    """The calls that are not placed. What becomes of one run does not matter to another."""
+    """The runs of calls that are not placed. They do not affect one another."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], placed.position < 0, [False]]).astype(np.int8)))
     begin, end = edges[::2], edges[1::2]
     position = np.concatenate([[-1], placed.position, [np.iinfo(np.int64).max]])
@@ -187,22 +187,22 @@ def _runs(placed: Placement) -> _Runs:
     return _Runs(begin, end, low, high, certain[begin] & certain[end + 1] & (high - low == end - begin))
 
 
-def _gains(found: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
-    """The evidence for each candidate, in nats: records are seldom lost, and distant ends are rare; (calls, width)."""
-    apart = np.where(calls.synchronising[:, np.newaxis], found.apart_ns, 0)
+def _gains(candidates: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
+    """Evidence for each candidate in nats, (calls, width): lost records are rare, and so are distant ends."""
+    apart = np.where(calls.synchronising[:, np.newaxis], candidates.apart_ns, 0)
     known = pins >= 0
     usual = np.abs(calls.end[known] - timeline.end[pins[known]])[calls.synchronising[known]]
     if len(usual) < _LEAST_TOLD:
-        usual = np.where(found.possible, apart, _FAR_NS).min(axis=1, initial=_FAR_NS)
+        usual = np.where(candidates.possible, apart, _FAR_NS).min(axis=1, initial=_FAR_NS)
     scale_ns = max(float(np.median(usual)) if len(usual) else 0.0, _LEAST_SCALE_NS)
     lost = np.where(_shown(calls, timeline, scale_ns), _LOST, _CUT)[:, np.newaxis]
-    lost = lost + np.where(_shown(timeline, calls, scale_ns), _LOST, _CUT)[found.position]
-    gain: Floats = np.where(found.possible, lost - np.log1p((apart / scale_ns) ** 2), -np.inf)
+    lost = lost + np.where(_shown(timeline, calls, scale_ns), _LOST, _CUT)[candidates.position]
+    gain: Floats = np.where(candidates.possible, lost - np.log1p((apart / scale_ns) ** 2), -np.inf)
     return gain
 
 
 def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
-    """Whether what we show must be among theirs. Not if their window may have cut it off.
+    """Whether their windows must contain each of our calls; not if a window may have cut it off.
 
     What is not shown would have to end at the same time, but before they begin the first one, or after the last.
     """
@@ -210,7 +210,7 @@ def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
 
 
 def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
-    """Place runs that just fit between their neighbours, unless a call cannot be its own collective; which they are."""
+    """Place runs that just fit between their neighbours, unless a call cannot be its collective; return which."""
     calls, timeline, compatible, near = compared
     fitting = runs.take(runs.fits)
     row, number = fitting.calls, fitting.each(np.arange(len(fitting.begin)))
@@ -225,16 +225,16 @@ def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
     return filled
 
 
-def _lay(runs: _Runs, found: _Candidates, gain: Floats, placed: Placement) -> None:
-    """Place runs between their placed neighbours, each with the largest gain."""
+def _lay(runs: _Runs, candidates: _Candidates, gain: Floats, placed: Placement) -> None:
+    """Place runs between their placed neighbours, with the largest total gain."""
     row = runs.calls
-    of_call = found.position[row]
+    of_call = candidates.position[row]
     inside = (of_call >= runs.each(runs.low)[:, np.newaxis]) & (of_call < runs.each(runs.high)[:, np.newaxis])
     gain, sizes = np.where(inside, gain[row], -np.inf), runs.end - runs.begin
     first, alone = np.cumsum(sizes) - sizes, sizes == 1
     parts = [(first[alone], lay_alone(of_call[first[alone]], gain[first[alone]]))]
     for begin, size in zip(first[~alone].tolist(), sizes[~alone].tolist(), strict=True):
-        own = np.arange(begin, begin + size)
-        parts.append((own, lay_in_order(of_call[own], gain[own])))
-    for own, laid in parts:
-        placed.position[row[own]], placed.certain[row[own]] = laid.position, laid.margin >= _SURE
+        members = np.arange(begin, begin + size)
+        parts.append((members, lay_in_order(of_call[members], gain[members])))
+    for members, laid in parts:
+        placed.position[row[members]], placed.certain[row[members]] = laid.position, laid.margin >= _SURE

@@ -1,4 +1,4 @@
-"""Sends and receives between CPUs: which receive takes which send.
+"""Pair sends and receives between CPUs: which receive takes which send.
 
 On a GPU both run until the data has moved, so their ends nearly coincide. On a CPU the end is when the program waited
 for the operation, which may be much later, so ends close to each other prove nothing. The evidence is instead:
@@ -20,7 +20,7 @@ from .entries import Entries, same_kind
 
 
 class Turn(NamedTuple):
-    """Receive i takes send i + `shift`, and whether that is certain."""
+    """Receive i takes send i + `shift`; whether this is certain."""
 
     shift: int
     certain: bool
@@ -34,22 +34,24 @@ class _Candidate(NamedTuple):
 
 
 def turn(sends: Entries, receives: Entries, compatible: Flags, slack_ns: int | None) -> Turn | None:
-    """How the receives align with the sends, both in the order of issue; None if not as one unbroken run.
+    """Align receives with sends, both in the order of issue; None unless they form one unbroken run.
 
     Times are compared only with a `slack_ns`: by how much the clocks of the two may be wrong.
     """
     shifts = range(1 - len(receives), len(sends))
-    found = [c for s in shifts if (c := _candidate(s, sends, receives, compatible, slack_ns)) is not None]
-    if not found:
+    candidates = [c for s in shifts if (c := _candidate(s, sends, receives, compatible, slack_ns)) is not None]
+    if not candidates:
         return None
     if (sends.step >= 0).any() and (receives.step >= 0).any():
-        found.sort(key=lambda c: (c.unexplained, -c.pairs, c.apart_ns))
-        rivalled = len(found) > 1 and found[1].unexplained == found[0].unexplained
+        candidates.sort(key=lambda c: (c.unexplained, -c.pairs, c.apart_ns))
+        rivalled = len(candidates) > 1 and candidates[1].unexplained == candidates[0].unexplained
     else:
         # Without steps only blocking calls help: they end when the data has moved, on both sides.
-        found.sort(key=lambda c: (c.apart_ns > COINCIDE_NS, -c.pairs, c.apart_ns))
-        rivalled = len(found) > 1 and (found[0].apart_ns > COINCIDE_NS or found[1].apart_ns <= COINCIDE_NS)
-    return Turn(found[0].shift, certain=not rivalled)
+        candidates.sort(key=lambda c: (c.apart_ns > COINCIDE_NS, -c.pairs, c.apart_ns))
+        rivalled = len(candidates) > 1 and (
+            candidates[0].apart_ns > COINCIDE_NS or candidates[1].apart_ns <= COINCIDE_NS
+        )
+    return Turn(candidates[0].shift, certain=not rivalled)
 
 
 def _candidate(
@@ -69,7 +71,7 @@ def _candidate(
     return _Candidate(shift, high - low, differ + alone, float(apart))
 
 
-def _shown(own: Ints, others: Ints, paired: slice) -> int:
-    """How many calls would stay unmatched although the other side shows their step."""
-    left = np.delete(own, paired)
+def _shown(positions: Ints, others: Ints, paired: slice) -> int:
+    """Number of calls that stay unmatched although the other side shows their step."""
+    left = np.delete(positions, paired)
     return int(np.isin(left[left >= 0], others).sum())

@@ -1,4 +1,4 @@
-"""For whom the others wait, and why: the part of the verdict that names ranks, or says that none stands out."""
+"""The part of the verdict that names the ranks others wait for, and why, or says that none stands out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.wording import listed
+from ....common.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices
@@ -29,7 +29,7 @@ _ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs ou
 
 
 class Culprits(NamedTuple):
-    """Who is late and why: tables `ranks`, `hosts`, `lateness` and `late_work` of a run, and over how many steps.
+    """Late ranks and reasons: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
 
     `steps` is 0 where none are marked, and None if these are one event: then all of its lateness counts, not a rate.
     """
@@ -43,30 +43,30 @@ class Culprits(NamedTuple):
     on_cpu: bool
 
     def sentence(self) -> str:
-        """`, 72% of it for rank 7, which ...`; who is to blame for how much of all waiting, and how much nobody is."""
+        """`, 72% of it for rank 7, which ...`: the share of all waiting by rank, and the share without culprit."""
         shares = self._shares()
         explained = float(shares.sum())
         if not explained:
             return " for other ranks, none of them late by more than clocks are uncertain"
-        found = self.named()
-        if not found and explained >= _SPREAD_FROM:
-            found = f": jitter, all are late in turn, no rank for more than {shares.max():.0%} of it"
-        found = found or ", and no rank stands out"
+        clause = self.named()
+        if not clause and explained >= _SPREAD_FROM:
+            clause = f": jitter, all are late in turn, no rank for more than {shares.max():.0%} of it"
+        clause = clause or ", and no rank stands out"
         rest = 1 - explained
-        return found + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
+        return clause + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
 
     def named(self, of: str = "it") -> str:
-        """The ranks that stand out, and why they are late; empty if none does. Shares are those `of` something."""
+        """The ranks that stand out and why they are late; empty if none does. Shares are fractions `of` something."""
         shares = self._shares()
         host = self._host(shares, of)
         if host is not None:
             return f", {host}"
         named = standing_out(shares)
         if len(named) == 1:
-            return f", {shares[named[0]]:.0%} of {of} for rank {named[0]}{self._why(named[0])}"
+            return f", {shares[named[0]]:.0%} of {of} for rank {named[0]}{self._late_clause(named[0])}"
         if named:
             most = ", ".join(f"rank {rank} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
-            return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._why(
+            return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._late_clause(
                 named[0], "the first"
             )
         return ""
@@ -75,19 +75,19 @@ class Culprits(NamedTuple):
         return shares_of_waiting(self.ranks, "rank")
 
     def _host(self, shares: pd.Series[float], of: str) -> str | None:
-        """A host with several late ranks, if not just one of them."""
+        """A host with several late ranks, unless a single rank explains it."""
         by_host = shares_of_waiting(self.hosts, "host")
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
         for host in standing_out(by_host) if len(by_host) > 1 else []:
             ranks = [int(r) for r in ranks_of[host]]
-            own = shares.reindex(ranks).fillna(0)
-            if len(ranks) > 1 and not standing_out(own / max(own.sum(), 1e-12)):
-                why = self._why(int(own.idxmax()), "whose ranks", several=True)
+            shares_of_host = shares.reindex(ranks).fillna(0)
+            if len(ranks) > 1 and not standing_out(shares_of_host / max(shares_of_host.sum(), 1e-12)):
+                why = self._late_clause(int(shares_of_host.idxmax()), "whose ranks", several=True)
                 return f"{by_host[host]:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
         return None
 
     def who(self) -> str | None:
-        """A sentence about the rank for which the others wait most, if one stands out.
+        """A sentence about the rank that the others wait for most, if one stands out.
 
         `Rank 2 is late by 995.5 ms per step: its CPU runs Python outside of any operator, inside ...`.
         """
@@ -107,7 +107,7 @@ class Culprits(NamedTuple):
         return set(standing_out(self._shares()))
 
     def why(self, rank: int) -> str | None:
-        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if nothing tells."""
+        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if not known."""
         late = self._late(rank)
         if late is None:
             return None
@@ -115,11 +115,11 @@ class Culprits(NamedTuple):
         return self._does(late) + (f"; {doing.clause}" if doing else self._where(late))
 
     def on_cpu_later(self, rank: int) -> str:
-        """The same of a rank for which nobody seems to wait."""
+        """The clause of `why` for a rank that nobody seems to wait for."""
         doing = on_cpu(self.late_work, rank)
         return "gives its device work later than the others" + (f"; {doing.clause}" if doing else "")
 
-    def _why(self, rank: int, who: str = "", *, several: bool = False) -> str:
+    def _late_clause(self, rank: int, who: str = "", *, several: bool = False) -> str:
         late = self._late(rank)
         if late is None:
             return ""
@@ -129,14 +129,16 @@ class Culprits(NamedTuple):
         return f"{', ' + who if who else ', which'} {self._does(late, several=several)}{where}"
 
     def _late(self, rank: int) -> _Late | None:
-        own = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
-        own = own[own["because"].notna()].astype({"caused_wait_ns": "Float64", "new_ns": "Float64"})  # sums may be long
-        if not len(own):
+        rows = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
+        rows = rows[rows["because"].notna()].astype(
+            {"caused_wait_ns": "Float64", "new_ns": "Float64"}
+        )  # sums may be long
+        if not len(rows):
             return None
-        by_reason = own.groupby("because")["caused_wait_ns"].sum()
+        by_reason = rows.groupby("because")["caused_wait_ns"].sum()
         because = str(by_reason.idxmax())
-        own = own[own["because"] == because]
-        new = own.groupby(own["collective_id"].map(self.groups))["new_ns"]
+        rows = rows[rows["because"] == because]
+        new = rows.groupby(rows["collective_id"].map(self.groups))["new_ns"]
         if because == "start":  # there is one first step
             return _Late(rank, because, float(new.max().max()) / 1e6, "")
         if self.steps is None:
@@ -163,7 +165,7 @@ class Culprits(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Ranks or links that differ from others that do the same: what a step would gain if they did not, in ms.
+    """Ranks or links that differ from others of their kind: what a step would gain if they did not, in ms.
 
     `late` are the ranks, empty for links. If it `may_be_less`, somebody whose trace is missing may be as late.
     """
@@ -183,7 +185,7 @@ class Fault(NamedTuple):
 
 
 def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
-    """What differs from others in a run, the costliest first. `culprits` tell what a rank does."""
+    """The faults of a run, the costliest first. `culprits` describe what a rank does."""
     faults = []
     if prices.late is not None:
         faults.append((prices.late.gain, _late_fault(prices.late, culprits)))
@@ -192,8 +194,8 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
         why = f"the same takes {slow.slower_frac:.0%} longer over them than over others like them"
         who = f"{slow.label[0].upper()}{slow.label[1:]}"
         faults.append((slow.gain, Fault(slow.gain.ns / 1e6, "link-bound", who, why, frozenset(), several=True)))
-    found = [fault._replace(may_be_less=gain.low_ns <= 0) for gain, fault in faults]
-    return sorted(found, key=lambda fault: -fault.ms)
+    faults_of_run = [fault._replace(may_be_less=gain.low_ns <= 0) for gain, fault in faults]
+    return sorted(faults_of_run, key=lambda fault: -fault.ms)
 
 
 def _late_fault(late: LateRanks, culprits: Culprits) -> Fault:
@@ -226,7 +228,7 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
 
 
 class _Late(NamedTuple):
-    """Why a rank is late, and by how much: per step, each time, or in one step only."""
+    """Reason and amount of a rank's lateness: per step, per occasion, or in one step only."""
 
     rank: int
     because: str

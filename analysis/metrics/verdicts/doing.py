@@ -1,4 +1,4 @@
-"""What a late rank was doing, in words: made from the table `late_work` alone, so that the two cannot differ."""
+"""What a late rank was doing, in words, from the table `late_work` alone, so that the two cannot differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Doing(NamedTuple):
     frac: float
 
     def __str__(self) -> str:
-        """`outside of any operator, inside "# running sparse arch"`; what stands behind "its CPU is"."""
+        """`outside of any operator, inside "# running sparse arch"`, to follow "its CPU is"."""
         at = "" if self.what is None else self.what if self.what == OUTSIDE else f"in {_quoted(self.what)}"
         of = "" if self.operator is None else f" of {_quoted(self.operator)}"
         inside = "" if self.inside is None else f"inside {_quoted(self.inside)}"
@@ -42,7 +42,7 @@ class Doing(NamedTuple):
 
 
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
-    """What a CPU was doing for most of the time in which its device had nothing to do, and others' devices had.
+    """What the CPU did for most of the time in which only this rank's device had no work.
 
     The most exact answer that holds for half of it; if there is none, the largest. None if nothing is known.
     """
@@ -51,45 +51,45 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         return None
     best: Doing | None = None
     for kind in (WORK, IN_CALL, IN_OPERATOR, RANGE):
-        own = extra[(extra["kind"] == kind) & (extra["frac"] > 0)]
-        if not len(own):
+        rows = extra[(extra["kind"] == kind) & (extra["frac"] > 0)]
+        if not len(rows):
             continue
-        near = own[own["frac"] >= _AS_GOOD * own["frac"].max()]
+        near = rows[rows["frac"] >= _AS_GOOD * rows["frac"].max()]
         row = near.sort_values(["frac", "took_ns"], kind="stable").iloc[0]
         what, operator, around = (None if pd.isna(row[key]) else str(row[key]) for key in ("what", "operator", "range"))
         frac = min(float(row["frac"]), 1.0)
-        one = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
+        doing = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
         if frac >= _MOST_OF_IT:
-            return one
+            return doing
         if best is None or frac > best.frac:
-            best = one
+            best = doing
     return best if best is not None and best.frac >= _WORTH_SAYING else None
 
 
 def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
-    """The kernel that took most additional time on a device, if it took most of all additional time."""
+    """The kernel that took most of the extra time on a device; None if none took more than half."""
     extra = _extra(late_work, rank, ALL_COMPUTE)
-    own = None if extra is None else extra[extra["kind"] == BY_KERNEL].sort_values("frac", kind="stable")
-    if own is None or not len(own) or own["frac"].iloc[-1] < _MOST_OF_IT:
+    by_kernel = None if extra is None else extra[extra["kind"] == BY_KERNEL].sort_values("frac", kind="stable")
+    if by_kernel is None or not len(by_kernel) or by_kernel["frac"].iloc[-1] < _MOST_OF_IT:
         return None
-    return str(own["what"].iloc[-1])
+    return str(by_kernel["what"].iloc[-1])
 
 
 def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
-    """The step in which a rank fell behind by nearly all it did, if there are several: an event, not a rate."""
+    """The single step in which a rank lost nearly all its time, out of several; None if it lost time in more."""
     of = {"cpu": ALL_CPU, "data": ALL_CPU, "compute": ALL_COMPUTE}.get(because)
-    own = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
-    extra = own.groupby("step")["extra_ns"].sum().clip(lower=0)
+    totals = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == of)]
+    extra = totals.groupby("step")["extra_ns"].sum().clip(lower=0)
     if steps < _LEAST_STEPS or not len(extra) or extra.max() < _AS_GOOD * extra.sum():
         return None
     return int(extra.idxmax())
 
 
 def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
-    """What took how much longer in all steps together, with its part of all that took longer."""
-    own = late_work[late_work["rank"] == rank]
+    """Extra time by activity over all steps together, with its share of all extra time."""
+    of_rank = late_work[late_work["rank"] == rank]
     keys = ["kind", "what", "operator", "range"]
-    added = own.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
+    added = of_rank.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
     whole = added.loc[(added["kind"] == TOTAL) & (added["what"] == of), "extra_ns"].sum()
     return added.assign(frac=added["extra_ns"] / whole) if whole > 0 else None
 

@@ -1,4 +1,4 @@
-"""Verdicts on a run of which only durations are known: how much of communication waits, not how much of it matters."""
+"""Verdicts on runs with durations only: how much of communication is waiting, not how much it costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_KNOWN = "; how much of it compute hid, these files do not tell"
 
 
 def of_durations(row: Row, calls: pd.DataFrame, why: str, latency_us: Callable[[], float | None]) -> tuple[str, str]:
-    """The verdict on the calls of one size, of which `why` says why too few could be split, if that is so."""
+    """The verdict on the calls of one size; `why` is the reason if too few could be split."""
     waiting = _waiting(calls)
     if why or waiting is None:
         return "inconclusive", f"only {row['split_calls']} of {row['calls']} calls could be split, because {why}"
@@ -46,7 +46,7 @@ def _rest(unsplit: float, why: str) -> Iterator[str]:
 
 
 def _waiting(calls: pd.DataFrame) -> float | None:
-    """The part of the time of split calls that is waiting."""
+    """Waiting as a fraction of the time of split calls."""
     split = calls[calls["wait_ns"].notna()]
     took = int(split["dur_ns"].sum())
     return int(split["wait_ns"].sum()) / took if took else None

@@ -1,4 +1,4 @@
-"""Why devices are idle in a typical step: the verdict and a sentence on the largest parts of that time."""
+"""Why devices idle in a typical step: the verdict, and a sentence on the largest causes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
-from ...core.wording import listed
+from ....common.wording import listed
 from ..device.idle import HOST
 from ..prices import Prices
 
@@ -45,7 +45,7 @@ _MOST_CALLS = 2
 
 
 def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
-    """The parts of idle time, mean over rows of `idle` or `idle_steps`, in ns; None where some are not known.
+    """Idle time by cause, mean over rows of `idle` or `idle_steps`, in ns; None if some causes are not known.
 
     Garbage collections, which are part of other causes, count as none where they were not recorded.
     """
@@ -56,7 +56,7 @@ def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
 
 
 def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) -> str:
-    """What limits a run whose largest loss is idle time.
+    """The verdict on a run whose largest loss is idle time.
 
     Of what its host does, that without which a step gains most, or else that which takes most of it.
     """
@@ -69,7 +69,7 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) 
 
 
 def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: float) -> float | None:
-    """What a step would gain without the largest cause, but no more than the idle time there is; None if not known."""
+    """Gain of a step without the largest cause, at most its idle time, in ns; None if not known."""
     if causes is None:
         name, gain_ns = _on_cpu(prices)
         return None if name is None else min(gain_ns, idle_ns)
@@ -80,7 +80,7 @@ def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: floa
 
 
 def idle_remedy(causes: dict[str, float] | None, prices: Prices) -> str | None:
-    """The remedy that the verdict on idle time is about; None if none was played."""
+    """The remedy that the verdict on idle time rests on; None if none was replayed."""
     if causes is None:
         return _on_cpu(prices)[0]
     names = [name for name in _REMEDIES.get(idle_verdict(causes, prices), ()) if name in prices.gains]
@@ -88,7 +88,7 @@ def idle_remedy(causes: dict[str, float] | None, prices: Prices) -> str | None:
 
 
 def _sizes(causes: dict[str, float]) -> dict[str, float]:
-    """How much idle time each verdict is about, in ns.
+    """Idle time behind each verdict, in ns.
 
     A blocking call that lets the queue run empty costs all of the time until the device has work again, although most
     of that is spent launching: so it counts for the call.
@@ -105,7 +105,7 @@ def _sizes(causes: dict[str, float]) -> dict[str, float]:
 
 
 def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
-    """By verdict: what a step would gain without its cause, in ns, for the causes that were played.
+    """Gain of a step by verdict, in ns, for the causes that were replayed.
 
     Python's garbage collections count as launching late. That everything is launched in time is a bound, in which
     the host has nothing to do: so it counts no more than the host's time that is not in calls whose absence gains
@@ -127,14 +127,14 @@ def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
 
 
 def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:
-    """The remedy without a GPU that gains most, and its gain in ns; None for none."""
+    """The remedy that gains most without a GPU, and its gain in ns; None if there is none."""
     gains = {name: prices.gains[name].ns for name in _ON_CPU if name in prices.gains} if prices is not None else {}
     name = max(gains, key=lambda remedy: gains[remedy], default=None)
     return (name, gains[name]) if name is not None and gains[name] > 0 else (None, 0.0)
 
 
 def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str], prices: Prices | None = None) -> str:
-    """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` says how long ms are.
+    """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
 
     Without a GPU idle time has no causes, but some have a price.
     """
@@ -158,7 +158,7 @@ def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str], 
 
 
 def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int], idle_ns: float) -> str:
-    """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these explain idle time of some steps, unlike usual.
+    """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these explain unusual idle time of some steps.
 
     `syncs_steps` is the table of that name, `idle_ns` how much longer devices were idle than usual. A device's window
     ends where the next step begins on the device. So where the calls in the CPU's steps explain less than half, those
@@ -172,14 +172,14 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
             continue
         there = syncs_steps[syncs_steps["step"].isin(set(usual) - after)]
         rank = here.groupby("rank")["lost_ns"].sum().idxmax()
-        own, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
+        in_steps, before = (table[table["rank"] == rank].groupby("name") for table in (here, there))
         usually = before["lost_ns"].sum() / max(there["step"].nunique(), 1) * here["step"].nunique()
-        more = own["lost_ns"].sum() - usually.reindex(list(own.groups)).fillna(0)
+        more = in_steps["lost_ns"].sum() - usually.reindex(list(in_steps.groups)).fillna(0)
         largest = more.sort_values(ascending=False).head(_MOST_CALLS)
         names = largest.index[largest >= _MENTIONED * idle_ns].tolist()
         if not names:
             continue
-        taken = own[["calls", "total_ns"]].sum().loc[names]
+        taken = in_steps[["calls", "total_ns"]].sum().loc[names]
         calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
         named = f"{calls} take {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
         if largest[names].sum() >= idle_ns / 2:
@@ -188,7 +188,7 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
 
 
 def idle_rows(causes: dict[str, float] | None) -> Iterator[tuple[str, float]]:
-    """What to show below idle time: each cause worth a line, in ns, the largest first."""
+    """Yield each cause of idle time worth a line, with its ns, the largest first."""
     if causes is None:
         return
     total = sum(causes[cause] for cause in IDLE_CAUSES)

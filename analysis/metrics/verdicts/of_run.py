@@ -1,4 +1,4 @@
-"""What limits a run, in sentences: the largest part of a step outside compute first, and who or what is behind it.
+"""The verdict on a run, in sentences: the largest loss of a step first, and the ranks or work behind it.
 
 All numbers are those of a typical step (`metrics/typical_step`), which the first screen shows beside them.
 """
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ....common.wording import counted, listed
 from ...core.schema import Row, records
-from ...core.wording import counted, listed
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
@@ -29,7 +29,7 @@ _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that p
 
 
 class RunVerdict(NamedTuple):
-    """A verdict, the sentences that say why, and what is not known, with what to do about it; empty if all is."""
+    """A verdict, the sentences that explain it, and what is not known, with advice; empty if all is known."""
 
     verdict: str
     because: str
@@ -37,7 +37,7 @@ class RunVerdict(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A typical step in ms: how long it takes, and what of it is compute, communication, copies and idle time."""
+    """A typical step in ms: its length, compute, communication, copies and idle time."""
 
     whole: float
     compute: float
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, typical: TypicalStep) -> Step:
-        """The parts of a step."""
+        """The typical step in ms."""
         ms = {part: ns / 1e6 for part, ns in typical.parts.items()}
         return cls(
             whole=ms["window_ns"],
@@ -65,11 +65,11 @@ class Step(NamedTuple):
 
     @property
     def comm(self) -> float:
-        """Exposed communication."""
+        """Exposed communication, in ms."""
         return self.transfer + self.wait + self.unsplit
 
     def share(self, ms: float) -> float:
-        """The part of the step that this is."""
+        """`ms` as a fraction of the step."""
         return ms / self.whole if self.whole else 0.0
 
     def of_whole(self, ms: float) -> str:
@@ -80,7 +80,7 @@ class Step(NamedTuple):
         return f"{ms:,.1f} of {self.whole:,.1f} ms {where} ({self.share(ms):.0%})"
 
     def time(self, ms: float) -> str:
-        """`7.5 ms`, or in us beside a short step."""
+        """`7.5 ms`, or in us if the step is short."""
         return f"{1000 * ms:.0f} us" if self.whole < 1 else length(ms)
 
     def with_share(self, ms: float) -> str:
@@ -89,7 +89,7 @@ class Step(NamedTuple):
 
 
 class KnownCalls(NamedTuple):
-    """What is known of the calls of a run.
+    """How much is known of the calls of a run.
 
     Of its `calls`, `split_calls` could be split into wait and transfer; `why` is the kind of reason why not all could
     be (`unsplit.reason`). `waited_at_least_ns` is how much of exposed communication surely is
@@ -138,7 +138,7 @@ def of_run(
     some_missing: bool,
     prices: Prices | None,
 ) -> RunVerdict:
-    """The verdict on a run that does not hang, with the table `steps`.
+    """The verdict on a run that does not hang.
 
     What ranks or links cost that differ from others is said first if it is half as much as the largest loss: the others
     show that it can be had, and of a loss that all ranks share, such as transfers, only a part can.
@@ -197,7 +197,7 @@ def of_run(
 
 
 def _worth_changing(step: Step, prices: Prices | None) -> bool:
-    """Whether some change gains as much as a loss is, or none could be played."""
+    """Whether some change gains as much as a loss must have to count; true if none was replayed."""
     if prices is None:
         return True
     differing = [each.gain for each in (prices.late, prices.slow) if each is not None]
@@ -205,7 +205,7 @@ def _worth_changing(step: Step, prices: Prices | None) -> bool:
 
 
 class Loss(NamedTuple):
-    """A part of a step outside compute, in ms, the verdict if it is the largest, and a sentence.
+    """A part of a step outside compute, in ms, with the verdict if it is the largest, and a sentence.
 
     That says `what` takes `of_ms`, which is this part or most of it, and `more`.
     """
@@ -218,7 +218,7 @@ class Loss(NamedTuple):
 
     @property
     def of_ms(self) -> float:
-        """What the sentence is about."""
+        """The time that the sentence is about, in ms."""
         return self.ms if self.most_ms is None else self.most_ms
 
 
@@ -236,7 +236,7 @@ def _unseen(gaps: LargestGaps, step: Step) -> Iterator[str]:
 
 
 def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) -> float | None:
-    """What a step would gain without it, but no more than it takes; None if the run was not played without it."""
+    """Gain of a step without this loss, at most its size, in ms; None if it was not replayed."""
     if prices is None:
         return None
     if loss.verdict in IDLE_VERDICTS:
@@ -247,7 +247,7 @@ def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) 
 
 
 def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) -> Loss:
-    """Names no ranks without `culprits`: then they stand in a sentence of their own."""
+    """The loss by communication. Without `culprits` it names no ranks: another sentence does."""
 
     def named(of: str = "it") -> str:
         return culprits.named(of) if culprits is not None else ""
@@ -281,7 +281,7 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) 
 
 
 def _as_priced(loss: Loss, step: Step, prices: Prices | None) -> Loss:
-    """Where more of communication is waiting, but hidden transfers gain more than equally fast ranks: about transfers.
+    """Turn a loss by waiting into one by transfers if hiding transfers gains more than equally fast ranks.
 
     So it is in pipelines: stages wait for each other, none of them is late, and faster links shorten the waits.
     """
@@ -309,7 +309,7 @@ def _either(step: Step) -> Iterator[str]:
 
 
 def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: bool) -> Iterator[str]:
-    """What could not be split into waiting and transfer, and why, if that matters; and that ranks have no trace."""
+    """Yield sentences on calls that could not be split, and why, if that matters, and on ranks without a trace."""
     lacks_traces = known.why in NO_TRACE
     matters = step.share(step.unsplit) >= MENTIONED_FROM
     if matters and not known.split_calls:
@@ -339,7 +339,7 @@ def _long_steps(
     culprits_in: Callable[[Collection[int]], Culprits],
     syncs_steps: pd.DataFrame,
 ) -> Iterator[str]:
-    """What makes long steps long: those that are left out, or, where steps differ, the longest of them."""
+    """Yield sentences on long steps: those left out, or, if steps differ, the longest ones."""
     whole = steps[steps["left_out"].isna()]
     long = steps[steps["left_out"] == "long"]
     if typical.differ:
@@ -379,7 +379,7 @@ _LONGER = {
 
 
 def first_verdict(verdicts: pd.DataFrame) -> tuple[str, str] | None:
-    """What the run's row of `verdicts` says, as a person reads it, and what is not known; None without rows."""
+    """The run's row of `verdicts` as readable text, and what is not known; None without rows."""
     rows = records(verdicts.head(1))
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Which cause comes first: in the verdict, in `remedies`, and in all that show them.
+"""The order of causes, in the verdict, in `remedies`, and wherever they are shown.
 
 Losses are ordered by what a step would gain without them, and remedies by their gains. What differs from others comes
 before both if it is large enough: the others show that it can be had, and of what all share only a part can.
@@ -19,7 +19,7 @@ _EXPOSED = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
 
 
 def price_ns(remedies: tuple[str, ...], prices: Prices, most_ns: float) -> float | None:
-    """What a step would gain without a loss, but no more than it takes; None if it was not played without it."""
+    """Gain of a step without a loss, at most its size, in ns; None if it was not replayed."""
     gains = [prices.gains[name].ns for name in remedies if name in prices.gains]
     return min(max(gains), most_ns) if gains else None
 
@@ -27,7 +27,7 @@ def price_ns(remedies: tuple[str, ...], prices: Prices, most_ns: float) -> float
 def leading_fault(
     prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
 ) -> str | None:
-    """The remedy of the costliest of what differs from others, if it comes first; None if it does not.
+    """The remedy of the costliest fault, if it comes first; None if it does not.
 
     Where somebody without a trace may be as late, nothing is gained for certain: then it has to be larger for that.
     `parts` are those of a typical step, `idle` those of its idle time, of which `unseen_ns` count as no loss.
@@ -47,7 +47,7 @@ def leading_fault(
 def leading_remedy(
     prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
 ) -> str | None:
-    """The remedy that comes before those with larger gains: of a fault, or of what most idle time is due to.
+    """The remedy to show first, before larger gains: that of a fault, or of the main cause of idle time.
 
     That everything is launched in time is a bound that holds most other gains of idle time. None for neither.
     """
@@ -62,7 +62,7 @@ def leading_remedy(
 def _losses_ns(
     prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
 ) -> dict[str, float | None]:
-    """The price of each loss that all ranks share and that takes enough of a step; None where it was not played."""
+    """Price in ns of each loss that all ranks share and that is large enough; None where it was not replayed."""
     idle_ns, copies_ns = parts["idle_ns"] - unseen_ns, parts["exposed_memory_ns"]
     communication_ns = sum(parts[part] for part in _EXPOSED)
     losses = {

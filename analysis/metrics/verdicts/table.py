@@ -1,4 +1,4 @@
-"""The table `verdicts`. Thresholds and rules: docs/metrics/verdicts.md."""
+"""Make the table `verdicts`. Thresholds and rules: docs/metrics/verdicts.md."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.nccl_tests import SYNCHRONISING, bus_factor
+from ....common.nccl_tests import SYNCHRONISING, bus_factor
+from ....common.wording import counted
 from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
-from ...core.wording import counted
 from ..causes.blame import kernel_of
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
@@ -26,7 +26,7 @@ _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
 class Measured(NamedTuple):
-    """The tables a verdict rests on; `missing` ranks of the job have no trace, `world_size` is None if not known.
+    """The tables that verdicts rest on; `missing` ranks of the job have no trace, `world_size` is None if unknown.
 
     The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
     Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
@@ -65,18 +65,20 @@ def verdicts(measured: Measured) -> pd.DataFrame:
     if not len(calls) and not len(measured.hangs) and measured.typical is None:
         return VERDICTS.empty()
     rows: list[tuple[int, Row]] = []
-    for keys, own in calls.groupby(_KEYS, dropna=False):
-        row = _measured(dict(zip(_KEYS, keys, strict=True)), own)
+    for keys, calls_of_size in calls.groupby(_KEYS, dropna=False):
+        row = _measured(dict(zip(_KEYS, keys, strict=True)), calls_of_size)
         why = (
-            "" if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT else advice(_reason(own, measured))
+            ""
+            if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT
+            else advice(_reason(calls_of_size, measured))
         )
         if measured.has_starts:
             row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
         else:
             row |= _NOTHING_EXPOSED
             latency_us = partial(_latency_us, row, measured.fits)
-            row["verdict"], row["because"] = of_durations(row, own, why, latency_us)
-        rows.append((row["exposed_ns"] or 0 if measured.has_starts else int(own["dur_ns"].sum()), row))
+            row["verdict"], row["because"] = of_durations(row, calls_of_size, why, latency_us)
+        rows.append((row["exposed_ns"] or 0 if measured.has_starts else int(calls_of_size["dur_ns"].sum()), row))
     run = _measured({"collective": "run"}, calls)
     if not measured.has_starts:
         run |= _NOTHING_EXPOSED
@@ -101,7 +103,7 @@ def _reason(calls: pd.DataFrame, measured: Measured) -> str:
 
 
 def _measured(row: Row, calls: pd.DataFrame) -> Row:
-    """Counts and shares. Sends and receives that one kernel does count once."""
+    """Counts and shares of the calls of a row. Sends and receives of one kernel count once."""
     kernels = calls[~kernel_of(calls).duplicated()]
     split = kernels[kernels["wait_ns"].notna()]
     wait, transfer = int(split["exposed_wait_ns"].sum()), int(split["exposed_transfer_ns"].sum())
@@ -138,14 +140,14 @@ def _of_size(row: Row, latency_us: float | None, why: str) -> tuple[str, str]:
 
 
 def _beyond_fastest(participation: pd.DataFrame) -> float | None:
-    """What durations alone say: the part of the calls' time that is more than the fastest similar call takes."""
+    """Share of the calls' time above the fastest similar call, from durations alone."""
     known = participation[participation["excess_ns"].notna()]
     spent = int(known["dur_ns"].sum())
     return int(known["excess_ns"].sum()) / spent if spent else None
 
 
 def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> str | None:
-    """The bandwidth of the fastest of those calls of one size that take most time; None if few sizes are known."""
+    """Bandwidth of the fastest call of the size that takes most time; None if few sizes are known."""
     sized = calls.merge(collectives[["collective_id", "group_size"]], on="collective_id")
     sized = sized[~kernel_of(sized).duplicated()]
     spent = int(sized["dur_ns"].sum())
@@ -194,7 +196,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
 
 
 def _unsplit_waited_at_least(participation: pd.DataFrame) -> float:
-    """The least that calls that could not be split waited without compute beside it, in ns."""
+    """Least exposed wait of calls that could not be split, in ns."""
     kernels = participation[~kernel_of(participation).duplicated()]
     return float(kernels["exposed_wait_low_ns"][kernels["wait_ns"].isna()].sum())
 

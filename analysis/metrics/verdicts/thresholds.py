@@ -1,4 +1,4 @@
-"""From where on a verdict says what. Explained in docs/metrics/verdicts.md."""
+"""The thresholds of verdicts. Explained in docs/metrics/verdicts.md."""
 
 from __future__ import annotations
 

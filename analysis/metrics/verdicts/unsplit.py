@@ -28,7 +28,7 @@ _ADVICE = {
 
 
 def advice(why: str) -> str:
-    """`some ranks do not show them: capture the same steps on all ranks`, of a kind of reason; empty if that is."""
+    """What to do about a kind of reason: `some ranks do not show them: capture the same steps on all ranks`."""
     return ": ".join(_ADVICE[why]) if why else ""
 
 
@@ -41,7 +41,7 @@ def reason(
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
-    """The kind of reason for most of the time of calls that could not be split; empty if all could be.
+    """The kind of reason why most unsplit time could not be split; empty if all calls were split.
 
     `ranks` are those that have a trace; are there others? Without starts, only durations are known.
     """
@@ -52,11 +52,11 @@ def reason(
     joined = unsplit.merge(collectives[columns], on="collective_id")
     joined["at_jump"] = unclear(joined["start_ns"], joined["rank"], clocks)
     joined["at_jump"] = joined.groupby("collective_id", sort=False)["at_jump"].transform("any")
-    kinds = joined.assign(why=[_why(row, ranks, some_missing, has_starts) for row in records(joined)])
+    kinds = joined.assign(why=[_reason_of(row, ranks, some_missing, has_starts) for row in records(joined)])
     return str(kinds.groupby("why")["dur_ns"].sum().idxmax()) if len(kinds) else ""
 
 
-def _why(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
+def _reason_of(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
     if {int(r) for r in (collective["pg_ranks"] or "").split()} - ranks:
         return "missing"
     if collective["collective"] is None:

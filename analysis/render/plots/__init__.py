@@ -1,1 +1,1 @@
-"""Pictures of tables as SVG, with one look everywhere: in reports, notebooks and files."""
+"""Tables as SVG figures, with one look in reports, notebooks and files."""

@@ -1,4 +1,4 @@
-"""Bars: where the time of every rank went, what a rank does longer, which kernels take the time."""
+"""Bar charts: time of every rank, extra time of a rank, kernels by time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_KERNELS = 20
 
 
 def time_per_rank(breakdown: Any) -> Figure:
-    """Where every device's time went: the parts of its window, which add up to it."""
+    """The time of every device, in parts that add up to its window."""
     rows = plain(breakdown).rows
     several = len({row["rank"] for row in rows}) < len(rows)
     names = [f"{row['rank']} / {row['device']}" if several else str(row["rank"]) for row in rows]
@@ -52,7 +52,7 @@ def time_per_rank(breakdown: Any) -> Figure:
 
 
 def _parts_of(row: Row) -> list[int]:
-    """Of a row of `breakdown`, in the order of the parts; what could not be split where wait and transfer are NA."""
+    """Parts of a row of `breakdown`, in order, in ns; exposed time is unsplit if wait and transfer are NA."""
     split = row["exposed_wait_ns"] is not None
     return [
         row["compute_ns"] - row["overlap_ns"],
@@ -66,19 +66,19 @@ def _parts_of(row: Row) -> list[int]:
 
 
 def critical_path(table: Any) -> Figure:
-    """What the critical path runs through in a step, by rank: the ranks on which it is longest."""
+    """The critical path of a step by kind, for the ranks on which it is longest."""
     kinds = list(_ON_PATH)
-    found: dict[int, list[float]] = {}
+    times: dict[int, list[float]] = {}
     for row in plain(table).rows:
-        found.setdefault(row["rank"], [0.0] * len(kinds))[kinds.index(row["kind"])] = row["dur_ns"] / 1e6
-    ranks = sorted(sorted(found, key=lambda rank: -sum(found[rank]))[:_MOST_KERNELS])
+        times.setdefault(row["rank"], [0.0] * len(kinds))[kinds.index(row["kind"])] = row["dur_ns"] / 1e6
+    ranks = sorted(sorted(times, key=lambda rank: -sum(times[rank]))[:_MOST_KERNELS])
     title = "What the critical path of a step runs through"
     names = [str(rank) for rank in ranks]
     return Figure(
         "path",
         title,
         "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for.",
-        _stacked(("path", title), names, [found[rank] for rank in ranks], list(_ON_PATH.values())),
+        _stacked(("path", title), names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
         "critical_path",
         table,
     )
@@ -87,7 +87,7 @@ def critical_path(table: Any) -> Figure:
 def _stacked(
     named: tuple[str, str], rows: Sequence[str], values: Sequence[Sequence[float]], parts: Sequence[tuple[str, str]]
 ) -> str:
-    """Bars of several parts; `named` is the figure's name and title, and each of the parts has a fill and a name."""
+    """Stacked bars; `named` is the name and title, and each part has a fill and a label."""
     name, title = named
     tall = min(max(_TALLEST / max(len(rows), 1), 2.0), 20.0)
     left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
@@ -123,11 +123,15 @@ def _bar(scale: Scale, begin: float, length: float, y: float, tall: float) -> st
 
 
 def causes(ranks: Any) -> Figure:
-    """Waiting of others that every rank caused, and why it was late: the ranks that caused most."""
+    """Waiting that each rank caused, by the reason for its lateness: the ranks that caused most."""
     rows = [row for row in plain(ranks).rows if row["caused_wait_ns"]]
     rows.sort(key=lambda row: -row["caused_wait_ns"])
     entries = [
-        (f"rank {row['rank']}" + (f" ({row['host']})" if row["host"] else ""), row["caused_wait_ns"] / 1e6, _why(row))
+        (
+            f"rank {row['rank']}" + (f" ({row['host']})" if row["host"] else ""),
+            row["caused_wait_ns"] / 1e6,
+            _reason(row),
+        )
         for row in rows[:_MOST_KERNELS]
     ]
     return Figure(
@@ -140,12 +144,12 @@ def causes(ranks: Any) -> Figure:
     )
 
 
-def _why(row: Row) -> str:
+def _reason(row: Row) -> str:
     return " in ".join(part for part in (row["because"], row["kernel"]) if part)
 
 
 def top_kernels(kernels: Any) -> Figure:
-    """Kernels by their time, all ranks together."""
+    """Kernels by time, over all ranks."""
     rows = sorted(plain(kernels).rows, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
     fills = {"comm": "transfer", "memory": "memory"}
     entries = [(row["name"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}") for row in rows]
@@ -164,7 +168,7 @@ def top_kernels(kernels: Any) -> Figure:
 def _horizontal(
     name: str, title: str, entries: Sequence[tuple[str, float, str]], kind: str, kinds: Sequence[str] = ()
 ) -> str:
-    """A bar for each entry: what, how many ms, and what stands behind it."""
+    """One bar per entry: label, length in ms, and a remark."""
     left = 16 + max([text_width(entry[0]) for entry in entries] or [0.0])
     bottom = 12 + 20 * len(entries)
     drawing = Drawing(name, title, _WIDTH, bottom + 36)

@@ -1,4 +1,4 @@
-"""The look of all plots: colours of what is drawn, in light and dark, and scales of colours.
+"""The look of all plots: colours in light and dark, and colour scales.
 
 Source of the scale: cividis (Nunez, Anderton and Renslow, 2018), which is read alike with and without colour blindness.
 """
@@ -39,7 +39,7 @@ def level(value: float | None, largest: float) -> int | None:
 
 
 def stylesheet() -> str:
-    """The rules for plots, all below the class `ct`, for light and dark pages and for paper."""
+    """CSS of the plots, all below the class `ct`, for light and dark pages and for paper."""
     names = _FRAME | _KINDS | {f"s{number}": pair for number, pair in enumerate(_LINES)}
     light, dark = (";".join(f"--{name}:{pair[side]}" for name, pair in names.items()) for side in (0, 1))
     rules = [

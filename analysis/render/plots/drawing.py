@@ -1,4 +1,4 @@
-"""A picture in SVG, built from shapes that name a class of the stylesheet instead of a colour."""
+"""Build SVG from shapes that name a class of the stylesheet instead of a colour."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_LABEL = 44
 
 @dataclass
 class Drawing:
-    """Shapes on a canvas of `width` x `height` pixels; `name` begins the ids in it, of which a page has one each."""
+    """Shapes on a canvas of `width` x `height` pixels; `name` makes the ids in it unique on a page."""
 
     name: str
     title: str
@@ -23,22 +23,22 @@ class Drawing:
     parts: list[str] = field(default_factory=list)
 
     def text(self, x: float, y: float, words: str, classes: str = "") -> None:
-        """One line that begins, or by its class ends or is centred, there."""
+        """Add a line of text that begins at x, y; its class may make it end there or centre it."""
         of_class = f' class="{classes}"' if classes else ""
         self.parts.append(f'<text x="{pixels(x)}" y="{pixels(y)}"{of_class}>{label(words)}</text>')
 
     def rectangle(self, place: tuple[float, float, float, float], classes: str) -> None:
-        """At x and y, so wide and high, filled as its class says."""
+        """Add a rectangle (x, y, width, height), filled as its class says."""
         x, y, width, height = map(pixels, place)
         self.parts.append(f'<rect class="{classes}" x="{x}" y="{y}" width="{width}" height="{height}"/>')
 
     def path(self, commands: str, classes: str, more: str = "") -> None:
-        """Lines or areas in the language of SVG paths."""
+        """Add lines or areas, in the language of SVG paths."""
         if commands:
             self.parts.append(f'<path class="{classes}" d="{commands}"{more}/>')
 
     def circle(self, x: float, y: float, radius: float, classes: str, hint: str = "") -> None:
-        """Filled as its class says."""
+        """Add a circle, filled as its class says."""
         inside = f"<title>{label(hint, None)}</title>" if hint else ""
         self.parts.append(
             f'<circle class="{classes}" cx="{pixels(x)}" cy="{pixels(y)}" r="{pixels(radius)}"'
@@ -46,7 +46,7 @@ class Drawing:
         )
 
     def hatching(self, kind: str, scale: float = 1.0) -> str:
-        """Diagonal lines in the colour of that kind; what to fill or stroke with. `scale` stretches it along x."""
+        """Define diagonal lines in the colour of this kind, and return the fill; `scale` stretches it along x."""
         name = f"{self.name}-{kind}"
         step, half = pixels(6 * scale), pixels(3 * scale)
         self.parts.append(
@@ -56,7 +56,7 @@ class Drawing:
         return f"url(#{name})"
 
     def legend(self, y: float, entries: Iterable[tuple[str, str]], x: float = 0) -> None:
-        """Squares of these fills, each with what it means. A fill is a class, or a pattern."""
+        """Add a legend: squares of these fills, each with its label. A fill is a class or a pattern."""
         for fill, meaning in entries:
             paint = f'fill="{fill}"' if fill.startswith("url") else f'class="{fill}"'
             self.parts.append(f'<rect {paint} x="{pixels(x)}" y="{pixels(y - 9)}" width="11" height="11"/>')
@@ -65,7 +65,7 @@ class Drawing:
 
     @property
     def svg(self) -> str:
-        """The element, with its title for those who cannot see it."""
+        """The SVG element, with its title for screen readers."""
         return (
             f'<svg role="img" aria-label="{label(self.title, None)}" viewBox="0 0 {pixels(self.width)} '
             f'{pixels(self.height)}" width="{pixels(self.width)}">{"".join(self.parts)}</svg>'
@@ -73,7 +73,7 @@ class Drawing:
 
 
 def label(words: str, longest: int | None = _LONGEST_LABEL) -> str:
-    """Text from a trace as it may stand in markup: control characters written out, without its middle if it is long."""
+    """Text from a trace for use in markup: control characters escaped, and the middle left out if too long."""
     text = printable(str(words))
     if longest is not None and len(text) > longest:
         keep = (longest - 3) // 2
@@ -82,10 +82,10 @@ def label(words: str, longest: int | None = _LONGEST_LABEL) -> str:
 
 
 def text_width(words: str) -> float:
-    """About how many pixels a label takes."""
+    """Approximate width of a label in pixels."""
     return min(len(printable(words)), _LONGEST_LABEL) * _CHARACTER_PX
 
 
 def pixels(number: float) -> str:
-    """A coordinate with one decimal at most."""
+    """Format a coordinate with at most one decimal."""
     return f"{number:.1f}".removesuffix(".0")

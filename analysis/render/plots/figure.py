@@ -1,4 +1,4 @@
-"""A picture with its words, and the table whose numbers it shows."""
+"""A figure with its text, and the table whose numbers it shows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from ...core.disk import replace_file
 from ...core.escaping import encodable
+from ...core.places.files import replace_file
 from ..people import Table
 from .colours import stylesheet
 
 
 @dataclass(frozen=True, repr=False)
 class Figure:
-    """What is seen, what it means, and the table behind it, which has a name of the catalog.
+    """A picture, its explanation, and its table, by the name in the catalog.
 
     `svg` stands alone in a page that has the stylesheet; `data` is what the script of a report needs to let people look
     closer. A notebook shows the figure by itself.
@@ -32,11 +32,11 @@ class Figure:
         return f"<Figure {self.name}: {self.title}; save(path) writes it>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """HTML for notebooks."""
         return f'<div class="ct"><style>{stylesheet()}</style>{self.svg}</div>'
 
     def save(self, path: str | Path) -> None:
-        """Write it as a page of its own, which needs no network: for `.svg` the picture alone. Raises OSError."""
+        """Write a page that needs no network; for `.svg` the picture alone. Raises OSError."""
         target = Path(path)
         if target.suffix == ".svg":
             begin, _, rest = self.svg.partition(">")

@@ -1,4 +1,4 @@
-"""Heat maps: rank against step, and rank against rank."""
+"""Heat maps: rank by step, and rank by rank."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....common.wording import shortened
 from ...core.escaping import printable
 from ...core.schema import Row, plain
 from .colours import LEVELS, level
@@ -21,7 +22,7 @@ _MARK = 16  # beside the cells, for the arrow at a marked row
 
 @dataclass(frozen=True)
 class Measure:
-    """What a heat map of ranks and steps can show: its title, and how to read it."""
+    """A measure that a heat map of ranks and steps can show: its title, and how to read it."""
 
     title: str
     about: str
@@ -67,7 +68,7 @@ Orders = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class HeatCells:
-    """What a heat map shows: `values` has one list for each row; None is not known."""
+    """The cells of a heat map: `values` has one list per row; None means not known."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -87,7 +88,7 @@ def heatmap(
     *,
     table_name: str = "rank_steps",
 ) -> Figure:
-    """Rank against step; `measure` is a column of the table, which is `rank_steps` or `breakdown_steps`.
+    """Rank by step; `measure` is a column of the table, which is `rank_steps` or `breakdown_steps`.
 
     Rows stand in the first of the `orders`. `culprits` are the ranks that the others wait for; their rows are marked.
     """
@@ -123,32 +124,31 @@ def heatmap(
 
 
 def _who_is_marked(ranks: Sequence[int]) -> str:
-    """A sentence on the rows with a frame; empty if there are none."""
+    """A sentence on the rows with a frame; empty without any."""
     if not ranks:
         return ""
     if len(ranks) == 1:
         return f" The frame marks rank {ranks[0]}, for which the others wait most."
-    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
-    return f" Frames mark ranks {names}, for which the others wait most."
+    return f" Frames mark ranks {shortened(ranks, _MOST_NAMED)}, for which the others wait most."
 
 
 def _placed(order: Sequence[int], ranks: Sequence[int]) -> Callable[[int], tuple[int, int]]:
-    """By which rows are sorted into an order of ranks."""
+    """The sort key that puts rows into this order of ranks."""
     places = {rank: place for place, rank in enumerate(order)}
     return lambda row: (places.get(ranks[row], len(places)), row)
 
 
 def wait_matrix(waits: Any) -> Figure:
-    """Who waits because of whom: a row for each rank to blame, a column for each rank that waited."""
+    """Who waits because of whom: one row per rank to blame, one column per rank that waited."""
     rows = plain(waits).rows
     late = sorted({row["blamed_rank"] for row in rows if row["blamed_rank"] is not None})
     waiting = sorted({row["rank"] for row in rows})
-    found = {(row["blamed_rank"], row["rank"]): row["wait_ns"] / 1e6 for row in rows}
+    waits_ms = {(row["blamed_rank"], row["rank"]): row["wait_ns"] / 1e6 for row in rows}
     blamed: list[int | None] = [*late, None] if any(row["blamed_rank"] is None for row in rows) else [*late]
     cells = HeatCells(
         ["none" if rank is None else str(rank) for rank in blamed],
         [str(rank) for rank in waiting],
-        [[found.get((rank, other), 0.0) for other in waiting] for rank in blamed],
+        [[waits_ms.get((rank, other), 0.0) for other in waiting] for rank in blamed],
         of_rows="rank to blame",
         of_columns="rank that waited",
     )
@@ -164,7 +164,7 @@ def wait_matrix(waits: Any) -> Figure:
 
 
 def traffic_matrix(traffic: Any) -> Figure:
-    """What each rank sends to each other one, in MB."""
+    """MB that each rank sends to each other rank."""
     rows = plain(traffic).rows
     ranks = sorted({row[end] for row in rows for end in ("rank", "to_rank")})
     sums: dict[tuple[int, int], float] = {}
@@ -195,7 +195,7 @@ def _ms(row: Row, measure: str) -> float | None:
 
 
 def _data(cells: HeatCells, orders: dict[str, list[int]] | None = None) -> str:
-    """What a page needs to say the value under the pointer, and to put the rows into another order, as JSON."""
+    """JSON with which a page shows the value under the pointer and reorders the rows."""
     content = {
         "rows": [printable(row) for row in cells.rows],
         "columns": list(cells.columns),
@@ -247,7 +247,7 @@ def _name_columns(drawing: Drawing, columns: Sequence[str], left: float, wide: f
 def _draw_row(
     drawing: Drawing, values: Sequence[float | None], size: tuple[float, float], ends: tuple[float, float]
 ) -> None:
-    """One path for all cells of a colour."""
+    """Draw one path for all cells of each colour."""
     (wide, tall), (low, largest) = size, ends
     at: dict[int, list[int]] = {}
     for number, value in enumerate(values):
@@ -261,7 +261,7 @@ def _draw_row(
 
 
 def _mark_row(drawing: Drawing, wide: float, tall: float) -> None:
-    """A frame around the cells, and an arrow that points at them: seen on any colour, and on paper."""
+    """Draw a frame around the cells and an arrow to them, visible on any colour and on paper."""
     drawing.rectangle((0, 0, wide - 1, tall - 1), "frame")  # whatever is below the row would cover more
     middle = pixels(tall / 2)
     drawing.path(f"M{pixels(wide + 4)} {middle}l9 -5v10z", "f-wait")

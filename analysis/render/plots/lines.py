@@ -1,4 +1,4 @@
-"""Lines: speedup over workers, and loss and accuracy over epochs."""
+"""Line charts: speedup by workers, and loss and accuracy by epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def speedup_by_workers(scaling: Any) -> Figure:
-    """Speedup against workers: T1 / TN of workers that share an epoch, N x T1 / TN where each repeats it."""
+    """Speedup by workers: T1 / TN if workers share an epoch, N x T1 / TN if each repeats it."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in plain(scaling).rows:
         column = "speedup_scaled_work" if row["epoch_work"] == "repeated" else "speedup_fixed_work"
@@ -41,12 +41,12 @@ def _cells_of(row: Row) -> str:
 
 
 def loss_by_epoch(epochs: Any) -> Figure:
-    """Loss on test data, or on training data where nothing was tested, after every epoch."""
+    """Loss on test data after every epoch, or on training data if nothing was tested."""
     return _by_epoch(epochs, ("test_loss", "train_loss"), "loss", "Loss after every epoch", "cross entropy (nats)")
 
 
 def accuracy_by_epoch(epochs: Any) -> Figure:
-    """Accuracy on test data, or on training data where nothing was tested, after every epoch."""
+    """Accuracy on test data after every epoch, or on training data if nothing was tested."""
     columns = ("test_accuracy_frac", "train_accuracy_frac")
     return _by_epoch(epochs, columns, "accuracy", "Accuracy after every epoch", "classified correctly (0..1)")
 

@@ -1,4 +1,4 @@
-"""Bars in pairs: before and after, and what subtraction says beside what was measured."""
+"""Paired bars: before and after, and subtraction beside measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH, _MOST = 860, 24
 
 
 class _Pair(NamedTuple):
-    """Two values in ns, how far each varies, and a remark."""
+    """Two values in ns, the spread of each, and a remark."""
 
     what: str
     first: int | None
@@ -24,7 +24,7 @@ class _Pair(NamedTuple):
 
 
 def before_and_after(comparison: Any) -> Figure:
-    """Every measure of a step in A and in B, with the spread over captures."""
+    """Every measure of a step in A and B, with its spread over captures."""
     rows = [row for row in plain(comparison).rows if row["a_ns"] is not None or row["b_ns"] is not None]
     pairs = [
         _Pair(
@@ -60,7 +60,7 @@ def changed_kernels(table: Any) -> Figure:
 
 
 def subtraction_and_measured(subtraction: Any) -> Figure:
-    """Communication of an epoch by subtraction, beside the exposed communication that traces show."""
+    """Communication of an epoch by subtraction, beside the measured exposed communication."""
     pairs = [
         _Pair(
             f"{row['model']}, {row['parallel']}, {row['workers']} x {row['batch_size_per_worker']}",

@@ -1,4 +1,4 @@
-"""Points with what is known of their error: bandwidth by size, and clocks."""
+"""Points with error bars: bandwidth by size, and clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SERIES = 16
 
 
 def bandwidth_by_size(bandwidth: Any, fits: Any = None, ceiling: Any = None) -> Figure:
-    """Bus bandwidth against size, log-log: whiskers are both bounds, lines the fit, dashed lines the ceiling.
+    """Busbw by size, log-log: whiskers are bounds, lines the fit, dashed lines the ceiling.
 
     `bandwidth`, `fits` and `ceiling` are the tables `bandwidth`, `fits` and `bandwidth_ceiling`.
     """
@@ -35,8 +35,8 @@ def bandwidth_by_size(bandwidth: Any, fits: Any = None, ceiling: Any = None) -> 
     left_axis(drawing, speed, _LEFT, _WIDTH - 20, "bus bandwidth (GB/s)")
     for number, key in enumerate(keys):
         colour = f"s{number % SERIES}"
-        own = sorted((row for row in rows if _series(row) == key), key=lambda row: row["size_bytes"])
-        _points(drawing, own, (sizes, speed), colour)
+        of_series = sorted((row for row in rows if _series(row) == key), key=lambda row: row["size_bytes"])
+        _points(drawing, of_series, (sizes, speed), colour)
         above = sorted((row for row in limits if _series(row) == key), key=lambda row: row["size_bytes"])
         line = [(sizes(row["size_bytes"]), speed(row["ceiling_busbw_gb_per_s"])) for row in above]
         drawing.path(line_through(line), f"line l-{colour}", ' stroke-dasharray="5 4"')
@@ -80,7 +80,7 @@ def _points(drawing: Drawing, rows: Sequence[Row], scales: tuple[Scale, Scale], 
 
 
 def _fit(drawing: Drawing, row: Row, keys: Sequence[_Key], scales: tuple[Scale, Scale]) -> None:
-    """Bus bandwidth at t = latency + size / bandwidth."""
+    """Draw bus bandwidth for t = latency + size / bandwidth."""
     sizes, speed = scales
     if _series(row) not in keys or not row["algbw_gb_per_s"] or row["latency_us"] is None:
         return
@@ -94,12 +94,12 @@ def _fit(drawing: Drawing, row: Row, keys: Sequence[_Key], scales: tuple[Scale, 
 
 
 def line_through(points: Sequence[tuple[float, float]]) -> str:
-    """Commands for a line through these points."""
+    """SVG path commands for a line through these points."""
     return "M" + "L".join(f"{pixels(x)} {pixels(y)}" for x, y in points) if len(points) > 1 else ""
 
 
 def clock_offsets(clocks: Any) -> Figure:
-    """How far every rank's clock is ahead, and within which bounds that is known."""
+    """Offset of every rank's clock, with its bounds."""
     rows = plain(clocks).rows
     title = "Clocks: how far each is ahead, and how uncertain that is"
     left = 16 + max([text_width(_of_host(row)) for row in rows] or [0.0])

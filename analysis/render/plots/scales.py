@@ -1,4 +1,4 @@
-"""Axes: from values to pixels, and the values that are written beside them."""
+"""Axes: map values to pixels, and choose the ticks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TICKS = 5
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from `low` to `high` on the pixels from `start` to `end`; logarithmic, or not."""
+    """Map values from `low` to `high` to pixels from `start` to `end`, linear or logarithmic."""
 
     low: float
     high: float
@@ -24,7 +24,7 @@ class Scale:
         """The pixel of a value."""
         low, high, at = self.low, self.high, value
         if self.logarithmic:
-            low, high, at = (math.log(max(one, 1e-300)) for one in (low, high, value))
+            low, high, at = (math.log(max(number, 1e-300)) for number in (low, high, value))
         return self.start + (at - low) / (high - low or 1.0) * (self.end - self.start)
 
     @property
@@ -43,7 +43,7 @@ class Scale:
 
 
 def covering(values: list[float], start: float, end: float, *, logarithmic: bool = False) -> Scale:
-    """A scale for these values: from 0, or, if logarithmic, between powers of ten."""
+    """A scale that covers these values: from 0, or between powers of ten if logarithmic."""
     if logarithmic:
         known = [value for value in values if value > 0] or [1.0]
         first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
@@ -53,7 +53,7 @@ def covering(values: list[float], start: float, end: float, *, logarithmic: bool
 
 
 def bottom_axis(drawing: Drawing, scale: Scale, y: float, top: float, unit: str) -> None:
-    """Ticks below `y` with lines up to `top`, and what they mean."""
+    """Draw ticks below `y` with lines up to `top`, and the unit."""
     ticks = scale.ticks
     drawing.path("".join(f"M{scale(tick):.1f} {top:.1f}V{y:.1f}" for tick in ticks), "grid")
     for tick in ticks:
@@ -62,7 +62,7 @@ def bottom_axis(drawing: Drawing, scale: Scale, y: float, top: float, unit: str)
 
 
 def left_axis(drawing: Drawing, scale: Scale, x: float, right: float, unit: str) -> None:
-    """Ticks left of `x` with lines to `right`, and above them what they mean."""
+    """Draw ticks left of `x` with lines to `right`, and the unit above them."""
     ticks = scale.ticks
     drawing.path("".join(f"M{x:.1f} {scale(tick):.1f}H{right:.1f}" for tick in ticks), "grid")
     for tick in ticks:
@@ -71,7 +71,7 @@ def left_axis(drawing: Drawing, scale: Scale, x: float, right: float, unit: str)
 
 
 def written(value: float) -> str:
-    """A tick: `0.25`, `1,000`, `10k`, `5M`, `1e12`."""
+    """Format a tick: `0.25`, `1,000`, `10k`, `5M`, `1e12`."""
     size = abs(value)
     for least, divisor, suffix in ((1e12, 0, ""), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if size >= least:

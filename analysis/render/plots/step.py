@@ -1,4 +1,4 @@
-"""One step over all ranks, on one clock: compute, transfer, waiting, and the arrivals that others waited for."""
+"""One step over all ranks on one clock: compute, transfer, wait, and the arrivals others waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Times = NDArray[np.int64]
 
 
 class StepTables(NamedTuple):
-    """What ran, who took part in what, and how the clocks of ranks differ: tables of a run as pandas DataFrames."""
+    """The tables of a run that the figure needs: activities, participation and clocks."""
 
     activities: Any
     calls: Any
@@ -34,7 +34,7 @@ class StepTables(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A device in the step, times on the common clock in ns since its begin; arrays of calls are (calls,)."""
+    """A device in the step; times are ns since its begin on the common clock; arrays of calls are (calls,)."""
 
     rank: int
     name: str
@@ -47,7 +47,7 @@ class _Row(NamedTuple):
 
 
 def one_step(tables: StepTables, step: int) -> Figure:
-    """The step on every rank; it must be one in which something ran."""
+    """Draw the step on every rank. Something must have run in it."""
     begin, span, rows = _rows(tables, step)
     per_tick = max(span / _TICKS, 1.0)
     most = max(min(_MOST_SPANS // len(rows), _MOST_OF_RANK), 60)
@@ -82,14 +82,14 @@ def one_step(tables: StepTables, step: int) -> Figure:
 
 
 def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
-    """When the step begins on the common clock, how long it lasts, and its devices."""
-    own = tables.activities[(tables.activities["step"] == step).fillna(False).astype(bool)]
+    """Begin of the step on the common clock, its length, and its devices."""
+    activities = tables.activities[(tables.activities["step"] == step).fillna(False).astype(bool)]
     of_call = tables.calls.set_index("call_id")["step"]
     taking = tables.participation[(tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)]
     clocks = {row["rank"]: row for row in plain(tables.clocks).rows}
-    found, several = [], own.groupby("rank")["device"].nunique().max() > 1 if len(own) else False
+    devices, several = [], activities.groupby("rank")["device"].nunique().max() > 1 if len(activities) else False
     calls_of = dict(list(taking.groupby(["rank", "device"])))
-    for (rank, device), part in own.groupby(["rank", "device"], sort=True):
+    for (rank, device), part in activities.groupby(["rank", "device"], sort=True):
         start = part["start_ns"].to_numpy()
         ahead = _ahead(clocks.get(rank), start)
         computes = (part["kind"] == COMPUTE).to_numpy()
@@ -108,9 +108,9 @@ def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
             calls["wait_ns"].notna().to_numpy(),
             calls["collective_id"].to_numpy(),
         )
-        found.append((int(begun.min()), int(ended.max()), row))
-    begin, end = min(f[0] for f in found), max(f[1] for f in found)
-    return begin, max(end - begin, 1), [_since(row, begin) for _, _, row in found]
+        devices.append((int(begun.min()), int(ended.max()), row))
+    begin, end = min(f[0] for f in devices), max(f[1] for f in devices)
+    return begin, max(end - begin, 1), [_since(row, begin) for _, _, row in devices]
 
 
 def _ahead(clock: dict[str, Any] | None, times_ns: _Times) -> _Times:
@@ -127,17 +127,19 @@ def _since(row: _Row, begin: int) -> _Row:
     return row._replace(compute=compute, starts=row.starts - begin, ends=row.ends - begin)
 
 
-def _coarser(found: Spans, most: int) -> Spans:
-    """At most so many spans: the shortest gaps are closed."""
-    if len(found.starts) <= most:
-        return found
-    gaps = found.starts[1:] - found.ends[:-1]
+def _coarser(spans_of_calls: Spans, most: int) -> Spans:
+    """Merge spans over the shortest gaps until at most `most` are left."""
+    if len(spans_of_calls.starts) <= most:
+        return spans_of_calls
+    gaps = spans_of_calls.starts[1:] - spans_of_calls.ends[:-1]
     kept = np.sort(np.argpartition(gaps, -(most - 1))[-(most - 1) :])
-    return Spans(found.starts[np.concatenate(([0], kept + 1))], found.ends[np.concatenate((kept, [-1]))])
+    return Spans(
+        spans_of_calls.starts[np.concatenate(([0], kept + 1))], spans_of_calls.ends[np.concatenate((kept, [-1]))]
+    )
 
 
 def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
-    """The rows with the longest calls of all, as many as a page can hold, and how many are left out."""
+    """Keep the longest calls of all rows, as many as a page can hold, and count the others."""
     lengths = np.concatenate([row.ends - row.starts for row in rows])
     most = min(_MOST_CALLS, _MOST_CALLS_OF_RANK * len(rows))
     if len(lengths) <= most:
@@ -145,15 +147,15 @@ def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
     least = np.partition(lengths, -most)[-most]
     kept = []
     for row in rows:
-        own = (row.ends - row.starts) >= least
-        kept.append(_Row(row.rank, row.name, row.compute, *(column[own] for column in row[3:])))
+        is_long = (row.ends - row.starts) >= least
+        kept.append(_Row(row.rank, row.name, row.compute, *(column[is_long] for column in row[3:])))
     return kept, len(lengths) - sum(len(row.starts) for row in kept)
 
 
 def _zoomable(
     drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], place: tuple[float, float, StepTables]
 ) -> None:
-    """The part that can be stretched along x, in a coordinate system of its own: ticks of time, and pixels."""
+    """Draw the part that can be stretched along x, in its own coordinate system: ticks of time by pixels."""
     (wide, per_tick), (left, tall, tables) = size, place
     ticks = int(max(row.ends.max(initial=1) for row in rows) / per_tick)
     ticks = max(ticks, int(max((row.compute.ends.max(initial=1) for row in rows), default=1) / per_tick), 1)
@@ -171,18 +173,18 @@ def _zoomable(
         compute = _lines(row.compute.starts, row.compute.ends, y + half / 2, per_tick)
         drawing.path(compute, "l-compute", stroke)
         moving = row.starts + row.waits
-        for classes, more, own, begin, end in (
+        for classes, more, shapes, begin, end in (
             ("", f' stroke="{hatch}"', row.split & (row.waits > 0), row.starts, moving),
             ("l-transfer", "", row.split, moving, row.ends),
             ("l-unsplit", "", ~row.split, row.starts, row.ends),
         ):
-            drawing.path(_lines(begin[own], end[own], y + half * 1.5, per_tick), classes, stroke + more)
+            drawing.path(_lines(begin[shapes], end[shapes], y + half * 1.5, per_tick), classes, stroke + more)
     _join(drawing, rows, (tall, per_tick), tables)
     drawing.parts.append("</svg>")
 
 
 def _lines(starts: _Times, ends: _Times, y: float, per_tick: float) -> str:
-    """A level line for each interval."""
+    """Path commands of a horizontal line for each interval."""
     begin = (starts / per_tick).astype(np.int64).tolist()
     long = np.maximum(((ends - starts) / per_tick).astype(np.int64), 1).tolist()
     height = pixels(y)
@@ -190,7 +192,7 @@ def _lines(starts: _Times, ends: _Times, y: float, per_tick: float) -> str:
 
 
 def _join(drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], tables: StepTables) -> None:
-    """A line across its ranks where the last one arrives at a collective: for those with most waiting."""
+    """Draw a line across the ranks of a collective at its last arrival, for those with most waiting."""
     tall, per_tick = size
     arrived: dict[int, list[tuple[int, int, int]]] = {}
     for number, row in enumerate(rows):
@@ -213,14 +215,14 @@ def _join(drawing: Drawing, rows: Sequence[_Row], size: tuple[float, float], tab
 
 
 def _taking_part(tables: StepTables, step: int) -> Any:
-    """The rows of `participation` of the step."""
+    """The rows of `participation` in the step."""
     of_call = tables.calls.set_index("call_id")["step"]
-    own = (tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)
-    return tables.participation[own].reset_index(drop=True)
+    in_step = (tables.participation["call_id"].map(of_call) == step).fillna(False).astype(bool)
+    return tables.participation[in_step].reset_index(drop=True)
 
 
 def _data(rows: Sequence[_Row], tables: StepTables, begin: int, per_tick: float) -> str:
-    """What a page says of the call under the pointer, as JSON; times in ticks, starts each after the one before."""
+    """JSON about the call under the pointer; times are ticks, each start relative to the one before."""
     ids = sorted({int(which) for row in rows for which in row.ids})
     numbers = {which: number for number, which in enumerate(ids)}
     known = tables.collectives[tables.collectives["collective_id"].isin(ids)]

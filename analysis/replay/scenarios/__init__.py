@@ -1,1 +1,1 @@
-"""What could be different in a run, and how its programs are changed for that."""
+"""Changes of a run, and how its programs are changed for them."""

@@ -1,4 +1,4 @@
-"""What a run would be like if DistributedDataParallel had put its gradients into buckets of another size."""
+"""Predict other bucket sizes of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ....common.nccl_tests import dtype_name, item_bytes
 from ...core.markers import GRADIENT, PROFILER_STEP
-from ...core.nccl_tests import dtype_name, item_bytes
 from ...core.schema import grouped
 from ...core.steps import NO_STEP, steps_at
 from ...errors import NothingMeasured
@@ -34,33 +34,33 @@ _TIMES = ("delay", "duration", "transfer")
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of the parameters as they became ready on one rank, in ns on the common clock; all of shape (n,)."""
+    """Times at which gradients became ready on one rank, in ns on the common clock; all of shape (n,)."""
 
     step: Ints
     ready_ns: Ints
     size_bytes: Ints
 
     def of_step(self, step: int) -> Gradients:
-        """Those of one step, in order."""
-        own = np.flatnonzero(self.step == step)
-        own = own[np.argsort(self.ready_ns[own], kind="stable")]
-        return Gradients(self.step[own], self.ready_ns[own], self.size_bytes[own])
+        """The gradients of one step, in order."""
+        rows = np.flatnonzero(self.step == step)
+        rows = rows[np.argsort(self.ready_ns[rows], kind="stable")]
+        return Gradients(self.step[rows], self.ready_ns[rows], self.size_bytes[rows])
 
 
 def gradients_of(annotations: pd.DataFrame, clocks: pd.DataFrame) -> dict[int, Gradients]:
-    """The gradients of each rank that were recorded with their shapes, within steps."""
-    found = {}
-    for (rank,), own in grouped(annotations, ["rank"]):
-        ready = own[(own["name"] == GRADIENT) & own["in_dims"].notna()]
-        steps = own[own["name"].str.startswith(PROFILER_STEP).fillna(False)]
+    """Gradients of each rank that were recorded with shapes, within steps."""
+    gradients = {}
+    for (rank,), of_rank in grouped(annotations, ["rank"]):
+        ready = of_rank[(of_rank["name"] == GRADIENT) & of_rank["in_dims"].notna()]
+        steps = of_rank[of_rank["name"].str.startswith(PROFILER_STEP).fillna(False)]
         times = (ready["start_ns"] + ready["dur_ns"]).to_numpy()
         marks = zip(steps["name"], steps["start_ns"], steps["dur_ns"], strict=True)
         sizes = [_size_bytes(dims, types) for dims, types in zip(ready["in_dims"], ready["in_types"], strict=True)]
         on_clock = aligned(ready["start_ns"] + ready["dur_ns"], ready["rank"], clocks).to_numpy()
         every = Gradients(steps_at(times, marks), on_clock, np.array(sizes, dtype=np.int64))
         known = every.step != NO_STEP
-        found[int(rank)] = Gradients(every.step[known], every.ready_ns[known], every.size_bytes[known])
-    return found
+        gradients[int(rank)] = Gradients(every.step[known], every.ready_ns[known], every.size_bytes[known])
+    return gradients
 
 
 def _size_bytes(dims: Sequence[Sequence[int]], types: Sequence[str] | None) -> int:
@@ -69,7 +69,7 @@ def _size_bytes(dims: Sequence[Sequence[int]], types: Sequence[str] | None) -> i
 
 
 class _Bucket(NamedTuple):
-    """The gradients from one number up to another, which have so many bytes."""
+    """A range of gradients, and their size in bytes."""
 
     first: int
     stop: int
@@ -77,7 +77,7 @@ class _Bucket(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Of one rank and step: gradients, and the nodes of their all_reduces with the buckets that these are now."""
+    """One step of a rank: its gradients, and its all_reduces with the buckets that they hold."""
 
     gradients: Gradients
     nodes: list[int]
@@ -85,7 +85,7 @@ class _Step(NamedTuple):
 
 
 def rebucketed(cap_mib: float, gradients: Mapping[int, Gradients], links: Mapping[int, Linked]) -> Scenario:
-    """DDP's `bucket_cap_mb`, for the first bucket too. `gradients` are those of each rank.
+    """Change DDP's `bucket_cap_mb`, for the first bucket too. `gradients` are those of each rank.
 
     A bucket is full when it holds so many bytes or more; gradients keep their order. Source: torch's
     compute_bucket_assignment_by_size (reducer.cpp). Where all_reduces had one size only, it is not known how much of
@@ -102,7 +102,7 @@ def _rebucketing(
     def change(members: Sequence[Playing]) -> list[Playing]:
         steps = [_steps(member, gradients.get(member.program.rank), links) for member in members]
         takes = _model(members, steps, latency_frac)
-        shared = set.intersection(*(set(own) for own in steps)) if steps else set()
+        shared = set.intersection(*(set(steps_of_member) for steps_of_member in steps)) if steps else set()
         if not shared:
             raise NothingMeasured(
                 "no step shows the gradients that its all_reduces are of, as those of DistributedDataParallel do: it "
@@ -110,7 +110,7 @@ def _rebucketing(
             )
         changed = [_Changed(member) for member in members]
         for step in sorted(shared):
-            plans = [own[step] for own in steps]
+            plans = [steps_of_member[step] for steps_of_member in steps]
             buckets = [_filled(plan.gradients, cap_bytes) for plan in plans]
             _exchange(changed, plans, buckets, takes)
         return [each.made() for each in changed]
@@ -119,17 +119,17 @@ def _rebucketing(
 
 
 def _steps(member: Playing, gradients: Gradients | None, links: Mapping[int, Linked]) -> dict[int, _Step]:
-    """The steps whose all_reduces, in order, are of all gradients of the step."""
+    """Steps whose all_reduces, in order, cover all gradients of the step."""
     program = member.program
-    found: dict[int, _Step] = {}
+    plans: dict[int, _Step] = {}
     if gradients is None:
-        return found
+        return plans
     comm = np.flatnonzero(program.collective != NONE)
     for step in np.unique(gradients.step).tolist():
-        own = gradients.of_step(step)
-        after = comm[(program.step[comm] == step) & (program.end[comm] > own.ready_ns[0])]
+        of_step = gradients.of_step(step)
+        after = comm[(program.step[comm] == step) & (program.end[comm] > of_step.ready_ns[0])]
         nodes = after[np.argsort(program.start[after], kind="stable")].tolist()
-        sums = np.append(0, np.cumsum(own.size_bytes)).tolist()
+        sums = np.append(0, np.cumsum(of_step.size_bytes)).tolist()
         place = {size: number for number, size in enumerate(sums)}
         reduced: list[int] = []
         buckets: list[_Bucket] = []
@@ -144,24 +144,24 @@ def _steps(member: Playing, gradients: Gradients | None, links: Mapping[int, Lin
             reduced.append(node)
             upto += linked.size_bytes
             if upto == sums[-1]:
-                found[step] = _Step(own, reduced, buckets)
+                plans[step] = _Step(of_step, reduced, buckets)
                 break
-    return found
+    return plans
 
 
 def _filled(gradients: Gradients, cap_bytes: int) -> list[_Bucket]:
     """The buckets into which DDP would put these gradients."""
-    found, first, held = [], 0, 0
+    buckets, first, held = [], 0, 0
     for number, size in enumerate(gradients.size_bytes.tolist()):
         held += size
         if held >= cap_bytes or number == len(gradients.size_bytes) - 1:
-            found.append(_Bucket(first, number + 1, held))
+            buckets.append(_Bucket(first, number + 1, held))
             first, held = number + 1, 0
-    return found
+    return buckets
 
 
 class _Model(NamedTuple):
-    """An all_reduce of S bytes takes latency + S x per_byte, in ns."""
+    """Time of an all_reduce of S bytes: latency + S x per_byte, in ns."""
 
     latency: float
     per_byte: float
@@ -171,14 +171,14 @@ class _Model(NamedTuple):
 
 
 def _model(members: Sequence[Playing], steps: Sequence[dict[int, _Step]], latency_frac: float) -> _Model:
-    """Fitted to the all_reduces of gradients; where all have one size, `latency_frac` of their time is latency."""
-    told = [
+    """Fit the model to all_reduces of gradients; if all have one size, `latency_frac` of their time is latency."""
+    samples = [
         (bucket.size_bytes, int(member.transfer[node]))
-        for member, own in zip(members, steps, strict=True)
-        for step in own.values()
+        for member, steps_of_member in zip(members, steps, strict=True)
+        for step in steps_of_member.values()
         for node, bucket in zip(step.nodes, step.buckets, strict=True)
     ]
-    medians = pd.DataFrame(told, columns=["size", "took"]).groupby("size")["took"].median()
+    medians = pd.DataFrame(samples, columns=["size", "took"]).groupby("size")["took"].median()
     if not len(medians):
         return _Model(0.0, 0.0)
     sizes, took = medians.index.to_numpy(np.float64), medians.to_numpy(np.float64)
@@ -191,7 +191,7 @@ def _model(members: Sequence[Playing], steps: Sequence[dict[int, _Step]], latenc
 
 
 class _Input(NamedTuple):
-    """What a new collective waits for: a call of the runtime, a node, and when both are there."""
+    """What a new collective waits for: a runtime call, a node, and the time at which both are ready."""
 
     launch: int
     source: int
@@ -199,7 +199,7 @@ class _Input(NamedTuple):
 
 
 class _Added(NamedTuple):
-    """A new collective: lane, number, when it begins and ends, what it waits for, and the node it is modelled on."""
+    """A new collective: lane, number, begin and end, its input, and the node it is modelled on."""
 
     lane: int
     collective: int
@@ -213,18 +213,18 @@ class _Added(NamedTuple):
 def _exchange(
     changed: Sequence[_Changed], plans: Sequence[_Step], buckets: Sequence[list[_Bucket]], takes: _Model
 ) -> None:
-    """The all_reduces of one step, replaced on every rank. They begin one after the other on each lane."""
+    """Replace the all_reduces of one step on every rank. On each lane they run one after the other."""
     step = int(plans[0].gradients.step[0])
     lanes = [each.lanes(plan.nodes) for each, plan in zip(changed, plans, strict=True)]
-    free = [dict.fromkeys(own, -(1 << 62)) for own in lanes]
+    free = [dict.fromkeys(mine, -(1 << 62)) for mine in lanes]
     added: list[list[_Added]] = [[] for _ in changed]
     for number in range(min(map(len, buckets))):
         given = [
-            each.given(plan, int(plan.gradients.ready_ns[own[number].stop - 1]))
-            for each, plan, own in zip(changed, plans, buckets, strict=True)
+            each.given(plan, int(plan.gradients.ready_ns[mine[number].stop - 1]))
+            for each, plan, mine in zip(changed, plans, buckets, strict=True)
         ]
-        lane = [own[number % len(own)] for own in lanes]
-        start = [max(each.ready_ns, own[on]) for each, own, on in zip(given, free, lane, strict=True)]
+        lane = [mine[number % len(mine)] for mine in lanes]
+        start = [max(each.ready_ns, mine[on]) for each, mine, on in zip(given, free, lane, strict=True)]
         transfer = takes(buckets[0][number].size_bytes)
         end = max(start) + transfer
         collective = _FIRST_NEW + step * _MOST_BUCKETS + number
@@ -232,12 +232,12 @@ def _exchange(
             free[which][lane[which]] = end
             new = _Added(lane[which], collective, start[which], end, plan.nodes[0], transfer, given[which])
             added[which].append(new)
-    for each, plan, own, new_ones in zip(changed, plans, buckets, added, strict=True):
-        each.take(plan, own, new_ones)
+    for each, plan, mine, new_ones in zip(changed, plans, buckets, added, strict=True):
+        each.take(plan, mine, new_ones)
 
 
 class _Changed:
-    """The program of a rank while nodes are taken out of it, put into it, and cut."""
+    """A rank's program while nodes are removed, added and cut."""
 
     def __init__(self, member: Playing) -> None:
         program = member.program
@@ -255,13 +255,13 @@ class _Changed:
         self._rows: list[dict[str, Any]] = []
 
     def lanes(self, nodes: Sequence[int]) -> list[int]:
-        """The lanes of these nodes; gloo has two threads for each group."""
-        found = sorted(set(self._member.program.lane[nodes].tolist()))
+        """The lanes of these nodes; gloo has two threads per group."""
+        lanes = sorted(set(self._member.program.lane[nodes].tolist()))
         more = int(self._member.program.lane.max()) + 1
-        return [*found, *range(more, more + _GLOO_THREADS - len(found))] if self._on_cpu else found
+        return [*lanes, *range(more, more + _GLOO_THREADS - len(lanes))] if self._on_cpu else lanes
 
     def given(self, plan: _Step, time: int) -> _Input:
-        """What a collective waits for whose last gradient is there at that time."""
+        """The input of a collective whose last gradient is ready at this time."""
         if self._on_cpu:
             return _Input(NONE, self._cut_at(time), time)
         program = self._member.program
@@ -270,7 +270,7 @@ class _Changed:
         return _Input(launch, source, max(time, int(program.end[source]) if source != NONE else time))
 
     def take(self, plan: _Step, buckets: Sequence[_Bucket], added: Sequence[_Added]) -> None:
-        """Replace the all_reduces of a step; who waited for one waits for all that hold gradients of it."""
+        """Replace the all_reduces of a step; what waited for one waits for all that hold its gradients."""
         first = len(self._rows)
         for new in added:
             like = self._node(new.like)
@@ -292,7 +292,7 @@ class _Changed:
         return {str(name): value for name, value in self._nodes.loc[label].items()}
 
     def _input(self, nodes: Sequence[int], launch: int) -> int:
-        """What a GPU was given last before that call, on the lane from which the collectives took their input."""
+        """The last work given to the GPU before this call, on the lane of the collectives' input."""
         program = self._member.program
         sources = [source for node in nodes for source in self._member.edges.joins.get(node, ())]
         lane = int(program.lane[sources[0]]) if sources else int(np.bincount(program.lane[~program.is_comm]).argmax())
@@ -300,7 +300,7 @@ class _Changed:
         return int(before[-1]) if len(before) else NONE
 
     def _cut_at(self, time: int) -> int:
-        """The activity of the CPU that ends at that time, cut there if need be; as its label."""
+        """Label of the CPU activity that ends at this time, which is cut there if needed."""
         nodes = self._nodes
         at = nodes.index[(nodes["lane"] == 0) & (nodes["start"] < time)]
         label = int(nodes.loc[at, "start"].idxmax()) if len(at) else NONE
@@ -314,7 +314,7 @@ class _Changed:
         return label
 
     def made(self) -> Playing:
-        """The rank with what was changed."""
+        """The changed rank."""
         kept = self._nodes.drop(index=sorted(self._gone))
         kept["label"] = kept.index
         both = pd.concat([kept, pd.DataFrame(self._rows).assign(label=NONE)]) if self._rows else kept
@@ -338,7 +338,11 @@ class _Changed:
             return sorted({*new, *(at["last_of"][source] for source in sources if source in at["last_of"])})
 
         old = self._member.edges
-        joins = {at["first_of"][node]: places(own) for node, own in old.joins.items() if node in at["first_of"]}
+        joins = {
+            at["first_of"][node]: places(sources_of_node)
+            for node, sources_of_node in old.joins.items()
+            if node in at["first_of"]
+        }
         blocks = {call: places(sources) for call, sources in old.blocks.items()}
         for number, source in enumerate(self._source):
             if source != NONE:

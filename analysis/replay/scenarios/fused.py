@@ -1,4 +1,4 @@
-"""What a run would be like if collectives of a kind were one, where none is needed before the input of the next."""
+"""Predict fused collectives, where none is needed before the input of the next is ready."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....common.nccl_tests import POINT_TO_POINT
 from ...core.intervals import spans, total
-from ...core.nccl_tests import POINT_TO_POINT
 from ..edges import Edges
 from ..engine import Playing
 from ..links import Linked
@@ -21,7 +21,7 @@ _Run = tuple[int, ...]
 
 
 def fused(links: Mapping[int, Linked]) -> Scenario:
-    """Collectives of one kind and group are one, if the later had its input before anything needed the earlier one.
+    """Fuse collectives of one kind and group, if the later one's input was ready before the earlier one was needed.
 
     It begins with the last of them and takes their transfers together, less all their latencies but one: two ways, with
     the least latency that may be, and with the most.
@@ -62,7 +62,7 @@ def _fused(member: Playing, runs: Sequence[_Run], latency_ns: Mapping[int, float
 
 
 def _together(member: Playing, nodes: Sequence[int]) -> int:
-    """For how long at least one of these was moving data, as gloo's threads do at once."""
+    """Time in which at least one of these moved data, in ns; gloo's threads move several at once."""
     ended = member.program.end[nodes].astype(np.int64)
     return total(spans(ended - member.transfer[nodes].astype(np.int64), ended))
 
@@ -77,7 +77,7 @@ def _nodes(member: Playing) -> dict[int, int]:
 
 
 def _runs(members: Sequence[Playing], links: Mapping[int, Linked]) -> Iterator[_Run]:
-    """The collectives of each kind and group that can be one."""
+    """Yield runs of collectives of one kind and group that can be fused."""
     there: dict[int, list[int]] = {}
     needed: dict[int, list[int]] = {}
     steps: dict[int, int] = {}
@@ -105,18 +105,18 @@ def _runs(members: Sequence[Playing], links: Mapping[int, Linked]) -> Iterator[_
 
 
 def _ready(member: Playing, node: int) -> int:
-    """When a collective's input was there, as far as is known; otherwise when it began."""
+    """When a collective's input was ready, in ns, if known; else when the collective began."""
     sources = member.edges.joins.get(node)
     return max(int(member.program.end[source]) for source in sources) if sources else int(member.program.start[node])
 
 
 def _first_needed(member: Playing) -> dict[int, int]:
-    """When the first activity, or call of the CPU, went on that had waited for each activity."""
+    """When the first activity or CPU call that had waited for each activity went on, in ns."""
     program = member.program
-    found: dict[int, int] = {}
+    needed: dict[int, int] = {}
     gone_on = [(sources, int(program.start[node])) for node, sources in member.edges.joins.items()]
     gone_on += [(sources, int(program.call_end[call])) for call, sources in member.edges.blocks.items()]
     for sources, at in gone_on:
         for source in sources:
-            found[source] = min(at, found.get(source, _NEVER))
-    return found
+            needed[source] = min(at, needed.get(source, _NEVER))
+    return needed

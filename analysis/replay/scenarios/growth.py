@@ -1,4 +1,4 @@
-"""What a run would be like with more ranks, some of them perhaps on hosts of which it shows nothing."""
+"""Predict more ranks, perhaps on hosts that the run does not show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil, log2
 import numpy as np
 import pandas as pd
 
-from ...core.nccl_tests import POINT_TO_POINT, bus_factor
+from ....common.nccl_tests import POINT_TO_POINT, bus_factor
 from ...metrics.latency import most_latency_ns, spread, steps
 from ..engine import Playing
 from ..links import Linked, Links
@@ -24,7 +24,7 @@ _NO_LINKS = (
 
 @dataclass(frozen=True)
 class NewLinks:
-    """Links to new hosts; `takes` says between which bounds, in ns, a collective lies over so many ranks and hosts.
+    """Links to new hosts; `takes` gives bounds in ns for a collective over some ranks and hosts.
 
     It is None where it is not known. `of` says where this comes from.
     """
@@ -35,7 +35,7 @@ class NewLinks:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a run: the names by rank; `ranks` in all, with a trace or not; and `room` on one, None for any."""
+    """The hosts of a run: names by rank, number of `ranks` with or without trace, and `room` per host or None."""
 
     names: Mapping[int, str | None]
     ranks: int
@@ -43,16 +43,16 @@ class Hosts:
 
     @property
     def number(self) -> int:
-        """How many there are; ranks without the name of a host count as on one."""
+        """Number of hosts; ranks without a host name count as one host."""
         return max(len(set(self.names.values())), 1)
 
     def needed(self, ranks: float) -> int:
-        """How many it takes for so many ranks."""
+        """Number of hosts needed for `ranks` ranks."""
         return self.number if self.room is None else max(ceil(ranks / self.room), self.number)
 
 
 def given_links(gb_per_s: float, latency_us: float | None) -> NewLinks:
-    """Links over which a collective reaches this bus bandwidth; without a latency, any that NCCL may have."""
+    """Links with this bus bandwidth; without a latency, any that NCCL may have."""
 
     def takes(linked: Linked, ranks: int, hosts: int) -> tuple[float, float] | None:
         carried = _carried_bytes(linked, ranks)
@@ -67,7 +67,7 @@ def given_links(gb_per_s: float, latency_us: float | None) -> NewLinks:
 
 
 def ceiling_links(name: str, ceiling: pd.DataFrame) -> NewLinks:
-    """Links as they were measured without any training, by collectives over as many ranks, or the most there are."""
+    """Links as measured without training, over as many ranks, or the largest number measured."""
 
     def takes(linked: Linked, ranks: int, _: int) -> tuple[float, float] | None:
         carried = _carried_bytes(linked, ranks)
@@ -86,7 +86,7 @@ def ceiling_links(name: str, ceiling: pd.DataFrame) -> NewLinks:
 
 
 def measured_links(links: Links, every: Mapping[int, Linked]) -> NewLinks | None:
-    """Links between hosts as this run uses them; None where no collective of it spans hosts."""
+    """Links between hosts as this run uses them; None if no collective spans hosts."""
     took = dict(zip(links.collectives["collective_id"], links.collectives["transfer_ns"], strict=True))
     between = {
         number: linked
@@ -121,7 +121,7 @@ def measured_links(links: Links, every: Mapping[int, Linked]) -> NewLinks | None
 
 
 def with_sizes(links: Links, every: Mapping[int, Linked]) -> dict[int, Linked]:
-    """The collectives, those of unknown size with that which takes as long among the same ranks, or is usual there."""
+    """Fill in unknown sizes from collectives that take as long among the same ranks, or are usual there."""
     took = links.collectives.set_index("collective_id")["transfer_ns"].astype("float64").fillna(0.0).to_dict()
     known: dict[tuple[str, tuple[int, ...]], list[tuple[int, float]]] = {}
     for number, linked in every.items():
@@ -145,7 +145,7 @@ def more_ranks(
     new_links: NewLinks | None = None,
     shared_batch: bool = False,
 ) -> Scenario:
-    """The groups of these collectives have `grown` times as many ranks; with a shared batch, each computes less.
+    """Let groups have `grown` times as many ranks; with a shared batch, each rank computes less.
 
     Two ways: a ring, whose latency grows with n - 1, and a tree, whose latency grows with log2 n. Source: NCCL's cost
     model, as in nccl-tests doc/PERFORMANCE.md. Latency is the least that may be in the tree, and the most in the ring.
@@ -205,14 +205,14 @@ def _kind(linked: Linked) -> tuple[str, int | None, int]:
 
 
 def _carried_bytes(linked: Linked, ranks: int) -> float | None:
-    """What a link carries of this collective over so many ranks, None where its size is not known."""
+    """Bytes that a link carries of this collective over `ranks` ranks; None if its size is not known."""
     if linked.collective == "barrier":
         return 0.0
     return None if linked.size_bytes is None else linked.size_bytes * bus_factor(linked.collective, ranks)
 
 
 def _carried(linked: Linked, ranks: float) -> float:
-    """How much more a link carries of the same size with so many ranks."""
+    """Factor by which a link carries more of the same size with `ranks` ranks."""
     if linked.collective in POINT_TO_POINT or linked.collective == "barrier":
         return 1.0
     before, after = bus_factor(linked.collective, len(linked.ranks)), bus_factor(linked.collective, round(ranks))

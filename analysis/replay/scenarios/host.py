@@ -1,4 +1,4 @@
-"""What a run would be like if its CPUs did something else: no waiting for data or for the device, no allocations.
+"""Predict changes of CPUs: no waiting for data or for the device, no allocations.
 
 Time of a CPU that is gone makes all its later calls earlier, as far as none of them waits for the device.
 """
@@ -38,7 +38,7 @@ _BACK_TO_BACK_NS = 1_000
 
 
 def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
-    """CPUs of these ranks, or of all, get each batch at once from their data loader."""
+    """Let CPUs of these ranks, or of all, get each batch at once."""
 
     def gone(member: Playing, host: HostTime) -> Spans:
         waits = [_longer_than(each, _BATCH_NS) for each in host.loading(_launching(member.program))]
@@ -48,7 +48,7 @@ def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_allocation(ranks: Collection[int] | None = None) -> Scenario:
-    """Calls that allocate or free memory take no time on these ranks, or on all, nor waits before memory is freed."""
+    """Let allocations and frees, and waits before frees, take no time on these ranks, or on all."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [_without_calls(m, _allocating(m.program)) if _is_meant(m, ranks) else m for m in members]
@@ -58,7 +58,7 @@ def no_allocation(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_gc(ranks: Collection[int] | None = None) -> Scenario:
-    """Collections of Python's garbage, where they were recorded, take no time on these ranks, or on all."""
+    """Let recorded garbage collections of Python take no time on these ranks, or on all."""
     return _taking(
         lambda member, host: _alone(member.program, host.collecting(_launching(member.program))),
         _who("no garbage collection", ranks),
@@ -70,7 +70,7 @@ def no_gc(ranks: Collection[int] | None = None) -> Scenario:
 def no_blocking(
     names: Collection[str] | None = None, operator: str | None = None, ranks: Collection[int] | None = None
 ) -> Scenario:
-    """Calls that wait for the device return at once: of these names, inside this operator, on these ranks, or all.
+    """Let calls that wait for the device return at once: of these names, in this operator, on these ranks.
 
     The CPU goes on, and makes all that follows earlier, until something else makes it wait. An operator that launches
     nothing but copies, such as aten::item, is gone as a whole. Without a GPU, what this operator waits for is
@@ -94,7 +94,7 @@ def no_blocking(
 
 
 def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
-    """Copies from pageable memory to the device do not block the CPU on these ranks, or on all."""
+    """Let copies from pageable memory to the device not block the CPU on these ranks, or on all."""
 
     assumes = "copies to the device are from pinned memory, with non_blocking=True, and take as long as they do"
 
@@ -105,7 +105,7 @@ def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
-    """The CPU of these ranks, or of all, launches everything in time, as CUDA graphs do.
+    """Let CPUs of these ranks, or of all, launch everything in time, as CUDA graphs do.
 
     An upper bound: all that the CPU does between two calls is gone, as far as it is no longer than 1 ms, but not what
     has a scenario of its own: calls that wait for the device, data loaders, allocations and garbage collections. Two
@@ -124,7 +124,7 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
-    """Copies and fills of these kinds take no time on the devices of these ranks, or of all.
+    """Let copies and fills of these kinds take no time on these ranks, or on all.
 
     In a run without a GPU, these are the operators that only copy, of any kind.
     """
@@ -147,7 +147,7 @@ def _is_meant(member: Playing, ranks: Collection[int] | None) -> bool:
 def _taking(
     gone: Callable[[Playing, HostTime], Spans], name: str, assumes: str, ranks: Collection[int] | None
 ) -> Scenario:
-    """Of each CPU, the time that `gone` tells is taken away."""
+    """A scenario that takes the time in `gone` away from each CPU."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [
@@ -159,7 +159,7 @@ def _taking(
 
 
 def _sooner(member: Playing, gone: Spans) -> Playing:
-    """The same without this time of the CPU, on the common clock; what is gone already is not taken twice."""
+    """Take this time of the CPU away, on the common clock; time already taken is not taken twice."""
     program, host = member.program, member.program.host
     assert host is not None
     new = subtract(gone, host.gone)
@@ -175,7 +175,7 @@ def _before(gone: Spans, times: Ints) -> Ints:
 
 
 def _working_less(member: Playing, gone: Spans) -> Playing:
-    """A CPU without a GPU: what is gone is part of its operators, or of what it did between them."""
+    """Take time away from a CPU without a GPU: from its operators, or from the time between them."""
     program, paced = member.program, member.program.paced
     since = np.append(LONG_AGO, program.end[:-1])
     since = np.where(np.diff(program.lane, prepend=NONE) == 0, since, program.start)
@@ -188,7 +188,7 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
 
 
 def _after_launches(member: Playing) -> Playing:
-    """The same, where what is late after a launch comes from the launch: it is no longer so if others come last.
+    """Attribute delays after launches to the launch, so that they vanish if something else comes last.
 
     A kernel begins some us after its launch, but at once after the kernel before it, if it was launched in time.
     """
@@ -212,7 +212,7 @@ def _after_launches(member: Playing) -> Playing:
 
 
 def _covered(when: Spans, starts: Ints, ends: Ints) -> Ints:
-    """How much of each interval these spans cover."""
+    """How much of each interval these spans cover, in ns."""
     return intervals.covered(when, starts.astype(np.int64), ends.astype(np.int64))
 
 
@@ -222,7 +222,7 @@ def _spans(starts: Ints, ends: Ints) -> Spans:
 
 
 def _launching(program: RankProgram) -> list[int]:
-    """Threads that launch something; without a GPU, those that are told of."""
+    """Threads that launch something; without a GPU, threads in the trace."""
     if program.issued_by is not None:
         assert program.host is not None
         threads: list[int] = program.host.host.annotations["thread"].unique().tolist()
@@ -232,7 +232,7 @@ def _launching(program: RankProgram) -> list[int]:
 
 
 def _alone(program: RankProgram, of_threads: Sequence[Spans]) -> Spans:
-    """When one of the threads, given in order, did this, and no other one launched anything meanwhile."""
+    """When one of these threads, in order, did this while no other launched anything."""
     if program.issued_by is not None:
         return union(NO_TIME, *of_threads)
     launches = np.unique(program.launch[program.launch != NONE])
@@ -246,13 +246,13 @@ def _alone(program: RankProgram, of_threads: Sequence[Spans]) -> Spans:
 
 
 def _named(program: RankProgram, is_so: Callable[[str], bool]) -> Flags:
-    """Which calls have a name of that sort."""
+    """Whether each call has a name of this sort."""
     known = {name: is_so(str(name)) for name in set(program.call_name.tolist())}
     return np.array([known[name] for name in program.call_name.tolist()], dtype=bool)
 
 
 def _allocating(program: RankProgram) -> Flags:
-    """Which calls allocate or free memory, or wait just before that, as torch does before it gives memory back."""
+    """Whether each call allocates, frees, or waits just before a free, as torch does."""
     chosen = _named(program, is_alloc)
     waits, frees = _named(program, is_sync), _named(program, lambda name: name.startswith(_FREES))
     for thread in np.unique(program.call_thread[frees]).tolist():
@@ -263,7 +263,7 @@ def _allocating(program: RankProgram) -> Flags:
 
 
 def _of_calls(program: RankProgram, which: Flags, keeping_ns: int = 0) -> list[Spans]:
-    """When each thread that launches was in these calls, after so much of each."""
+    """When each launching thread was in these calls, without the first `keeping_ns` of each."""
     by_thread = []
     for thread in _launching(program):
         of_thread = which & (program.call_thread == thread)
@@ -272,7 +272,7 @@ def _of_calls(program: RankProgram, which: Flags, keeping_ns: int = 0) -> list[S
 
 
 def _longer_than(when: Spans, least_ns: int) -> Spans:
-    """Without the first part of each."""
+    """The spans without their first `least_ns`."""
     starts = when.starts + least_ns
     return Spans(starts[starts < when.ends], when.ends[starts < when.ends])
 
@@ -283,7 +283,7 @@ def _copies(program: RankProgram) -> Flags:
 
 
 def _waits(member: Playing) -> Flags:
-    """Which calls wait for the device: those whose name says so, and copies that had ended when they returned."""
+    """Whether each call waits for the device: by its name, or as a copy that had ended when it returned."""
     program = member.program
     chosen = _named(program, is_sync) & ~_allocating(program)
     copying = np.unique(program.launch[_copies(program) & (program.launch != NONE)])
@@ -293,7 +293,7 @@ def _waits(member: Playing) -> Flags:
 
 
 def _waiting(member: Playing, names: Collection[str] | None, operator: str | None) -> Flags:
-    """Which calls wait for the device, of these names, inside this operator."""
+    """Whether each call waits for the device, has one of these names, and is in this operator."""
     program, chosen = member.program, _waits(member)
     if names is not None:
         chosen &= np.isin(program.call_name, list(names))
@@ -308,7 +308,7 @@ def _waiting(member: Playing, names: Collection[str] | None, operator: str | Non
 
 
 def _copying_in(member: Playing) -> Flags:
-    """Calls that copy pageable memory to the device, and the next one of the thread if that waits for the device."""
+    """Whether each call copies pageable memory to the device, or waits right after that."""
     program = member.program
     chosen = np.zeros(len(program.call_start), dtype=bool)
     if program.host is None:
@@ -325,13 +325,13 @@ def _copying_in(member: Playing) -> Flags:
 
 
 class _Unblocking(Protocol):
-    """Lets calls of a rank not wait; `instead`, what the device does next waits for communication they waited for."""
+    """Change calls of a rank so that they do not wait; with `instead`, the device's next work does."""
 
     def __call__(self, member: Playing, *, instead: bool) -> Playing: ...
 
 
 def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collection[int] | None) -> Scenario:
-    """Calls do not wait; nothing instead of them does, or the device does.
+    """A scenario in which calls do not wait: nothing waits instead, or the device does.
 
     The latter is likelier: what comes after such a call needs what was communicated before it, as a rule.
     """
@@ -346,7 +346,7 @@ def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collectio
 
 
 def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
-    """These calls do not wait for the device; `instead`, what the device does next waits for communication."""
+    """Let these calls not wait; with `instead`, the device's next work waits for their communication."""
     program = member.program
     if not which.any() or program.host is None:
         return member
@@ -366,7 +366,7 @@ def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
 
 
 def _without_calls(member: Playing, which: Flags) -> Playing:
-    """Without these calls, which wait for nothing then."""
+    """Remove these calls, so that they wait for nothing."""
     program = member.program
     if not which.any() or program.host is None:
         return member
@@ -376,7 +376,7 @@ def _without_calls(member: Playing, which: Flags) -> Playing:
 
 
 def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
-    """Without the operators around these calls, where they launch nothing but copies."""
+    """Remove the operators around these calls if they launch nothing but copies."""
     program = member.program
     if program.host is None:
         return member
@@ -401,13 +401,13 @@ def _without_operator(member: Playing, which: Flags, operator: str) -> Playing:
 
 
 def _holding(when: Spans, times: Ints) -> Flags:
-    """Which of these spans hold any of the times."""
+    """Whether each span holds any of the times."""
     holds: Flags = np.searchsorted(np.sort(times), when.ends) > np.searchsorted(np.sort(times), when.starts)
     return holds
 
 
 def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
-    """Without what the CPU does between its calls; those of all ranks begin at that time."""
+    """Remove the CPU's work between calls; calls of all ranks begin at `begun_ns`."""
     program, host = member.program, member.program.host
     if host is None or not len(program.call_start):
         return member
@@ -427,7 +427,7 @@ def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
 
 
 def _waiting_as_shown(member: Playing) -> Playing:
-    """The same, where compute waits for communication only if it began just after its end in any step."""
+    """Let compute wait for communication only if it began right after its end in any step."""
     program = member.program
     place = pd.DataFrame({"lane": program.lane, "step": program.step}).groupby(["lane", "step"]).cumcount().to_numpy()
 
@@ -462,7 +462,7 @@ def _without_copies(member: Playing, kinds: Collection[str]) -> Playing:
 
 
 def _not_waiting(member: Playing, operator: str) -> Playing:
-    """A CPU without a GPU that begins this operator without waiting for communication."""
+    """Let this operator of a CPU without a GPU begin without waiting for communication."""
     program = member.program
     assert program.host is not None
     is_operator = ~program.is_comm & (program.host.names.iloc[program.row] == operator).to_numpy(dtype=bool)

@@ -1,4 +1,4 @@
-"""What a scenario is, and several of them at once."""
+"""A scenario, and several at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Callable[[Sequence[Playing]], list[Playing]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is different, in words; what that takes for granted; and how it is done.
+    """A change of a run: its name in words, its assumptions, and the ways to make it.
 
     Where it is not known how exactly, there are several ways, between which the truth should lie: in the middle, or by
     the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
@@ -34,12 +34,12 @@ class Scenario:
     likeliest: int | None = None
 
     def most_likely(self, of_ways: Sequence[float]) -> float:
-        """Of a value for each way, the one to be given as a number."""
+        """The value to report, given a value for each way."""
         return fmean(of_ways) if self.likeliest is None else of_ways[self.likeliest]
 
 
 def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
-    """All of them at once, one after the other."""
+    """Combine scenarios, applied one after the other."""
     assumes = "; ".join(dict.fromkeys(each.assumes for each in scenarios))
     unknown = "; ".join(dict.fromkeys(each.unknown for each in scenarios if each.unknown))
     ways = product(*(each.changes for each in scenarios))
@@ -57,7 +57,7 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
 
 
 def _likeliest(scenarios: Sequence[Scenario]) -> int | None:
-    """The way of several at once that is the likeliest of each, as `product` numbers them; None if one has none."""
+    """Index, as `product` counts, of the combination of the likeliest ways; None if one has none."""
     number = 0
     for each in scenarios:
         if each.likeliest is None and len(each.changes) != 1:

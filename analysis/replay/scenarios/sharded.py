@@ -1,4 +1,4 @@
-"""What a run with FSDP would be like if it gathered parameters once, or beside the gradients that it scatters."""
+"""Predict FSDP that gathers parameters once, or beside the gradients that it scatters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_CALLS = ("call_start", "call_end", "call_name", "call_thread")
 
 
 def parameters_kept(links: Mapping[int, Linked]) -> Scenario:
-    """Parameters are gathered once in a step, as with reshard_after_forward=False: the second all_gathers are gone.
+    """Gather parameters once per step (reshard_after_forward=False): the second all_gathers are removed.
 
     Of a group that scatters gradients so many times in a step, as many all_gathers are those of the forward pass.
     """
@@ -37,7 +37,7 @@ def parameters_kept(links: Mapping[int, Linked]) -> Scenario:
 
 
 def gathers_beside(links: Mapping[int, Linked]) -> Scenario:
-    """The all_gathers of a group have a communicator of their own, and do not wait for its reduce_scatters."""
+    """Give a group's all_gathers their own communicator, so that they do not wait for reduce_scatters."""
 
     def beside(member: Playing) -> Playing:
         return _apart(member, _all(member, links, GATHER))
@@ -50,7 +50,7 @@ def gathers_beside(links: Mapping[int, Linked]) -> Scenario:
 
 
 def _both_ways(changed: Callable[[Playing], Playing]) -> tuple[Change, Change]:
-    """Collectives wait for what their thread launched before them, or only for what they are known to wait for."""
+    """Two ways: collectives wait for what their thread launched before, or only for known inputs."""
 
     def sure(members: Sequence[Playing]) -> list[Playing]:
         return [changed(with_producers(member)) for member in members]
@@ -62,13 +62,13 @@ def _both_ways(changed: Callable[[Playing], Playing]) -> tuple[Change, Change]:
 
 
 def check_gathered_twice(links: Mapping[int, Linked]) -> None:
-    """Raises NothingMeasured where no process group gathers more often than it scatters."""
+    """Raise NothingMeasured if no process group gathers more often than it scatters."""
     if not any(_count(links, group, GATHER) > _count(links, group, SCATTER) > 0 for group in _sharded(links)):
         raise NothingMeasured("no process group gathers parameters more often than it scatters gradients, as FSDP does")
 
 
 def check_sharded(links: Mapping[int, Linked]) -> None:
-    """Raises NothingMeasured where no process group both gathers and scatters."""
+    """Raise NothingMeasured if no process group both gathers and scatters."""
     if not _sharded(links):
         raise NothingMeasured("no process group has both all_gathers and reduce_scatters, as FSDP does")
 
@@ -77,7 +77,7 @@ _Group = tuple[str | None, tuple[int, ...]]
 
 
 def _sharded(links: Mapping[int, Linked]) -> set[_Group]:
-    """Groups that gather and scatter."""
+    """Groups that both gather and scatter."""
     gathering, scattering = (
         {_group(linked) for linked in links.values() if linked.collective == kind} for kind in (GATHER, SCATTER)
     )
@@ -93,7 +93,7 @@ def _group(linked: Linked) -> _Group:
 
 
 def _all(member: Playing, links: Mapping[int, Linked], kind: str) -> Ints:
-    """The calls of this kind of groups that gather and scatter, in order of time."""
+    """Calls of this kind by groups that gather and scatter, by time."""
     program, groups = member.program, _sharded(links)
     nodes = [
         node
@@ -106,7 +106,7 @@ def _all(member: Playing, links: Mapping[int, Linked], kind: str) -> Ints:
 
 
 def _second(member: Playing, links: Mapping[int, Linked]) -> Ints:
-    """All_gathers of each step and group behind as many as there are reduce_scatters.
+    """All_gathers of each step and group after as many as there are reduce_scatters.
 
     Where gradients are scattered before that, several batches share a step, and their order does not tell which.
     """
@@ -135,7 +135,7 @@ def _several(program: RankProgram, gathered: Sequence[int], scattered: Sequence[
 
 
 def _without_transfers(member: Playing, nodes: Ints) -> Playing:
-    """These calls are none: they take no time, and meet nobody."""
+    """Make these calls take no time and wait for nobody."""
     gone = np.zeros(len(member.program), dtype=bool)
     gone[nodes] = True
     program = replace(
@@ -154,7 +154,7 @@ def _without_transfers(member: Playing, nodes: Ints) -> Playing:
 
 
 def _apart(member: Playing, nodes: Ints) -> Playing:
-    """These calls on streams of their own, one for each stream on which they are now."""
+    """Move these calls to new streams, one for each of their present streams."""
     program = member.program
     lane = program.lane.copy()
     lane[nodes] += int(lane.max(initial=0)) + 1

@@ -1,4 +1,4 @@
-"""What a run would be like with faster links, or with less latency.
+"""Predict faster links or lower latency.
 
 A collective takes a latency, which the fits tell, and the rest of its transfer for its bytes.
 """
@@ -23,7 +23,7 @@ Model = Callable[[Linked, float], float]
 
 
 def faster_links(factor: float, links: Mapping[int, Linked], group: str = "") -> Scenario:
-    """Transfers of these collectives take so much less, but for their latency. `group` says which they are.
+    """Divide the transfer of these collectives by `factor`, except for latency. `group` selects them.
 
     Two ways: with the least latency that may be, and with the most.
     """
@@ -31,11 +31,11 @@ def faster_links(factor: float, links: Mapping[int, Linked], group: str = "") ->
     def faster(transfer: float, latency: float) -> float:
         return latency + (transfer - latency) / factor
 
-    return Scenario(f"{_of(group)} {factor:g} times as fast", _ALL_BUT_LATENCY, _both_ways(links, faster))
+    return Scenario(f"{_links_name(group)} {factor:g} times as fast", _ALL_BUT_LATENCY, _both_ways(links, faster))
 
 
 def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -> Scenario:
-    """The latency of these collectives is so much less. `group` says which they are. Two ways, as with faster links."""
+    """Divide the latency of these collectives by `factor`. `group` selects them. Two ways, as in `faster_links`."""
 
     def faster(transfer: float, latency: float) -> float:
         return transfer - latency + latency / factor
@@ -43,19 +43,19 @@ def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -
     fitted = any(linked.is_fitted for linked in links.values())
     unknown = "" if fitted else "no collective ran with sizes different enough to tell its latency: bounds only"
     ways = _both_ways(links, faster)
-    return Scenario(f"{_of(group)} with 1/{factor:g} of the latency", "only latency changes", ways, unknown)
+    return Scenario(f"{_links_name(group)} with 1/{factor:g} of the latency", "only latency changes", ways, unknown)
 
 
 _MOST_NAMED = 4
 _ALL_BUT_LATENCY = "all but the latency is bandwidth"
 
 
-def _of(group: str) -> str:
+def _links_name(group: str) -> str:
     return {"": "all links", BETWEEN: "links between hosts"}.get(group, f"links of group {group}")
 
 
 def _both_ways(links: Mapping[int, Linked], model: Callable[[float, float], float]) -> tuple[Change, ...]:
-    """The model, of a transfer and its latency, with the least latency that may be and with the most."""
+    """The model, a function of transfer and latency, with the least and the largest possible latency."""
 
     def way(which: str) -> Change:
         return with_transfers(
@@ -66,7 +66,7 @@ def _both_ways(links: Mapping[int, Linked], model: Callable[[float, float], floa
 
 
 def links_as_others(slow: SlowLinks) -> Scenario:
-    """Transfers over these links take as long as others like them do. Two ways, as far apart as noise may be."""
+    """Let transfers over these links take as long as over similar ones. Two ways, as far apart as noise."""
 
     def way(errors: float) -> Change:
         change = (1 + slow.noise_frac) ** (errors / SURE)
@@ -80,7 +80,7 @@ def links_as_others(slow: SlowLinks) -> Scenario:
 
 
 def _with_times(times: Mapping[int, float]) -> Change:
-    """Transfers of these collectives divided by so much."""
+    """Divide the transfers of these collectives by their factor."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         result = []
@@ -93,7 +93,7 @@ def _with_times(times: Mapping[int, float]) -> Change:
 
 
 def with_transfers(links: Mapping[int, Linked], model: Model) -> Change:
-    """The change in which these collectives take what the model says."""
+    """The change that gives these collectives the times of the model."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, transfer=_transfers(m, links, model)) for m in members]

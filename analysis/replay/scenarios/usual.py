@@ -1,4 +1,4 @@
-"""What a run would be like without stragglers, without jitter, or if compute never waited for communication."""
+"""Predict a run without stragglers, without jitter, or with compute that never waits for communication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FENCE = 4.0
 
 
 def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
-    """These ranks, which are those of `host` if it is given, compute and launch like the others; for None all do.
+    """Make these ranks as fast as the others; all ranks for None. `host` is their host, if given.
 
     The others are those that do the same, in all steps.
     """
@@ -77,19 +77,19 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
 
 
 def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list[Ints]:
-    """What each member's values would be if it were like the others; rare ones are 0.
+    """The values that each member would have if it were like the others; rare ones are 0.
 
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
     nearly all others take, and in everything if one factor sets it apart further than the others are from each other.
     """
     median, high = alike.median(values, others), alike.quantile(0.75, values, others)
-    factors = [_factor(own, usual) for own, usual in zip(values, median, strict=True)]
+    factors = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
     result = []
-    for number, (own, usual, most) in enumerate(zip(values, median, high, strict=True)):
+    for number, (mine, usual, most) in enumerate(zip(values, median, high, strict=True)):
         of_others = [f for place, f in enumerate(factors) if place != number and others[place]] or [1.0]
         chance = 2 * max(of_others) - min(of_others)
         factor = max(factors[number], 1.0) if factors[number] > chance else 1.0
-        scaled = np.rint(own / factor).astype(np.int64)
+        scaled = np.rint(mine / factor).astype(np.int64)
         result.append(np.where(scaled > usual + _FENCE * (most - usual), usual, scaled))
     return result
 
@@ -97,7 +97,7 @@ def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list
 def _capped(
     values: Sequence[Ints], usual: Sequence[Ints], others: Sequence[bool], is_stage: Sequence[bool]
 ) -> list[Ints]:
-    """The usual values, but a stage has in all no less than the others: what it does instead of theirs is no excess."""
+    """The usual values, raised so that a stage has in total no less than the others."""
     sums = [int(each.sum()) for each in values]
     result = list(usual)
     for number in np.flatnonzero(is_stage).tolist():
@@ -110,18 +110,18 @@ def _capped(
 
 
 def _factor(values: Ints, usual: Ints) -> float:
-    """By how much values are longer than usual: the median of the ratios, weighted by what is usual."""
+    """Factor by which values exceed the usual ones: median of the ratios, weighted by the usual values."""
     known = np.flatnonzero((values > 0) & (usual > 0))
     if not len(known):
         return 1.0
     ratio, weight = values[known] / usual[known], usual[known]
     order = np.argsort(ratio, kind="stable")
-    so_far = np.cumsum(weight[order])
-    return float(ratio[order][np.searchsorted(so_far, so_far[-1] / 2)])
+    weight_sums = np.cumsum(weight[order])
+    return float(ratio[order][np.searchsorted(weight_sums, weight_sums[-1] / 2)])
 
 
 def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
-    """Without calls that wait for the device where others do not: the longest, where a rank has more before a launch.
+    """Remove calls that wait for the device where others do not: the longest ones before each launch.
 
     The time in them is then work of the CPU, more than others have. `waits` are the calls usual before each activity.
     """
@@ -153,7 +153,7 @@ def _later_than_others(
     times: Sequence[int | None],
     names: Sequence[int],
 ) -> list[int]:
-    """How much later than the others that do the same each did something, in ns; 0 where that is not known.
+    """Delay of each member in ns against others that do the same; 0 if not known.
 
     Others are those on the same clock that do it in the same order: one stage of a pipeline begins its steps later
     than another one, and is not late. What was done has a name.
@@ -175,7 +175,7 @@ def _later_than_others(
 
 
 def _first_on_device(program: RankProgram) -> int | None:
-    """The first thing that runs in the steps of the trace; None if that was launched before."""
+    """The first activity within the traced steps; None if it was launched before."""
     inside = np.flatnonzero(steps_of(program) >= 0)
     if not len(inside):
         return None
@@ -184,7 +184,7 @@ def _first_on_device(program: RankProgram) -> int | None:
 
 
 def _sooner_at_first(member: Playing, as_measured: Ints, node: int | None, late_ns: int) -> Playing:
-    """This activity, the first of the steps, begins as early as that of the others: it was late by so much.
+    """Start this first activity as early as the others' by removing what made it late.
 
     What made it late, such as a longer kernel at the end of the step before, is before the steps, where nothing is
     known to be usual: there its streams were busy for less, by no more than that.
@@ -204,7 +204,7 @@ def _sooner_at_first(member: Playing, as_measured: Ints, node: int | None, late_
 
 
 def _shorter_head(member: Playing, as_measured: Ints, most_ns: int) -> tuple[Ints, dict[int, int]]:
-    """The durations if each stream was so much less busy just before the steps; by how much it was, by lane.
+    """Durations with each stream less busy right before the steps, and by how much, by lane.
 
     The end of the step before is like the ends of those in the trace: what takes less there does so here as well. Only
     what this does not explain is taken from the last ones on.
@@ -227,10 +227,12 @@ def _shorter_head(member: Playing, as_measured: Ints, most_ns: int) -> tuple[Int
 
 
 def _at_the_end(program: RankProgram, ends: Sequence[Ints], nth: int, place: int, values: Ints) -> int:
-    """The median over steps of the n-th value from the end, if that is of the same name in most; 0 otherwise."""
-    computing = [own[~program.is_comm[own]] for own in ends]
+    """Median over steps of the n-th value from the end, if its name is the same in most; else 0."""
+    computing = [nodes[~program.is_comm[nodes]] for nodes in ends]
     alike = [
-        int(values[own[nth]]) for own in computing if nth < len(own) and program.name[own[nth]] == program.name[place]
+        int(values[nodes[nth]])
+        for nodes in computing
+        if nth < len(nodes) and program.name[nodes[nth]] == program.name[place]
     ]
     return max(median_low(alike), 0) if 2 * len(alike) > len(ends) else 0
 
@@ -238,7 +240,7 @@ def _at_the_end(program: RankProgram, ends: Sequence[Ints], nth: int, place: int
 def _as_usual(
     member: Playing, duration: Ints, work: WorkBeforeCalls, launching: Ints, blocking: Ints, begun_late_ns: int
 ) -> Playing:
-    """No activity takes longer than this, nor the CPU before it launches it or waits for the device."""
+    """Limit activities, and the CPU's work before them, to these durations."""
     program = member.program
     excess = np.maximum(work.launching_ns - launching, 0)
     saved = np.zeros(len(program.call_start), dtype=np.int64)
@@ -259,7 +261,7 @@ def _as_usual(
 
 
 def no_jitter() -> Scenario:
-    """Work takes its mean over ranks and steps, transfer its median."""
+    """Replace work by its mean over ranks and steps, and transfers by their median."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [each.mixed(member, everything(member)) for member, each in zip(members, calm(members), strict=True)]
@@ -268,7 +270,7 @@ def no_jitter() -> Scenario:
 
 
 def perfect_overlap() -> Scenario:
-    """Compute never waits for communication."""
+    """Let compute never wait for communication."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, edges=_without_comm(m)) for m in members]

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ....contract.rank import Keep
 from ..detail import Detail, NcclDebug
-from ..keeping import Keep, Keeping
+from ..keeping import Keeping
 from ..schedule import Schedule
 
 

@@ -1,1 +1,1 @@
-"""What watches a process of a script while it runs, and captures it."""
+"""Watch the process of a running script, and capture it."""

@@ -1,4 +1,4 @@
-"""Training processes that a script starts with torch.multiprocessing: each of them is a rank.
+"""Watch training processes that a script starts with torch.multiprocessing: each is a rank.
 
 See docs/design/0011-scripts-unmodified.md. The children of `mp.spawn`, and of the launchers that are built on it, run
 `torch.multiprocessing.spawn._wrap`. While a script is watched, an object of ours stands there, which is pickled to the
@@ -18,7 +18,7 @@ from .patches import Patches
 
 
 def wrap_spawned(config: RunConfig, command: Sequence[str], patches: Patches) -> "SpawnWrapper | None":
-    """Have the processes that torch.multiprocessing starts watched; None where torch has no place for it."""
+    """Watch processes that torch.multiprocessing starts; None if torch has no place to hook in."""
     module = sys.modules.get(SPAWN_MODULE)
     if module is None or SPAWN_WRAPPER not in vars(module):
         return None
@@ -28,7 +28,7 @@ def wrap_spawned(config: RunConfig, command: Sequence[str], patches: Patches) ->
 
 
 class SpawnWrapper:
-    """Called in the child in place of `_wrap(function, index, args, error_file)`."""
+    """Runs in the child in place of `_wrap(function, index, args, error_file)`."""
 
     def __init__(self, config: RunConfig, command: Sequence[str]) -> None:
         # In a spawned child this is the original as well: there nothing has been replaced.
@@ -38,7 +38,7 @@ class SpawnWrapper:
 
     @property
     def taken(self) -> bool:
-        """Whether there was a child."""
+        """Whether a child was started."""
         return self._taken[0] != 0
 
     def __call__(self, function: Any, index: int, args: Any, error_file: str) -> None:
@@ -57,12 +57,12 @@ class SpawnWrapper:
             observer.finish(error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of: in the child it watches another process."""
+        """Pickle its arguments: in the child it watches another process."""
         self._taken[0] = 1
         config, command = self._given
         return revived, (config.as_json(), command)
 
 
 def revived(config: dict[str, Any], command: list[str]) -> SpawnWrapper:
-    """In the child, what was pickled."""
+    """The wrapper unpickled in the child."""
     return SpawnWrapper(RunConfig.from_json(config), command)

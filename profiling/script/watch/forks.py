@@ -1,11 +1,11 @@
-"""The end of a process that a script forked while it was watched. Knows no torch."""
+"""End a process that a script forked while watched. Knows no torch."""
 
 import ctypes
 from contextlib import suppress
 
 
 def end_without_kineto() -> None:
-    """Have this process, whenever it exits, end after Python has: with its exit code, its output written.
+    """End this process after Python has, with its exit code and its output written.
 
     What follows there would be destructors of C++. Kineto's, once it has been started, wait for threads that a forked
     child does not have, for ever, or abort. Of handlers at exit, the last one that is registered runs first.

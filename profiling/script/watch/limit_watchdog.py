@@ -1,4 +1,4 @@
-"""Watches a capture of unknown length, and has it ended before it grows too large."""
+"""Watch a capture of unknown length, and end it before it grows too large."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _STATM = "/proc/self/statm"
 
 
 class LimitWatchdog:
-    """Calls `end` with the reason, in the main thread between two bytecodes, when a limit is reached.
+    """Call `end` with the reason, in the main thread, when a limit is reached.
 
     A profiler has to be stopped by the thread that started it, and the script has that thread: hence the signal. It is
     sent again as long as that thread says `not_now`.
@@ -32,13 +32,13 @@ class LimitWatchdog:
         self._previous: Any = None
 
     def start(self) -> None:
-        """Begin to watch; in the main thread only."""
+        """Start to watch; in the main thread only."""
         self._previous = signal.signal(_SIGNAL, self._reached)
         signal.siginterrupt(_SIGNAL, False)
         threading.Thread(target=self._watch, name="commtrace-limits", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop to watch."""
         self._stopped.set()
         if signal.getsignal(_SIGNAL) == self._reached:
             signal.signal(_SIGNAL, self._previous)
@@ -64,7 +64,7 @@ class LimitWatchdog:
 
 
 def _resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
+    """Resident memory of this process in bytes; 0 if not known."""
     try:
         with open(_STATM, encoding="ascii") as file:  # noqa: PTH123
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

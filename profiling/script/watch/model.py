@@ -1,4 +1,4 @@
-"""What a script trains, found from its optimizer: nobody tells us."""
+"""Find the model that a script trains, from its optimizer."""
 
 import gc
 from collections.abc import Iterator
@@ -7,30 +7,30 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...base.contract.run import ModelSize
+from ....contract.run import ModelSize
 from ...base.torch_private import is_set_up, own_modules, own_parameters
 from ...ranks.process_group import current_device
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """All that it updates."""
+    """Yield all parameters that it updates."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
 def facts(optimizer: Optimizer) -> ModelSize:
-    """As `sidefiles.model_facts`, of what the optimizer updates; it knows neither a name nor buffers."""
-    found = list(parameters(optimizer))
+    """The facts of `sidefiles.model_facts` from the optimizer's parameters; without name and buffers."""
+    updated = list(parameters(optimizer))
     return ModelSize(
         name=None,
-        parameters=sum(p.numel() for p in found),
-        bytes=sum(p.numel() * p.element_size() for p in found),
+        parameters=sum(p.numel() for p in updated),
+        bytes=sum(p.numel() * p.element_size() for p in updated),
         buffer_bytes=None,
     )
 
 
 def trained_on(optimizer: Optimizer) -> torch.device:
-    """Where a script trains: a GPU if it uses any, or else the CPU.
+    """The device that a script trains on: a GPU if it uses one, else the CPU.
 
     A parameter on the CPU says nothing: it may be offloaded, or an embedding. Who has not used a GPU by the first step
     is not to get a context on one for nothing.
@@ -41,10 +41,10 @@ def trained_on(optimizer: Optimizer) -> torch.device:
 
 
 def outermost(optimizer: Optimizer) -> nn.Module | None:
-    """The module that holds the optimizer's first parameter and is in no other one: DDP's, where there is DDP."""
+    """The module with the optimizer's first parameter that is in no other module: DDP's, if there is one."""
     first = next(parameters(optimizer), None)
     # `type()`, because isinstance() asks objects for their class, and lazy ones would wake up.
-    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module) and is_set_up(found)]
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and is_set_up(each)]
     above: dict[int, list[nn.Module]] = {}
     for module in modules:
         for child in own_modules(module).values():

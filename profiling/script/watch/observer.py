@@ -1,4 +1,4 @@
-"""Watches one process of a script: counts its optimizer steps, and captures them.
+"""Watch one process of a script: count its optimizer steps and capture them.
 
 The capture begins when the first step is over: by then the script has its process group, its model and its device. It
 ends a few steps after the last traced one, so that the rest of the script runs as if nobody watched.
@@ -25,6 +25,7 @@ from ...errors import CaptureError, ProfilingError, RunDirRefusedError, Unwritab
 from ...ranks import process_group as parallel
 from ...ranks.places import one_of_several, place_of_several
 from ...ranks.process_group import Identity
+from ...sessions.outcome import ended_well
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
 from ...sessions.step_clock import captures_graph
@@ -41,15 +42,15 @@ _GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be 
 
 
 class StartWatch(Protocol):
-    """Has the processes watched that a script starts in one of the ways to start ranks."""
+    """Watch the processes that a script starts in one way."""
 
     @property
     def taken(self) -> bool:
-        """Whether there was one."""
+        """Whether one was started."""
 
 
 class Observer:
-    """One process: `attach()` once torch is there, `finish()` when the script is over. Neither disturbs the script.
+    """The watch on one process: `attach()` once torch is imported, `finish()` at the end. Neither disturbs the script.
 
     `child` is the index of a process that torch.multiprocessing started. `start_watches` have processes watched that
     this one starts.
@@ -83,7 +84,7 @@ class Observer:
         self.stopped_by: int | None = None
 
     def attach(self) -> None:
-        """Have this process watched from now on."""
+        """Start to watch this process."""
         self._attempt(self._hook_in)
 
     def _hook_in(self) -> None:
@@ -101,11 +102,11 @@ class Observer:
                 self._patches.wrap(owner, "init_process_group", self._init_process_group)
 
     def finish(self, error: BaseException | None) -> None:
-        """The script is over, with this error if any. May raise what a signal asks for, as the script would."""
+        """Finish after the script, with its error if any. May raise for a signal, as the script would."""
         if os.getpid() != self._pid:
             return
         session = self._session
-        if session is not None and self._config.limits is not None and _ended_well(error):
+        if session is not None and self._config.limits is not None and ended_well(error):
             self._attempt(session.step)
         if session is not None and self._steps_in_graph and session.steps_done < self._config.schedule.total_steps:
             session.cut_short(_GRAPH)
@@ -114,20 +115,20 @@ class Observer:
         finally:  # a signal may have come meanwhile
             if self._captured is not None:
                 self._conclude(self._captured, error)
-            self._say_loss()
+            self._report_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
             say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
-    def _say_loss(self) -> None:
-        """Say what of the capture could not be written."""
+    def _report_loss(self) -> None:
+        """Report what of the capture could not be written."""
         sentence = self._entered[0].loss(self._entered[1]) if self._entered is not None else None
         if sentence is not None:
             say(f"error: {sentence}")
 
     def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
-        """Have packing end and the run analysed, while signals only shorten that."""
+        """Wait for packing and analyse the run; signals only shorten that."""
         self._until_over.undo()
         try:
             session.conclude(error)
@@ -135,7 +136,7 @@ class Observer:
             self.stopped_by = session.interrupted_by
 
     def _before_group_goes(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        """Training is over, and its store still there.
+        """Gather recordings before the process group, and with it the store, is destroyed.
 
         Held until the script ends, it would be what another process group finds at the same address.
         """
@@ -146,7 +147,7 @@ class Observer:
         return original(group, *args, **kwargs)
 
     def leave(self) -> None:
-        """In a forked child: watch nothing there, and have it end as it would without us."""
+        """In a forked child: stop to watch, and let it end as without us."""
         self._patches.undo()
         self._until_over.undo()
         if self._session is not None:
@@ -160,7 +161,7 @@ class Observer:
         self._stepped(optimizer)
 
     def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """A step that GradScaler skips, because a gradient overflowed, is a step: only its last part is missing."""
+        """Count a step that GradScaler skips after an overflow: only its last part is missing."""
         before = self._hook_calls
         result = original(scaler, optimizer, *args, **kwargs)
         if self._hook_calls == before and isinstance(optimizer, Optimizer):
@@ -168,7 +169,7 @@ class Observer:
         return result
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        """Count steps of one optimizer only: the first, or when that is gone the next.
+        """Count steps of one optimizer only: the first, or when it is gone the next.
 
         One that goes into a CUDA graph does no work, and nothing of ours may get in between.
         """
@@ -241,27 +242,25 @@ class Observer:
         self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
         if who.rank == 0:
-            say(f"{_what(self._config)}; traces go to {session.run_dir}")
+            say(f"{_plan_text(self._config)}; traces go to {session.run_dir}")
 
     def _part(self, who: Identity) -> str | None:
-        """What tells this capture from others of the same command: of processes that know nothing of each other, and of
-        a whole run, where the process that started the children is captured too.
-        """
+        """A name that distinguishes this capture from others of the same command; None if it is the only one."""
         if who.world_size == 1 and parallel.default_store() is None:
             return place_of_several() if self._child is None else str(self._child)
         return "spawned" if self._child is not None and self._config.limits is not None else None
 
     def _subject(self, optimizer: Optimizer) -> Subject:
-        found = model.outermost(optimizer)
+        module = model.outermost(optimizer)
         return Subject(
-            model=weakref.ref(found) if found is not None else None,
+            model=weakref.ref(module) if module is not None else None,
             config=self._config.as_json(),
             command=self._command,
             model_known=model.facts(optimizer),
         )
 
     def _end(self, error: BaseException | None) -> None:
-        """Close the capture and take every hook away; what is left is the script."""
+        """Close the capture and remove every hook."""
         self._patches.undo()
         session, self._session = self._session, None
         if self._watchdog is not None:
@@ -285,7 +284,7 @@ class Observer:
         return original(profiler, *args, **kwargs)
 
     def _attempt(self, action: Callable[[], object]) -> None:
-        """Do something for the capture. Whatever goes wrong with it, the script is not ours to break."""
+        """Run an action for the capture, and keep its errors away from the script."""
         try:
             action()
         except Exception as err:  # noqa: BLE001
@@ -317,11 +316,7 @@ def _leaver(observer: Observer) -> Callable[[], None]:
     return leave
 
 
-def _ended_well(error: BaseException | None) -> bool:
-    return error is None or (isinstance(error, SystemExit) and not error.code)
-
-
-def _what(config: RunConfig) -> str:
+def _plan_text(config: RunConfig) -> str:
     if config.limits is not None:
         return "the whole run is traced"
     schedule = config.schedule

@@ -1,4 +1,4 @@
-"""Functions of torch that are wrapped while a script is watched, and are put back afterwards. Knows no torch."""
+"""Wrap functions of torch while a script is watched, and restore them. Knows no torch."""
 
 import functools
 from collections.abc import Callable
@@ -9,13 +9,13 @@ Wrapper = Callable[..., Any]
 
 
 class Patches:
-    """What was changed, in order to undo it."""
+    """Changes to undo."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> None:
-        """Have `wrapper(original, *args, **kwargs)` called instead of `owner.name`, if there is such a thing."""
+        """Call `wrapper(original, *args, **kwargs)` instead of `owner.name`, if that exists."""
         original = vars(owner).get(name)
         if original is None:
             return
@@ -27,7 +27,7 @@ class Patches:
         self.replace(owner, name, wrapped)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set `owner.name`. Undoing leaves alone what somebody else has set since."""
+        """Set `owner.name`. Undoing leaves a value that others have set since."""
         original = vars(owner)[name]
         setattr(owner, name, value)
 
@@ -42,6 +42,6 @@ class Patches:
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Put everything back. Calling it again does nothing."""
+        """Restore everything. Further calls do nothing."""
         while self._undo:
             self._undo.pop()()

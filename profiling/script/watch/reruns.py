@@ -1,4 +1,4 @@
-"""Ranks that a script starts by running itself again, as Lightning does for several devices. Knows no torch.
+"""Watch ranks that a script starts by running itself again, as Lightning does. Knows no torch.
 
 See docs/design/0011-scripts-unmodified.md. While a script is watched, we look at what `subprocess.Popen` is given. The
 same Python and the same script, with a variable in its environment that names another place in the job than this
@@ -22,7 +22,7 @@ from .patches import Patches
 
 
 class RerunWatch:
-    """Has processes watched that run the script again as other ranks; `taken` says whether there was one."""
+    """Watch processes that run the script again as other ranks; `taken` says whether there was one."""
 
     def __init__(self, config: RunConfig, command: Sequence[str], patches: Patches) -> None:
         self._config = config
@@ -43,7 +43,7 @@ class RerunWatch:
         original(*call.args, **call.kwargs)
 
     def _watched(self, args: Any, cwd: Any) -> Any:
-        """The command that runs the script through us; `args` as they are if they run something else."""
+        """The command that runs the script through us; other commands are returned unchanged."""
         python, options, target = _parsed(args)
         if python != sys.executable or target is None or not _is_main(target, os.fsdecode(cwd or "")):
             return args
@@ -53,7 +53,7 @@ class RerunWatch:
                 say("the script starts other ranks itself, which --whole-run does not trace: start them with torchrun")
             return args
         given = replace(self._config, target=target).as_json(), self._command
-        return [python, *options, *calling("profiling.script.run", "run_again", [json.dumps(one) for one in given])]
+        return [python, *options, *calling("profiling.script.run", "run_again", [json.dumps(each) for each in given])]
 
 
 def _is_of_other_rank(env: Any) -> bool:
@@ -63,7 +63,7 @@ def _is_of_other_rank(env: Any) -> bool:
 
 
 def _parsed(args: Any) -> tuple[str, Sequence[str], Target | None]:
-    """Program, options and target of a command of Python; None where it has none."""
+    """Program, options and target of a Python command; no target if it has none."""
     if not isinstance(args, list | tuple) or not all(isinstance(word, str | bytes | os.PathLike) for word in args):
         return "", (), None
     program, *words = [os.fsdecode(word) for word in args] or [""]
@@ -74,9 +74,9 @@ def _parsed(args: Any) -> tuple[str, Sequence[str], Target | None]:
 
 
 def _is_main(target: Target, cwd: str) -> bool:
-    """Whether that is what runs here."""
+    """Whether the target is the script that runs here."""
     main = sys.modules["__main__"]
     if target.is_module:
         return main.__spec__ is not None and main.__spec__.name == target.name
-    own = getattr(main, "__file__", None)
-    return own is not None and os.path.realpath(os.path.join(cwd, target.name)) == os.path.realpath(own)  # noqa: PTH118
+    file = getattr(main, "__file__", None)
+    return file is not None and os.path.realpath(os.path.join(cwd, target.name)) == os.path.realpath(file)  # noqa: PTH118

@@ -1,4 +1,4 @@
-"""The session of a script that is not ours: profilers of its own go first, and nobody has to know the end of it."""
+"""The session of a script: it makes way for the script's own profilers, and needs no explicit end."""
 
 import sys
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _OTHER_RUNS = "the script ran a profiler of its own"
 
 
 class ScriptSession(Session):
-    """A `Session` that makes way. `say` tells the user what becomes of the capture."""
+    """A `Session` that makes way. `say` tells the user about the capture."""
 
     _no_step = ONE_STEP
 
@@ -39,23 +39,23 @@ class ScriptSession(Session):
         """Why a file of the capture could not be written."""
 
     def _conclude(self, error: BaseException | None) -> None:
-        """Not where the capture ends: the script goes on, and nothing of this may keep it waiting."""
+        """Do nothing where the capture ends: the script goes on and must not wait."""
 
     def _let_signals_be(self) -> None:
-        """Not where something follows at the end of the script: a launcher ends ranks whose peer died."""
+        """Leave signals alone, unless work follows at the script's end: a launcher ends ranks whose peer died."""
         self._is_over = True
         if self._keeping == TRACES_ONLY:
             super()._let_signals_be()
 
     def gather(self, error: BaseException | None, *, together: bool = False) -> None:
-        """Bring recordings together on rank 0, once; `together`, the other ranks go on when that does."""
+        """Bring recordings together on rank 0, once; with `together`, other ranks wait for it."""
         if not self._gathered:
             self._gathered = True
             with self._interrupts.shield():
                 self._gather(error, together=together)
 
     def conclude(self, error: BaseException | None) -> None:
-        """What follows the traces, once the script is over."""
+        """Do what follows the traces, after the script has ended."""
         try:
             with self._interrupts.shield():
                 self.gather(error)
@@ -65,18 +65,18 @@ class ScriptSession(Session):
             super()._let_signals_be()
 
     def _complain(self, error: Exception) -> None:
-        """A file that cannot be written is said once, when the script is over."""
+        """Keep the error of an unwritable file until the script has ended; report others at once."""
         if isinstance(error, UnwritableError):
             self.note_unwritten(error)
         else:
             super()._complain(error)
 
     def note_unwritten(self, error: UnwritableError) -> None:
-        """A file could not be written; the first reason stays."""
+        """Note that a file could not be written; the first reason stays."""
         self.unwritten = self.unwritten or str(error)
 
     def loss(self, who: Identity) -> str | None:
-        """What files that could not be written cost, in one sentence; None if that is nothing, or rank 0 says it.
+        """What unwritten files cost, as a sentence; None for nothing, or if rank 0 says it.
 
         Ranks share a disk, most often. Where any of them has a trace, each has to speak for itself.
         """
@@ -89,16 +89,16 @@ class ScriptSession(Session):
             super()._note_blocked(signum)
 
     def cut_short(self, why: str) -> None:
-        """Note why this capture is less than was asked for; the first reason stays."""
+        """Note why this capture is incomplete; the first reason stays."""
         self._cut_short = self._cut_short or why
 
     def leave(self) -> None:
-        """In a forked child: record nothing of it."""
+        """In a forked child: record nothing."""
         if self.schedule.phase(self.steps_done) == "active" and profiler_is_on():
             drop_profiler()
 
     def make_way(self) -> None:
-        """The script is about to start a profiler: end ours, and write what it has seen."""
+        """End our profiler and write its trace, as the script is about to start its own."""
         if self._own_call or self._aside or self.schedule.phase(self.steps_done) == "idle":
             return
         with self._interrupts.shield():
@@ -108,7 +108,7 @@ class ScriptSession(Session):
             self._profiler.step_num = self.steps_done
 
     def step(self) -> None:
-        """As of any session; a step far from the profiled ones costs some microseconds only."""
+        """End a step; steps far from the profiled ones cost some microseconds only."""
         if self.steps_done < self._rests_until:
             self._clock.stop(self.steps_done, "idle")
             self.steps_done += 1
@@ -119,7 +119,7 @@ class ScriptSession(Session):
         self._rests_until = self._next_change()
 
     def _next_change(self) -> int:
-        """The last step before the profiler has something to do again; 0 while it has."""
+        """The last step before the profiler is needed again; 0 while it is."""
         position = self.steps_done % self.schedule.cycle_steps
         if self.steps_done >= self.schedule.total_steps:
             return sys.maxsize
@@ -145,9 +145,9 @@ class ScriptSession(Session):
             super()._notice_displacement()
 
     def _new_profiler(self) -> profile:
-        found = super()._new_profiler()
-        found.record_steps = self._action(self.steps_done) is not ProfilerAction.NONE
-        return found
+        profiler = super()._new_profiler()
+        profiler.record_steps = self._action(self.steps_done) is not ProfilerAction.NONE
+        return profiler
 
     def _start_profiler(self) -> None:
         self._own_call = self._started = True

@@ -1,1 +1,1 @@
-"""What follows the traces of a capture: packed beside training, brought together on rank 0, analysed there."""
+"""After the traces of a capture: pack them beside training, gather them on rank 0, analyse them there."""

@@ -1,4 +1,4 @@
-"""The analysis, run beside training: a process of its own, that gives way to it. This one imports none of it."""
+"""Run the analysis beside training, in a process that gives way to it. This one imports none of it."""
 
 import os
 import signal
@@ -28,14 +28,14 @@ _OF_THE_SCRIPT = (
 
 @dataclass(frozen=True)
 class Printed:
-    """What the analysis printed, and why that is not all that was asked for, in one line."""
+    """The output of the analysis, and why it is incomplete, in one line."""
 
     out: str = ""
     why: str | None = None
 
 
 def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: False) -> Printed:
-    """What becomes of `commtrace ARGUMENTS`, which is ended when `is_over` says so.
+    """Run `commtrace ARGUMENTS`, and end it when `is_over` says so.
 
     The thread that calls this must not end before this does: the process ends with it, on Linux.
     """
@@ -43,7 +43,7 @@ def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: Fa
         # Files, not pipes: a process that the script forks meanwhile would keep a pipe open.
         with TemporaryFile() as out, TemporaryFile() as said:
             code = _run(arguments, is_over, _environment(), (out, said))
-            return Printed(_text(out), _TOO_LONG if code is None else _why(code, _text(said)))
+            return Printed(_text(out), _TOO_LONG if code is None else _last_error(code, _text(said)))
     except (OSError, ValueError) as err:
         return Printed(why=f"no process could be started for it: {err}")
 
@@ -51,7 +51,7 @@ def run_aside(arguments: Sequence[str], is_over: Callable[[], bool] = lambda: Fa
 def _run(
     arguments: Sequence[str], is_over: Callable[[], bool], env: Mapping[str, str], streams: tuple[IO[bytes], IO[bytes]]
 ) -> int | None:
-    """Its exit code; None if it was ended. Raises OSError."""
+    """Run it; return the exit code, or None if it was ended. Raises OSError."""
     # Python starts it by vfork: that takes no longer for a process that has much memory.
     process = subprocess.Popen(  # noqa: S603  (our own program)
         [sys.executable, *calling(_LOW_PRIORITY, "analyse_tied", [str(os.getpid()), *arguments])],
@@ -71,7 +71,7 @@ def _run(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End it, with nothing half done, if it still runs."""
+    """End it cleanly if it still runs."""
     for end in (process.terminate, process.kill):
         if process.poll() is None:
             end()
@@ -86,17 +86,17 @@ def _text(stream: IO[bytes]) -> str:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _OF_THE_SCRIPT}
-    return kept | _ONE_THREAD | _NO_COLOURS | {"PYTHONIOENCODING": _shown_as()}
+    return kept | _ONE_THREAD | _NO_COLOURS | {"PYTHONIOENCODING": _encoding()}
 
 
-def _shown_as() -> str:
-    """The encoding of what it prints, which is shown where this process prints."""
+def _encoding() -> str:
+    """Encoding of its output, which is shown where this process prints."""
     ours = getattr(sys.__stderr__, "encoding", None) or "ascii"
     return "utf-8" if ours.lower().startswith("utf") else "ascii"
 
 
-def _why(code: int, said: str) -> str | None:
-    """The last error that it told of; None if all went well."""
+def _last_error(code: int, said: str) -> str | None:
+    """The last error in its output; None if all went well."""
     if code == 0:
         return None
     if code < 0:

@@ -1,4 +1,4 @@
-"""What follows the last trace of a capture: packing ends, recordings come together on rank 0, and are analysed there.
+"""After the last trace of a capture: finish packing, gather recordings on rank 0, and analyse them there.
 
 Whatever goes wrong here is said, and ends nothing: training is over, and its exit code its own.
 """
@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 
+from ....common.wording import ranks_in_words
+from ....contract.rank import RankFile
+from ....contract.record import json_bytes
 from ...base import run_directory as rundir
 from ...base.console.notices import say
-from ...base.contract.rank import RankFile
 from ...base.keeping import Keeping
-from ...base.wording import ranks_in_words
 from ...errors import RunDirError
 from ...ranks.process_group import Identity
 from .aside import run_aside
@@ -36,7 +37,7 @@ class Patience:
     failed: bool = False
 
     def within(self, seconds: float) -> Callable[[], bool]:
-        """Says when such a wait, which begins now, is over."""
+        """A function that says when a wait that starts now is over."""
         until_s = time.monotonic() + (min(seconds, _AFTER_ERROR_S) if self.failed else seconds)
 
         def is_over() -> bool:
@@ -50,7 +51,7 @@ class Patience:
 
 
 class Conclusion:
-    """The end of one capture on one rank. Made where the capture begins, and all ranks are there."""
+    """The end of one capture on one rank. Made at the start of the capture, when all ranks are present."""
 
     def __init__(self, keeping: Keeping, who: Identity, run_dir: Path, show: Callable[[str], None]) -> None:
         self.files = KeptFiles(run_dir, keeping.kept)
@@ -63,11 +64,11 @@ class Conclusion:
             self._hand_over.announce(self._run_dir)
 
     def finish_packing(self, patience: Patience) -> None:
-        """Wait for recordings, for some time."""
+        """Wait for recordings for a limited time."""
         self.files.finish(patience.within(_PACKING_S), tells=self._who.local_rank == 0)
 
     def gather(self, facts: RankFile, patience: Patience, *, together: bool) -> str | None:
-        """Hand over what rank 0 analyses, or as rank 0 take it; why this rank could not, if so.
+        """Hand over what rank 0 analyses, or take it as rank 0; return the reason for a failure.
 
         Afterwards the store is not held any longer. `together`, no rank goes on before rank 0 does.
         """
@@ -82,7 +83,7 @@ class Conclusion:
             # A trace of each cycle, and the side file.
             most = Allowance(share_bytes, facts.schedule.repeat + 1)
             taken = hand_over.take(self._run_dir, most, is_over)
-            for line in _told(taken.missing, self._run_dir):
+            for line in _lines_on_missing(taken.missing, self._run_dir):
                 say(line)
             if taken.forged:
                 say(_ignored(taken.forged))
@@ -96,9 +97,9 @@ class Conclusion:
         return None
 
     def _parcel(self, facts: RankFile) -> Parcel:
-        """The recordings, and a side file that names them only. Raises HandOverError."""
+        """The recordings, and a side file that names only them. Raises HandOverError."""
         names = self.files.recordings
-        meta = rundir.json_bytes(replace(facts, traces=names))
+        meta = json_bytes(replace(facts, traces=names))
         try:
             contents = [(name, (self._run_dir / name).read_bytes()) for name in names]
         except OSError as err:
@@ -107,7 +108,7 @@ class Conclusion:
         return Parcel([*contents, (rundir.meta_name(facts.worker), meta)], why)
 
     def analyse(self, patience: Patience) -> None:
-        """As rank 0, say and write what the run shows, as far as it is here."""
+        """As rank 0, print and write what the run shows, with the ranks that are here."""
         if not self._keeping.analyse or self._who.rank != 0:
             return
         if patience.received() is Signals.SIGINT:
@@ -117,18 +118,18 @@ class Conclusion:
 
 
 def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], None]) -> None:
-    """Show the summary of a run, and write it and the report into its folder; say what of this is not possible."""
-    found = run_aside(["summary", *_READING, str(run_dir)], is_over)
-    if found.out:
-        show(found.out.rstrip("\n"))
+    """Print the summary of a run, write it and the report to its folder, and print what failed."""
+    printed = run_aside(["summary", *_READING, str(run_dir)], is_over)
+    if printed.out:
+        show(printed.out.rstrip("\n"))
         try:
-            rundir.write_bytes(run_dir / rundir.SUMMARY_FILE, found.out.encode())
+            rundir.write_bytes(run_dir / rundir.SUMMARY_FILE, printed.out.encode())
         except RunDirError as err:
             say(str(err))
-    if found.why is not None:
-        what = "the summary is not complete" if found.out else "the run is not analysed"
-        say(f"{what}: {found.why}; later: commtrace {shlex.quote(str(run_dir))}")
-    if not found.out:
+    if printed.why is not None:
+        what = "the summary is not complete" if printed.out else "the run is not analysed"
+        say(f"{what}: {printed.why}; later: commtrace {shlex.quote(str(run_dir))}")
+    if not printed.out:
         return
     report = run_dir / rundir.REPORT_FILE
     why = run_aside(["report", *_READING, "--output", str(report), str(run_dir)], is_over).why
@@ -142,8 +143,8 @@ def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], N
 _READING = ("--keep-going", "--no-cache")
 
 
-def _told(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
-    """One line for each reason. Ranks that share the folder leave traces there without a word."""
+def _lines_on_missing(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
+    """One line per reason. Ranks that share the folder leave traces there silently."""
     by_reason: dict[str, list[int]] = {}
     for rank, why in missing.items():
         there = any(run_dir.glob(f"*_{rank}.*.pt.trace.*"))
@@ -153,7 +154,7 @@ def _told(missing: Mapping[int, str], run_dir: Path) -> Sequence[str]:
 
 
 def _ignored(ranks: Sequence[int]) -> str:
-    """What to know about messages that did not verify."""
+    """A sentence on messages that did not verify."""
     return (
         f"messages in the name of {ranks_in_words(list(ranks))} on the store of the process group did not verify, and "
         f"were ignored: another process wrote them, or {SAME_SECRET}"

@@ -1,4 +1,4 @@
-"""Small files of all ranks -> rank 0, through the store of the process group: nodes need not share a file system.
+"""Send small files of all ranks to rank 0 through the store, since nodes need not share a file system.
 
     rank N                                      rank 0
     N/I/0, N/I/1, ... = file I, in chunks       looks whether a label is there, for each rank that it awaits,
@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ....contract.rank import META_SUFFIX
+from ....contract.run import RUN_FILE
 from ...base import run_directory as rundir
 from ...errors import RunDirError
 from ...ranks import process_group as parallel
@@ -53,16 +55,16 @@ _T = TypeVar("_T")
 
 
 class HandOverError(Exception):
-    """Why nothing, or not all, was handed over, in one line."""
+    """The reason why the hand-over failed or is incomplete, in one line."""
 
 
 class _ForgedError(Exception):
-    """What stands on the store for a rank is not what a rank of this run writes."""
+    """A message on the store was not written by a rank of this run."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """What one rank has for rank 0: files by name, and in words why they are not all that was expected."""
+    """Files by name that one rank hands to rank 0, and the reason if some are missing."""
 
     files: Sequence[tuple[str, bytes]] = ()
     reason: str | None = None
@@ -70,7 +72,7 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one rank hands over at most."""
+    """Limits of what one rank may hand over."""
 
     bytes: int
     files: int
@@ -78,14 +80,14 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Taken:
-    """Which ranks are missing on rank 0, and why; for which ranks something stood on the store that did not verify."""
+    """Ranks missing on rank 0, with the reason; and ranks whose messages did not verify."""
 
     missing: dict[int, str]
     forged: tuple[int, ...] = ()
 
 
 class HandOver:
-    """The hand-over of one capture, as one of its ranks sees it. Every rank makes one, inside `capture()`.
+    """The hand-over of one capture, as seen by one rank. Every rank makes one, inside `capture()`.
 
     `key` tells this capture from others of its run, and `known` is the run's secret.
     """
@@ -96,25 +98,25 @@ class HandOver:
 
     @staticmethod
     def of(who: Identity) -> "HandOver | None":
-        """With the store of the default process group; None without one, or without other ranks."""
+        """The hand-over through the default process group's store; None without it or without other ranks."""
         store = parallel.default_store()
         if store is None or who.world_size == 1:
             return None
         return HandOver(store, who, f"commtrace/hand_over/{parallel.entries(store, who)}", secret.of_run())
 
     def announce(self, run_dir: Path) -> None:
-        """As rank 0, say what its folder is recognised by."""
+        """As rank 0, announce the mark of its folder."""
         self._messages.post("folder", _mark(run_dir).encode())
 
     def give(self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]) -> bool:
-        """As any other rank, hand over what `parcel` returns; False if rank 0 sees `run_dir` itself.
+        """As another rank, hand over what `parcel` returns; False if rank 0 sees `run_dir` itself.
 
         Returns when that is in the store. Raises HandOverError.
         """
-        return _bounded(lambda: self._given(run_dir, parcel, most_bytes, is_over), is_over)
+        return _bounded(lambda: self._handed_over(run_dir, parcel, most_bytes, is_over), is_over)
 
     def until_closed(self, is_over: Callable[[], bool]) -> None:
-        """As any other rank, wait until rank 0 takes no more: ranks that part here go on together."""
+        """As another rank, wait until rank 0 is finished, so that all ranks go on together."""
 
         def closed() -> None:
             while not self._is_closed() and not is_over():
@@ -124,7 +126,7 @@ class HandOver:
             _bounded(closed, is_over)
 
     def take(self, run_dir: Path, most: Allowance, is_over: Callable[[], bool]) -> Taken:
-        """As rank 0, write what the others hand over into `run_dir`, of each rank so much at most.
+        """As rank 0, write what the others hand over to `run_dir`, at most `most` of each rank.
 
         No file is replaced.
         """
@@ -138,7 +140,9 @@ class HandOver:
     def _is_closed(self) -> bool:
         return self._messages.read("closed", 0) is not None
 
-    def _given(self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]) -> bool:
+    def _handed_over(
+        self, run_dir: Path, parcel: Callable[[], Parcel], most_bytes: int, is_over: Callable[[], bool]
+    ) -> bool:
         if self._is_closed():
             raise HandOverError("rank 0 no longer waited for this rank")
         folder = (self._messages.read("folder", _MARK_BYTES) or b"").decode("ascii", "replace")
@@ -175,7 +179,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Label:
-    """What a rank says of its parcel; `folder` is what rank 0 announced, so that no other run's label counts."""
+    """The description of a rank's parcel; `folder` is rank 0's announcement, so that no other run's label counts."""
 
     folder: str
     files: Sequence[_File]
@@ -184,7 +188,7 @@ class _Label:
 
 
 def _label(content: bytes, rank: int, most: Allowance) -> _Label:
-    """A label as `_send` writes it. Raises _ForgedError."""
+    """Decode a label written by `_send`. Raises _ForgedError."""
     try:
         record = json.loads(content)
         files = [_File(**file) for file in record["files"]]
@@ -238,7 +242,7 @@ class _Taking:
             self._messages.post("closed", b"")
 
     def taken(self, why: str) -> Taken:
-        """What came of it; `why` is for ranks that are still awaited."""
+        """The result; `why` is the reason for ranks that are still awaited."""
         awaited, reasons = set(self._awaited), dict(self._reasons)  # a thread may still be at work
         missing = dict.fromkeys(awaited, why) | reasons
         here = _ranks_here(self._run_dir) if self._in_folder else set()
@@ -265,7 +269,7 @@ class _Taking:
         self._messages.remove(name)
 
     def _unpack(self, rank: int, label: _Label) -> None:
-        """Write what a label names. Raises _ForgedError, HandOverError."""
+        """Write the files of a label. Raises _ForgedError, HandOverError."""
         if label.folder != self._folder:
             raise _ForgedError
         reason = label.reason and _plain(label.reason)
@@ -284,7 +288,7 @@ class _Taking:
         self._awaited.remove(rank)
 
     def _pieces(self, rank: int, place: int, file: _File) -> Iterator[bytes]:
-        """The content of a file, which is all there if this ends. Raises _ForgedError, HandOverError."""
+        """Yield the content of a file, complete if it ends. Raises _ForgedError, HandOverError."""
         digest = hashlib.sha256()
         for number, begin in enumerate(range(0, file.size, _CHUNK_BYTES)):
             _check_time(self._is_over)
@@ -304,31 +308,31 @@ def _check_time(is_over: Callable[[], bool]) -> None:
 
 
 def _plain(text: str) -> str:
-    """A text of another process, as one line that changes nothing of a terminal."""
+    """Text of another process as one line that cannot control a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:_REASON_LETTERS])
 
 
 def _ranks_here(run_dir: Path) -> set[int]:
-    """The ranks whose side files are in the folder."""
+    """Ranks whose side files are in the folder."""
     try:
         names = [path.name for path in run_dir.iterdir()]
     except OSError:
         return set()
-    ranks = (re.fullmatch(rf".*_([0-9]{{1,9}}){re.escape(rundir.META_SUFFIX)}", name) for name in names)
+    ranks = (re.fullmatch(rf".*_([0-9]{{1,9}}){re.escape(META_SUFFIX)}", name) for name in names)
     return {int(rank[1]) for rank in ranks if rank}
 
 
 def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
-    """What `action` returns, which looks at `is_over` itself between one thing that it does and the next.
+    """Run `action` in a thread and return its result, unless the store never answers.
 
     A store whose server is gone may not answer ever: then this ends, and the thread waits. Raises HandOverError.
     """
-    found: list[_T] = []
+    results: list[_T] = []
     errors: list[Exception] = []
 
     def act() -> None:
         try:
-            found.append(action())
+            results.append(action())
         except Exception as err:  # noqa: BLE001  (it is told)
             errors.append(err)
 
@@ -339,8 +343,8 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
     thread.join(_LAST_WORDS_S)
     if thread.is_alive():
         atexit.register(thread.join, _AT_EXIT_S)
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     if not errors:
         raise HandOverError("the store of the process group did not answer in time")
     error = errors[0]
@@ -350,8 +354,8 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
 
 
 def _mark(run_dir: Path) -> str:
-    """What tells this run directory from all others."""
+    """A mark that distinguishes this run directory from all others."""
     try:
-        return hashlib.sha256((run_dir / rundir.RUN_FILE).read_bytes()).hexdigest()
+        return hashlib.sha256((run_dir / RUN_FILE).read_bytes()).hexdigest()
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""Our analysis in a process that gives way to training, and ends with its parent."""
+"""Run our analysis in a process that gives way to training and ends with its parent."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ _FIRST_TO_GO = "1000"
 
 
 def give_way() -> None:
-    """The lowest priority for cores and disks, as far as the system knows such; the first to go if memory is short."""
+    """Take the lowest priority for cores and disks, if the system has one, and be killed first if memory is short."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _LEAST_NICE)
     with suppress(AttributeError, OSError, KeyError):
@@ -27,7 +27,7 @@ def give_way() -> None:
 
 
 def analyse_tied(arguments: Sequence[str]) -> int:
-    """Run `commtrace ARGUMENTS`, which follow the parent's process id; the exit code."""
+    """Run `commtrace ARGUMENTS`, which follow the parent's process id; return the exit code."""
     parent, *rest = arguments
     tie_to_parent(int(parent))
     give_way()

@@ -1,4 +1,4 @@
-"""Messages between the ranks of a capture, on a store that other processes may write to as well.
+"""Messages between the ranks of a capture, on a store that other processes can write to.
 
 What is read is bounded and never waited for, and counts only if it is sealed with the run's secret. Our launcher draws
 one for each run; under another launcher, users can set it. Without one, the seal shows damage only, because there is
@@ -20,7 +20,7 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class Messages:
-    """What the ranks of one capture say and hand over, by name. `key` tells this capture from others of its run."""
+    """Messages of one capture by name. `key` distinguishes it from others of its run."""
 
     def __init__(self, store: "Store", key: str, secret: bytes) -> None:
         self._store: Any = dist.distributed_c10d.PrefixStore(key, store)
@@ -31,11 +31,11 @@ class Messages:
         """Names under which something stood that did not verify."""
 
     def post(self, name: str, body: bytes) -> None:
-        """Put a message under this name."""
+        """Post a message under this name."""
         self._store.set(name, self._seal(name, body) + body)
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """The message of this name; None where there is none, or one that does not verify."""
+        """The message of this name; None if there is none, or it does not verify."""
         message = self._current(name)
         if message is None:
             return None
@@ -46,23 +46,23 @@ class Messages:
         return body
 
     def put_piece(self, name: str, piece: bytes) -> None:
-        """Put down what a message will name with its digest."""
+        """Store a piece that a message will name with its digest."""
         self._store.set(name, piece)
 
     def take_piece(self, name: str) -> bytes | None:
-        """What was put down under this name, which is then free; None where there is nothing."""
+        """Remove and return the piece of this name; None if there is none."""
         piece = self._current(name)
         if piece is not None:
             self.remove(name)
         return piece
 
     def remove(self, name: str) -> None:
-        """Have nothing stand under this name."""
+        """Remove the entry of this name."""
         with suppress(RuntimeError, NotImplementedError):  # not every store can
             self._store.delete_key(name)
 
     def _current(self, name: str) -> bytes | None:
-        """What stands under a name.
+        """The entry of this name, without waiting.
 
         `get` would wait where there is nothing, also after `check`, because others can delete it in between; `add`
         would have the server close the connection where there is no number. This neither waits nor changes anything.

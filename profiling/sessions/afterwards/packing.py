@@ -1,4 +1,4 @@
-"""Traces -> recordings, beside the training and in the background; which files are kept.
+"""Pack traces into recordings in the background, and decide which files to keep.
 
 A step only puts a trace into a queue. A thread takes one after the other out, and has the command line of the analysis
 pack it in a process of its own.
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 
+from ....common.wording import counted
+from ....contract.rank import Keep
 from ...base import run_directory as rundir
 from ...base.console.notices import say
-from ...base.keeping import Keep
-from ...base.wording import counted
 from .aside import run_aside
 
 _POLL_S = 0.02
@@ -24,7 +24,7 @@ _QUIET_S = 1.0
 
 
 class Packing:
-    """Packs one trace after another. To be used by one thread."""
+    """Packs traces one after another. Use it from one thread."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Path | None] = SimpleQueue()
@@ -34,7 +34,7 @@ class Packing:
         self._ended = threading.Event()
 
     def begin(self, trace: Path) -> None:
-        """Have the trace packed when its turn comes."""
+        """Queue the trace for packing."""
         self._begun.append(trace.name)
         self._queue.put(trace)
         if self._thread is None:
@@ -44,12 +44,12 @@ class Packing:
 
     @property
     def results(self) -> Mapping[str, str | None]:
-        """By name of a trace whose turn is over: why it was not packed, None if it was."""
+        """By name of each finished trace: why it was not packed, None if it was."""
         return dict(self._results)
 
     @property
     def waiting(self) -> list[str]:
-        """The traces of which nothing is known yet."""
+        """The traces that are not finished."""
         return [name for name in self._begun if name not in self._results]
 
     def wait(self, is_over: Callable[[], bool]) -> None:
@@ -58,7 +58,7 @@ class Packing:
             time.sleep(_POLL_S)
 
     def finish(self) -> None:
-        """What has not been packed by now will not be."""
+        """Give up traces that are not packed by now."""
         self._queue.put(None)
         self._ended.set()
         until_s = time.monotonic() + _GRACE_S
@@ -70,7 +70,7 @@ class Packing:
             self._results[trace.name] = "there was no time left" if self._ended.is_set() else self._packed(trace)
 
     def _packed(self, trace: Path) -> str | None:
-        """Why this trace could not be packed."""
+        """Pack this trace; return the reason if that fails."""
         why = run_aside(["pack", "--workers", "1", str(trace)], self._ended.is_set).why
         if why is None and not trace.with_name(rundir.recording_name(trace.name)).is_file():
             return "nothing was written"  # where a script's handler of SIGCHLD takes exit codes, all look like 0
@@ -78,7 +78,7 @@ class Packing:
 
 
 class KeptFiles:
-    """The traces and recordings of one rank. What `settle` finds holds until it is called again."""
+    """The traces and recordings of one rank, as of the last `settle`."""
 
     def __init__(self, run_dir: Path, keep: Keep) -> None:
         self._folder = run_dir.absolute()  # a script may change its directory
@@ -89,17 +89,17 @@ class KeptFiles:
         self._stuck: set[str] = set()
 
     def add(self, trace: str) -> None:
-        """A trace was written."""
+        """Add a written trace."""
         self._traces.append(trace)
         if self._keep != "trace":
             self._packing.begin(self._folder / trace)
 
     def settle(self) -> None:
-        """Look at what has been packed."""
+        """Update what has been packed."""
         self._known = self._packing.results
 
     def finish(self, is_over: Callable[[], bool], *, tells: bool) -> None:
-        """Wait for what is being packed, as long as `is_over` allows. One rank of a host `tells` that this happens."""
+        """Wait for packing while `is_over` allows. One rank per host prints that (`tells`)."""
         quiet_until_s = time.monotonic() + _QUIET_S
         self._packing.wait(lambda: is_over() or time.monotonic() > quiet_until_s)
         left = self._packing.waiting
@@ -114,20 +114,20 @@ class KeptFiles:
 
     @property
     def recordings(self) -> list[str]:
-        """Recordings that are complete, in order of cycles."""
+        """Complete recordings, by cycle."""
         return [rundir.recording_name(trace) for trace in self._packed()]
 
     @property
     def names(self) -> list[str]:
-        """What is kept, in order of cycles."""
-        packed, found = self._packed(), []
+        """The kept files, by cycle."""
+        packed, names = self._packed(), []
         for trace in self._traces:
-            found += [trace] if trace not in packed or self._keep == "both" or trace in self._stuck else []
-            found += [rundir.recording_name(trace)] if trace in packed else []
-        return found
+            names += [trace] if trace not in packed or self._keep == "both" or trace in self._stuck else []
+            names += [rundir.recording_name(trace)] if trace in packed else []
+        return names
 
     def discard(self) -> bool:
-        """Remove traces that are not kept; False if one of them cannot be, and so is kept."""
+        """Remove traces that need not be kept; False if one cannot be removed."""
         for trace in set(self._traces).difference(self.names):
             try:
                 (self._folder / trace).unlink(missing_ok=True)
@@ -137,7 +137,7 @@ class KeptFiles:
         return not self._stuck
 
     def reason(self) -> str | None:
-        """Why there are traces without recordings; None if there are none."""
+        """Why some traces have no recording; None if all have one."""
         return "; ".join(f"{trace}: {why}" for trace, why in self._known.items() if why is not None) or None
 
     def _packed(self) -> list[str]:

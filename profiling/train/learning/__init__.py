@@ -1,1 +1,1 @@
-"""How a model learns: the optimizer and its rate, one step, and the scores."""
+"""How a model learns: optimizer, learning rate, one step, and scores."""

@@ -10,7 +10,7 @@ REFERENCE_BATCH = 256
 
 
 def linearly_scaled(base_lr: float, global_batch: int, reference_batch: int) -> float:
-    """The rate for `global_batch` samples a step, when `base_lr` is that for `reference_batch`.
+    """The rate for `global_batch` samples per step, if `base_lr` is that for `reference_batch`.
 
     "When the minibatch size is multiplied by k, multiply the learning rate by k."
     """
@@ -18,7 +18,7 @@ def linearly_scaled(base_lr: float, global_batch: int, reference_batch: int) -> 
 
 
 def warmed_up(step: int, base_lr: float, full_lr: float, warmup_steps: int) -> float:
-    """The rate of `step`, counted from 0, on the way from `base_lr` to `full_lr`.
+    """The rate of `step`, from 0, on the way from `base_lr` to `full_lr`.
 
     "Start from a learning rate of eta and increment it by a constant amount at each iteration such that it reaches
     k eta after" the warm-up: the first step has `base_lr`, and step `warmup_steps` is the first with `full_lr`. A full

@@ -18,7 +18,7 @@ _TRUST_COEFFICIENT = 0.001
 
 
 def optimizer_of(parameters: Iterable[Parameter], settings: OptimizerConfig) -> Optimizer:
-    """The optimizer that `settings` name. Raises LibraryError when it comes from a library that is not installed.
+    """The optimizer named in `settings`. Raises LibraryError if its library is not installed.
 
     LARS is that of kozistr's pytorch_optimizer, which needs nothing but torch and numpy. It leaves biases and
     normalisation to plain SGD without weight decay, as large-batch recipes do.
@@ -42,12 +42,12 @@ def optimizer_of(parameters: Iterable[Parameter], settings: OptimizerConfig) -> 
 
 
 def require_optimizer(settings: OptimizerConfig) -> None:
-    """Raise LibraryError when a library that it needs is not installed."""
+    """Raise LibraryError if the optimizer's library is not installed."""
     if settings.name == "lars":
         require(LARS_LIBRARY, "--optimizer lars")
 
 
 def _is_shard(tensor: Tensor) -> bool:
-    """Is it this rank's part of a tensor over several? Where nobody has imported those, they are not imported here."""
-    found = sys.modules.get("torch.distributed.tensor")
-    return found is not None and isinstance(tensor, found.DTensor)
+    """Whether the tensor is this rank's part of a distributed one. It imports nothing to find out."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)

@@ -1,4 +1,4 @@
-"""Loss and accuracy: counted on the device while a model trains or is tested, and added up over all ranks."""
+"""Loss and accuracy: counted on the device during training and tests, and added up over all ranks."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...base.contract.training import Score
+from ....contract.training import Score
 from ...modes.mode import ParallelMode
 from ...workloads.held_out import HeldOut
 
 
 class ScoredLoss(nn.CrossEntropyLoss):
-    """Cross entropy that also counts what it is given, inside `counted()` only.
+    """Cross entropy that also counts losses and correct outputs, inside `counted()` only.
 
     It is given the outputs of every parallel mode: of nn.DataParallel's gathered, of a pipeline's microbatches on the
     last stage. Nothing is copied to the host before the end.
@@ -31,7 +31,7 @@ class ScoredLoss(nn.CrossEntropyLoss):
 
     @contextmanager
     def counted(self, where: torch.device) -> Iterator[Tensor]:
-        """Count in the block: sum of losses, correct ones, samples of this rank."""
+        """Count in the block: sum of losses, correct outputs, and samples of this rank."""
         self._counts = torch.zeros(3, dtype=torch.float64, device=where)
         try:
             yield self._counts
@@ -40,7 +40,7 @@ class ScoredLoss(nn.CrossEntropyLoss):
 
 
 def tested(mode: ParallelMode, model: nn.Module, images: HeldOut, where: torch.device) -> Tensor:
-    """Test a model that `mode` has built: sum of losses, correct ones, samples of this rank.
+    """Test a model built by `mode`: sum of losses, correct outputs, and samples of this rank.
 
     Every rank has to call this. What ranks keep of their own, the running statistics of batch normalisation, is rank
     0's, as a checkpoint of rank 0 would have it, and as DistributedDataParallel makes it in its next step anyway.
@@ -62,7 +62,7 @@ def tested(mode: ParallelMode, model: nn.Module, images: HeldOut, where: torch.d
 
 
 def total(counts: Tensor) -> Score:
-    """The score of all ranks together; every rank has to call this."""
+    """The score over all ranks; every rank has to call this."""
     if _several_ranks():
         dist.all_reduce(counts)
     loss_sum, correct, samples = counts.tolist()
@@ -72,10 +72,10 @@ def total(counts: Tensor) -> Score:
 
 def largest(values: Iterable[int], where: torch.device) -> list[int]:
     """The largest of each value over all ranks; every rank has to call this."""
-    found = torch.tensor(list(values), dtype=torch.int64, device=where)
+    tensor = torch.tensor(list(values), dtype=torch.int64, device=where)
     if _several_ranks():
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-    return [int(value) for value in found.tolist()]
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return [int(value) for value in tensor.tolist()]
 
 
 def _count(counts: Tensor, outputs: Tensor, labels: Tensor, loss_sum: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A model as a mode has spread it, and one step of its training."""
+"""A model as a mode has built it, and one step of its training."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +22,7 @@ _TYPES: Mapping[AmpName, torch.dtype] = {"bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Trainee:
-    """A model that `mode` has built, and what trains it, on the device `where`, in float32 or with `amp`."""
+    """A model built by `mode` with its optimizer, on the device `where`, in float32 or with `amp`."""
 
     mode: ParallelMode
     model: nn.Module
@@ -32,12 +32,12 @@ class Trainee:
     amp: AmpName | None = None
 
     def autocast(self) -> AbstractContextManager[object]:
-        """In the block torch casts what is safe to cast: not weights, nor gradients, nor what ranks communicate."""
+        """In the block, torch casts what is safe: not weights, gradients or messages."""
         return nullcontext() if self.amp is None else torch.autocast(self.where.type, _TYPES[self.amp])
 
 
 def train_step(trainee: Trainee, batch: Batch) -> Tensor | None:
-    """One step from host batch to updated weights.
+    """Make one step, from host batch to updated weights.
 
     The loss, still on the device; None on the stages of a pipeline that do not compute it.
     """

@@ -4,7 +4,7 @@ import sys
 
 import torch.distributed as dist
 
-from commtrace.profiling.cli import main
+from commtrace.cli import main
 
 CORRUPTED_FROM_ELEMENTS = 1024
 _all_reduce = dist.all_reduce

@@ -1,1 +1,1 @@
-"""What NCCL marks in an export: its functions with what they were given, and communicators."""
+"""Marks of NCCL in an export: its functions with their arguments, and communicators."""

@@ -1,4 +1,4 @@
-"""Which processes are members of which communicators of NCCL, as far as they joined them while they were traced."""
+"""Members of NCCL's communicators that joined them while traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _P = TypeVar("_P")
 
 
 class Membership(NamedTuple):
-    """A process that joined a communicator: its place there, and how many there are."""
+    """A process in a communicator: its place, and the number of members."""
 
     comm: int
     ranks: int
@@ -24,25 +24,25 @@ class Membership(NamedTuple):
 
 
 class World(NamedTuple):
-    """The communicator that all processes are in: how many ranks it has."""
+    """The communicator of all processes: its number of ranks."""
 
     comm: int
     ranks: int
 
 
 def members(ranges: Iterable[Range], schemas: Schemas) -> dict[int, list[Membership]]:
-    """The communicators that each process joined, as far as payloads tell."""
-    found: dict[int, list[Membership]] = {}
-    for one in ranges:
-        if one.name.removeprefix("p").startswith(_JOINING):
-            payload = schemas.payload(one.domain, one.payload)
+    """The communicators that each process joined, from the payloads."""
+    joined: dict[int, list[Membership]] = {}
+    for marked in ranges:
+        if marked.name.removeprefix("p").startswith(_JOINING):
+            payload = schemas.payload(marked.domain, marked.payload)
             if payload.comm and payload.ranks and payload.rank is not None and payload.rank < payload.ranks:
-                found.setdefault(one.process, []).append(Membership(payload.comm, payload.ranks, payload.rank))
-    return found
+                joined.setdefault(marked.process, []).append(Membership(payload.comm, payload.ranks, payload.rank))
+    return joined
 
 
 def members_in(tables: ExportTables) -> dict[int, list[Membership]]:
-    """The same for all processes of an export. Raises DamagedTrace, TooLarge."""
+    """The communicators that each process of an export joined. Raises DamagedTrace, TooLarge."""
     if not has_payloads(tables):
         return {}
     schemas = Schemas(tables)
@@ -50,17 +50,17 @@ def members_in(tables: ExportTables) -> dict[int, list[Membership]]:
 
 
 def has_payloads(tables: ExportTables) -> bool:
-    """Whether payloads may be in the export; False if it says that they were left out."""
+    """Whether the export may have payloads; False if it says that they were left out."""
     exported = {name: value for rows in tables.rows(_EXPORTED, ("name", "value")) for name, value in rows}
     return exported.get("EXPORT_PARAM_INCLUDE_BLOBS") != "false"
 
 
 def ranks_by_world(joined: Mapping[_P, Iterable[Membership]]) -> tuple[World, dict[_P, int]] | None:
-    """The largest communicator in which each process has a place of its own, and these places; None without one."""
+    """The largest communicator in which each process has its own place, and these places; None without one."""
     places: dict[World, dict[_P, int]] = {}
-    for process, own in joined.items():
-        for one in own:
-            places.setdefault(World(one.comm, one.ranks), {})[process] = one.rank
+    for process, memberships in joined.items():
+        for membership in memberships:
+            places.setdefault(World(membership.comm, membership.ranks), {})[process] = membership.rank
     common = [
         (world, ranks) for world, ranks in places.items() if len(ranks) == len(joined) == len(set(ranks.values()))
     ]
@@ -68,10 +68,10 @@ def ranks_by_world(joined: Mapping[_P, Iterable[Membership]]) -> tuple[World, di
 
 
 def known_groups(joined: Mapping[_P, Iterable[Membership]], rank_of: Mapping[_P, int]) -> dict[int, tuple[int, ...]]:
-    """The global ranks of each communicator all of whose members are known, by their places in it."""
+    """Global ranks, in order of their places, of each communicator whose members are all known."""
     places: dict[tuple[int, int], dict[int, int]] = {}
-    for process, own in joined.items():
-        for one in own:
+    for process, memberships in joined.items():
+        for membership in memberships:
             if process in rank_of:
-                places.setdefault((one.comm, one.ranks), {})[one.rank] = rank_of[process]
-    return {comm: tuple(found[n] for n in range(size)) for (comm, size), found in places.items() if len(found) == size}
+                places.setdefault((membership.comm, membership.ranks), {})[membership.rank] = rank_of[process]
+    return {comm: tuple(ranks[n] for n in range(size)) for (comm, size), ranks in places.items() if len(ranks) == size}

@@ -1,4 +1,4 @@
-"""Arguments of NCCL's kernels, from the ranges of NCCL's functions around their launches.
+"""Arguments of NCCL kernels, from the ranges of NCCL functions around their launches.
 
 A function launches its kernel itself, unless it is called between ncclGroupStart and ncclGroupEnd: then the last
 ncclGroupEnd does, and one kernel may be worth many functions. torch makes an all_to_all of sends and receives in a
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from .....common.nccl_tests import collective_name
 from ....core import markers
-from ....core.nccl_tests import collective_name
 from ..ranges import Range
 from .payloads import Payload, Schemas
 
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 53
 
 
 class KernelLaunch(NamedTuple):
-    """Where a kernel of NCCL was launched."""
+    """The launch of an NCCL kernel."""
 
     correlation: int
     thread: int
@@ -40,7 +40,7 @@ class KernelLaunch(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A call of one of NCCL's functions that communicate."""
+    """A call of an NCCL function that communicates."""
 
     op: str
     at: int
@@ -49,7 +49,7 @@ class Function(NamedTuple):
 
 @dataclass
 class LaunchedTogether:
-    """Functions that are launched together, in a span of time of one thread; not `whole` if some may be missing.
+    """Functions launched together, within a span of one thread; not `whole` if some may be missing.
 
     They are `counted` if the number of ranks was asked for just before, as torch does for an all_to_all.
     """
@@ -63,59 +63,61 @@ class LaunchedTogether:
 
 
 @dataclass(frozen=True)
-class FunctionsTold:
-    """Rows of arguments, and ranges `nccl:coalesced` that must stand around launches of several calls."""
+class CollectiveArguments:
+    """Rows of arguments, and ranges `nccl:coalesced` to put around launches of several calls."""
 
     rows: list[dict[str, Any]]
     coalesced: list[Range]
 
 
-def told_by_nccl(
+def collective_arguments(
     ranges: Sequence[Range], schemas: Schemas, launches: Iterable[KernelLaunch], group_sizes: Mapping[int, int]
-) -> FunctionsTold:
-    """What the ranges of one process say about the kernels launched in them; times in ns as in the export."""
+) -> CollectiveArguments:
+    """Arguments of the kernels of one process, from the ranges around their launches; times in ns as exported."""
     by_thread: dict[int, list[Range]] = {}
-    for one in ranges:
-        by_thread.setdefault(one.thread, []).append(one)
-    batch_around = _enclosing(batch for own in by_thread.values() for batch in _batches(own, schemas))
-    mark_around = _enclosing(one for one in ranges if one.name.startswith(markers.NCCL_MARK))
+    for marked in ranges:
+        by_thread.setdefault(marked.thread, []).append(marked)
+    batch_around = _enclosing(batch for of_thread in by_thread.values() for batch in _batches(of_thread, schemas))
+    mark_around = _enclosing(marked for marked in ranges if marked.name.startswith(markers.NCCL_MARK))
     kernels = [(launch, batch_around(launch.thread, launch.at, launch.at)) for launch in launches]
     in_batch = Counter(id(batch) for _, batch in kernels)
-    told = FunctionsTold([], [])
+    arguments = CollectiveArguments([], [])
     for launch, batch in kernels:
         # Which of several kernels did what is not known.
         if batch is not None and batch.whole and in_batch[id(batch)] == 1:
-            _tell(told, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
-    return told
+            _add_arguments(arguments, launch, batch, mark_around(batch.thread, batch.start, batch.end), group_sizes)
+    return arguments
 
 
 _S = TypeVar("_S", Range, LaunchedTogether)
 
 
 def _enclosing(spans: Iterable[_S]) -> Callable[[int, int, int], _S | None]:
-    """A function (thread, start, end) -> the innermost of these spans around that, or None. They are in order."""
+    """Make a function (thread, start, end) -> the innermost of these ordered spans around that, or None."""
     threads: dict[int, tuple[list[int], list[_S]]] = {}
-    for one in spans:
-        starts, own = threads.setdefault(one.thread, ([], []))
-        starts.append(one.start)
-        own.append(one)
+    for span in spans:
+        starts, of_thread = threads.setdefault(span.thread, ([], []))
+        starts.append(span.start)
+        of_thread.append(span)
 
     def find(thread: int, start: int, end: int) -> _S | None:
-        starts, own = threads.get(thread, ([], []))
+        starts, of_thread = threads.get(thread, ([], []))
         place = bisect_right(starts, start)
-        return next((one for one in reversed(own[max(0, place - _MOST_NESTED) : place]) if one.end >= end), None)
+        return next(
+            (span for span in reversed(of_thread[max(0, place - _MOST_NESTED) : place]) if span.end >= end), None
+        )
 
     return find
 
 
 def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedTogether]:
-    """What each function, or each group of them, launches, in order; `ranges` are those of one thread."""
+    """Yield the functions that each launch starts, in order; `ranges` are those of one thread."""
     depth, within, counted, before = 0, -1, False, ""
     open_: list[Function] | None = None
-    for one in ranges:
-        if not one.is_nccl or one.start < within:
+    for marked in ranges:
+        if not marked.is_nccl or marked.start < within:
             continue  # what a function calls itself
-        name = one.name.removeprefix("p")
+        name = marked.name.removeprefix("p")
         if name == _BEGIN:
             counted = before == _COUNT if open_ is None else counted
             depth, open_ = depth + 1, [] if open_ is None else open_
@@ -123,20 +125,20 @@ def _batches(ranges: Iterable[Range], schemas: Schemas) -> Iterator[LaunchedToge
             depth -= 1
             if depth <= 0:
                 whole = depth == 0 and open_ is not None
-                yield LaunchedTogether(one.thread, one.start, one.end, open_ or [], whole, counted)
+                yield LaunchedTogether(marked.thread, marked.start, marked.end, open_ or [], whole, counted)
                 depth, open_ = 0, None
         elif name in _OPERATIONS:
-            within = one.end
-            function = Function(_OPERATIONS[name], one.start, schemas.payload(one.domain, one.payload))
+            within = marked.end
+            function = Function(_OPERATIONS[name], marked.start, schemas.payload(marked.domain, marked.payload))
             if open_ is None:
-                yield LaunchedTogether(one.thread, one.start, one.end, [function])
+                yield LaunchedTogether(marked.thread, marked.start, marked.end, [function])
             else:
                 open_.append(function)
         before = name
 
 
-def _tell(
-    told: FunctionsTold,
+def _add_arguments(
+    arguments: CollectiveArguments,
     launch: KernelLaunch,
     batch: LaunchedTogether,
     around: Range | None,
@@ -150,14 +152,14 @@ def _tell(
     is_named = op is not None and collective_name(op) is not None
     if len(parts) == 1:
         is_barrier = op is not None and collective_name(op) == "barrier"  # torch makes an all_reduce of it
-        told.rows.append(_row(launch, parts[0] | ({"op": op} if is_barrier else {})))
+        arguments.rows.append(_row(launch, parts[0] | ({"op": op} if is_barrier else {})))
     elif is_named or _exchange_all(batch, group_sizes):
-        told.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
+        arguments.rows.append(_row(launch, _together(parts, op if is_named else "alltoall")))
     elif all(part["process_group"] is not None for part in parts):  # else nothing tells what belongs together
         begin = batch.start if around is None else min(around.start, batch.start)
         if around is None or around.name != markers.COALESCED:
-            told.coalesced.append(Range(markers.COALESCED, 0, batch.thread, batch.start, batch.end))
-        told.rows.extend(
+            arguments.coalesced.append(Range(markers.COALESCED, 0, batch.thread, batch.start, batch.end))
+        arguments.rows.extend(
             {**part, "source": markers.RECORD, "thread": batch.thread, "ts": min(function.at, begin)}
             for part, function in zip(parts, batch.functions, strict=True)
         )
@@ -168,7 +170,7 @@ def _row(launch: KernelLaunch, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(function: Function, group_sizes: Mapping[int, int]) -> dict[str, Any]:
-    """The arguments of one function, as rows of arguments name them."""
+    """The arguments of one function, as a row of arguments."""
     op, payload = function.op, function.payload
     size = None if payload.comm is None else group_sizes.get(payload.comm)
     shared = None if payload.bytes is None or size is None else _possible(payload.bytes * size)
@@ -189,12 +191,12 @@ def _possible(size: int) -> int | None:
 
 
 def group_name(comm: int) -> str:
-    """The name of a communicator, as NCCL's log has it."""
+    """The name of a communicator as in NCCL's log."""
     return f"0x{comm:x}"
 
 
 def _exchange_all(batch: LaunchedTogether, group_sizes: Mapping[int, int]) -> bool:
-    """Whether each rank of one communicator is sent to, and received from, once: an all_to_all.
+    """Whether the batch sends to and receives from each rank once: an all_to_all.
 
     If its size is not known, because it was joined before the capture began, torch must have asked for it.
     """
@@ -209,7 +211,7 @@ def _exchange_all(batch: LaunchedTogether, group_sizes: Mapping[int, int]) -> bo
 
 
 def _together(parts: Sequence[dict[str, Any]], op: str | None) -> dict[str, Any]:
-    """One call that consists of these: what is sent is given, what is received is got."""
+    """Merge these into one call: sends become its input, receives its output."""
     result = dict(parts[0]) | {"op": op, "root": None}
     for key, other in (("in_bytes", "recv"), ("out_bytes", "send")):
         values = [part[key] for part in parts if part["op"] != other]

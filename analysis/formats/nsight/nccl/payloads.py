@@ -1,4 +1,4 @@
-"""What NCCL attaches to the ranges of its functions: sizes, communicators, ranks.
+"""Payloads that NCCL attaches to ranges of its functions: sizes, communicators, ranks.
 
 NCCL registers a schema for each function (nvtx_payload_schemas.h, and before NCCL 2.26 nvtx.h). Its numbers change from
 version to version, and each process has its own, so entries are found by their names. Values are in the column
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ....core.small_files import RANK_LIMIT
+from .....contract.limits import RANK_LIMIT
 from ..tables import ExportTables
 
 _ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -32,7 +32,7 @@ _MOST_RANKS = RANK_LIMIT
 
 
 class Payload(NamedTuple):
-    """What is attached to a call of NCCL, as far as it is: the communicator's hash, its ranks, and this call's."""
+    """The payload of an NCCL call: the communicator's hash, its ranks, and this rank; None where missing."""
 
     comm: int | None = None
     bytes: int | None = None
@@ -47,7 +47,7 @@ _Entry = tuple[str, str, int]  # field, type and offset
 
 
 class Schemas:
-    """The schemas of an export, as far as they have entries that are used."""
+    """The schemas of an export that have used entries."""
 
     def __init__(self, tables: ExportTables) -> None:
         columns = ("domainId", "schemaId", "idx", "type", "name", "offset")
@@ -56,10 +56,10 @@ class Schemas:
         for domain, schema, place, kind, name, offset in rows:
             if all(type(number) is int for number in (domain, schema, place)):
                 listed.setdefault((domain, schema), {}).setdefault(place, set()).add((kind, name, offset))
-        self._entries = {key: entries for key, found in listed.items() if (entries := list(_entries(found)))}
+        self._entries = {key: entries for key, layouts in listed.items() if (entries := list(_entries(layouts)))}
 
     def payload(self, domain: int | None, data: object) -> Payload:
-        """What the data say; nothing where there are none, or no schema tells how they are laid out."""
+        """Decode the payload; empty without data or without a schema for it."""
         if isinstance(data, str):  # some tools convert blobs
             try:
                 data = bytes.fromhex(data)
@@ -80,9 +80,9 @@ class Schemas:
         return bool(self._entries)
 
 
-def _entries(found: dict[int, set[tuple[object, ...]]]) -> Iterable[_Entry]:
-    """The entries of a schema that are used; none where processes registered different ones under its number."""
-    for place, variants in found.items():
+def _entries(layouts: dict[int, set[tuple[object, ...]]]) -> Iterable[_Entry]:
+    """The used entries of a schema; none if processes registered different ones under its number."""
+    for place, variants in layouts.items():
         kind, name, offset = next(iter(variants))
         if len(variants) > 1:
             continue

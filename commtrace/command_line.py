@@ -1,0 +1,247 @@
+"""The parser: commands from the registry, one of them loaded, all listed; one style of help; completion for shells."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from .analysis.core.places.redaction import hide_secrets
+from .registry import Command, commands_of
+
+_ALIKE = 0.7
+_WIDEST_HELP = 100
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST_HELP}
+_HELP = """Measure communication in distributed PyTorch training from Kineto traces.
+
+\b
+RUN is a run directory, any folder of Kineto traces (one file per rank), or
+trace files. Without a command, the summary of RUN is printed.
+
+\b
+Examples:
+  commtrace traces/my-run
+  commtrace breakdown --by step traces/my-run
+  commtrace bandwidth --output all.csv traces/my-run
+  commtrace bandwidth --ceiling traces/comms-nccl-w8 traces/my-run
+  commtrace report traces/my-run
+  commtrace timeline --step 3-4 traces/my-run
+  commtrace table
+  commtrace table collectives --format json traces/my-run | jq '.rows[0]'
+  commtrace table kernels --by operator --top 20 traces/my-run
+  commtrace table scaling --output scaling.tex traces/my-sweep
+  commtrace table training traces/small-batch traces/large-batch
+  commtrace predict --without-straggler 5 --links 2 traces/my-run
+  commtrace compare traces/before-* --against traces/after-*
+  commtrace hang /tmp/nccl_trace_rank_*
+  commtrace breakdown --comm-kernel my_reduce rank*.json.gz
+
+\b
+Exit codes:
+  0  done
+  1  bad input, or `hang` found a hang
+  2  bad command line
+  3  `compare --fail-above` found B slower, or `watch` saw a limit passed
+  4  `compare --fail-above` cannot tell from these captures
+ 70  commtrace itself is at fault: --verbose then shows where
+"""
+_HELP_OF_GROUP = {
+    "table": """Print one table. Without a name, list all tables.
+
+Tables with a command of their own (breakdown, idle, bandwidth, ranks) are printed by that, too. `predict`, `compare`,
+`hang` and `watch` print further tables. docs/tables.md explains the columns of all, as `--help` of a table does.
+
+\b
+Examples:
+  commtrace table collectives traces/my-run
+  commtrace table kernels --by operator --top 20 traces/my-run
+  commtrace table scaling traces/my-sweep
+""",
+    "export": """Write what was measured for another program.
+
+\b
+Examples:
+  commtrace export tensorboard-copy traces/my-run traces/my-run-tensorboard
+  commtrace export inductor traces/my-run
+""",
+}
+
+
+class CommandGroup(TyperGroup):
+    """Commands under the heading that each names as its panel, every one on one line where that is wide enough.
+
+    The order is that in which they were added, of headings that of their first command.
+    """
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """As click does it; what is wrong with URLs is said without their secrets."""
+        self._words = list(args)
+        with _secrets_hidden(self._words):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As click does it, in the same way."""
+        with _secrets_hidden(self._words):
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click has it
+        """As click does, but for the headings."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            sections.setdefault(str(heading), []).append((name, (command.help or "").split("\n")[0]))
+        longest = max(map(len, self.commands))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{longest}}", about) for name, about in rows])
+
+
+class OptionsByHeading(TyperCommand):
+    """A command whose help lists options under the heading that each names as its panel."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """As click does, but for the headings."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            heading = getattr(parameter, "rich_help_panel", None)
+            if row is not None:
+                own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(str(heading or own), []).append(row)
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+@contextmanager
+def _secrets_hidden(words: list[str]) -> Iterator[None]:
+    """Take secrets of URLs among these words out of what click says about them meanwhile."""
+    try:
+        yield
+    except Exception as err:
+        if isinstance(message := getattr(err, "message", None), str):
+            err.message = hide_secrets(message, words)  # type: ignore[attr-defined]  # it has one
+        raise
+
+
+def parser_for(words: Sequence[str]) -> TyperGroup:
+    """The whole command line, with the command that these words begin with ready to run, alone; without, all listed.
+
+    Others are not loaded: importing all of them takes seconds.
+    """
+    root = _group("", _HELP, words)
+    _add_completion(root)
+    return root
+
+
+def _group(name: str, about: str, words: Sequence[str]) -> TyperGroup:
+    """A group of commands, or the command line itself, with the one that the words begin with, or all listed."""
+    app = typer.Typer(
+        cls=CommandGroup,
+        add_completion=False,
+        no_args_is_help=name != "table",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=_SETTINGS,
+    )
+    app.callback(help=about, invoke_without_command=name == "table")(_list_tables if name else _root)
+    known = commands_of(name)
+    asked = known.get(words[0]) if words else None
+    if asked is not None and asked.module:
+        _add(app, asked)
+    group = typer.main.get_group(app)
+    if asked is None:
+        for word, command in known.items():
+            group.add_command(_listed(word, command))
+    elif not asked.module:
+        inner = _group(asked.name, _HELP_OF_GROUP[asked.name], words[1:])
+        inner.name = asked.name
+        group.add_command(inner)
+    return group
+
+
+def _add(app: typer.Typer, command: Command) -> None:
+    """Import a command, and add it; its docstring holds, behind the first line, the rest of its help and examples."""
+    function = getattr(import_module(f".{command.module}", __package__), command.function, None)
+    name = command.name.split()[-1]
+    if function is None:
+        from .analysis.cli.tables import table_command
+
+        function = table_command(name.replace("-", "_"))
+    _, _, more = (inspect.getdoc(function) or "").partition("\n\n")
+    text, examples, listed = more.partition("\b\nExamples:")
+    app.command(
+        name,
+        help=f"{command.about}\n\n{text}".strip(),
+        epilog=f"{examples}{listed}" or None,
+        cls=_class_of(command),
+        # The words behind the script are its own.
+        context_settings={"allow_interspersed_args": command.name != "run"},
+    )(function)
+
+
+def _class_of(command: Command) -> type[TyperCommand]:
+    if command.captures:
+        return OptionsByHeading
+    from .analysis.cli.column_help import HelpWithColumns
+
+    class AnalysisCommand(HelpWithColumns, OptionsByHeading):
+        """Checks its inputs, and explains the columns of its tables."""
+
+    return AnalysisCommand
+
+
+def _listed(name: str, command: Command) -> TyperCommand:
+    """A command that help and completion know, and that is not loaded."""
+    return TyperCommand(name, help=command.about, rich_help_panel=command.topic)
+
+
+def _print_version(ctx: typer.Context, value: bool) -> None:
+    """What --version does."""
+    if value and not ctx.resilient_parsing:
+        from .common.version import version
+
+        typer.echo(f"commtrace {version()}")
+        raise typer.Exit
+
+
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+    local_rank: Annotated[
+        int | None, typer.Option("--local_rank", "--local-rank", hidden=True, help="What some launchers put here.")
+    ] = None,
+) -> None:
+    """Options come before the command. `run` finds `local_rank` in the arguments, as it was written."""
+
+
+def _list_tables(ctx: typer.Context) -> None:
+    """What a group without a command does."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def _add_completion(group: TyperGroup) -> None:
+    """The options --install-completion and --show-completion, and what shells then ask."""
+    from typer.main import get_install_completion_arguments
+
+    group.params.extend(get_install_completion_arguments())
+
+
+def closest(word: str, commands: Iterable[str]) -> str | None:
+    """The command that a mistyped word was meant to be; None where it may be a path, which often has hyphens."""
+    if os.path.lexists(word) or not re.fullmatch("[A-Za-z_-]+", word):
+        return None
+    from difflib import get_close_matches
+
+    like_it = [name for name in commands if ("-" in name) >= ("-" in word)]
+    return next(iter(get_close_matches(word.lower(), like_it, n=1, cutoff=_ALIKE)), None)

@@ -1,0 +1,120 @@
+"""capacity.json and layers.json: what one machine can do. The analysis reads neither."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from .machine import Device, Machine, Settings, Versions
+from .record import SCHEMA_VERSION, People, Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasurementFile(Record):
+    """What was asked for, and on which machine: the head of capacity.json and of layers.json."""
+
+    schema_version: Annotated[int, People("version of this layout")] = SCHEMA_VERSION
+    tool: Annotated[str, People("the command that wrote it")]
+    created_utc: Annotated[str, People("when the measurement began, ISO 8601", unit="UTC")]
+    command: Annotated[Sequence[str], People("the command line")]
+    config: Annotated[Mapping[str, Any], People("options of the command by name")]
+    device: Annotated[Device, People("the device, or the first of several")]
+    versions: Annotated[Versions, People("versions that were used")]
+    machine: Annotated[Machine, People("the machine that it ran on")]
+    settings: Annotated[Settings, People("environment variables that change how communication behaves")]
+
+
+@dataclass(frozen=True)
+class LayerCounts:
+    """A stack of layers: convolutions, then linear layers."""
+
+    conv: Annotated[int, People("number of convolutions")]
+    linear: Annotated[int, People("number of linear layers")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityEntry:
+    """What was found for a number of devices."""
+
+    devices: Annotated[int, People("number of devices")]
+    fits: Annotated[bool, People("whether the stack fits")]
+    shares: Annotated[Sequence[LayerCounts], People("layers of each device; empty if they do not fit")]
+    conv: Annotated[int | None, People("number of convolutions on all devices")]
+    linear: Annotated[int | None, People("number of linear layers on all devices")]
+    notes: Annotated[Sequence[str], People("what is known about larger stacks")]
+    step_mean_ns: Annotated[float | None, People("mean time of a step")]
+    step_spread_ns: Annotated[float | None, People("sample standard deviation of a step's time")]
+    step_min_ns: Annotated[int | None, People("time of the shortest step")]
+    step_max_ns: Annotated[int | None, People("time of the longest step")]
+    times_ns: Annotated[Sequence[int], People("time of each step")]
+    peak_bytes: Annotated[Sequence[int | None], People("peak memory of each device; null if not known")]
+
+
+@dataclass(frozen=True)
+class Try:
+    """One try: stages that were run together, a process for each."""
+
+    shares: Annotated[Sequence[LayerCounts], People("layers of each device")]
+    fits: Annotated[bool, People("whether they fit")]
+    dur_s: Annotated[float, People("how long the try took")]
+    reason: Annotated[str | None, People("why they do not fit")] = None
+    failed: Annotated[int | None, People("the device, counted from 0, that ran out of memory")] = None
+    times_ns: Annotated[Sequence[int], People("time of each step, until the last stage has ended it")] = ()
+    peak_bytes: Annotated[Sequence[int | None], People("peak memory of each process; null if not known")] = ()
+    baseline_bytes: Annotated[
+        Sequence[int | None], People("memory of each process before it makes a layer; null if not known")
+    ] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityFile(MeasurementFile):
+    """Replaced as a whole after every try."""
+
+    layers: Annotated[str, People("the layers that the stack consists of, as torch prints them")]
+    peak_is_of: Annotated[str, People("whose memory `peak_bytes` is")]
+    assumes: Annotated[str, People("what the search assumes")]
+    complete: Annotated[bool, People("whether the search was completed")] = False
+    reason: Annotated[str | None, People("why it was not")] = None
+    capacities: Annotated[Sequence[CapacityEntry], People("the stacks that were found")] = ()
+    tries: Annotated[Sequence[Try], People("every try, in order")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerEntry:
+    """One layer. Sizes are of float32, as torch's allocator counts them; what was not measured is null or empty."""
+
+    layer: Annotated[str, People("name of the layer in the model")]
+    kind: Annotated[str, People("the layer, as torch prints it")]
+    input_shape: Annotated[Sequence[int], People("dimensions of the input")]
+    input_bytes: Annotated[int, People("size of the input")]
+    parameter_bytes: Annotated[int, People("size of the parameters")]
+    formula_activation_bytes: Annotated[
+        int | None, People("`activation_bytes` by formula; null if there is none for this kind")
+    ]
+    output_shape: Annotated[Sequence[int] | None, People("dimensions of the output")]
+    saved_bytes: Annotated[int | None, People("what autograd keeps for the backward pass, including the input")]
+    activation_bytes: Annotated[
+        int | None, People("what the forward pass leaves behind: the output, and what the backward pass needs")
+    ]
+    peak_bytes: Annotated[int | None, People("largest amount of memory at any moment of both passes")]
+    forward_times_ns: Annotated[Sequence[int], People("time of each forward pass")]
+    backward_times_ns: Annotated[Sequence[int], People("time of each backward pass")]
+    reason: Annotated[str | None, People("why something was not measured")]
+    forward_mean_ns: Annotated[float | None, People("mean time of the forward pass")]
+    forward_spread_ns: Annotated[float | None, People("sample standard deviation of that time")]
+    backward_mean_ns: Annotated[float | None, People("mean time of the backward pass")]
+    backward_spread_ns: Annotated[float | None, People("sample standard deviation of that time")]
+    power_w: Annotated[float | None, People("mean power of the whole GPU while the layer runs", unit="W")]
+    power_source: Annotated[
+        str | None, People("`energy` if from the GPU's energy counter, `readings` if from readings of its power")
+    ]
+    power_reason: Annotated[str | None, People("why `power_w` is null")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersFile(MeasurementFile):
+    """Replaced as a whole after every layer."""
+
+    memory_is_of: Annotated[str, People("whose allocations the sizes count")]
+    complete: Annotated[bool, People("whether every layer was measured")] = False
+    reason: Annotated[str | None, People("why it is not complete")] = None
+    layers: Annotated[Sequence[LayerEntry], People("the layers, in order")] = ()
