@@ -10,7 +10,7 @@ from capturing import SCRIPTS, metas, torchrun
 from commtrace import Analysis, analyse
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.clocks.probes import CONTRADICTION
-from commtrace.analysis.results.facts import facts
+from commtrace.analysis.show.facts import facts
 
 AHEAD_NS = 8_000_000
 

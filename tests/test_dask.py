@@ -39,7 +39,7 @@ def test_tables_are_the_same(client, run):
 
 def test_what_needs_all_ranks_in_one_place_is_there_too(client):
     whole, spread = (analyse(DATA / "nccl-straggler", details=True, **more) for more in ({}, {"client": client}))
-    assert as_csv("replay_steps", spread.replay()) == as_csv("replay_steps", whole.replay())
+    assert as_csv("replay_steps", spread.replay_steps) == as_csv("replay_steps", whole.replay_steps)
 
 
 def test_damage_is_said_as_ever(client, tmp_path):

@@ -11,7 +11,7 @@ from simulator.world import Losses
 
 from commtrace import analyse
 from commtrace.analysis.results.analysis import Analysis
-from commtrace.analysis.results.facts import facts
+from commtrace.analysis.show.facts import facts
 
 WITH_HANG = (1, 2, 6, 8, 12, 14)
 WITHOUT = (0, 1, 4, 5, 7, 9, 11, 22)

@@ -30,7 +30,7 @@ def written(pipeline: Pipeline, folder: Path, *, slow_stage: float = 1.3) -> tup
 @pytest.mark.parametrize("pipeline", with_slow([Pipeline(2, 3, 6)], [Pipeline(8, 8, 16), Pipeline(16, 8, 8)]))
 def test_it_is_replayed_and_the_last_stage_found(pipeline: Pipeline, tmp_path: Path) -> None:
     found, true, ideal = written(pipeline, tmp_path)
-    steps = found.replay()
+    steps = found.replay_steps
     assert steps["ranks"].tolist() == [pipeline.replicas * pipeline.stages] * STEPS
     # The gap of 10 us between steps in the traces; a step of ours ends where the next begins.
     assert steps["replayed_ns"].to_numpy() / 1e3 == pytest.approx(true, rel=0.01)
@@ -63,7 +63,7 @@ def test_what_waits_for_what_is_found(tmp_path: Path) -> None:
         row: (*of_rank[int(activities["rank"][row])], str(kind[row]), int(order[row])) for row in activities.index
     }
     right = wrong = missed = 0
-    [members] = found._replay.measured
+    [members] = found.replayed.measured
     for member in members:
         own = of_rank[member.program.rank]
         lane = {places[int(row)]: lane for row, lane in zip(member.program.row, member.program.lane, strict=True)}

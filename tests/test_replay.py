@@ -54,13 +54,13 @@ def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
 def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Path) -> None:
     made = simulate(PRESETS[which] if isinstance(which, str) else draw(which))
     made.write(tmp_path)
-    steps = analyse(tmp_path, details=True).replay()
+    steps = analyse(tmp_path, details=True).replay_steps
     assert ((steps["with_delays_ns"] - steps["measured_ns"]).abs() <= 0.002 * steps["measured_ns"]).all()
 
 
 def test_usual_delays_explain_the_steps(recorded: Analysis) -> None:
     on_cpus = (recorded.run.activities["device"] == "cpu").all()
-    assert recorded.replay()["error_frac"].abs().median() < (0.5 if on_cpus else 0.03)
+    assert recorded.replay_steps["error_frac"].abs().median() < (0.5 if on_cpus else 0.03)
 
 
 # --- something else ---------------------------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def test_a_replay_that_misses_the_run_predicts_nothing(tmp_path: Path) -> None:
                 trace.kernel("gemm", begin + k * 22 * MS + wait * MS, 1 * MS)
         trace.write(tmp_path, f"x{trace.rank}.json")
     found = analyse(tmp_path, details=True)
-    if found.replay()["error_frac"].abs().median() > 0.1:
+    if found.replay_steps["error_frac"].abs().median() > 0.1:
         with pytest.raises(NotPredictable, match="not predictable: the unchanged replay is"):
-            found.predict()
+            _ = found.predictions
 
 
 def test_a_run_of_nothing_but_collectives_on_cpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +167,12 @@ def test_a_run_of_nothing_but_collectives_on_cpus_is_refused(capsys: pytest.Capt
 
 def test_details_are_needed() -> None:
     with pytest.raises(NothingMeasured, match=r"details=True"):
-        analyse(DATA / "nccl-straggler").replay()
+        _ = analyse(DATA / "nccl-straggler").replay_steps
+
+
+def test_predict_needs_a_scenario() -> None:
+    with pytest.raises(TypeError, match="the usual ones are in `predictions`"):
+        analyse(DATA / "nccl-straggler", details=True).predict()
 
 
 def test_the_command_tells_its_error_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +219,7 @@ def test_a_run_that_lacks_a_rank_is_played(tmp_path: Path) -> None:
     for file in sorted(tmp_path.iterdir()):
         if "node_2" in file.name:
             file.unlink()
-    steps = analyse(tmp_path, details=True).replay()
+    steps = analyse(tmp_path, details=True).replay_steps
     assert (steps["measured_ns"] == steps["with_delays_ns"]).all()
 
 
@@ -235,8 +240,8 @@ def test_slowdown_comes_from_an_operation_and_a_place_as_well() -> None:
 def test_a_run_in_which_nothing_ran(tmp_path: Path) -> None:
     traces_of(1, [])[0].step(0, 0, 50 * MS).write(tmp_path, "x0.json")
     found = analyse(tmp_path, details=True)
-    assert len(found.replay()) == len(found.critical_path) == len(found.critical_path_pieces) == 0
-    for ask in (found.predict, lambda: found.attribution):
+    assert len(found.replay_steps) == len(found.critical_path) == len(found.critical_path_pieces) == 0
+    for ask in (lambda: found.predictions, lambda: found.attribution):
         with pytest.raises(NothingMeasured, match="nothing ran on a device"):
             ask()
 

@@ -53,7 +53,7 @@ def predicted_ms(analysis: Analysis, **options: Any) -> tuple[float, float]:
 
 
 def test_the_step_is_as_described(tmp_path: Path) -> None:
-    assert training(tmp_path, EACH).replay()["measured_ns"].tolist() == [54 * MS]
+    assert training(tmp_path, EACH).replay_steps["measured_ns"].tolist() == [54 * MS]
 
 
 # --- buckets ----------------------------------------------------------------------------------------------------------
@@ -214,5 +214,5 @@ def test_every_option_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_compute_waits_for_less_than_is_exposed(tmp_path: Path) -> None:
     """Of 14 ms after the last kernel nothing but the optimizer waits; nothing waits for the two before."""
-    [row] = training(tmp_path, THREE_SIZES, latency=2).replay().to_dict("records")
+    [row] = training(tmp_path, THREE_SIZES, latency=2).replay_steps.to_dict("records")
     assert (row["exposed_comm_ns"], row["blocking_ns"]) == (14 * MS, 14 * MS)

@@ -137,7 +137,7 @@ def test_with_its_delays_a_run_is_played_as_it_was(job: str, tmp_path: Path) -> 
     calm = replace(world(job), layout=Layout(every_call=True))
     simulate(replace(calm, injections=(late_at(calm, "block", PLACES[2]),))).write(tmp_path)
     found = analyse(tmp_path, details=True)
-    for members in found._replay.measured:
+    for members in found.replayed.measured:
         for member, (start, end) in zip(members, play(members), strict=True):
             assert np.array_equal(start, member.program.start)
             assert np.array_equal(end, member.program.end)

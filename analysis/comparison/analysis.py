@@ -71,7 +71,7 @@ class Comparison:
 
     def summary(self) -> str:
         """The captures, the verdict and the tables as text."""
-        from .summary import report
+        from ..show.comparison import report
 
         return report(self, "table", top=_TOP)
 

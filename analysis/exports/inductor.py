@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import pandas as pd
 
@@ -13,19 +12,9 @@ from ..core.kinds import COMM
 from ..core.schema import records
 from ..errors import NothingMeasured
 from ..formats.kineto.compiler_profile import ProfiledCollective, computing_events, profile
+from ..results.analysis import Analysis
 
 _SIZE = ["collective", "pg_ranks", "dtype", "out_elems"]
-
-
-class ProfiledTables(Protocol):
-    """The part of `Analysis` that a profile needs."""
-
-    @property
-    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def calls(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def participation(self) -> pd.DataFrame: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -41,7 +30,7 @@ class InductorProfile:
     left_out: int
 
 
-def inductor_profile(analysis: ProfiledTables, rank: int | None = None) -> InductorProfile:
+def inductor_profile(analysis: Analysis, rank: int | None = None) -> InductorProfile:
     """The collectives of all ranks, and the compute of one rank in its last cycle; the first rank for None.
 
     Raises NothingMeasured where there is no such rank, or no collective whose transfer is known; TraceError.

@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
+from ..comparison.analysis import Comparison
 from ..core.schema import plain
 from ..render.plots import lines, paired
+from ..sweeps.analysis import SweepAnalysis
+from ..training.analysis import TrainingAnalysis
 from .page import Head, ReportPage, page
 from .parts import Section, block
 
 
-class Swept(Protocol):
-    """The part of `SweepAnalysis` that a report needs."""
-
-    @property
-    def verdict(self) -> str: ...  # noqa: D102
-    @property
-    def timings(self) -> Any: ...  # noqa: D102
-    @property
-    def scaling(self) -> Any: ...  # noqa: D102
-    @property
-    def subtraction(self) -> Any: ...  # noqa: D102
-
-
-class Compared(Protocol):
-    """The part of `Comparison` that a report needs."""
-
-    @property
-    def verdict(self) -> str: ...  # noqa: D102
-    @property
-    def basis(self) -> str: ...  # noqa: D102
-    @property
-    def comparison(self) -> Any: ...  # noqa: D102
-    @property
-    def changed_kernels(self) -> Any: ...  # noqa: D102
-    @property
-    def changed_operators(self) -> Any: ...  # noqa: D102
-
-
-class Trained(Protocol):
-    """The part of `TrainingAnalysis` that a report needs."""
-
-    @property
-    def verdict(self) -> str: ...  # noqa: D102
-    @property
-    def training(self) -> Any: ...  # noqa: D102
-    @property
-    def training_epochs(self) -> Any: ...  # noqa: D102
-
-
-def sweep_page(name: str, sweep: Swept) -> ReportPage:
+def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
     """The page on a sweep: scaling, and subtraction beside measurements."""
     scaling, subtraction = sweep.scaling, sweep.subtraction
     drawn = [lines.speedup_by_workers(scaling)] if scaling["speedup_fixed_work"].notna().any() else []
@@ -68,7 +30,7 @@ def sweep_page(name: str, sweep: Swept) -> ReportPage:
     return page(Head(name, "report on a sweep", sweep.verdict, []), sections)
 
 
-def comparison_page(name: str, comparison: Compared) -> ReportPage:
+def comparison_page(name: str, comparison: Comparison) -> ReportPage:
     """The page on two configurations: before and after."""
     measures, kernels, operators = comparison.comparison, comparison.changed_kernels, comparison.changed_operators
     sections = [
@@ -91,7 +53,7 @@ def comparison_page(name: str, comparison: Compared) -> ReportPage:
     return page(Head(name, "report: A before, B after", comparison.verdict, []), sections)
 
 
-def training_page(name: str, training: Trained) -> ReportPage:
+def training_page(name: str, training: TrainingAnalysis) -> ReportPage:
     """The page on trainings: loss and accuracy after every epoch."""
     epochs = training.training_epochs
     scored = any(value is not None for value in plain(epochs).columns["train_loss"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
 
 from ..core.schema import plain
 from ..errors import NothingMeasured, NotPredictable
 from ..render.plots import bars, heat, points, step
 from ..render.plots.figure import Figure
+from ..results.analysis import Analysis
 from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
 from .parts import Section, TableBlock, block, facts_block
@@ -23,25 +23,7 @@ _MAPS = (
 )
 
 
-class ReportedRun(Protocol):
-    """The part of `Analysis` that a report needs; importing it here would be a circle."""
-
-    @property
-    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def ceiling(self) -> Any: ...  # noqa: D102
-    @property
-    def verdict(self) -> str: ...  # noqa: D102
-    @property
-    def facts(self) -> Any: ...  # noqa: D102
-    @property
-    def warnings(self) -> list[str]: ...  # noqa: D102
-    @property
-    def culprits(self) -> list[int]: ...  # noqa: D102
-    def table(self, name: str) -> Any: ...  # noqa: D102
-
-
-def run_page(analysis: ReportedRun, step_number: int | None = None) -> ReportPage:
+def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
     """The page on a run; `step_number` is the step to draw, by default that with most exposed wait.
 
     Raises NothingMeasured if there is no such step.
@@ -50,13 +32,13 @@ def run_page(analysis: ReportedRun, step_number: int | None = None) -> ReportPag
     return page(head, list(_sections(analysis, step_number)))
 
 
-def run_figures(analysis: ReportedRun, step_number: int | None = None) -> dict[str, Figure]:
+def run_figures(analysis: Analysis, step_number: int | None = None) -> dict[str, Figure]:
     """Figures of a run by name, without empty ones. Raises NothingMeasured."""
     figures = [figure for section in _sections(analysis, step_number) for figure in section.figures]
     return {figure.name: figure for figure in figures}
 
 
-def _sections(analysis: ReportedRun, step_number: int | None) -> Iterator[Section]:
+def _sections(analysis: Analysis, step_number: int | None) -> Iterator[Section]:
     yield _what_to_try(analysis)
     yield _verdicts(analysis)
     yield _heat(analysis)
@@ -77,7 +59,7 @@ def _sections(analysis: ReportedRun, step_number: int | None) -> Iterator[Sectio
     )
 
 
-def _what_to_try(analysis: ReportedRun) -> Section:
+def _what_to_try(analysis: Analysis) -> Section:
     """Changes with the largest possible gain of each."""
     return Section(
         "try",
@@ -87,7 +69,7 @@ def _what_to_try(analysis: ReportedRun) -> Section:
     )
 
 
-def _verdicts(analysis: ReportedRun) -> Section:
+def _verdicts(analysis: Analysis) -> Section:
     return Section(
         "verdicts",
         "What limits it",
@@ -96,7 +78,7 @@ def _verdicts(analysis: ReportedRun) -> Section:
     )
 
 
-def _heat(analysis: ReportedRun) -> Section:
+def _heat(analysis: Analysis) -> Section:
     orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks"))
     figures = [
         heat.heatmap(analysis.table(name), measure, orders, analysis.culprits, table_name=name)
@@ -113,14 +95,14 @@ def _heat(analysis: ReportedRun) -> Section:
     )
 
 
-def _time(analysis: ReportedRun) -> Section:
+def _time(analysis: Analysis) -> Section:
     table = analysis.table("breakdown")
     figures = [bars.time_per_rank(table)] if len(table) else []
     tables = [*_blocks(analysis, "breakdown"), *_blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")]
     return Section("time", "Where the time went", "", figures, tables)
 
 
-def _path(analysis: ReportedRun) -> Section:
+def _path(analysis: Analysis) -> Section:
     about = (
         "The chain of work that sets the length of the run; it never waits. Other work made nothing longer. "
         'Where it is long is not what a step would gain: see "What to try".'
@@ -134,7 +116,7 @@ def _path(analysis: ReportedRun) -> Section:
     return Section("path", "Critical path", about, figures, tables)
 
 
-def _bandwidth(analysis: ReportedRun) -> Section:
+def _bandwidth(analysis: Analysis) -> Section:
     table, fits = analysis.table("bandwidth"), analysis.table("fits")
     ceiling = analysis.table("bandwidth_ceiling") if analysis.ceiling is not None else None
     measured = len(table) and table["busbw_gb_per_s"].notna().any()
@@ -145,7 +127,7 @@ def _bandwidth(analysis: ReportedRun) -> Section:
     )
 
 
-def _step(analysis: ReportedRun, step_number: int | None) -> Section:
+def _step(analysis: Analysis, step_number: int | None) -> Section:
     if not len(analysis.table("rank_steps")) and step_number is None:
         return Section("step", "One step on every rank", "")
     figure = step_figure(analysis, step_number)
@@ -155,7 +137,7 @@ def _step(analysis: ReportedRun, step_number: int | None) -> Section:
     return Section("step", "One step on every rank", about, [figure], tables)
 
 
-def step_figure(analysis: ReportedRun, step_number: int | None = None) -> Figure:
+def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
     """One step on every rank; by default the one with most exposed wait. Raises NothingMeasured."""
     table = analysis.table("rank_steps")
     known = sorted(set(table["step"]))
@@ -167,11 +149,17 @@ def step_figure(analysis: ReportedRun, step_number: int | None = None) -> Figure
         )
     waited = table.groupby("step")["exposed_wait_ns"].sum()
     number = int(waited.idxmax()) if step_number is None else step_number
-    names = ("calls", "collectives", "participation", "clocks")
-    return step.one_step(step.StepTables(analysis.run.activities, *map(analysis.table, names)), number)
+    tables = step.StepTables(
+        activities=analysis.run.activities,
+        calls=analysis.calls,
+        collectives=analysis.collectives,
+        participation=analysis.participation,
+        clocks=analysis.clocks,
+    )
+    return step.one_step(tables, number)
 
 
-def _waits(analysis: ReportedRun) -> Section:
+def _waits(analysis: Analysis) -> Section:
     table = analysis.table("waits")
     figures = [heat.wait_matrix(table)] if len(table) else []
     names = ("ranks", "hosts", "waits")
@@ -179,26 +167,26 @@ def _waits(analysis: ReportedRun) -> Section:
     return Section("waits", "Who waits for whom", "", figures, tables)
 
 
-def _traffic(analysis: ReportedRun) -> Section:
+def _traffic(analysis: Analysis) -> Section:
     table = analysis.table("traffic")
     figures = [heat.traffic_matrix(table)] if len(table) else []
     return Section("traffic", "Traffic", "", figures, _blocks(analysis, "traffic", largest="size_bytes"))
 
 
-def _clocks(analysis: ReportedRun) -> Section:
+def _clocks(analysis: Analysis) -> Section:
     table = analysis.table("clocks")
     figures = [points.clock_offsets(table)] if len(table) > 1 else []
     return Section("clocks", "Clocks", "", figures, _blocks(analysis, "clocks"))
 
 
-def _causes(analysis: ReportedRun) -> Section:
+def _causes(analysis: Analysis) -> Section:
     table = analysis.table("ranks")
     late = plain(table).columns["caused_wait_ns"] if len(table) else []
     figures = [bars.causes(table)] if any(late) else []
     return Section("causes", "Causes", "", figures, _blocks(analysis, "lateness", largest="caused_wait_ns"))
 
 
-def _kernels(analysis: ReportedRun) -> Section:
+def _kernels(analysis: Analysis) -> Section:
     table = analysis.table("kernels")
     figures = [bars.top_kernels(table)] if len(table) else []
     return Section("kernels", "Kernels", "", figures, _blocks(analysis, "kernels"))
@@ -207,6 +195,6 @@ def _kernels(analysis: ReportedRun) -> Section:
 _LARGEST = {"waits": "wait_ns", "ranks": "caused_wait_ns"}
 
 
-def _blocks(analysis: ReportedRun, name: str, *, largest: str | None = None, shown: bool = False) -> list[TableBlock]:
+def _blocks(analysis: Analysis, name: str, *, largest: str | None = None, shown: bool = False) -> list[TableBlock]:
     table = analysis.table(name)
     return [block(name, table, largest=largest, shown=shown)] if len(table) else []

@@ -69,16 +69,12 @@ if TYPE_CHECKING:
     from ..replay.scenarios.scenario import Scenario
     from ..replay.table import Replay
     from ..report.page import ReportPage
-    from ..timeline.drawing import Timeline
 
 
 NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
 _MINUTE_NS = 60_000_000_000
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
-_WORTH_FIXING, _MOST_FIXED = 0.05, 3
-"""Of all waiting, so much is caused by a rank whose lateness is taken away in a scenario; of at most so many ranks."""
-
 _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 """A late rank is compared with so many; fewer where their files have to be read once more."""
 _WITH_DETAILS = "analyse(..., details=True) reads them, of recordings unless they were packed --no-details"
@@ -121,66 +117,10 @@ class Analysis:
         first = records(self.verdicts.head(1))
         return str(first[0]["because"]) if first else "nothing was measured"
 
-    def summary(self, *, everything: bool = False) -> str:
-        """The run on one screen, as text: what limits it, what that costs, who is late and why, what to try.
-
-        With `everything`, what was read, how far to trust it, and the main tables in full.
-        """
-        from ..render.screen import Screen
-        from .overview import overview
-        from .summary import summary
-
-        return summary(self, "table", Screen(everything=True)) if everything else overview(self)
-
-    def timeline(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> bytes:
-        """All ranks on one clock, as a file that Perfetto opens; of some steps or ranks only, where they are given.
-
-        Raises NothingMeasured where there is nothing to show, or a rank that was asked for did nothing.
-        """
-        return b"".join(self.drawn(steps=steps, ranks=ranks).parts)
-
-    def drawn(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> Timeline:
-        """The same in parts, and what can be said about it. Raises NothingMeasured."""
-        if not self.run.has_starts:
-            raise NothingMeasured(f"{self.run.name}: {NO_TIMES}, so there is no timeline to draw")
-        from ..timeline.drawing import timeline_of
-        from ..timeline.tables import Tables
-
-        of_calls = (self.calls, self.participation, self.collectives, self.lateness)
-        path = None if not self.run.details else self._critical_path.pieces
-        tables = Tables(self.run.name, self.run.activities, *of_calls, self.clocks, path, self._queues)
-        if ranks is not None:
-            tables = tables.of_ranks(ranks)
-        return timeline_of(tables if steps is None else tables.of_steps(steps))
-
-    def replay(self) -> pd.DataFrame:
-        """One row per step: its measured length, and that of the step played again from what waits for what.
-
-        Needs a run with `details`. Raises NothingMeasured.
-        """
-        return self.replay_steps
-
-    def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
-        """What a step would take, a row for each scenario; for none the usual ones.
-
-        A scenario has the options of `commtrace predict`: `{"without_straggler": 5, "links": "between=2"}` is both at
-        once. Needs a run with `details`. Raises NothingMeasured, BadScenario; NotPredictable where the replay is
-        too far off.
-        """
-        from .scenario_options import scenario_of
-
-        found = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
-        return self._marked(self._replay.predictions(found or self._usual_scenarios()))
-
     @cached_property
     def replay_steps(self) -> pd.DataFrame:
         """One row per step, measured and played again."""
-        return self._marked(self._replay.steps)
-
-    @cached_property
-    def predictions(self) -> pd.DataFrame:
-        """One row per usual scenario: no stragglers, nor any of those that make others wait most; links, overlap."""
-        return self.predict()
+        return self._marked(self.replayed.steps)
 
     @cached_property
     def attribution(self) -> pd.DataFrame:
@@ -192,7 +132,7 @@ class Analysis:
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
         labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
-        return self._marked(self._replay.attribution(labels))
+        return self._marked(self.replayed.attribution(labels))
 
     @cached_property
     def prices(self) -> Prices | None:
@@ -204,7 +144,7 @@ class Analysis:
             return None
         try:
             return prices(
-                self._replay,
+                self.replayed,
                 self.typical_step.steps,
                 blamed=self.culprits,
                 hosts=run.hosts,
@@ -227,17 +167,17 @@ class Analysis:
     @cached_property
     def critical_path(self) -> pd.DataFrame:
         """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
-        return self._marked(self._critical_path.by_rank)
+        return self._marked(self.path.by_rank)
 
     @cached_property
     def critical_path_steps(self) -> pd.DataFrame:
         """The same by step."""
-        return self._marked(self._critical_path.by_step)
+        return self._marked(self.path.by_step)
 
     @cached_property
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
-        return self._marked(self._critical_path.longest(self.run.cpu_operators, self.clocks))
+        return self._marked(self.path.longest(self.run.cpu_operators, self.clocks))
 
     @cached_property
     def releases(self) -> pd.DataFrame:
@@ -253,16 +193,18 @@ class Analysis:
     def _releases(self) -> Releases:
         from ..replay.releases import Releases
 
-        return Releases(self._replay.measured, self._played)
+        return Releases(self.replayed.measured, self._played)
 
     @cached_property
-    def _critical_path(self) -> CriticalPath:
+    def path(self) -> CriticalPath:
+        """The chain of work that sets the length of the run. Raises NothingMeasured."""
         from ..replay.critical import CriticalPath
 
-        return CriticalPath.of(self._replay.measured, self._played)
+        return CriticalPath.of(self.replayed.measured, self._played)
 
     @cached_property
-    def _replay(self) -> Replay:
+    def replayed(self) -> Replay:
+        """The run played again from what waits for what. Raises NothingMeasured."""
         from ..replay.table import Replay
 
         steps = self.breakdown_steps
@@ -291,57 +233,24 @@ class Analysis:
             raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
-        of_calls = (self.calls, self.participation, self.collectives)
-        what_else = (run.stream_waits, run.cpu_operators, run.annotations)
-        return Played(run.activities, run.runtime_calls, *of_calls, self.clocks, *what_else)
+        return Played(
+            activities=run.activities,
+            runtime_calls=run.runtime_calls,
+            calls=self.calls,
+            participation=self.participation,
+            collectives=self.collectives,
+            clocks=self.clocks,
+            stream_waits=run.stream_waits,
+            operators=run.cpu_operators,
+            annotations=run.annotations,
+        )
 
     @property
     def links(self) -> Links:
         """The tables that tell of this run's links, for scenarios in which they are different."""
         from ..replay.links import Links
 
-        return Links(self.collectives, self.fits, self.run.hosts, nccl=not self.run.is_of_cpus)
-
-    def _usual_scenarios(self) -> list[Scenario]:
-        """First what `remedies` prices, in its order, then ranks that others wait for, and bounds."""
-        from ..replay.links import links_of
-        from ..replay.pricing import priced_scenarios
-        from ..replay.scenarios.transfers import faster_links
-        from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
-
-        scenarios = {} if self.prices is None else priced_scenarios(self.prices, self.links)
-        priced = [scenarios[remedy] for remedy in self.remedies["remedy"] if remedy in scenarios]
-        causing = self.ranks[self.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING]
-        worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
-        late = [without_stragglers([int(rank)]) for rank in worst]
-        bounds = [without_stragglers(), no_jitter()]
-        if len(self.collectives):
-            bounds += [faster_links(2.0, links_of(self.links)), perfect_overlap()]
-        return list({scenario.name: scenario for scenario in (*priced, *late, *bounds)}.values())
-
-    @cached_property
-    def facts(self) -> pd.DataFrame:
-        """One row per fact: what was read, and how far to trust it, in words."""
-        from .facts import facts
-
-        return facts(self)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader of the numbers must know, one sentence each."""
-        from .facts import warnings
-
-        return list(warnings(self))
-
-    def report(self, *, step: int | None = None) -> ReportPage:
-        """A page with all of it, that needs no network: `.save(path)` writes it, a notebook shows it.
-
-        `step` is the one that is drawn over all ranks, the one with most exposed waiting if it is not given. Raises
-        NothingMeasured if there is no such step.
-        """
-        from ..report.run_report import run_page
-
-        return run_page(self, step)
+        return Links(collectives=self.collectives, fits=self.fits, hosts=self.run.hosts, nccl=not self.run.is_of_cpus)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""
@@ -369,23 +278,38 @@ class Analysis:
             found = self.early.found
         else:
             tables = run.tables.whole
-            of_calls = (tables.launches, tables.annotations, tables.comm_args, run.process_groups)
-            found = calls_module.communication(tables.activities, *of_calls)
+            found = calls_module.communication(
+                activities=tables.activities,
+                launches=tables.launches,
+                annotations=tables.annotations,
+                comm_args=tables.comm_args,
+                process_groups=run.process_groups,
+            )
         return calls_module.Communication(calls_module.shown_once(found.calls), found.pending)
 
     @cached_property
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
         run = self.run
-        told = Evidence(run.clock_probes, self.pending, run.process_groups, run.world_size, run.has_starts)
-        return matches(self.calls, run.hosts, told)
+        evidence = Evidence(
+            probes=run.clock_probes,
+            pending=self.pending,
+            groups=run.process_groups,
+            world_size=run.world_size,
+            has_starts=run.has_starts,
+        )
+        return matches(self.calls, run.hosts, evidence)
 
     @cached_property
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
         if not self.run.has_starts:
             return self._marked(clocks_module.without_starts(self.run.hosts))
-        return self._marked(clocks_module.clocks(self.calls, self.matches, self.run.hosts, self.run.clock_probes))
+        return self._marked(
+            clocks_module.clocks(
+                calls=self.calls, matches=self.matches, hosts=self.run.hosts, probes=self.run.clock_probes
+            )
+        )
 
     @cached_property
     def participation(self) -> pd.DataFrame:
@@ -400,7 +324,9 @@ class Analysis:
 
     @cached_property
     def _split(self) -> pd.DataFrame:
-        return waiting.participation(self.calls, self.matches, self.clocks, self._members_at_most)
+        return waiting.participation(
+            calls=self.calls, matches=self.matches, clocks=self.clocks, world_size=self._members_at_most
+        )
 
     @cached_property
     def _work(self) -> DeviceWork:
@@ -418,8 +344,15 @@ class Analysis:
     @cached_property
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
-        size = self._members_at_most
-        return self._marked(waiting.collectives(self.calls, self.matches, self._participation, self.clocks, size))
+        return self._marked(
+            waiting.collectives(
+                calls=self.calls,
+                matches=self.matches,
+                participation=self._participation,
+                clocks=self.clocks,
+                world_size=self._members_at_most,
+            )
+        )
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
@@ -440,7 +373,7 @@ class Analysis:
     @cached_property
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
-        return typical_step(self.steps, self.breakdown)
+        return typical_step(steps=self.steps, breakdown=self.breakdown)
 
     @cached_property
     def idle(self) -> pd.DataFrame:
@@ -475,19 +408,22 @@ class Analysis:
         """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
         # Without details, idle time has no causes, and activities need not be looked at.
         idle = self.idle if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.accounted(ACCOUNT, self.breakdown, idle))
+        return self._marked(account_module.accounted(ACCOUNT, breakdown=self.breakdown, idle=idle))
 
     @cached_property
     def account_steps(self) -> pd.DataFrame:
         """The same by step."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.accounted(ACCOUNT_STEPS, self.breakdown_steps, idle))
+        return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
 
     @cached_property
     def account_waits(self) -> pd.DataFrame:
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
-        waits = self._work.exposed_waits()
-        return self._marked(account_module.account_waits(waits, self.participation, self.lateness))
+        return self._marked(
+            account_module.account_waits(
+                waits=self._work.exposed_waits(), participation=self.participation, lateness=self.lateness
+            )
+        )
 
     @cached_property
     def account_parts(self) -> pd.DataFrame:
@@ -501,9 +437,11 @@ class Analysis:
             return []
         steps = list(self.typical_step.steps)
         if not steps:
-            return account_module.typical_parts(self.account, self.account_waits)
-        of_steps = (table[table["step"].isin(steps)] for table in (self.account_steps, self.account_waits))
-        return account_module.typical_parts(*of_steps)
+            return account_module.typical_parts(account=self.account, waits=self.account_waits)
+        return account_module.typical_parts(
+            account=self.account_steps[self.account_steps["step"].isin(steps)],
+            waits=self.account_waits[self.account_waits["step"].isin(steps)],
+        )
 
     @cached_property
     def _idle(self) -> IdleTables:
@@ -532,16 +470,17 @@ class Analysis:
     @cached_property
     def queue(self) -> pd.DataFrame:
         """One row per rank, device and stream: how many launches wait on it."""
-        return self._marked(queue_module.queue(self._queues, queue_module.ranks_without_limit(self.run.traces)))
+        return self._marked(queue_module.queue(self.launch_queues, queue_module.ranks_without_limit(self.run.traces)))
 
     @cached_property
     def queue_times(self) -> pd.DataFrame:
         """The same over time: one row for each change."""
-        return self._marked(queue_module.queue_times(self._queues))
+        return self._marked(queue_module.queue_times(self.launch_queues))
 
     @cached_property
-    def _queues(self) -> list[queue_module.OnStream]:
-        return list(queue_module.queues(self.run.activities, self.run.launches))
+    def launch_queues(self) -> list[queue_module.OnStream]:
+        """Launches that wait on each stream, over time."""
+        return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
 
     @cached_property
     def syncs(self) -> pd.DataFrame:
@@ -560,12 +499,18 @@ class Analysis:
     @cached_property
     def _hosts(self) -> HostTables:
         run = self.run
-        return HostTables(run.runtime_calls, run.cpu_operators, run.annotations, run.details, run.modules)
+        return HostTables(
+            calls=run.runtime_calls,
+            operators=run.cpu_operators,
+            annotations=run.annotations,
+            is_read=run.details,
+            modules=run.modules,
+        )
 
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return self._marked(bandwidth_module.bandwidth(self.collectives, self.participation))
+        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self.participation))
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -579,18 +524,25 @@ class Analysis:
 
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """The same for intervals of another length."""
-        return self._marked(collectives_over_time(self.collectives, self.participation, every_ns))
+        return self._marked(
+            collectives_over_time(collectives=self.collectives, participation=self.participation, every_ns=every_ns)
+        )
 
     @cached_property
     def bandwidth_ceiling(self) -> pd.DataFrame:
         """The bandwidth table compared with the ceiling; without one, every row says so."""
         table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
-        return headroom.against_ceiling(self.bandwidth, table)
+        return headroom.against_ceiling(bandwidth=self.bandwidth, ceiling=table)
 
     @cached_property
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
-        found = ranks_module.ranks(self.run.traces, self.collectives, self.participation, self.lateness)
+        found = ranks_module.ranks(
+            traces=self.run.traces,
+            collectives=self.collectives,
+            participation=self.participation,
+            lateness=self.lateness,
+        )
         if not self.run.has_starts:  # nor is it known what ran at the same time
             found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
@@ -598,22 +550,29 @@ class Analysis:
     @cached_property
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
-        return culprits(self.typical_ranks, self._of_typical_step.hosts)
+        return culprits(ranks=self.typical_ranks, hosts=self._of_typical_step.hosts)
 
     @cached_property
     def rank_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
-        return self._marked(rank_steps(self.breakdown_steps, self.calls, self.participation, self.lateness))
+        return self._marked(
+            rank_steps(
+                breakdown_steps=self.breakdown_steps,
+                calls=self.calls,
+                participation=self.participation,
+                lateness=self.lateness,
+            )
+        )
 
     @cached_property
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
-        return self._marked(waits(self.participation, self.lateness))
+        return self._marked(waits(participation=self.participation, lateness=self.lateness))
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
         """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
-        return self._marked(traffic(self.calls, self.collectives, self.matches))
+        return self._marked(traffic(calls=self.calls, collectives=self.collectives, matches=self.matches))
 
     @cached_property
     def remedies(self) -> pd.DataFrame:
@@ -654,17 +613,22 @@ class Analysis:
     @cached_property
     def late_work(self) -> pd.DataFrame:
         """One row per late rank, step and thing that it did while it fell behind, beside the median of other ranks."""
-        _, behind, members = self._explained
         # Comparing with more ranks would mean to read more files once more.
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)
-        whole = [one.without(damaged) for one in behind if one.rank not in damaged]
-        return self._marked(late_work(whole, Asked(self._work, members, self._detailed, most_others)))
+        whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
+        return self._marked(late_work(whole, Asked(self._work, self._explained.members, self._detailed, most_others)))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:
-        known = causes_module.Calls(self.calls, self.collectives, self.participation, self.clocks)
-        return causes_module.explained(self._work, known, lambda rank: self._detailed(rank).cpu_operators)
+        return causes_module.explained(
+            self._work,
+            calls=self.calls,
+            collectives=self.collectives,
+            participation=self.participation,
+            clocks=self.clocks,
+            operators=lambda rank: self._detailed(rank).cpu_operators,
+        )
 
     @cached_property
     def _detailed(self) -> Callable[[int], EventTables]:
@@ -679,7 +643,15 @@ class Analysis:
     @cached_property
     def hangs(self) -> pd.DataFrame:
         """One row per process group with a collective that some ranks issued, but that never ran."""
-        return self._marked(hangs(self.pending, self.calls, self.matches, self.run.ends_ns, self.clocks))
+        return self._marked(
+            hangs(
+                pending=self.pending,
+                calls=self.calls,
+                matches=self.matches,
+                ends=self.run.ends_ns,
+                clocks=self.clocks,
+            )
+        )
 
     @cached_property
     def fits(self) -> pd.DataFrame:
@@ -713,7 +685,7 @@ class Analysis:
         )
         found = verdicts(measured)
         found = self._marked(found)
-        return found if self.ceiling is None else headroom.with_ceiling(found, self.bandwidth_ceiling)
+        return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
 
     @cached_property
     def gpus(self) -> pd.DataFrame:
@@ -723,7 +695,9 @@ class Analysis:
     @cached_property
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
-        found = kernels_module.device_time(self.run.activities, self.calls, self.participation)
+        found = kernels_module.device_time(
+            activities=self.run.activities, calls=self.calls, participation=self.participation
+        )
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
 
@@ -762,7 +736,7 @@ class Analysis:
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without annotations; {_WITH_DETAILS}")
-        return annotated_in(run.activities, run.launches, run.annotations)
+        return annotated_in(activities=run.activities, launches=run.launches, annotations=run.annotations)
 
     @cached_property
     def launched_in(self) -> pd.Series[str]:
@@ -770,7 +744,12 @@ class Analysis:
         run = self.run
         if not run.details and not run.is_of_cpus:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
-        return launched_in(run.activities, run.launches, run.cpu_operators, run.annotations)
+        return launched_in(
+            activities=run.activities,
+            launches=run.launches,
+            cpu_operators=run.cpu_operators,
+            annotations=run.annotations,
+        )
 
     @property
     def typical_ranks(self) -> pd.DataFrame:
@@ -781,7 +760,13 @@ class Analysis:
     def _of_typical_step(self) -> _Waiting:
         """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
         if not len(self.steps) or self.steps["left_out"].isna().all():
-            return _Waiting(self.participation, self.lateness, self.ranks, self.hosts, self.late_work)
+            return _Waiting(
+                participation=self.participation,
+                lateness=self.lateness,
+                ranks=self.ranks,
+                hosts=self.hosts,
+                late_work=self.late_work,
+            )
         return self._waiting_in(self.typical_step.steps)
 
     def _waiting_in(self, steps: Collection[int]) -> _Waiting:
@@ -789,9 +774,11 @@ class Analysis:
         of_call = self.calls.set_index("call_id")["step"]
         own = self.participation[self.participation["call_id"].map(of_call).isin(steps)]
         late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
-        ranks = ranks_module.ranks(self.run.traces, self.collectives, own, late)
+        ranks = ranks_module.ranks(
+            traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late
+        )
         work = self.late_work[self.late_work["step"].isin(steps)]
-        return _Waiting(own, late, ranks, ranks_module.hosts(ranks), work)
+        return _Waiting(participation=own, lateness=late, ranks=ranks, hosts=ranks_module.hosts(ranks), late_work=work)
 
     def _culprits(self, waiting: _Waiting, steps: int | None) -> Culprits:
         groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
@@ -811,6 +798,76 @@ class Analysis:
         """Number of ranks of the job; if no file says it, and calls may be missing in a damaged one, of those seen."""
         run = self.run
         return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
+
+    # From here on, methods call functions of rooms above, imported inside (FORWARDS in tests/house/layers.py).
+
+    def summary(self, *, everything: bool = False) -> str:
+        """The run on one screen, as text: what limits it, what that costs, who is late and why, what to try.
+
+        With `everything`, what was read, how far to trust it, and the main tables in full.
+        """
+        from ..render.screen import Screen
+        from ..show.overview import overview
+        from ..show.summary import summary
+
+        return summary(self, "table", Screen(everything=True)) if everything else overview(self)
+
+    @cached_property
+    def facts(self) -> pd.DataFrame:
+        """One row per fact: what was read, and how far to trust it, in words."""
+        from ..show.facts import facts
+
+        return facts(self)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the numbers must know, one sentence each."""
+        from ..show.facts import warnings
+
+        return list(warnings(self))
+
+    def report(self, *, step: int | None = None) -> ReportPage:
+        """A page with pictures and all tables that needs no network: `.save(path)` writes it, a notebook shows it.
+
+        `step` is the one that is drawn over all ranks, the one with most exposed waiting if it is not given. Raises
+        NothingMeasured if there is no such step.
+        """
+        from ..report.run_report import run_page
+
+        return run_page(self, step)
+
+    def timeline(self, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None) -> bytes:
+        """All ranks on one clock, as a file that Perfetto opens; of some steps or ranks only, where they are given.
+
+        Raises NothingMeasured where there is nothing to show, or one of these ranks did nothing.
+        """
+        from ..timeline.drawing import run_timeline
+
+        return b"".join(run_timeline(self, steps=steps, ranks=ranks).parts)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row per usual scenario: priced remedies, without stragglers or jitter, with faster links or full overlap.
+
+        Needs a run with `details`. Raises NothingMeasured; NotPredictable where the replay is too far off.
+        """
+        from ..prediction.usual import usual_scenarios
+
+        return self._marked(self.replayed.predictions(usual_scenarios(self)))
+
+    def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
+        """Step time under changes, a row for each scenario; `predictions` has the usual ones.
+
+        A scenario has the options of `commtrace predict`: `{"without_straggler": 5, "links": "between=2"}` is both at
+        once. Needs a run with `details`. Raises TypeError without a scenario, NothingMeasured, BadScenario;
+        NotPredictable where the replay is too far off.
+        """
+        from ..prediction.options import scenario_of
+
+        if not scenarios:
+            raise TypeError("predict() needs a scenario; the usual ones are in `predictions`")
+        changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
+        return self._marked(self.replayed.predictions(changes))
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table with its column `partial`: whether a row, or its collective, rests on a damaged file."""

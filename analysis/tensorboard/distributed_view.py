@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -20,6 +20,7 @@ from ..core.kinds import COMM, MEMORY
 from ..core.markers import GLOO_MARK, NCCL_MARK, PROFILER_STEP
 from ..core.schema import grouped
 from ..errors import NothingMeasured
+from ..results.analysis import Analysis
 from .pairing import DeviceWorker, paired_collectives, workers_of
 
 _ANY = "reduce"
@@ -28,19 +29,6 @@ _SHARED_ID = 0
 _ANNOTATION = "user_annotation"
 _QUICK = 1
 """How hard gzip tries."""
-
-
-class CopiedTables(Protocol):
-    """The part of `Analysis` that a copy needs."""
-
-    @property
-    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def calls(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def matches(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -53,7 +41,7 @@ class TraceCopy:
     compared: int
 
 
-def trace_copies(analysis: CopiedTables) -> Iterator[TraceCopy]:
+def trace_copies(analysis: Analysis) -> Iterator[TraceCopy]:
     """Yield a file per device and cycle. Raises NothingMeasured without communication."""
     run = analysis.run
     if not (run.activities["kind"] == COMM).any():

@@ -8,12 +8,13 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from ...common.disk import append
 from ..errors import MissingLibrary, NothingMeasured
+from ..results.analysis import Analysis
 
 SUFFIX = ".commtrace"
 """How the names of event files with these scalars end."""
@@ -34,22 +35,7 @@ class Scalar(NamedTuple):
     value: float
 
 
-class SteppedTables(Protocol):
-    """The part of `Analysis` that scalars need."""
-
-    @property
-    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def breakdown_steps(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def calls(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def matches(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
-
-
-def step_scalars(analysis: SteppedTables) -> list[Scalar]:
+def step_scalars(analysis: Analysis) -> list[Scalar]:
     """Times of each step as median and maximum over devices, and bus bandwidth of each collective.
 
     Raises NothingMeasured where no steps are marked.
@@ -71,7 +57,7 @@ def _times(steps: pd.DataFrame) -> Iterator[tuple[str, int, float]]:
             yield from ((f"{name}/{over}", int(step), float(known[step])) for step in known.index)
 
 
-def _bandwidths(analysis: SteppedTables) -> Iterator[tuple[str, int, float]]:
+def _bandwidths(analysis: Analysis) -> Iterator[tuple[str, int, float]]:
     """Yield the bandwidth of each kind of collective by step: bytes moved per transfer time."""
     steps = analysis.calls[["call_id", "step"]].merge(analysis.matches[["call_id", "collective_id"]], on="call_id")
     step = steps.dropna().groupby("collective_id")["step"].min()

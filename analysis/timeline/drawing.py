@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import NothingMeasured
+from ..results.analysis import NO_TIMES, Analysis
 from .arrows import arrows
 from .counters import bus_bandwidths, ranks_waiting
 from .lanes import outermost
@@ -28,6 +30,32 @@ class Timeline:
     zero_ns: int
     slices: int
     moved: int
+
+
+def run_timeline(
+    analysis: Analysis, *, steps: Collection[int] | None = None, ranks: Collection[int] | None = None
+) -> Timeline:
+    """The timeline of a run; of some steps or ranks only, where they are given.
+
+    Raises NothingMeasured where there is nothing to show, or one of these ranks did nothing.
+    """
+    run = analysis.run
+    if not run.has_starts:
+        raise NothingMeasured(f"{run.name}: {NO_TIMES}, so there is no timeline to draw")
+    tables = Tables(
+        name=run.name,
+        activities=run.activities,
+        calls=analysis.calls,
+        participation=analysis.participation,
+        collectives=analysis.collectives,
+        lateness=analysis.lateness,
+        clocks=analysis.clocks,
+        path=analysis.path.pieces if run.details else None,
+        queues=analysis.launch_queues,
+    )
+    if ranks is not None:
+        tables = tables.of_ranks(ranks)
+    return timeline_of(tables if steps is None else tables.of_steps(steps))
 
 
 def timeline_of(tables: Tables) -> Timeline:

@@ -11,14 +11,15 @@ from typing import Protocol
 from ...common.wording import counted
 from ..core.schema import Row
 from ..errors import AnalysisError, UnreadableFile
+from ..results.analysis import Analysis
 from .attempts import Attempts
 from .done import Cycle, Writers, is_whole, open_cycles
 from .files import FileStates, Listing, RunFolder
 from .ledger import FolderGone, Ledger, numbered
 from .limits import Limit, Limits, Pace, passed
-from .rows import CycleTables, cycle_row, unusable_row
+from .rows import cycle_row, unusable_row
 
-Analyse = Callable[[Sequence[Path], bool], CycleTables]
+Analyse = Callable[[Sequence[Path], bool], Analysis]
 """The tables of the run that these files are; with True, of what can be used of them. Raises AnalysisError."""
 _LISTING_SHARE = 10
 """Listing a folder of very many files may take this part of the time at most."""
@@ -27,7 +28,7 @@ _LISTING_SHARE = 10
 class Outputs(Protocol):
     """Where a watch reports to. Whoever is killed in between leaves a cycle drawn or shown twice, never not at all."""
 
-    def draw(self, cycle: CycleTables) -> None: ...  # noqa: D102 - before its row is written
+    def draw(self, cycle: Analysis) -> None: ...  # noqa: D102 - before its row is written
     def show(self, row: Row) -> None: ...  # noqa: D102 - after that
     def say(self, note: str) -> None: ...  # noqa: D102
 

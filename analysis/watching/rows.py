@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
 from ...common.wording import counted, ranges_of
 from ..core.schema import Row, records
+from ..results.analysis import Analysis
 
 _MAIN = ["collective", "size_bytes", "group_size"]
 
 
-class CycleTables(Protocol):
-    """What a row, and the curves beside it, need of a cycle, as an `Analysis` of its files has it."""
-
-    @property
-    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def breakdown(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def breakdown_steps(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def calls(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def matches(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def ranks(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def verdicts(self) -> pd.DataFrame: ...  # noqa: D102
-
-
-def cycle_row(tables: CycleTables) -> Row:
+def cycle_row(tables: Analysis) -> Row:
     """What `cycles` says of a cycle, but for its name, its number and the limits that it passed."""
     run = tables.run
     times = _times(tables)
@@ -74,7 +54,7 @@ def unusable_row(reason: str) -> Row:
     return {"ranks": 0, "steps": 0, "note": reason, "partial": False}
 
 
-def _times(tables: CycleTables) -> Row:
+def _times(tables: Analysis) -> Row:
     steps = tables.breakdown_steps
     table = steps if len(steps) else tables.breakdown
     split = table[table["exposed_wait_ns"].notna()]

@@ -18,8 +18,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
-from ...contract.machine import End
-from ...contract.rank import STILL_RUNNING, Keep, ProfilerOptions, RankFile, StepTime
+from ...contract.rank import STILL_RUNNING, Keep, ProfilerOptions, StepTime
 from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
@@ -29,8 +28,6 @@ from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule
 from ..base.torch_private import drop_profiler, profiler_is_on, recording
 from ..errors import CaptureError, ProfilingError, UnwritableError
-from ..machine.gpu_state import gpu_state
-from ..modes import FACTS
 from ..ranks import nccl_log
 from ..ranks import process_group as parallel
 from . import side_files as sidefiles
@@ -39,6 +36,7 @@ from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
 from .kineto_buffers import GpuRecord, raise_limit
 from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
+from .record import Record
 from .side_files import Subject
 from .step_clock import StepClock, overhead
 
@@ -90,6 +88,10 @@ class Session:
     Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
     this process.
 
+    The methods stand in the order of its life: what is known at any time, begin, step, end, what follows the traces,
+    and how a blocked rank ends. `Record` keeps the side file, `Conclusion` does what follows the traces, `Interrupts`
+    handles signals.
+
     With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
     the interpreter exits makes some runs abort there.
     """
@@ -113,7 +115,6 @@ class Session:
         self._show = options.show
         self._tell = options.tell
         self.schedule = schedule
-        self.traces: list[str] = []
         self.steps_done = 0
         self._device = device
         self._subject = subject
@@ -128,10 +129,38 @@ class Session:
         self._displaced = False
         self._unwritten = False
         self._cycles = 0
-        self._absent: list[int] | None = None  # not known
-        self._reason: str | None = STILL_RUNNING
-        self._facts: RankFile
+        self._record = Record(subject)
         self._conclusion: Conclusion
+
+    @property
+    def traces(self) -> list[str]:
+        """The names of the files of this rank that are kept."""
+        return self._record.traces
+
+    @property
+    def interrupted_by(self) -> Signals | None:
+        """The signal that ended the block, if one did."""
+        return self._interrupts.received
+
+    def step_times(self) -> list[StepTime]:
+        """The time of every step so far, or as far as the device has come."""
+        return self._clock.times()
+
+    def last_step_time(self) -> StepTime | None:
+        """The last one of these."""
+        return self._clock.last()
+
+    def outcome(self) -> Outcome:
+        """What became of the capture, once the block has ended."""
+        return Outcome(
+            self.run_dir,
+            self._who.rank,
+            self._who.world_size,
+            self._cycles,
+            self._record.reason,
+            self._record.absent,
+            overhead(self.step_times()),
+        )
 
     def __enter__(self) -> "Session":
         self._check_no_other_profiler()
@@ -143,10 +172,9 @@ class Session:
             say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [RUN_FILE] if who.rank == 0 else [])
-        self._facts = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
-        self._facts = replace(self._facts, keep=self._keeping.kept)
-        self._refresh()
-        self._save(STILL_RUNNING)
+        known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
+        meta = self.run_dir / rundir.meta_name(self._worker)
+        self._record.begin(meta, replace(known, keep=self._keeping.kept), self._clock, self._probe)
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / RUN_FILE, facts)
@@ -160,16 +188,51 @@ class Session:
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
             self._probe.at_start(who)
-            self._look_at_gpu("start")
-            self._save(STILL_RUNNING)
+            self._record.look_at_gpu("start")
+            self._record.save(STILL_RUNNING)
             self._start_profiler()
         return self
+
+    def _keep_nccl_log(self) -> None:
+        log = self.run_dir / rundir.nccl_log_name(self._worker)
+        if nccl_log.keep(log) and self._record.facts.rank == 0:
+            say(f"NCCL's log of each rank is {self.run_dir / rundir.nccl_log_name('*')}")
+
+    def _start_profiler(self) -> None:
+        # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        if self._device.type == "cuda":
+            raise_limit(self._options.kineto_buffer_mb)
+        self._profiler = self._new_profiler()
+        self._profiler.start()
+        self._clock.start()
+
+    def _new_profiler(self) -> profile:
+        cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
+        return profile(
+            activities=[ProfilerActivity.CPU, *cuda],
+            schedule=self._action,
+            on_trace_ready=self._write_trace,
+            record_shapes=self._options.record_shapes,
+            with_stack=self._options.with_stack,
+            profile_memory=self._options.profile_memory,
+            experimental_config=recording(sync_events=self._options.sync_events, garbage=self._options.with_stack),
+        )
+
+    def _action(self, step: int) -> ProfilerAction:
+        if self.schedule.ends_cycle(step):
+            return ProfilerAction.RECORD_AND_SAVE
+        return _ACTIONS[self.schedule.phase(step)]
+
+    def _check_no_other_profiler(self) -> None:
+        if profiler_is_on():
+            raise CaptureError("another profiler runs in this process, and torch has one at a time; stop that first")
 
     def note(self, **facts: Any) -> None:
         """Set fields of the side file that were found before the first step, which begins now. Raises RunDirError."""
         with self._interrupts.shield():
-            self._facts = replace(self._facts, **facts)
-            self._save(STILL_RUNNING)
+            self._record.set(**facts)
+            self._record.save(STILL_RUNNING)
             self._clock.start()
 
     def step(self) -> None:
@@ -184,8 +247,42 @@ class Session:
             self.steps_done += 1
             self._step_profiler()
             if self.schedule.ends_cycle(self.steps_done - 1):
-                self._note_absent()
+                self._record.look_for_absent()
             self._clock.start()
+
+    def _notice_displacement(self) -> None:
+        """Exporting from a profiler that another one has ended would crash the process."""
+        is_ours = self._profiler.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
+        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
+            self._displaced = True
+
+    def _step_profiler(self) -> None:
+        with warnings.catch_warnings():
+            # Of a second cycle; each one is exported before the next begins.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+            warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
+            try:
+                self._profiler.step()
+            except BaseException:
+                self._drop_profiler()
+                raise
+
+    def _write_trace(self, profiler: profile) -> None:
+        if self._displaced:
+            return
+        with self._interrupts.busy():
+            name = rundir.trace_name(self._worker, self._cycles)
+            rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
+            self._cycles += 1
+            self._conclusion.files.add(name)
+            self._record.look_at_groups()
+            self._record.settle(self._conclusion.files, STILL_RUNNING)
+
+    def _drop_profiler(self) -> None:
+        """After an error: stop() of torch leaves the profiler on where the device cannot be waited for."""
+        if profiler_is_on() and not self._displaced:
+            with suppress(RuntimeError):
+                drop_profiler()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -210,153 +307,58 @@ class Session:
                 if self._tell and sentence:
                     self._tell(sentence)
 
-    def _let_signals_be(self) -> None:
-        self._interrupts.stop()
-
     def _close(self, error: BaseException | None) -> None:
         try:
             self._notice_displacement()
             self._profiler.stop()
             if error is None:
                 self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
-                self._note_absent()
+                self._record.look_for_absent()
         except BaseException as err:
             error = error or err
             self._drop_profiler()
             raise
         finally:
             with suppress(RuntimeError):  # DDP's own times are CUDA events, which fail after a CUDA error
-                self._refresh()
-            self._look_at_gpu("end")
-            self._save(self._why_incomplete(error))
+                self._record.look_at_groups()
+            self._record.look_at_gpu("end")
+            self._record.save(self._why_incomplete(error))
             self._keep_nccl_log()  # of communication that began inside the block
             self._probe_again(error)
 
-    def outcome(self) -> Outcome:
-        """What became of the capture, once the block has ended."""
-        return Outcome(
-            self.run_dir,
-            self._who.rank,
-            self._who.world_size,
-            self._cycles,
-            self._reason,
-            self._absent,
-            overhead(self.step_times()),
-        )
+    def _probe_again(self, error: BaseException | None) -> None:
+        """The clocks at the end, of a block that ended normally: else peers may be gone."""
+        if self.interrupted_by is not None:
+            self._probe.skip_end(f"the block was ended by {self.interrupted_by.name}")
+        elif error is not None:
+            self._probe.skip_end(f"the block was ended by {type(error).__name__}")
+        else:
+            self._probe.at_end(stopped=lambda: self.interrupted_by is not None)
+        self._record.save(self._why_incomplete(error))
 
-    @property
-    def interrupted_by(self) -> Signals | None:
-        """The signal that ended the block, if one did."""
-        return self._interrupts.received
+    def _why_incomplete(self, error: BaseException | None) -> str | None:
+        if self._displaced:
+            return "another profiler was started inside the traced steps, and ended this one"
+        if self._all_traced:
+            return self._gpu.lost or self._clock.unknown()  # whatever ended the block later
+        scheduled = self.schedule.total_steps
+        done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
+        if self.interrupted_by is not None:
+            return f"{self.interrupted_by.name} {done}"
+        if error is not None and not ended_well(error):
+            if parallel.lost_peer(error):
+                return f"another rank ended first, and broke a collective {done}"
+            message = str(error).strip().partition("\n")[0]
+            return f"{type(error).__name__}: {message} ({done})"
+        return f"the loop ended {done}; {TOO_SHORT}" if self.steps_done else self._no_step
 
     @property
     def _all_traced(self) -> bool:
         """Whether every scheduled cycle is over, and its trace written."""
         return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
 
-    def step_times(self) -> list[StepTime]:
-        """The time of every step so far, or as far as the device has come."""
-        return self._clock.times()
-
-    def last_step_time(self) -> StepTime | None:
-        """The last one of these."""
-        return self._clock.last()
-
-    def _start_profiler(self) -> None:
-        # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        if self._device.type == "cuda":
-            raise_limit(self._options.kineto_buffer_mb)
-        self._profiler = self._new_profiler()
-        self._profiler.start()
-        self._clock.start()
-
-    def _new_profiler(self) -> profile:
-        cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
-        return profile(
-            activities=[ProfilerActivity.CPU, *cuda],
-            schedule=self._action,
-            on_trace_ready=self._write_trace,
-            record_shapes=self._options.record_shapes,
-            with_stack=self._options.with_stack,
-            profile_memory=self._options.profile_memory,
-            experimental_config=recording(sync_events=self._options.sync_events, garbage=self._options.with_stack),
-        )
-
-    def _step_profiler(self) -> None:
-        with warnings.catch_warnings():
-            # Of a second cycle; each one is exported before the next begins.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-            warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
-            try:
-                self._profiler.step()
-            except BaseException:
-                self._drop_profiler()
-                raise
-
-    def _action(self, step: int) -> ProfilerAction:
-        if self.schedule.ends_cycle(step):
-            return ProfilerAction.RECORD_AND_SAVE
-        return _ACTIONS[self.schedule.phase(step)]
-
-    def _check_no_other_profiler(self) -> None:
-        if profiler_is_on():
-            raise CaptureError("another profiler runs in this process, and torch has one at a time; stop that first")
-
-    def _notice_displacement(self) -> None:
-        """Exporting from a profiler that another one has ended would crash the process."""
-        is_ours = self._profiler.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
-        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
-            self._displaced = True
-
-    def _drop_profiler(self) -> None:
-        """After an error: stop() of torch leaves the profiler on where the device cannot be waited for."""
-        if profiler_is_on() and not self._displaced:
-            with suppress(RuntimeError):
-                drop_profiler()
-
-    def _write_trace(self, profiler: profile) -> None:
-        if self._displaced:
-            return
-        with self._interrupts.busy():
-            name = rundir.trace_name(self._worker, self._cycles)
-            rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
-            self._cycles += 1
-            self._conclusion.files.add(name)
-            self._refresh()
-            self._settle(STILL_RUNNING)
-
-    def _refresh(self) -> None:
-        """Look again at what comes and goes inside the block: subgroups, the default group, the model."""
-        model = self._subject.model() if self._subject.model else None
-        groups = parallel.process_groups() or self._facts.process_groups
-        modes = {mode: facts_of(model) for mode, facts_of in FACTS.items()} if model is not None else {}
-        found: dict[str, Any] = {mode: facts for mode, facts in modes.items() if facts}
-        self._facts = replace(self._facts, process_groups=groups, **found)
-
-    def _keep_nccl_log(self) -> None:
-        log = self.run_dir / rundir.nccl_log_name(self._worker)
-        if nccl_log.keep(log) and self._facts.rank == 0:
-            say(f"NCCL's log of each rank is {self.run_dir / rundir.nccl_log_name('*')}")
-
-    def _look_at_gpu(self, at: End) -> None:
-        state = gpu_state(self._facts.device.uuid, at)
-        if state is not None:
-            self._facts = replace(self._facts, gpu_states=[*self._facts.gpu_states, state])
-
-    def _settle(self, reason: str | None) -> None:
-        """Save what is kept by now, and only then remove what is not."""
-        files = self._conclusion.files
-        files.settle()
-        self._name_files(reason)
-        if not files.discard():
-            self._name_files(reason)
-
-    def _name_files(self, reason: str | None) -> None:
-        files = self._conclusion.files
-        self.traces = files.names
-        self._facts = replace(self._facts, packing_reason=files.reason())
-        self._save(reason)
+    def _let_signals_be(self) -> None:
+        self._interrupts.stop()
 
     def _conclude(self, error: BaseException | None) -> None:
         """What follows the traces."""
@@ -370,11 +372,11 @@ class Session:
         patience = self._patience_after(error)
         with self._not_its_fault():
             self._conclusion.finish_packing(patience)
-            self._settle(self._reason)
-            why = self._conclusion.gather(self._record(self._reason), patience, together=together)
+            self._record.settle(self._conclusion.files, self._record.reason)
+            why = self._conclusion.gather(self._record.content(), patience, together=together)
             if why is not None:
-                self._facts = replace(self._facts, hand_over_reason=why)
-                self._save(self._reason)
+                self._record.set(hand_over_reason=why)
+                self._record.save(self._record.reason)
 
     def _analyse(self, error: BaseException | None) -> None:
         with self._not_its_fault():
@@ -398,53 +400,6 @@ class Session:
             say(f"error: {error if isinstance(error, ProfilingError) else f'{type(error).__name__}: {error}'}")
         self._unwritten |= isinstance(error, UnwritableError)
 
-    def _note_absent(self) -> None:
-        """Who is not captured; known while there is a process group, at whose end others may be gone."""
-        with suppress(RuntimeError):
-            if parallel.default_store() is not None:
-                self._absent = parallel.absent_ranks(parallel.identity())
-                self._facts = replace(self._facts, absent_ranks=self._absent)
-
-    def _save(self, reason: str | None) -> None:
-        self._reason = reason
-        rundir.write_json(self.run_dir / rundir.meta_name(self._worker), self._record(reason))
-
-    def _record(self, reason: str | None) -> RankFile:
-        return replace(
-            self._facts,
-            **self._probe.facts(),
-            complete=reason is None,
-            reason=reason,
-            steps=self.step_times(),
-            traces=self.traces,
-        )
-
-    def _probe_again(self, error: BaseException | None) -> None:
-        """The clocks at the end, of a block that ended normally: else peers may be gone."""
-        if self.interrupted_by is not None:
-            self._probe.skip_end(f"the block was ended by {self.interrupted_by.name}")
-        elif error is not None:
-            self._probe.skip_end(f"the block was ended by {type(error).__name__}")
-        else:
-            self._probe.at_end(stopped=lambda: self.interrupted_by is not None)
-        self._save(self._why_incomplete(error))
-
-    def _why_incomplete(self, error: BaseException | None) -> str | None:
-        if self._displaced:
-            return "another profiler was started inside the traced steps, and ended this one"
-        if self._all_traced:
-            return self._gpu.lost or self._clock.unknown()  # whatever ended the block later
-        scheduled = self.schedule.total_steps
-        done = f"after {min(self.steps_done, scheduled)} of {scheduled} scheduled steps"
-        if self.interrupted_by is not None:
-            return f"{self.interrupted_by.name} {done}"
-        if error is not None and not ended_well(error):
-            if parallel.lost_peer(error):
-                return f"another rank ended first, and broke a collective {done}"
-            message = str(error).strip().partition("\n")[0]
-            return f"{type(error).__name__}: {message} ({done})"
-        return f"the loop ended {done}; {TOO_SHORT}" if self.steps_done else self._no_step
-
     def _free_blocked(self) -> None:
         """Let the main thread go on that waits for other ranks, with an error."""
         if self._recorder is not None:
@@ -467,12 +422,12 @@ class Session:
             if self._cycles:
                 patience = Patience(lambda: signum)
                 self._conclusion.finish_packing(patience)
-                self._settle(self._reason)
+                self._record.settle(self._conclusion.files, self._record.reason)
                 self._conclusion.analyse(patience)
 
     def _note_blocked(self, signum: Signals) -> None:
         lost = f"{signum.name} while blocked, in step {self.steps_done}; {CYCLE_LOST}"
-        self._save(self._gpu.lost if self._all_traced else lost)
+        self._record.save(self._gpu.lost if self._all_traced else lost)
         sentence = self.outcome().sentence()
         if sentence:
             (self._tell or say)(sentence)

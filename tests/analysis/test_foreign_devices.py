@@ -18,8 +18,8 @@ from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, 
 from commtrace.analysis.formats.kineto.verified import verified
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.results.analysis import Analysis
-from commtrace.analysis.results.facts import warnings
 from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.show.facts import warnings
 from commtrace.cli import main
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)

@@ -12,7 +12,7 @@ from commtrace.analysis.core.tables.lateness import RANKS
 from commtrace.analysis.core.tables.sweeps import SUBTRACTION
 from commtrace.analysis.render import as_latex, as_markdown
 from commtrace.analysis.render.latex import latex_escaped
-from commtrace.analysis.results.summary import summary
+from commtrace.analysis.show.summary import summary
 
 NAMES = ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "ranks", "clocks",
          "verdicts")  # fmt: skip

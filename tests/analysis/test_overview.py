@@ -10,7 +10,7 @@ from samples import with_slow
 
 from commtrace import analyse
 from commtrace.analysis.render.screen import Screen
-from commtrace.analysis.results.overview import overview
+from commtrace.analysis.show.overview import overview
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])

@@ -19,8 +19,8 @@ from commtrace.analysis.core.tables.communication import CLOCK_PROBES
 from commtrace.analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
 from commtrace.analysis.metrics.clocks.table import aligned, clocks
 from commtrace.analysis.metrics.matching.ladder import Evidence, matches
-from commtrace.analysis.results.facts import facts
 from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.show.facts import facts
 
 S = 1_000_000_000
 

@@ -17,6 +17,7 @@ from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.device.queues import FULL, depth_of
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.timeline.drawing import run_timeline
 from commtrace.cli import main
 
 
@@ -140,7 +141,7 @@ def test_every_tick_counts_what_waits(waits):
 
 
 def counters(result: Analysis, **choice: list[int]) -> list[ReadTrack]:
-    tracks = tracks_of(b"".join(result.drawn(**choice).parts))
+    tracks = tracks_of(b"".join(run_timeline(result, **choice).parts))
     return [track for track in tracks if track.name.startswith("waiting launches")]
 
 

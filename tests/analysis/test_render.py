@@ -16,7 +16,7 @@ from commtrace.analysis.core.tables.lateness import RANKS
 from commtrace.analysis.core.tables.sweeps import SUBTRACTION
 from commtrace.analysis.render import FORMATS, as_csv, as_json, as_markdown, as_text
 from commtrace.analysis.render.screen import Screen
-from commtrace.analysis.results.summary import summary
+from commtrace.analysis.show.summary import summary
 
 NASTY = 'a|b\n"c", <d>\\ \x1b[31mred\x07\x9b2J\u202e\r'
 NAMES = (

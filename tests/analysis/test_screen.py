@@ -22,7 +22,7 @@ from commtrace.analysis.core.tables.lateness import RANKS
 from commtrace.analysis.render import as_text
 from commtrace.analysis.render.fitting import Column, fitted, shortened
 from commtrace.analysis.render.screen import MOST_RANKS, WORST, Screen
-from commtrace.analysis.results.summary import summary
+from commtrace.analysis.show.summary import summary
 from commtrace.cli import main
 from commtrace.common.wording import counted
 

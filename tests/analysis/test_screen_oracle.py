@@ -14,7 +14,7 @@ from reading_screens import contradictions
 
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.render.screen import Screen
-from commtrace.analysis.results.overview import overview
+from commtrace.analysis.show.overview import overview
 
 RANKS = (0, 1)
 SHORT = st.integers(0, 6)

@@ -14,6 +14,7 @@ from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.metrics.clocks.table import aligned
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.timeline.drawing import run_timeline
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = with_slow(["nccl-two-hosts", "nccl-pipeline", "gloo-training"], ["nccl-straggler", "nccl-rooted", "nccl-hang"])
@@ -26,7 +27,7 @@ class Shown:
 
     def __init__(self, found: Analysis, **choice):
         self.found = found
-        self.timeline = found.drawn(**choice)
+        self.timeline = run_timeline(found, **choice)
         self.tracks = tracks_of(b"".join(self.timeline.parts))
 
     def times(self, table: pd.DataFrame) -> list[tuple[int, int]]:
@@ -232,7 +233,7 @@ def test_what_is_not_there_is_said():
 
 def test_the_library_gives_the_same_bytes():
     found = analyse(DATA / "gloo-training")
-    assert found.timeline() == b"".join(found.drawn().parts)
+    assert found.timeline() == b"".join(run_timeline(found).parts)
 
 
 @pytest.mark.parametrize("run", ["nccl-straggler", "gloo-training"])

@@ -17,6 +17,7 @@ from commtrace.analysis.cli import serving
 from commtrace.analysis.cli.commands import timeline
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.timeline.bundle import bundle, tar
+from commtrace.analysis.timeline.drawing import run_timeline
 from commtrace.cli import main
 
 RUN = Path(__file__).parent.parent / "data" / "nccl-two-hosts"
@@ -47,7 +48,7 @@ def test_a_bundle_has_the_traces_untouched_and_where_they_stand_in_time(tmp_path
 
 def test_offsets_put_the_files_where_the_timeline_has_them(tmp_path):
     found = analyse(RUN)
-    drawn = found.drawn()
+    drawn = run_timeline(found)
     made = bundle(found.run.traces, found.run.activities, found.clocks, drawn.zero_ns)
     base = found.run.traces.set_index("rank")["base_ns"]
     later = {file.rank: file.offset_ns for file in made.files}

@@ -12,7 +12,7 @@ from commtrace.analysis.metrics.typical_step import STEP_PARTS
 from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
-from commtrace.analysis.results.overview import overview
+from commtrace.analysis.show.overview import overview
 
 DATA = Path(__file__).parents[1] / "data"
 PERIOD = 20 * MS

@@ -32,7 +32,7 @@ a pipe.
 def page() -> str:
     """The page as it should be."""
     from commtrace import analyse
-    from commtrace.analysis.results.overview import overview
+    from commtrace.analysis.show.overview import overview
 
     small = analyse(ROOT / "traces/resnet18-ddp-w2", workers=1)
     many = _many_ranks()

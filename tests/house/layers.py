@@ -22,20 +22,23 @@ LAYERS: dict[str, dict[str, str]] = {
         "run": "reading formats recording core errors",
         "metrics": "core errors",
         "streaming": "metrics formats recording core errors",
-        "timeline": "metrics core errors",
         "replay": "metrics core errors",
-        "report": "render catalog core errors",
-        "exports": "formats core errors",
-        "results": "report replay timeline metrics run reading recording ceilings render catalog core errors",
+        "results": "replay metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
         "comparison": "results recording render catalog core errors",
-        "tensorboard": "results report core errors",
+        "show": "comparison results metrics render catalog core errors",
+        "report": "training sweeps comparison results render catalog core errors",
+        "timeline": "results metrics core errors",
+        "prediction": "results replay metrics run ceilings core errors",
+        "exports": "results formats core errors",
+        "tensorboard": "report results core errors",
         "watching": "results run reading recording formats core errors",
         "hang": "reading formats render catalog core errors",
         "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
-            "watching exports timed_dumps hang tensorboard sweeps comparison training results report replay timeline "
-            "streaming metrics run reading formats recording ceilings render glossary catalog core errors"
+            "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
+            "results replay streaming metrics run reading formats recording ceilings render glossary catalog core "
+            "errors"
         ),
     },
     "profiling": {
@@ -57,6 +60,12 @@ LAYERS: dict[str, dict[str, str]] = {
     },
 }
 """A package -> its folders, and single modules beside them -> what they may import, besides themselves."""
+
+FORWARDS = {
+    "analysis.results.analysis": {"show", "report", "timeline", "prediction"},
+    "analysis.comparison.analysis": {"show"},
+}
+"""Modules whose methods call functions of rooms above, which they import inside the method."""
 
 _PAGE = ROOT / "CONTRIBUTING.md"
 _BEGIN, _END = "<!-- map: python tests/house/layers.py -->\n", "<!-- end of map -->\n"

@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 
 import pytest
-from layers import LAYERS, page_with_map, place
+from layers import FORWARDS, LAYERS, page_with_map, place
 from source import (
     PACKAGES,
     ROOT,
@@ -39,7 +39,7 @@ def test_imports_respect_the_layers():
     for package, module in EVERY_MODULE:
         own = place(package, module)
         allowed = {own, *LAYERS[package][own].split()}
-        found[f"{package}.{module}"] = {place(package, other) for other in imported(package, module)} - allowed
+        found[f"{package}.{module}"] = {place(package, other) for other in _below(package, module)} - allowed
     assert _offenders(found) == {}
 
 
@@ -53,7 +53,21 @@ def test_layers_have_an_order(package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_imports_in_circles(package):
-    assert circles({module: imported(package, module) for module in modules(package)}) == []
+    assert circles({module: _below(package, module) for module in modules(package)}) == []
+
+
+def _below(package, module):
+    """What a module imports, without what its methods forward to."""
+    upwards = FORWARDS.get(f"{package}.{module}", set())
+    return {other for other in imported(package, module) if place(package, other) not in upwards}
+
+
+def test_methods_forward_from_inside():
+    for name, rooms in FORWARDS.items():
+        package, _, module = name.partition(".")
+        first = [node.module or "" for node in modules(package)[module].body if isinstance(node, ast.ImportFrom)]
+        assert not {imported.split(".")[0] for imported in first} & rooms, name
+        assert {place(package, other) for other in imported(package, module)} >= rooms, name  # all are needed
 
 
 def test_metrics_know_no_files():

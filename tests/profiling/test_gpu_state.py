@@ -7,7 +7,7 @@ from capturing import metas
 
 from commtrace import capture
 from commtrace.profiling.machine.gpu_state import gpu_state
-from commtrace.profiling.sessions import session as sessions
+from commtrace.profiling.sessions import record
 
 
 class FakeNVMLError(Exception):
@@ -78,7 +78,7 @@ def test_without_such_a_gpu_there_is_no_state(uuid) -> None:
 
 
 def test_a_capture_has_the_state_at_both_ends(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sessions, "gpu_state", lambda uuid, at: gpu_state("GPU-0", at, library()))
+    monkeypatch.setattr(record, "gpu_state", lambda uuid, at: gpu_state("GPU-0", at, library()))
     with capture(tmp_path, device="cpu") as session:
         session.step()
     assert [state["at"] for state in metas(tmp_path)[0]["gpu_states"]] == ["start", "end"]

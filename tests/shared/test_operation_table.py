@@ -40,7 +40,7 @@ def expected(name: str) -> dict[str, Any]:
 
 def test_steps_are_those_of_their_replay(replayed: Analysis, expected: dict[str, Any]) -> None:
     """With delays, and without them. Their steps begin at 0, ours with the first activity."""
-    steps = replayed.replay().set_index("step")
+    steps = replayed.replay_steps.set_index("step")
     for key, column in (("replay_with_launch_delay_s", "with_delays_ns"), ("replay_s", "replayed_ns")):
         theirs = np.array([expected[key][str(step)] for step in steps.index])
         ours = steps[column].to_numpy() / 1e9
@@ -51,7 +51,7 @@ def test_steps_are_those_of_their_replay(replayed: Analysis, expected: dict[str,
 def test_the_slowdown_is_theirs(replayed: Analysis, expected: dict[str, Any]) -> None:
     """And the step without any jitter."""
     [row] = replayed.predict({"no_jitter": True}).to_dict("records")
-    mean = replayed.replay()["replayed_ns"].mean()
+    mean = replayed.replay_steps["replayed_ns"].mean()
     assert mean / (mean - row["gain_ns"]) == pytest.approx(expected["slowdown"], rel=0.01)
     assert (mean - row["gain_ns"]) / 1e9 == pytest.approx(np.mean(list(expected["ideal_s"].values())), rel=0.01)
 

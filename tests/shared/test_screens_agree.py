@@ -11,7 +11,7 @@ from reading_screens import contradictions
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.results.opening import analyse_with
-from commtrace.analysis.results.overview import overview
+from commtrace.analysis.show.overview import overview
 
 _QUICK = ("ddp-a100-r0of2", "dlrm-v100-w8", "tracelens-bert-h100", "ddp_checkpoint_once", "h_cpu_sync", "k_hang")
 _ROOTS = ("traces", "truth", "foresight")

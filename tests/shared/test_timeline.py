@@ -11,6 +11,7 @@ from samples import with_slow
 
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.timeline.bundle import bundle
+from commtrace.analysis.timeline.drawing import run_timeline
 
 TRUTH = SHARED / "truth"
 pytestmark = pytest.mark.skipif(
@@ -37,7 +38,7 @@ def test_nothing_of_a_real_run_is_lost(name):
 def test_bundled_files_of_one_moment_meet(case):
     """Shifted by their offsets, what happened at one moment stands at one time in all files, whatever their clocks."""
     found = analyse(TRUTH / case)
-    made = bundle(found.run.traces, found.run.activities, found.clocks, found.drawn().zero_ns)
+    made = bundle(found.run.traces, found.run.activities, found.clocks, run_timeline(found).zero_ns)
     base = found.run.traces.set_index("rank")["base_ns"]
     later = {file.rank: file.offset_ns for file in made.files}
     uncertain = int(found.clocks["uncertainty_ns"].max()) + made.drift_ns

@@ -28,7 +28,7 @@ from commtrace.analysis.replay.working import WorkBeforeCalls
 def errors(analysis: Analysis) -> dict[int, float]:
     """By step, (foretold - measured) / measured, for the steps of cycles that have several."""
     found = {}
-    for members in analysis._replay.usual:
+    for members in analysis.replayed.usual:
         steps = sorted({step for m in members for step in np.unique(m.program.step).tolist() if step >= 0})
         if len(steps) < 2:
             continue
@@ -75,7 +75,7 @@ def row_of(folder: Path) -> str:
     """The row of a run in the table."""
     try:
         analysis = analyse(folder, details=True)
-        replayed = analysis._replay.error_frac
+        replayed = analysis.replayed.error_frac
         by_step = errors(analysis) if replayed <= MOST_ERROR_FRAC else {}
     except AnalysisError as err:
         return f"| {folder.name} | | | {str(err).split(': ', 1)[-1]} |"

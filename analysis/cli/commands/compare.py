@@ -114,7 +114,7 @@ def compare_command(
     a, b = _sides(runs, against)
     analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]
     from ...comparison.analysis import Comparison
-    from ...comparison.summary import report, without_empty_memory
+    from ...show.comparison import report, without_empty_memory
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
     if whole:

@@ -312,7 +312,7 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
     for note in analysis.run.notes:
         complain(note, kind="note")
     try:
-        table = analysis.predict(*scenarios)
+        table = analysis.predict(*scenarios) if scenarios else analysis.predictions
     except BadScenario as err:
         raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()

@@ -46,11 +46,11 @@ def summary_command(
         runs = below
     analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
     if writing.format is Format.table and not writing.everything:
-        from ...results.overview import overview
+        from ...show.overview import overview
 
         writing.text(overview(analysis, writing.screen, _named(runs)))
     else:
-        from ...results.summary import summary
+        from ...show.summary import summary
 
         writing.text(summary(analysis, writing.format.value, writing.screen))
     finish(analysis)

@@ -68,7 +68,9 @@ def timeline_command(
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(draw_ranks, "--draw-ranks")
     analysis = analysis_of(runs, reading, details=True)
-    timeline = analysis.drawn(steps=steps, ranks=of_ranks)
+    from ...timeline.drawing import run_timeline
+
+    timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:
         complain(note, kind="note")
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")

@@ -21,9 +21,9 @@ from ..reading_options import Workers
 from ..terminal import width_of_stdout
 
 if TYPE_CHECKING:
+    from ...results.analysis import Analysis
     from ...tensorboard.scalars import ScalarLog
     from ...watching.follow import Ending, Watch
-    from ...watching.rows import CycleTables
 
 _PASSED = 3
 _MOST_LEFT = 5
@@ -166,7 +166,7 @@ class _Outputs:
         self._noted: tuple[str | None, ...] = ()
         self._has_header = False
 
-    def draw(self, cycle: CycleTables) -> None:
+    def draw(self, cycle: Analysis) -> None:
         """Write the curves of the cycle's steps."""
         if self._log is None:
             return

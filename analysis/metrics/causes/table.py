@@ -24,15 +24,6 @@ from .origins import Origin, Reasons
 from .sequences import sequences
 
 
-class Calls(NamedTuple):
-    """Communication as far as it is known: tables of an analysis."""
-
-    calls: pd.DataFrame
-    collectives: pd.DataFrame
-    participation: pd.DataFrame
-    clocks: pd.DataFrame
-
-
 class Explained(NamedTuple):
     """The table, the parts of programs in which ranks fell behind, and calls with when they were ready."""
 
@@ -41,9 +32,16 @@ class Explained(NamedTuple):
     members: pd.DataFrame
 
 
-def explained(ran: RanByRank, known: Calls, operators: Operators) -> Explained:
+def explained(
+    ran: RanByRank,
+    *,
+    calls: pd.DataFrame,
+    collectives: pd.DataFrame,
+    participation: pd.DataFrame,
+    clocks: pd.DataFrame,
+    operators: Operators,
+) -> Explained:
     """One row per collective whose last rank was late, with what that rank did longer than the others."""
-    calls, collectives, participation, clocks = known
     issued = calls[["call_id", "cycle", "step", "issue_ns"]]
     kinds = collectives[["collective_id", "process_group", "pg_ranks", "collective"]]
     members = participation.merge(issued, on="call_id").merge(kinds, on="collective_id")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import pandas as pd
 from rich.cells import cell_len
 
 from ...common.wording import counted, listed, ranges_of
 from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
 from ..metrics.causes.blame import shares_of_waiting
-from ..metrics.prices import Prices
 from ..metrics.typical_step import STEP_PARTS, TypicalStep
 from ..metrics.verdicts.culprits import length
 from ..metrics.verdicts.doing import on_cpu
@@ -22,6 +20,7 @@ from ..metrics.verdicts.of_run import first_verdict
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import styled, wrapped
 from ..render.screen import PAPER, Screen
+from ..results.analysis import Analysis
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 38
 _BAR = 24
@@ -44,27 +43,7 @@ _LONGEST_HOST = 24
 _MOST_WARNING_LINES = 3
 
 
-class OverviewTables(Protocol):
-    """The part of `Analysis` that an overview needs; importing it here would be a circle."""
-
-    @property
-    def run(self) -> Any: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def ceiling(self) -> Any: ...  # noqa: D102
-    @property
-    def typical_step(self) -> TypicalStep: ...  # noqa: D102
-    @property
-    def typical_ranks(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def idle_causes(self) -> dict[str, float] | None: ...  # noqa: D102
-    @property
-    def prices(self) -> Prices | None: ...  # noqa: D102
-    @property
-    def warnings(self) -> list[str]: ...  # noqa: D102
-    def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
-
-
-def overview(analysis: OverviewTables, screen: Screen = PAPER, run: str | None = None) -> str:
+def overview(analysis: Analysis, screen: Screen = PAPER, run: str | None = None) -> str:
     """The overview in at most 40 lines of 100 columns; fewer rows of each kind if it would be longer.
 
     `run` names the run in a command to copy: its paths, quoted for a shell; where not given, its name does.
@@ -78,7 +57,7 @@ def overview(analysis: OverviewTables, screen: Screen = PAPER, run: str | None =
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], named: str) -> Iterator[str]:
+def _lines(analysis: Analysis, screen: Screen, size: tuple[int, int], named: str) -> Iterator[str]:
     width, most = size
     yield from _cut(wrapped(_what(analysis), width), 2)
     yield ""
@@ -107,7 +86,7 @@ def _lines(analysis: OverviewTables, screen: Screen, size: tuple[int, int], name
     )
 
 
-def _what(analysis: OverviewTables) -> str:
+def _what(analysis: Analysis) -> str:
     run = analysis.run
     steps = run.steps
     parts = [
@@ -147,7 +126,7 @@ class _Unit(NamedTuple):
         return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
 
 
-def _step_title(analysis: OverviewTables) -> str:
+def _step_title(analysis: Analysis) -> str:
     if not len(analysis.table("breakdown")):
         return ""
     typical = analysis.typical_step
@@ -174,7 +153,7 @@ def _step_title(analysis: OverviewTables) -> str:
     return f"A step takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
 
 
-def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]:
+def _step(analysis: Analysis, screen: Screen, width: int) -> Iterator[str]:
     if not len(analysis.table("breakdown")):
         return
     typical = analysis.typical_step
@@ -198,19 +177,19 @@ def _step(analysis: OverviewTables, screen: Screen, width: int) -> Iterator[str]
         yield from (f"  {line}" for line in wrapped(said, width - 2))
 
 
-def _who_title(analysis: OverviewTables) -> str:
+def _who_title(analysis: Analysis) -> str:
     """The heading, which says if only part of the calls could be split."""
     return f"Who makes the others wait{', in calls that could be split' if _is_partly_split(analysis) else ''}"
 
 
-def _is_partly_split(analysis: OverviewTables) -> bool:
+def _is_partly_split(analysis: Analysis) -> bool:
     if not len(analysis.table("breakdown")):
         return False
     parts = analysis.typical_step.parts
     return parts["exposed_unsplit_ns"] >= _UNSPLIT_FROM * max(parts["window_ns"], 1)
 
 
-def _who(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
+def _who(analysis: Analysis, width: int, most: int) -> Iterator[str]:
     """Yield who caused the exposed wait of a typical step, how much of it in ms, and why."""
     ranks = analysis.typical_ranks
     shares = shares_of_waiting(ranks, "rank")
@@ -255,12 +234,12 @@ def _short_host(name: str) -> str:
     return shortened(printable(name if first.isdigit() else first), _LONGEST_HOST)
 
 
-def _try_title(analysis: OverviewTables) -> str:
+def _try_title(analysis: Analysis) -> str:
     priced = analysis.prices is not None
     return "What to try, and what a step would gain" if priced else "What to try, and how much of a step it is about"
 
 
-def _try(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
+def _try(analysis: Analysis, width: int, most: int) -> Iterator[str]:
     """Yield what to try; with unsplit calls, waits may be longer than known, and transfers shorter."""
     table = records(analysis.table("remedies"))
     room, unit, partly = width - 26, _Unit.of(analysis.typical_step), _is_partly_split(analysis)
@@ -291,7 +270,7 @@ _BOUNDS = {
 """What the time of a remedy is where some of the communication could not be split."""
 
 
-def _bandwidth(analysis: OverviewTables, width: int, most: int) -> Iterator[str]:
+def _bandwidth(analysis: Analysis, width: int, most: int) -> Iterator[str]:
     """Yield bandwidth by collective and size; groups of as many ranks together."""
     alike: dict[tuple[str, int, int], list[Row]] = {}
     name = "bandwidth" if analysis.ceiling is None else "bandwidth_ceiling"
@@ -317,7 +296,7 @@ def _between(values: list[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _warned(analysis: OverviewTables, screen: Screen, width: int, most: int) -> Iterator[str]:
+def _warned(analysis: Analysis, screen: Screen, width: int, most: int) -> Iterator[str]:
     """Yield whole warnings while there is room, and the number of the others."""
     warnings = analysis.warnings
     if not warnings:

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ...common.wording import counted
 from ...contract.reading import lenient
 from ...contract.run import RunFile
 from ..catalog import CATALOG
+from ..comparison.analysis import Comparison
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
 from ..render import Table, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
 from ..render.screen import PAPER, Screen
-from ..results.analysis import Analysis
 
 _TABLES = ("comparison", "changed_kernels", "changed_operators")
-
-
-class TwoSides(Protocol):
-    """The part of `Comparison` that the report needs; importing it here would be a circle."""
-
-    @property
-    def a(self) -> tuple[Analysis, ...]: ...  # noqa: D102 - these are `Comparison`'s
-    @property
-    def b(self) -> tuple[Analysis, ...]: ...  # noqa: D102
-    @property
-    def basis(self) -> str: ...  # noqa: D102
-    @property
-    def power(self) -> str | None: ...  # noqa: D102
-    @property
-    def verdict(self) -> str: ...  # noqa: D102
-    @property
-    def on_cpu(self) -> bool: ...  # noqa: D102
 
 
 def without_empty_memory(table: Table) -> PlainTable:
@@ -48,7 +31,7 @@ def without_empty_memory(table: Table) -> PlainTable:
     return PlainTable(kept, values.dtypes, values.whole)
 
 
-def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
+def report(comparison: Comparison, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
     """The captures, verdict and tables; for people, only the `top` kernels and operators."""
     known = list(comparison_facts(comparison))
     tables = {name: getattr(comparison, name) for name in _TABLES}
@@ -71,7 +54,7 @@ def report(comparison: TwoSides, output_format: str, *, top: int, screen: Screen
     return "\n".join(parts)
 
 
-def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
+def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Yield the sides, the differences of their settings, and the verdict, in words."""
     sides = {"A": comparison.a, "B": comparison.b}
     for name, side in sides.items():
@@ -93,7 +76,7 @@ def comparison_facts(comparison: TwoSides) -> Iterator[tuple[str, str]]:
                 yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
 
 
-def _settings(comparison: TwoSides) -> dict[str, tuple[str, str]]:
+def _settings(comparison: Comparison) -> dict[str, tuple[str, str]]:
     """Recorded facts that may explain a difference, of both sides; all values if captures of a side differ."""
     facts = [[_of_run(analysis.run) for analysis in side] for side in (comparison.a, comparison.b)]
     items = dict.fromkeys(item for side in facts for run in side for item in run)

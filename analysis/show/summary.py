@@ -15,12 +15,13 @@ from ..render import as_csv, as_latex, as_markdown, as_text
 from ..render.latex import latex_escaped
 from ..render.people import escaped, fact_lines, styled, worst_rows
 from ..render.screen import PAPER, Screen
-from .facts import FactTables, facts
+from ..results.analysis import Analysis
+from .facts import facts
 
 _MOST_ROWS, _ON_A_TERMINAL = 40, 12
 
 
-def summary(analysis: FactTables, output_format: str, screen: Screen = PAPER) -> str:
+def summary(analysis: Analysis, output_format: str, screen: Screen = PAPER) -> str:
     """The facts about the run and its main tables.
 
     `output_format` is `table`, `markdown`, `latex`, `json`, with the table of traces, or `csv`, with the facts alone.

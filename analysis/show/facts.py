@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING
 from ...common.wording import counted, ranges_of
-from ..ceilings.files import Ceiling
 from ..core.schema import records
 from ..core.tables.communication import SUMMARY
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS
 from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
-from ..run.run import Run
+from ..results.analysis import Analysis
 
 _MOST_GROUPS = 12
 _NO_OTHER_RANK = "no other rank has a trace"
 
 
-class FactTables(Protocol):
-    """The part of `Analysis` that facts need; importing it here would be a circle."""
-
-    @property
-    def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def ceiling(self) -> Ceiling | None: ...  # noqa: D102
-    @property
-    def link_counters(self) -> str | None: ...  # noqa: D102
-    @property
-    def calls(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def matches(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def clocks(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def verdicts(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def bandwidth_ceiling(self) -> pd.DataFrame: ...  # noqa: D102
-    def table(self, name: str) -> pd.DataFrame: ...  # noqa: D102
-
-
-def facts(analysis: FactTables) -> pd.DataFrame:
+def facts(analysis: Analysis) -> pd.DataFrame:
     """One row per fact: files, ranks, steps, device, versions, calls, matching, clocks, warnings."""
     return SUMMARY.frame({"item": item, "value": value} for item, value in _facts(analysis))
 
 
-def _facts(analysis: FactTables) -> Iterator[tuple[str, str]]:
+def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     run = analysis.run
     first = records(analysis.verdicts.head(1))
     yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
@@ -79,7 +53,7 @@ def _facts(analysis: FactTables) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
-def warnings(analysis: FactTables) -> Iterator[str]:
+def warnings(analysis: Analysis) -> Iterator[str]:
     """Yield what a reader of the numbers must know, one sentence each."""
     run = analysis.run
     yield from run.notes
@@ -164,13 +138,13 @@ def _bytes(traces: pd.DataFrame) -> str:
     return f"{read:,} read, {int(unknown.sum()):,} not understood{hidden}{decoded}"
 
 
-def _ranks(analysis: FactTables) -> str:
+def _ranks(analysis: Analysis) -> str:
     run = analysis.run
     of = f"of {run.world_size}" if run.world_size is not None else "(the traces do not say how many there were)"
     return f"{len(run.ranks)} {of}: {ranges_of(run.ranks)}"
 
 
-def _steps(analysis: FactTables) -> str:
+def _steps(analysis: Analysis) -> str:
     steps = analysis.run.steps
     outside = sum(ran.outside_steps for ran in analysis.run.tables.ran)
     found = f"{len(steps)} ({ranges_of(steps)})" if steps else "none marked: was profiler.step() called?"
@@ -178,7 +152,7 @@ def _steps(analysis: FactTables) -> str:
     return found + (f"; {outside:,} {activities} outside every step" if outside and steps else "")
 
 
-def _calls(analysis: FactTables) -> str:
+def _calls(analysis: Analysis) -> str:
     calls = analysis.calls
     if not len(calls):
         return "none: no communication in the profiled window"
@@ -186,7 +160,7 @@ def _calls(analysis: FactTables) -> str:
     return f"{len(calls):,}, metadata from " + ", ".join(f"{source} {count:,}" for source, count in sources.items())
 
 
-def _collectives(analysis: FactTables) -> str:
+def _collectives(analysis: Analysis) -> str:
     found = analysis.collectives
     if not len(found):
         return "none"
@@ -199,7 +173,7 @@ def _collectives(analysis: FactTables) -> str:
     )
 
 
-def _matching(analysis: FactTables) -> Iterator[tuple[str, str]]:
+def _matching(analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Yield, for each process group, how its calls were matched, and how many are partial or uncertain.
 
     The warnings say why calls are unmatched.
@@ -222,7 +196,7 @@ def _matching(analysis: FactTables) -> Iterator[tuple[str, str]]:
         yield "...", f"{len(groups) - _MOST_GROUPS} more"
 
 
-def _clocks(analysis: FactTables) -> str:
+def _clocks(analysis: Analysis) -> str:
     clocks = analysis.clocks
     if not analysis.run.has_starts:
         return str(clocks["basis"].iloc[0])

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -15,7 +15,7 @@ from ..core import markers
 from ..core.kinds import COMPUTE
 from ..errors import BadScenario, NothingMeasured
 from ..metrics.device.idle import is_alloc
-from ..replay.links import Linked, Links, links_of
+from ..replay.links import Linked, links_of
 from ..replay.scenarios import host, sharded, transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
 from ..replay.scenarios.fused import fused
@@ -30,9 +30,8 @@ from ..replay.scenarios.growth import (
 )
 from ..replay.scenarios.scenario import Scenario, all_at_once
 from ..replay.slow_links import against_others, slow_groups
-
-if TYPE_CHECKING:
-    from ..run.run import Run
+from ..results.analysis import Analysis
+from ..run.run import Run
 
 Option = Mapping[str, Any]
 """Options of one scenario: name -> value, or values."""
@@ -41,20 +40,7 @@ _BATCHES = ("kept", "shared")
 _ALL = "all"
 
 
-class PredictedRun(Protocol):
-    """The part of `Analysis` that scenarios need."""
-
-    @property
-    def run(self) -> Run: ...  # noqa: D102 - these are `Analysis`'s
-    @property
-    def collectives(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def clocks(self) -> pd.DataFrame: ...  # noqa: D102
-    @property
-    def links(self) -> Links: ...  # noqa: D102
-
-
-def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
+def scenario_of(analysis: Analysis, options: Option) -> Scenario:
     """The scenario of all these options together. Raises BadScenario, NothingMeasured."""
     found = list(_scenarios(analysis, options))
     if not found:
@@ -65,7 +51,7 @@ def scenario_of(analysis: PredictedRun, options: Option) -> Scenario:
     return all_at_once(str(name or ", ".join(each.name for each in found)), found)
 
 
-def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
+def _scenarios(analysis: Analysis, options: Option) -> Iterator[Scenario]:
     if "ranks" in options:
         raise BadScenario("the option `ranks` of a scenario is now `world_size`")
     unknown = sorted(set(options) - {*_KNOWN, "name", "batch", "new_links"})
@@ -80,13 +66,13 @@ def _scenarios(analysis: PredictedRun, options: Option) -> Iterator[Scenario]:
                 yield make(analysis, value, options)
 
 
-def _without(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
+def _without(analysis: Analysis, who: Any, _: Option) -> Scenario:
     if who == "all":
         return usual.without_stragglers()
     return usual.without_stragglers(_ranks_of(analysis, who), who if who in analysis.run.hosts.values() else None)
 
 
-def _ranks_of(analysis: PredictedRun, who: Any) -> list[int]:
+def _ranks_of(analysis: Analysis, who: Any) -> list[int]:
     """The ranks of a host, or ranks written as 5 or 0-3. Raises BadScenario."""
     hosts = analysis.run.hosts
     if who in hosts.values():
@@ -98,7 +84,7 @@ def _ranks_of(analysis: PredictedRun, who: Any) -> list[int]:
     return found
 
 
-def _as_others(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
+def _as_others(analysis: Analysis, who: Any, _: Option) -> Scenario:
     """The links of a process group, of ranks or a host, or all slow ones, as fast as similar links."""
     links = analysis.links
     if who == "slow":
@@ -116,34 +102,34 @@ def _as_others(analysis: PredictedRun, who: Any, _: Option) -> Scenario:
     return transfers.links_as_others(compared)
 
 
-def _links(analysis: PredictedRun, text: Any, make: Callable[..., Scenario]) -> Scenario:
+def _links(analysis: Analysis, text: Any, make: Callable[..., Scenario]) -> Scenario:
     group, _, factor = str(text).rpartition("=")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", factor) or not float(factor):
         raise BadScenario(f"{str(text)!r} is not a factor, such as 2 or between=1.5")
     return make(float(factor), _known(analysis, group), group)
 
 
-def _known(analysis: PredictedRun, group: str = "") -> dict[int, Linked]:
+def _known(analysis: Analysis, group: str = "") -> dict[int, Linked]:
     return links_of(analysis.links, group)
 
 
-def _no_jitter(_: PredictedRun, value: Any, __: Option) -> Scenario:
+def _no_jitter(_: Analysis, value: Any, __: Option) -> Scenario:
     _only_true("no_jitter", value)
     return usual.no_jitter()
 
 
-def _overlap(_: PredictedRun, how: Any, __: Option) -> Scenario:
+def _overlap(_: Analysis, how: Any, __: Option) -> Scenario:
     if how != "perfect":
         raise BadScenario(f"overlap is {how!r}, but can be only perfect")
     return usual.perfect_overlap()
 
 
-def _fuse(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _fuse(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("fuse", value)
     return fused(_known(analysis))
 
 
-def _world_size(analysis: PredictedRun, text: Any, options: Option) -> Scenario:
+def _world_size(analysis: Analysis, text: Any, options: Option) -> Scenario:
     """Another total number of ranks; the groups of all ranks grow, or the named one and all like it."""
     group, _, number = str(text).rpartition("=")
     if not re.fullmatch(r"[0-9]{1,6}", number) or not int(number):
@@ -197,13 +183,13 @@ def _new_links(text: Any) -> NewLinks:
     return ceiling_links(ceiling.name, ceiling.table)
 
 
-def _buckets(analysis: PredictedRun, size: Any, _: Option) -> Scenario:
+def _buckets(analysis: Analysis, size: Any, _: Option) -> Scenario:
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < _MOST_MIB:
         raise BadScenario(f"bucket_mb is {size!r}, but should be a size in MiB, such as 25")
     return rebucketed(size, gradients_of(analysis.run.annotations, analysis.clocks), _known(analysis))
 
 
-def _no_sync(analysis: PredictedRun, what: Any, _: Option) -> Scenario:
+def _no_sync(analysis: Analysis, what: Any, _: Option) -> Scenario:
     """Without all calls that wait for the device, those of one name, or those in an operator.
 
     Without a GPU only an operator, before which the CPU waits for communication.
@@ -221,7 +207,7 @@ def _no_sync(analysis: PredictedRun, what: Any, _: Option) -> Scenario:
     return host.no_blocking(operator=text)
 
 
-def _no_wait_on_cpu(analysis: PredictedRun, operator: str) -> Scenario:
+def _no_wait_on_cpu(analysis: Analysis, operator: str) -> Scenario:
     activities = analysis.run.activities
     if not (activities["name"][activities["kind"] == COMPUTE] == operator).any():
         raise NothingMeasured(
@@ -231,14 +217,14 @@ def _no_wait_on_cpu(analysis: PredictedRun, operator: str) -> Scenario:
     return host.no_blocking(operator=operator)
 
 
-def _no_data_wait(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _no_data_wait(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("no_data_wait", value)
     if not _annotated(analysis).str.startswith(markers.LOADING).any():
         raise NothingMeasured(f"{analysis.run.name}: the traces show no data loader")
     return host.no_data_wait()
 
 
-def _no_gc(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _no_gc(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("no_gc", value)
     if not (_annotated(analysis) == markers.PYTHON_GC).any():
         raise NothingMeasured(
@@ -249,7 +235,7 @@ def _no_gc(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     return host.no_gc()
 
 
-def _no_allocation(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _no_allocation(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("no_allocation", value)
     _with_calls(analysis)
     if not any(map(is_alloc, analysis.run.runtime_calls["name"].unique().tolist())):
@@ -257,13 +243,13 @@ def _no_allocation(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     return host.no_allocation()
 
 
-def _cuda_graphs(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _cuda_graphs(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("cuda_graphs", value)
     _with_calls(analysis)
     return host.no_launch_overhead()
 
 
-def _pinned_copies(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _pinned_copies(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("pinned_copies", value)
     _with_calls(analysis)
     if not analysis.run.activities["name"].str.contains(markers.FROM_PAGEABLE, regex=False).any():
@@ -271,7 +257,7 @@ def _pinned_copies(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
     return host.pinned_copies()
 
 
-def _no_copies(analysis: PredictedRun, which: Any, _: Option) -> Scenario:
+def _no_copies(analysis: Analysis, which: Any, _: Option) -> Scenario:
     if analysis.run.is_of_cpus and not analysis.run.activities["name"].isin(markers.COPYING_OPERATORS).any():
         raise NothingMeasured(f"{analysis.run.name}: the traces show no operators that only copy")
     if which in (True, _ALL):
@@ -283,25 +269,25 @@ def _no_copies(analysis: PredictedRun, which: Any, _: Option) -> Scenario:
     return host.no_copies([str(which)])
 
 
-def _no_reshard(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _no_reshard(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("no_reshard", value)
     links = _known(analysis)
     sharded.check_gathered_twice(links)
     return sharded.parameters_kept(links)
 
 
-def _separate_gathers(analysis: PredictedRun, value: Any, _: Option) -> Scenario:
+def _separate_gathers(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("separate_gathers", value)
     links = _known(analysis)
     sharded.check_sharded(links)
     return sharded.gathers_beside(links)
 
 
-def _annotated(analysis: PredictedRun) -> pd.Series[str]:
+def _annotated(analysis: Analysis) -> pd.Series[str]:
     return analysis.run.annotations["name"].fillna("")
 
 
-def _with_calls(analysis: PredictedRun) -> None:
+def _with_calls(analysis: Analysis) -> None:
     """Raise NothingMeasured if no runtime call was recorded."""
     if not len(analysis.run.runtime_calls):
         raise NothingMeasured(f"{analysis.run.name}: the traces show no calls of the runtime")
@@ -322,7 +308,7 @@ def _shape(linked: Linked) -> tuple[int, ...]:
     return tuple(rank - linked.ranks[0] for rank in linked.ranks)
 
 
-_KNOWN: dict[str, Callable[[PredictedRun, Any, Option], Scenario]] = {
+_KNOWN: dict[str, Callable[[Analysis, Any, Option], Scenario]] = {
     "without_straggler": _without,
     "links": lambda analysis, text, _: _links(analysis, text, transfers.faster_links),
     "latency": lambda analysis, text, _: _links(analysis, text, transfers.lower_latency),

@@ -1,0 +1,1 @@
+"""Results on a terminal or as a document: one screen, the whole summary, facts and warnings in words."""
