@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,10 +41,9 @@ def notebook_of(script: str) -> nbformat.NotebookNode:
 def executed(script: str) -> nbformat.NotebookNode:
     """The notebook of a script, with what its cells show. Needs no network."""
     notebook = notebook_of(script)
-    kernel = AsyncKernelManager(transport="ipc")
     where = {"metadata": {"path": str(ROOT)}}
     nbclient.NotebookClient(
-        notebook, kernel, timeout=300, record_timing=False, coalesce_streams=True, resources=where
+        notebook, timeout=300, record_timing=False, coalesce_streams=True, resources=where
     ).execute()
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         output.get("data", {}).pop("text/plain", None)  # an address

@@ -41,7 +41,7 @@ def test_notebooks_run_without_network(script: str) -> None:
     pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
     code = f"import notebooks, nbformat; print(nbformat.writes(notebooks.executed({script!r})))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT / "examples", env=environment, capture_output=True,
         text=True, check=False,
