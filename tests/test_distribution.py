@@ -28,9 +28,8 @@ def test_the_wheel_holds_every_folder_with_modules() -> None:
         for part in ("common", "contract")
         for path in (ROOT / "commtrace" / part).rglob("*.py")
     ]
-    assert listed == sorted(
-        {".".join(path.parent.parts) for path in [*shared, *(path.relative_to(ROOT) for path in files)]}
-    )
+    folders = sorted({".".join(path.parent.parts) for path in [*shared, *(path.relative_to(ROOT) for path in files)]})
+    assert listed == folders, "list every folder with modules, in this order, under packages in pyproject.toml"
 
 
 def test_the_changelog_begins_with_this_version() -> None:
