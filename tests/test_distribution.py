@@ -25,9 +25,8 @@ def test_the_wheel_holds_every_folder_with_modules() -> None:
     files = [path for package in ("analysis", "profiling") for path in (ROOT / package).rglob("*.py")]
     within = [folder for folder in (ROOT / "commtrace").iterdir() if not folder.is_symlink()]
     shared = [path.relative_to(ROOT / "commtrace") for folder in within for path in folder.rglob("*.py")]
-    assert listed == sorted(
-        {".".join(path.parent.parts) for path in [*shared, *(path.relative_to(ROOT) for path in files)]}
-    )
+    folders = sorted({".".join(path.parent.parts) for path in [*shared, *(path.relative_to(ROOT) for path in files)]})
+    assert listed == folders, "list every folder with modules, in this order, under packages in pyproject.toml"
 
 
 def test_the_changelog_begins_with_this_version() -> None:

@@ -1,4 +1,4 @@
-"""All formats of trace files, registered in one place. See "Add an input format" in CONTRIBUTING.md."""
+"""All formats of trace files, registered in one place. See "An input format" in CONTRIBUTING.md."""
 
 from __future__ import annotations
 

@@ -30,6 +30,12 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert sorted(re.findall(r"[\w./-]+\.md", navigation)) == sorted(pages)
 
 
+def test_paths_in_contributing_exist() -> None:
+    named = re.findall(r"`((?:analysis|commtrace|docs|profiling|tests)/[\w./-]*)`", _prose(ROOT / "CONTRIBUTING.md"))
+    gone = [path for path in named if not ((ROOT / path).exists() or (ROOT / f"{path}.py").is_file())]
+    assert gone == [], "CONTRIBUTING.md names paths that do not exist: correct them there"
+
+
 def _leads(document: Path, link: str) -> bool:
     path, _, heading = link.partition("#")
     target = document.parent / path if path else document

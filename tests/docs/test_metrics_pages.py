@@ -150,7 +150,10 @@ def test_every_measured_column_has_a_formula_and_an_example(table: schema.Schema
     copied = COPIED - NOT_COPIED.get(table.name, set()) | COPIED_IN.get(table.name, set())
     measured = set(table.columns) - copied
     undefined = {n for n in measured if f"`{n}`" not in TEXT and not re.search(rf"^{n} +=", TEXT, re.MULTILINE)}
-    assert not undefined, f"docs/metrics/ does not define {sorted(undefined)} of table {table.name}"
+    assert not undefined, (
+        f"docs/metrics/ does not define {sorted(undefined)} of table {table.name}: write a formula and an example for "
+        "them in the section that the table's TableEntry names"
+    )
     shown_as = {table.name, LIKE.get(table.name, "kinds"), LIKE.get(LIKE.get(table.name, ""), "kinds")}
     missing = measured - {name for of, name in _recomputed(SECTIONS) if of in shown_as}
     assert not missing, f"no example of docs/metrics/ computes {sorted(missing)} of table {table.name}"
