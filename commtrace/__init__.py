@@ -10,6 +10,7 @@ Nothing is imported before it is used: pandas by the analysis, torch by `capture
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ else:
         return session(*args, **options)
 
 
+logging.getLogger("commtrace").addHandler(logging.NullHandler())
 _HOMES = {
     "Analysis": "analysis.results.analysis",
     "AnalysisError": "analysis.errors",

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import pairwise
 
@@ -54,8 +55,8 @@ def _capture(arguments: list[str], words: list[str]) -> int:
 def _analyse(arguments: list[str], words: list[str]) -> int:
     """Run a command of `analysis`, or suggest the nearest one."""
     with interrupts_end_quietly(), gc_frozen():
-        from .analysis.cli.bugs import VERBOSE
         from .analysis.cli.guard import guarded
+        from .analysis.cli.verbose import VERBOSE, log_on_stderr
         from .command_line import parser_for
 
     given = [word for word in arguments if word != VERBOSE]
@@ -71,7 +72,9 @@ def _analyse(arguments: list[str], words: list[str]) -> int:
         parser_for(of_command or words).main(args=of_command, prog_name="commtrace")
         return 0
 
-    return guarded(run, given, verbose=len(given) < len(arguments))
+    verbose = len(given) < len(arguments)
+    with log_on_stderr(given) if verbose else nullcontext():
+        return guarded(run, given, verbose=verbose)
 
 
 def _refused(sentence: str) -> int:

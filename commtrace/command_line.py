@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from .analysis.core.places.redaction import hide_secrets
 from .registry import Command, commands_of
@@ -192,9 +192,17 @@ def _class_of(command: Command) -> type[TyperCommand]:
     if command.captures:
         return OptionsByHeading
     from .analysis.cli.column_help import HelpWithColumns
+    from .analysis.cli.verbose import ABOUT_VERBOSE, VERBOSE
+
+    verbose = TyperOption(param_decls=[VERBOSE], is_flag=True, expose_value=False, help=ABOUT_VERBOSE)
 
     class AnalysisCommand(HelpWithColumns, OptionsByHeading):
         """A command that checks its inputs and explains the columns of its tables."""
+
+        def get_params(self, ctx: Any) -> Any:
+            """The parameters of the function, and before --help the option that `cli` takes out."""
+            *own, about_help = super().get_params(ctx)
+            return [*own, verbose, about_help]
 
     return AnalysisCommand
 

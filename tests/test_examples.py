@@ -37,7 +37,7 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["read_a_run", "compare_two"])
-def test_notebooks_run_without_network(script: str) -> None:
+def test_notebooks_are_what_they_are_when_executed_anew(script: str) -> None:
     pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
     code = f"import notebooks, nbformat; print(nbformat.writes(notebooks.executed({script!r})))"
@@ -48,5 +48,6 @@ def test_notebooks_run_without_network(script: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     made = nbformat.reads(done.stdout, 4)
-    assert sum("svg" in str(cell.get("outputs")) for cell in made.cells) >= 1
-    assert (ROOT / f"examples/{script}.ipynb").is_file()
+    stored = nbformat.read(ROOT / f"examples/{script}.ipynb", 4)
+    assert made == stored, "the notebook is stale: python examples/notebooks.py"
+    assert sum("svg" in str(cell.get("outputs")) for cell in stored.cells) >= 1

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from ...common.version import version
 from ..core.escaping import for_shell, shell_word
 from ..core.places.redaction import hide_secrets
+from .verbose import VERBOSE
 
 BUG = 70
 """The exit code: EX_SOFTWARE of sysexits.h."""
-VERBOSE = "--verbose"
 
 
 def report_of(error: Exception, given: Sequence[str], *, verbose: bool) -> str:

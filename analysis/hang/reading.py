@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from ..reading.executor import Processes, cores
 from ..reading.executor import results as results_of
 from .files import dump_files, ranks_of
 
+_LOG = logging.getLogger("commtrace.reading")
 _AT_ONCE = 16
 
 
@@ -39,6 +42,7 @@ def read_dumps(
     blocks = [tuple(files[first : first + _AT_ONCE]) for first in range(0, len(files), _AT_ONCE)]
     results: list[Dump | TraceError] = []
     readers = max(1, min(workers or cores(), len(blocks)))
+    _LOG.info("reading %d dumps of the flight recorder, in %d processes", len(files), readers)
     with Processes(readers if readers > 1 else 0) as executor:
         for block in results_of(executor, _read_all, ((block, limit_bytes // readers) for block in blocks)):
             results += block
@@ -62,10 +66,13 @@ def _read_all(paths: Sequence[Path], limit_bytes: int) -> list[Dump | TraceError
 
 
 def _read(path: Path, limit_bytes: int) -> Dump | TraceError:
+    begun = time.monotonic()
     try:
-        return read_dump(path, limit_bytes)
+        dump = read_dump(path, limit_bytes)
     except TraceError as err:
         return err
+    _LOG.info("%r: read as a dump of the flight recorder, in %.3f s", str(path), time.monotonic() - begun)
+    return dump
 
 
 def possible_ranks(dumps: Sequence[tuple[Path, Dump]]) -> list[frozenset[int] | None]:

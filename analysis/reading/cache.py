@@ -10,8 +10,10 @@ root, and that no one else can write to. For traces of other users, the cache is
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ from ..recording.options import Beforehand, Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .trace_input import TraceInput
 
+_LOG = logging.getLogger("commtrace.reading")
 FOLDER, CACHE_SUFFIX = ".commtrace-cache", ".cache"
 
 _KEY_BYTES = 32
@@ -67,7 +70,7 @@ class Cache:
         slot = self.slot(trace, options)
         found = slot.load() if slot else None
         if found is None:
-            found = trace.format.reader().read(trace.path, options, progress)
+            found = read_anew(trace, options, progress)
             if slot:
                 slot.keep(found)
         return found
@@ -94,6 +97,16 @@ class Cache:
         own = own_folder()
         beside = [] if is_remote(path) else [path.parent / FOLDER / name]
         return beside + ([] if own is None else [own / of_folder])
+
+
+def read_anew(trace: TraceInput, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
+    """What a file holds, from the file itself. Raises TraceError."""
+    begun = time.monotonic()
+    found = trace.format.reader().read(trace.path, options, progress)
+    if _LOG.isEnabledFor(logging.INFO):
+        how = "%r: read as %s, %d bytes, in %.3f s"
+        _LOG.info(how, str(trace.path), trace.format.name, trace.size_bytes, time.monotonic() - begun)
+    return found
 
 
 @dataclass
@@ -127,6 +140,7 @@ class Slot:
             try:
                 found = _load(place, key, self)
                 if found is not None:
+                    _LOG.info("%r: its %s is used instead, %r", str(self.trace.path), what, str(place))
                     return found
             except FileNotFoundError:
                 pass
@@ -140,6 +154,7 @@ class Slot:
 
     def _complain(self, what: str, why: str) -> None:
         self.complaint = self.complaint or f"its {what} {why}"
+        _LOG.info("%r: its %s %s", str(self.trace.path), what, why)
 
     def keep(self, found: RawTrace) -> None:
         """Keep what was read from the trace, and add a note if the cache was unusable."""
@@ -148,8 +163,12 @@ class Slot:
         # A file that was written to in the meantime is in another state.
         if self.places and found.damage is None and file_state(self.trace) == self.state:
             # If it cannot be kept, in a read-only folder or on a full disk, only time is lost.
-            with suppress(OSError, MemoryError):
-                _store(self._own_place(), self.key, found, self.trace)
+            try:
+                place = self._own_place()
+                if _store(place, self.key, found, self.trace):
+                    _LOG.info("%r: cached in %r", str(self.trace.path), str(place))
+            except (OSError, MemoryError) as err:
+                _LOG.info("%r: cannot be cached: %s", str(self.trace.path), type(err).__name__)
 
     def _own_place(self) -> Path:
         """The first place, or the last if the first is beside another user's file, or in their folder."""
@@ -278,22 +297,23 @@ def _most_bytes(trace_bytes: int) -> int:
     return _SMALL_BYTES + _MOST_TIMES * trace_bytes
 
 
-def _store(place: Path, key: bytes, found: RawTrace, trace: TraceInput) -> None:
-    """Keep it, even if others do so at the same time. Raises OSError, MemoryError."""
+def _store(place: Path, key: bytes, found: RawTrace, trace: TraceInput) -> bool:
+    """Keep it, even if others do so at the same time; whether it was kept. Raises OSError, MemoryError."""
     from ..formats.recordings.content import TraceSource, packed
 
     one, of_trace, folder = trace.format, trace.path.stat(), place.parent
     content = packed(found, TraceSource(encodable(trace.path.name), one.name, one.version, key), [], how="fast")
     if len(content) > _most_bytes(of_trace.st_size):
-        return
+        return False
     folder.mkdir(mode=_mode(of_trace, 0o700, 0o055), parents=True, exist_ok=True)
     status = folder.stat()
     if folder.name == FOLDER and status.st_uid == os.geteuid() and not folder.is_symlink():
         folder.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)  # older versions left that to the umask
     elif not _is_own(status) or _is_open(status):
-        return
+        return False
     remove_partial_files(folder)
     replace_file(place, [content], mode=_mode(of_trace, 0o600, 0o044), lasting=False)
+    return True
 
 
 def _mode(trace: os.stat_result, own: int, others: int) -> int:

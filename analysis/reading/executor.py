@@ -5,6 +5,7 @@ Only results travel. See docs/design/0033.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import selectors
@@ -18,8 +19,9 @@ from types import TracebackType
 from typing import IO, Any, Generic, Protocol, TypeVar, cast
 
 from .spawn import Worker, start_worker
-from .worker import Answer, frame, write_frame
+from .worker import Answer, frame, log_again, write_frame
 
+_LOG = logging.getLogger("commtrace.reading")
 _T = TypeVar("_T")
 _R = TypeVar("_R", covariant=True)
 _CALLS_PER_WORKER = 4  # submitted before their results are asked for: enough for workers never to wait
@@ -212,9 +214,11 @@ class Processes:
         while len(self.workers) < self._wanted:
             try:
                 worker = start_worker(self.workers)
-            except OSError:  # no more processes are allowed: the existing ones work, or this one
+            except OSError as err:  # no more processes are allowed: the existing ones work, or this one
+                _LOG.info("%d of %d processes could be started: %s", len(self.workers), self._wanted, err.strerror)
                 self._wanted = len(self.workers)
                 return
+            _LOG.debug("process %d started", worker.pid)
             self.workers.append(worker)
             self._in_hand[worker.pid] = deque()
             self._selector.register(_out(worker), selectors.EVENT_READ, worker)
@@ -251,7 +255,7 @@ class Processes:
             return
         in_hand, answer = self._in_hand[worker.pid], Answer(told[0])
         call = in_hand[0]
-        if answer is not Answer.progress:
+        if answer not in (Answer.progress, Answer.log):
             in_hand.popleft()
         if answer is Answer.result:
             self._hand_out(worker)  # so that it goes on, or ends, while the result is used
@@ -261,6 +265,11 @@ class Processes:
             if call.progress is not None:
                 call.progress(value)
             return
+        if answer is Answer.log:
+            log_again(value)
+            return
+        if answer is Answer.unknown:
+            _LOG.info("process %d could not do what it was asked for; this process does it", worker.pid)
         call.answer, call.value = answer, value
         del value
         yield call
@@ -271,6 +280,8 @@ class Processes:
         """Expect nothing more from a worker; the calls that it had."""
         self._selector.unregister(_out(worker))
         lost = self._in_hand.pop(worker.pid)
+        if lost:
+            _LOG.info("process %d died; this process does its %d calls", worker.pid, len(lost))
         for call in lost:
             call.answer = Answer.unknown
         return list(lost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any
 
 from ..core.escaping import encodable
@@ -9,8 +11,10 @@ from ..core.places.place import path_at
 from ..core.process import stop_garbage_collection
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
-from .cache import Cache
+from .cache import Cache, read_anew
 from .trace_input import TraceInput
+
+_LOG = logging.getLogger("commtrace.reading")
 
 
 def read_file(
@@ -20,15 +24,18 @@ def read_file(
 
     Raises TraceError.
     """
-    reader = trace.format.reader()
-    found = reader.read(trace.path, options, progress) if cache is None else cache.read(trace, options, progress)
+    found = read_anew(trace, options, progress) if cache is None else cache.read(trace, options, progress)
     if not options.verify:
         return found
+    reader = trace.format.reader()
     if reader.verified is None:
         name, kind = encodable(trace.path.name), trace.format.name
         found.notes.append(f"{name}: files of the format {kind} cannot be verified, so it was not")
         return found
-    return reader.verified(trace.path, found, progress)
+    begun = time.monotonic()
+    verified = reader.verified(trace.path, found, progress)
+    _LOG.info("%r: compared with a second reading, in %.3f s", str(trace.path), time.monotonic() - begun)
+    return verified
 
 
 def file_at(address: bytes, options: ReadOptions, cache: Cache | None, progress: Progress | None = None) -> RawTrace:
@@ -43,4 +50,7 @@ def part_at(address: bytes, options: ReadOptions, part: int, parts: int, progres
     trace = TraceInput(path_at(address))
     in_parts = trace.format.reader().parts
     assert in_parts is not None
-    return in_parts.read(trace.path, options, part, parts, progress)
+    begun = time.monotonic()
+    found = in_parts.read(trace.path, options, part, parts, progress)
+    _LOG.debug("%r: part %d of %d read, in %.3f s", str(trace.path), part + 1, parts, time.monotonic() - begun)
+    return found

@@ -6,6 +6,7 @@ when a `Reading` is made, in separate processes, so that the caller can import p
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from .spawn import Worker
 from .trace_input import TraceInput
 from .worker import Answer
 
+_LOG = logging.getLogger("commtrace.reading")
 # Below these sizes reading a file takes less time than starting a process, finding and sending a part, or a cache.
 WORTH_A_PROCESS_BYTES = 32 << 20
 WORTH_A_PART_BYTES = 16 << 20
@@ -148,8 +150,12 @@ class _File:
         if self._joining.parts == self.parts:
             try:
                 trace = in_parts.joined(self.trace.path, self._joining, options)
-            except TraceError:
+            except TraceError as err:
+                _LOG.debug("%r: its parts cannot be joined: %r", str(self.trace.path), str(err))
                 return False
+            if _LOG.isEnabledFor(logging.INFO):
+                how = "%r: read as %s, %d bytes, in %d parts"
+                _LOG.info(how, str(self.trace.path), self.trace.format.name, self.trace.size_bytes, self.parts)
             if self.slot:
                 self.slot.keep(trace)
             self.end(trace)
@@ -181,6 +187,7 @@ class Reading:
             _ = file.reader  # imported once, before this process is copied
         wanted = list(self._divided(workers))
         self._executor = Processes(min(workers, len(wanted)))
+        self._log_plan(min(workers, len(wanted)))
         self._calls: dict[ProcessCall[Any], tuple[_File, int, int]] = {}
         try:
             for file, part in wanted:
@@ -190,6 +197,14 @@ class Reading:
             self._end()
             raise
         self.processes: list[Worker] = list(self._executor.workers)
+
+    def _log_plan(self, processes: int) -> None:
+        if _LOG.isEnabledFor(logging.INFO):
+            how = f"{processes} other processes" if processes else "this process"
+            _LOG.info("reading %d files, %d bytes, in %s", len(self._files), self.total_bytes, how)
+            for file in self._files:
+                if file.parts > 1:
+                    _LOG.info("%r: to be read in %d parts", str(file.trace.path), file.parts)
 
     def _divided(self, workers: int) -> Iterator[tuple[_File, int]]:
         """The files for other processes to read, each with the numbers of its parts; none if it is not worth it."""
@@ -284,6 +299,8 @@ class Reading:
                 self._take(call, *self._calls.pop(call))
             self._report(progress)
         if file.found is None:  # there are no workers, or they were killed
+            if self.processes and file.trace.is_for_all:
+                _LOG.info("%r: no other process read it, so this one does", str(file.trace.path))
             file.end(self._read_here(file, progress))
         self._report(progress)
         assert file.found is not None
@@ -336,6 +353,7 @@ class Reading:
 
     def _undivide(self, file: _File) -> None:
         """Read a file as a whole, and next, because its parts could not be used."""
+        _LOG.info("%r: cannot be read in parts, so it is read as a whole", str(file.trace.path))
         file.be_whole()
         for call in [call for call, (of, _, _) in self._calls.items() if of is file]:
             self._executor.withdraw(call)

@@ -5,6 +5,7 @@ A fork is ready at once; a new interpreter takes a tenth of a second of a core t
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -119,5 +120,6 @@ def _serve_and_exit(pipes: tuple[int, int], not_mine: tuple[int, ...], mask: set
 
 
 def _new_interpreter() -> Worker:
-    command = [sys.executable, *isolated(f"from {run_worker.__module__} import run_worker; run_worker()")]
+    level = logging.getLogger("commtrace").getEffectiveLevel()
+    command = [sys.executable, *isolated(f"from {run_worker.__module__} import run_worker; run_worker({level})")]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ANYWHERE)  # noqa: S603

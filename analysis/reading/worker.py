@@ -8,6 +8,7 @@ process that it works for.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import signal
 import sys
@@ -17,26 +18,30 @@ from contextlib import suppress
 from enum import IntEnum
 from queue import Queue
 from threading import Thread
-from typing import IO
+from typing import IO, Any
 
 from ..core.process import keep_freed_memory
 from ..errors import AnalysisError
 
 _REPORT_EVERY_S = 0.1
 _LENGTH_BYTES = 8
+_LOGGED = ("name", "levelno", "levelname", "created", "msecs", "process", "pathname", "filename", "module", "lineno",
+           "funcName")  # fmt: skip
 
 
 class Answer(IntEnum):
-    """What a frame says of the call that the worker has had for longest: all but the first end it."""
+    """What a frame says of the call that the worker has had for longest: `result`, `error` and `unknown` end it."""
 
     progress = 0  # a position
     result = 1
     error = 2  # an AnalysisError
     unknown = 3  # something else was raised, or the result cannot be pickled: the caller finds out by itself
+    log = 4  # what the worker logged, as fields of records
 
 
-def run_worker() -> None:
-    """Serve what stdin asks for."""
+def run_worker(log_level: int) -> None:
+    """Serve what stdin asks for, and let the caller log what is at least of this level."""
+    logging.getLogger("commtrace").setLevel(log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller reacts to it
     serve(sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout = None  # or the interpreter complains at its end if the other side is gone
@@ -45,6 +50,7 @@ def run_worker() -> None:
 def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
     """Call what comes in until nothing more does, or the other side is gone."""
     keep_freed_memory()
+    log = _Log()
     outbox = _Outbox(answers)
     try:
         outbox.start()
@@ -52,11 +58,41 @@ def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
         return
     try:
         while (payload := frame(calls)) is not None:
-            outbox.put(*_answer(payload, outbox))
+            _serve_call(payload, outbox, log)
     except BrokenPipeError:
         pass
     finally:
         outbox.close()
+
+
+def _serve_call(payload: bytearray, outbox: _Outbox, log: _Log) -> None:
+    """Do one call, and send what was logged before its answer."""
+    answer = _answer(payload, outbox)
+    if log.records:
+        outbox.put(Answer.log, pickle.dumps(log.records))
+        log.records.clear()
+    outbox.put(*answer)
+
+
+class _Log(logging.Handler):
+    """Collect what is logged, for the caller to log; a copy of a process must not write where that one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[dict[str, Any]] = []
+        logger = logging.getLogger("commtrace")
+        logger.setLevel(logger.getEffectiveLevel())
+        logger.handlers, logger.propagate = [self], False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append({name: getattr(record, name) for name in _LOGGED} | {"msg": record.getMessage()})
+
+
+def log_again(records: list[dict[str, Any]]) -> None:
+    """Log what a worker logged."""
+    for fields in records:
+        record = logging.makeLogRecord(fields)
+        logging.getLogger(record.name).handle(record)
 
 
 def _answer(payload: bytearray, outbox: _Outbox) -> tuple[Answer, bytes]:

@@ -6,6 +6,7 @@ in the meantime.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _THIS_MACHINE = "local"
+_LOG = logging.getLogger("commtrace.reading")
 Report = Callable[["Reading | SpreadReading"], AbstractContextManager[Progress | None]]
 """Shows the progress of a reading: the function it gives is called with the bytes read so far."""
 
@@ -59,6 +61,7 @@ class OpenRun:
         traces, left_out = worth_reading(found.traces, options)
         options = with_details_if_small(traces, options)
         self.name = run_name(self._paths)
+        _LOG.info("%r: %d files to read, %d not read", self.name, len(traces), len(found.traces) - len(traces))
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
         self._reading = _reading_of(traces, options, executor)
 
@@ -136,6 +139,7 @@ def _reading_of(
     if executor is None:
         workers = cores() if options.workers is None else options.workers
         executor = Processes(workers if workers > 1 else 0)
+    _LOG.info("reading %d files rank by rank, %d at a time", len(traces), executor.at_once)
     return SpreadReading(traces, options, executor)
 
 

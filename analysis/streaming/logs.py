@@ -6,6 +6,7 @@ decides that, so those of hosts may differ.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from .waiting_calls import (
     runs_of,
 )
 
+_LOG = logging.getLogger("commtrace.reading")
 MOST_WAITING = 2_000_000
 """Calls whose collectives are not complete; each takes some 60 bytes, and twice that for a moment."""
 _BLOCKS_BYTES, _LEAST_BLOCK_BYTES = 64 << 20, 64 << 10
@@ -107,6 +109,7 @@ class LogsOverTime:
     def _opened(self, path: Path) -> _Stream:
         block_bytes = min(max(_BLOCKS_BYTES // len(self.paths), _LEAST_BLOCK_BYTES), LOG_BLOCK_BYTES)
         stream = _Stream(InspectorLog(path, block_bytes), packed_bytes(path), iter(()))
+        _LOG.info("%r: to be read as a log of NCCL Inspector, %d bytes", str(path), stream.size)
 
         def tell(position: int) -> None:
             stream.position = position

@@ -408,6 +408,16 @@ def test_secrets_are_in_nothing_that_is_written(memory, tmp_path, monkeypatch, c
     assert [content for content in written if SECRET.encode() in content] == []
 
 
+def test_secrets_are_not_logged(memory, capsys, tmp_path):
+    there = copied(DATA / RUN, f"memory://user:{SECRET}@host/{RUN}")
+    assert main(["breakdown", "--verbose", there, "--output", str(tmp_path / "table.csv")]) == 0
+    assert main(["breakdown", "--verbose", f"memory://user:{SECRET}@host/{RUN}/x?token={SECRET}"]) == 1
+    told = capsys.readouterr().err
+    assert told.count(f"'memory://host/{RUN}/node00_") == 4
+    assert told.count("read as Kineto") == 4
+    assert SECRET not in told
+
+
 def test_names_of_this_machine_are_paths(tmp_path):
     assert path_named("a/b:c") == Path("a/b:c")
     assert path_named("file:///tmp/a%20b") == Path("/tmp/a b")

@@ -137,3 +137,12 @@ def test_a_full_disk_behind_stdout_is_an_error(run_dir):
 def shell(command: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).resolve().parents[2]
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, cwd=root)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_lines_of_the_log_stand_above_the_bar(run_dir, tmp_path, workers):
+    said = on_a_terminal(0, "breakdown", run_dir, "--verbose", "--workers", workers, table=tmp_path / "table.txt")
+    assert "3/3 files 0:00:00 left" in said
+    whole = r"\d\d:\d\d:\d\d commtrace\.reading:\s*'[^'━]*/run/[^'━]*':\s*read as Kineto, \d+ bytes, in [\d.]+ s"
+    assert len(re.findall(whole, said.replace("\r\n", ""))) == 3
+    assert not any("━" in line and "commtrace" in line for line in re.split(r"[\r\n]+", said))

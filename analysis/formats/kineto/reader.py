@@ -6,10 +6,10 @@ Only the modules of this folder know raw trace keys. Several processes can read 
 
 from __future__ import annotations
 
+import logging
 import re
 from array import array
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -69,6 +69,7 @@ from .part_stream import Indivisible, SpanStream
 from .scan import picked
 from .stream import Batch, EventStream, Pick, Surrounding
 
+_LOG = logging.getLogger("commtrace.reading")
 # On disk. Counting the events of a smaller file costs less than reading a damaged one twice.
 SLOW_TO_COUNT_BYTES = 2 << 20
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,18}\Z")
@@ -98,9 +99,13 @@ def read_kineto(
     with_operators = None if is_lasting and not options.details else True
     if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
         # The second reading counts: it tells how many events are good, and keeps them.
-        with suppress(TraceError if options.keep_going else DamagedTrace):
+        try:
             uncounted = replace(options, keep_going=False)
             return _read(path, _Reading(path, uncounted, with_operators), progress)
+        except TraceError as err:
+            if not options.keep_going and not isinstance(err, DamagedTrace):
+                raise
+            _LOG.info("%r: cannot be read to its end, so it is read again and its good events are counted", str(path))
     return _read(path, _Reading(path, options, with_operators), progress, counted=True)
 
 
@@ -156,6 +161,7 @@ def _read(
         extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
     if not reading.activities["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
+        _LOG.info("%r: has no activity of a GPU, so it is read again with all operators", str(path))
         return _read(path, _Reading(path, reading.options, True), progress, counted=counted)
     has_events, events = reading.good_bytes > 0, reading.result()
     if has_events:
