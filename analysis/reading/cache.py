@@ -24,7 +24,7 @@ from ..errors import NotATrace, TooLarge
 from ..formats.format import TraceFormat
 from ..formats.recordings.entry import recording_name
 from ..recording.compression import BrokenPacking, all_bytes
-from ..recording.options import Beforehand, Progress, ReadOptions
+from ..recording.options import Progress, ReadOptions, RunFacts
 from ..recording.recording import RawTrace
 from .trace_input import TraceInput
 
@@ -100,7 +100,7 @@ class Cache:
 class Slot:
     """The place for one state of a trace, and the recording `beside` it, if there is one.
 
-    `complaint` says what was wrong with what was found there, if anything.
+    `problem` says what was wrong with what was found there, if anything.
     """
 
     trace: TraceInput
@@ -108,18 +108,18 @@ class Slot:
     places: list[Path]
     state: bytes
     beside: Path | None = None
-    complaint: str | None = None
+    problem: str | None = None
 
     @property
     def key(self) -> bytes:
         """What identifies the state of the file and how it is read."""
-        told = "" if self.options.beforehand == Beforehand() else str(self.options.beforehand)
-        how = f"{self.options.details} {self.options.pattern.pattern}{told}"
+        facts = "" if self.options.run_facts == RunFacts() else str(self.options.run_facts)
+        how = f"{self.options.details} {self.options.pattern.pattern}{facts}"
         return _digest(self.state + how.encode("utf-8", "surrogatepass"), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:
         """What is kept there, if it can be used."""
-        self.complaint = None
+        self.problem = None
         places = [(place, self.key, "cache") for place in self.places]
         if self.beside is not None and not self.options.comm_names:  # of other kernels it holds no arguments
             places.insert(0, (self.beside, self.state, "recording"))
@@ -131,20 +131,20 @@ class Slot:
             except FileNotFoundError:
                 pass
             except OSError as err:
-                self._complain(what, f"cannot be read ({err.strerror})")
+                self._note_problem(what, f"cannot be read ({err.strerror})")
             except MemoryError:
-                self._complain(what, "does not fit into the memory")
+                self._note_problem(what, "does not fit into the memory")
             except _Unusable as err:
-                self._complain(what, str(err))
+                self._note_problem(what, str(err))
         return None
 
-    def _complain(self, what: str, why: str) -> None:
-        self.complaint = self.complaint or f"its {what} {why}"
+    def _note_problem(self, what: str, why: str) -> None:
+        self.problem = self.problem or f"its {what} {why}"
 
     def keep(self, found: RawTrace) -> None:
         """Keep what was read from the trace, and add a note if the cache was unusable."""
-        if self.complaint is not None:
-            found.notes.append(f"{encodable(self.trace.path.name)}: {self.complaint}; the trace was read again")
+        if self.problem is not None:
+            found.notes.append(f"{encodable(self.trace.path.name)}: {self.problem}; the trace was read again")
         # A file that was written to in the meantime is in another state.
         if self.places and found.damage is None and file_state(self.trace) == self.state:
             # If it cannot be kept, in a read-only folder or on a full disk, only time is lost.

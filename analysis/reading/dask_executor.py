@@ -131,7 +131,7 @@ def dask_client(where: str) -> Client:
 def _check_versions(client: Client) -> None:
     wanted = _versions()
 
-    def told() -> dict[str, str]:
+    def versions_here() -> dict[str, str]:
         """Sent as it stands here, so it must not need this program to be imported."""
         from importlib import import_module
         from importlib.util import find_spec
@@ -144,7 +144,7 @@ def _check_versions(client: Client) -> None:
     module = __name__
     package = module
     try:
-        answers = client.run(told)
+        answers = client.run(versions_here)
     except Exception as err:
         raise ClusterError(
             f"Dask: a worker cannot use commtrace: {err}; install commtrace {wanted['commtrace']} there"

@@ -125,13 +125,13 @@ class Analysis:
     @cached_property
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
-        from ..replay.attribution import Told
+        from ..replay.attribution import PartNames
         from ..replay.links import links_of
 
         links = links_of(self.links) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
-        labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
+        labels = PartNames(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
         return self._marked(self.replayed.attribution(labels))
 
     @cached_property

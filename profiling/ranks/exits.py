@@ -11,7 +11,7 @@ from ..errors import ProfilingError
 from ..machine.tether import tie_to_parent
 
 
-class Afterwards(Exception):
+class RunAfterParsing(Exception):
     """An exception that leaves the parser, which ends programs in its own way, and then does the work.
 
     `start` gets a function that shows a ProfilingError and returns its exit code; it returns the exit code.

@@ -10,7 +10,7 @@ import typer
 from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
-from ..ranks.exits import Afterwards
+from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
 from .config import WHOLE_RUN, Limits, RunConfig, Target
 
@@ -122,7 +122,7 @@ def run_command(
 
         return run_script(config, of.workers, command_line, failed)
 
-    raise Afterwards(start)
+    raise RunAfterParsing(start)
 
 
 def _check_options(ctx: typer.Context, *, whole_run: bool) -> None:

@@ -41,7 +41,7 @@ from .side_files import Subject
 from .step_clock import StepClock, overhead
 
 # After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
-_LAST_WORDS_S = 10.0
+_CONCLUDE_BLOCKED_S = 10.0
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 
@@ -125,7 +125,7 @@ class Session:
         self._probe = ClockProbe()
         leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
-        self._concluding = threading.Lock()  # by the main thread, or `_last_words`
+        self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
         self._displaced = False
         self._unwritten = False
         self._cycles = 0
@@ -297,12 +297,12 @@ class Session:
                 if error is None or not isinstance(err, Exception):
                     raise
                 if isinstance(err, ProfilingError):  # else it follows from the program's own, which is to be seen
-                    self._complain(err)
+                    self._report_error(err)
             finally:
                 self._conclude(failure)
                 if self._recorder is not None:
                     self._recorder.stop(failed=failure is not None)
-                self._let_signals_be()
+                self._release_signals()
                 sentence = self.outcome().sentence() if self._tell else None
                 if self._tell and sentence:
                     self._tell(sentence)
@@ -357,7 +357,7 @@ class Session:
         """Whether every scheduled cycle is over, and its trace written."""
         return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
 
-    def _let_signals_be(self) -> None:
+    def _release_signals(self) -> None:
         self._interrupts.stop()
 
     def _conclude(self, error: BaseException | None) -> None:
@@ -370,7 +370,7 @@ class Session:
         if ended_well(error):
             self._interrupts.forget_caught()
         patience = self._patience_after(error)
-        with self._not_its_fault():
+        with self._errors_reported():
             self._conclusion.finish_packing(patience)
             self._record.settle(self._conclusion.files, self._record.reason)
             why = self._conclusion.gather(self._record.content(), patience, together=together)
@@ -379,22 +379,22 @@ class Session:
                 self._record.save(self._record.reason)
 
     def _analyse(self, error: BaseException | None) -> None:
-        with self._not_its_fault():
+        with self._errors_reported():
             self._conclusion.analyse(self._patience_after(error))
 
     def _patience_after(self, error: BaseException | None) -> Patience:
         return Patience(lambda: self.interrupted_by, failed=not ended_well(error))
 
     @contextmanager
-    def _not_its_fault(self) -> Iterator[None]:
+    def _errors_reported(self) -> Iterator[None]:
         """Training is over: what fails after that is said, and ends nothing."""
         with self._concluding, self._interrupts.busy():
             try:
                 yield
             except Exception as err:  # noqa: BLE001
-                self._complain(err)
+                self._report_error(err)
 
-    def _complain(self, error: Exception) -> None:
+    def _report_error(self, error: Exception) -> None:
         """Say what went wrong where nobody else will. Where one file could not be written, no other one can."""
         if not (self._unwritten and isinstance(error, UnwritableError)):
             say(f"error: {error if isinstance(error, ProfilingError) else f'{type(error).__name__}: {error}'}")
@@ -408,16 +408,16 @@ class Session:
 
     def _leave_blocked(self, signum: Signals) -> None:
         """End a process whose main thread is blocked for good, with what can still be written and said."""
-        last = threading.Thread(target=self._last_words, args=(signum,), name="commtrace-last-words", daemon=True)
+        last = threading.Thread(target=self._conclude_blocked, args=(signum,), name="commtrace-conclude", daemon=True)
         try:
             last.start()
-            last.join(_LAST_WORDS_S)
+            last.join(_CONCLUDE_BLOCKED_S)
         finally:
             os._exit(128 + signum)
 
-    def _last_words(self, signum: Signals) -> None:
+    def _conclude_blocked(self, signum: Signals) -> None:
         """What follows the traces that there are. The main thread, if it goes on after all, waits for the exit."""
-        with self._not_its_fault():
+        with self._errors_reported():
             self._note_blocked(signum)
             if self._cycles:
                 patience = Patience(lambda: signum)
