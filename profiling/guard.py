@@ -8,7 +8,7 @@ from .ranks.exits import RunAfterParsing
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a command; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
+    """Run a command, and return its exit code: 0 done, 1 bad input, 2 bad usage, 128 + N stopped by signal N."""
     try:
         run()
     except RunAfterParsing as then:

@@ -112,13 +112,13 @@ class Slot:
 
     @property
     def key(self) -> bytes:
-        """What identifies the state of the file and how it is read."""
+        """A digest of the state of the file and of the options that change what is read."""
         facts = "" if self.options.run_facts == RunFacts() else str(self.options.run_facts)
         how = f"{self.options.details} {self.options.pattern.pattern}{facts}"
         return _digest(self.state + how.encode("utf-8", "surrogatepass"), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:
-        """What is kept there, if it can be used."""
+        """Load the cached trace; None if there is no usable one."""
         self.problem = None
         places = [(place, self.key, "cache") for place in self.places]
         if self.beside is not None and not self.options.comm_names:  # of other kernels it holds no arguments
@@ -162,7 +162,7 @@ class Slot:
 
 
 class _Unusable(Exception):
-    """What is wrong with a cache, as the predicate of a sentence."""
+    """A reason why a cache cannot be used, as the predicate of a sentence."""
 
 
 def own_folder() -> Path | None:
@@ -231,7 +231,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
-    """What is kept there, if it is all that was asked for. Raises OSError, MemoryError, _Unusable."""
+    """Load a cached trace; None if it lacks what was asked for. Raises OSError, MemoryError, _Unusable."""
     from ..formats.recordings.content import BadRecording, recorded_content, trace_of, without_details
 
     file, status = plain_file(place, follow=False)
@@ -270,7 +270,7 @@ def _check_trust(place: Path, status: os.stat_result) -> None:
 
 
 def _is_open(folder: os.stat_result) -> bool:
-    """Whether others can replace one's files in the folder."""
+    """Whether other users can replace files in the folder."""
     return bool(folder.st_mode & _OTHERS_WRITE) and not folder.st_mode & stat.S_ISVTX
 
 

@@ -129,7 +129,7 @@ def run_name(paths: Sequence[Path]) -> str:
 
 
 def _mode(path: Path) -> int | None:
-    """What is there; None if nothing is. Raises UnreadableFile."""
+    """The mode of the file at `path`; None if there is none. Raises UnreadableFile."""
     try:
         return file_of(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

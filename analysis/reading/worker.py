@@ -36,14 +36,14 @@ class Answer(IntEnum):
 
 
 def run_worker() -> None:
-    """Serve what stdin asks for."""
+    """Serve calls from stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller reacts to it
     serve(sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout = None  # or the interpreter complains at its end if the other side is gone
 
 
 def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
-    """Call what comes in until nothing more does, or the other side is gone."""
+    """Serve calls until the stream ends, or the other side is gone."""
     keep_freed_memory()
     outbox = _Outbox(answers)
     try:
@@ -60,7 +60,7 @@ def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _answer(payload: bytearray, outbox: _Outbox) -> tuple[Answer, bytes]:
-    """Do one call: its function, its arguments, and whether the function is given `progress` beside them."""
+    """Execute one call: its function, its arguments, and whether the function is given `progress` beside them."""
     try:
         function, arguments, reports = pickle.loads(payload)  # noqa: S301 - from the process that started this one
         further = {"progress": _reporter(outbox)} if reports else {}
@@ -145,7 +145,7 @@ def frame(stream: IO[bytes]) -> bytearray | None:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
-    """This many bytes, None if the stream ends before."""
+    """Exactly this many bytes; None if the stream ends before."""
     data = bytearray(size)
     left = memoryview(data)
     while left:

@@ -71,7 +71,7 @@ class Straightened:
     extra_ns: Floats
 
     def following(self, bends: dict[int, Bends], raw: Ends) -> Straightened:
-        """The same with some of the bends only, from the ends as they were."""
+        """Keep only some of the bends, with the original ends."""
         return Straightened(_without(raw, bends), bends, self.extra_ns)
 
 
