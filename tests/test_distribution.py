@@ -23,7 +23,8 @@ def run(*command: str | Path, path: str = "", **options: object) -> subprocess.C
 def test_the_wheel_holds_every_folder_with_modules() -> None:
     listed = re.findall(r'^    "commtrace\.([a-z_.]+)",$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     files = [path for package in ("analysis", "profiling") for path in (ROOT / package).rglob("*.py")]
-    shared = [path.relative_to(ROOT / "commtrace") for path in (ROOT / "commtrace").glob("common/**/*.py")]
+    within = [folder for folder in (ROOT / "commtrace").iterdir() if not folder.is_symlink()]
+    shared = [path.relative_to(ROOT / "commtrace") for folder in within for path in folder.rglob("*.py")]
     assert listed == sorted(
         {".".join(path.parent.parts) for path in [*shared, *(path.relative_to(ROOT) for path in files)]}
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..core.places.place import path_named
+from ..core.places.place import is_remote, path_named
 from ..core.process import gc_frozen
 from ..errors import AnalysisError
 from ..formats.registry import format_named_like
@@ -74,7 +74,7 @@ def hang_command(
       commtrace hang --keep-going dumps/
       commtrace hang traces/my-run
     """
-    if not holds_dumps(runs) and _holds_traces(runs):
+    if any(map(is_remote, runs)) or (not holds_dumps(runs) and _holds_traces(runs)):  # dumps are read on this machine
         _print_hangs_of_run(runs, by, writing, reading)
         return
     for option, given in (("ranks", reading.ranks), ("hosts", reading.hosts), ("groups", reading.groups)):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.analysis.results import overview
+from commtrace.analysis.show import overview
 from commtrace.cli import main
 
 RUN = str(Path(__file__).parents[1] / "data/gloo-training")

@@ -425,3 +425,10 @@ def test_the_page_lists_the_filesystems_that_are_read():
     page = (ROOT / "docs" / "remote.md").read_text(encoding="utf-8")
     listed = page.partition("**Which filesystems** are read: ")[2].partition(". Others")[0]
     assert set(re.findall(r"`(\w+)`", listed)) == filesystem._SCHEMES
+
+
+def test_hang_takes_a_run_by_url(run, capsys):
+    assert main(["hang", "--no-cache", run]) == 0
+    assert capsys.readouterr().out == "no collective hangs\n"
+    assert main(["hang", "memory://nothing/here"]) == 1
+    assert "memory://nothing/here: no such file or directory" in capsys.readouterr().err

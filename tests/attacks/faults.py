@@ -78,7 +78,7 @@ def cache(folder: Path, run: Path) -> str | None:
     """The same of a cache: that it cannot be written costs time only."""
     kept = Cache(folder / "cache")
     trace = sorted(run.glob("*.pt.trace.json*"))[0]
-    found = kept.read(trace, ReadOptions())
+    found = kept.read(TraceInput(trace), ReadOptions())
     names = [path.name for path in (folder / "cache").glob("*")]
     again = Cache(folder / "cache").read(TraceInput(trace), ReadOptions())
     if again != found or any(name.endswith(".partial") for name in names):

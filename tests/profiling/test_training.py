@@ -13,7 +13,7 @@ import torch
 from capturing import ROOT, leftovers, metas, python, trace
 from torch.optim import SGD
 
-from commtrace.profiling import cli
+from commtrace import cli
 from commtrace.profiling.train import loop as train
 from commtrace.profiling.train import scalars
 from commtrace.profiling.train.config import OptimizerConfig

@@ -135,7 +135,7 @@ def _computed(then: Part, analysis: Any) -> list[Row]:
     if then.table == "verdicts":
         return records(analysis.verdicts.iloc[1:])
     if then.table == "predictions_of_6_ranks":
-        return records(analysis.predict({"ranks": 6}, {"ranks": 6, "new_links": "1,50"}))
+        return records(analysis.predict({"world_size": 6}, {"world_size": 6, "new_links": "1,50"}))
     if then.table.startswith("comparison_of_"):
         of = then.table.removeprefix("comparison_of_")
         return [row for row in records(analysis.comparison) if row["measure"] == of]
