@@ -79,9 +79,9 @@ def _analyse(arguments: list[str], words: list[str]) -> int:
 
 def _refused(sentence: str) -> int:
     """Print what is wrong with the command line; return the exit code."""
-    from .analysis.cli.output import complain
+    from .analysis.cli.output import print_message
 
-    complain(sentence)
+    print_message(sentence)
     return _USAGE
 
 

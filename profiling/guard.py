@@ -4,14 +4,14 @@ import sys
 from collections.abc import Callable
 
 from .errors import ProfilingError
-from .ranks.exits import Afterwards
+from .ranks.exits import RunAfterParsing
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a command; the exit code: 0 done, 1 the input is at fault, 2 usage, 128 + N stopped by signal N."""
+    """Run a command, and return its exit code: 0 done, 1 bad input, 2 bad usage, 128 + N stopped by signal N."""
     try:
         run()
-    except Afterwards as then:
+    except RunAfterParsing as then:
         start = then.start
     except ProfilingError as err:
         return _failed(err)

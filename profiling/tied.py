@@ -1,6 +1,6 @@
-"""Our command line in a process that ends with its parent, whose process id comes first: `PARENT_PID train ...`.
+"""The command line in a process that ends with its parent, whose process id comes first: `PARENT_PID train ...`.
 
-Tied before anything is imported that takes time, torch above all.
+It is tied before slow imports, torch above all.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from .machine.tether import tie_to_parent
 
 
 def run_tied(arguments: Sequence[str]) -> int:
-    """Run the command line that follows the parent's process id; the exit code."""
+    """Run the command line that follows the parent's process id, and return the exit code."""
     tie_to_parent(int(arguments[0]))
     from ..cli import main
 

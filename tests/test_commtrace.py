@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import a_sample
 
 import commtrace
 from commtrace.cli import main
+from commtrace.command_line import parser_for
 from commtrace.registry import COMMANDS, FORMER, FORMER_OPTIONS, table_commands
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,6 +210,17 @@ def test_help_imports_neither_torch_nor_pandas() -> None:
             "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'numpy')))"
         )
         assert python("-c", code).returncode == 0, words
+
+
+@pytest.mark.parametrize("command", [name for name, row in COMMANDS.items() if row.module])
+def test_help_of_every_option_is_a_sentence(command: str) -> None:
+    if command in CAPTURING:
+        pytest.importorskip("torch")
+    parser: Any = parser_for(command.split())
+    for word in command.split():
+        parser = parser.commands[word]
+    texts = {parameter.name: parameter.help for parameter in parser.params if getattr(parameter, "help", None)}
+    assert {name: text for name, text in texts.items() if not re.match(r"(?s)[A-Z].*\.$", text)} == {}
 
 
 @pytest.mark.parametrize("command", [*CAPTURING, "table kernels", "breakdown", "export inductor"])

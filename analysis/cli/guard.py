@@ -8,7 +8,7 @@ from ..core.places.redaction import hide_secrets
 from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
 from .bugs import BUG, report_of
-from .output import accept_any_text, complain
+from .output import accept_any_text, print_message
 
 _INTERRUPTED = 130
 
@@ -25,13 +25,13 @@ def guarded(run: Callable[[], int], given: Sequence[str], *, verbose: bool) -> i
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except AnalysisError as err:
-        complain(hide_secrets(str(err), list(given)))  # a URL given where only paths are taken is in it as it is
+        print_message(hide_secrets(str(err), list(given)))  # a URL given where only paths are taken is in it as it is
         return 1
     except MemoryError:
-        complain("out of memory; read fewer runs or files at once, or use fewer --workers")
+        print_message("out of memory; read fewer runs or files at once, or use fewer --workers")
         return 1
     except KeyboardInterrupt:  # before, or after, the command
         return _INTERRUPTED
     except Exception as err:  # noqa: BLE001 - whatever it is, it is ours, and the user is to report it
-        complain(report_of(err, given, verbose=verbose))
+        print_message(report_of(err, given, verbose=verbose))
         return BUG

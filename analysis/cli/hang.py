@@ -16,7 +16,7 @@ from ..hang.files import holds_dumps
 from ..reading.trace_files import trace_files
 from ..recording.options import ReadOptions
 from .inputs import PathOrUrl
-from .output import Format, Writing, complain, writes_tables
+from .output import Format, Writing, print_message, writes_tables
 from .reading_options import analysis_of, reads_traces
 from .tables import print_table
 
@@ -94,10 +94,10 @@ def hang_command(
         writing.text(hang_report(hang, writing.format.value, writing.screen))
     else:
         for text in (*hang.answer, *hang.notes):
-            complain(text, kind="note")
+            print_message(text, kind="note")
         writing.table(name, getattr(hang, name))
     for failure in hang.dumps.failed:
-        complain(failure)
+        print_message(failure)
     if hang.found or hang.dumps.failed or not hang.is_sure:
         raise typer.Exit(_FOUND)
 

@@ -217,7 +217,7 @@ def accept_any_text() -> None:
         getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
-def complain(message: str, kind: str = "error") -> None:
+def print_message(message: str, kind: str = "error") -> None:
     """Print one line on stderr, without control characters: names in it come from files."""
     print(f"{marked(kind, sys.stderr)}: {printable(message)}", file=sys.stderr)
 
@@ -364,7 +364,7 @@ class Writing:
             return table
         rows = self.choice.of(plain(table), top_for_each)
         if len(table) and not len(rows):
-            complain(f"no row of {name} fulfils every --where", kind="note")
+            print_message(f"no row of {name} fulfils every --where", kind="note")
         return rows
 
     def text(self, text: str) -> None:

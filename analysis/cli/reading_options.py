@@ -17,7 +17,7 @@ from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
 from .inputs import PathOrUrl
-from .output import CommNames, KeepGoing, asking, checked_patterns, complain, reading_progress
+from .output import CommNames, KeepGoing, asking, checked_patterns, print_message, reading_progress
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
@@ -216,6 +216,6 @@ def finish(analysis: Analysis) -> None:
 def finish_failed(failed: Sequence[str]) -> None:
     """Print these failures, and exit with 1 if there are any."""
     for failure in failed:
-        complain(failure)
+        print_message(failure)
     if failed:
         raise typer.Exit(1)

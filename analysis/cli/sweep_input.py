@@ -8,7 +8,7 @@ import typer
 
 from ..core.places.place import path_named
 from .inputs import PathOrUrl
-from .output import complain
+from .output import print_message
 
 if TYPE_CHECKING:
     from ..sweeps.analysis import SweepAnalysis
@@ -24,6 +24,6 @@ Sweeps = Annotated[
 def finish_sweep(analysis: SweepAnalysis) -> None:
     """Print which traces could not be used, and exit with 1 if there are any."""
     for failure in analysis.failed:
-        complain(failure)
+        print_message(failure)
     if analysis.failed:
         raise typer.Exit(1)

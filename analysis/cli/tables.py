@@ -10,7 +10,7 @@ from ..catalog import CATALOG
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions
 from ..timed_dumps.offer import TIMED_TABLES
-from .output import Writing, complain, writes_tables
+from .output import Writing, print_message, writes_tables
 from .reading_options import Runs, analysis_of, finish, finish_failed, reads_traces, timed_dumps_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def print_device_table(name: str, run_name: str, device: LoneDevice, writing: Wr
 def nothing_measured(analysis: Analysis, why: str) -> None:
     """Say which files could not be used, then raise NothingMeasured."""
     for failure in analysis.run.failed:
-        complain(failure)
+        print_message(failure)
     raise NothingMeasured(f"{analysis.run.name}: {why}")
 
 
@@ -97,13 +97,13 @@ def _print_with_notes(
 ) -> None:
     """Print the table; where it has no rows, people get the sentence that says so, programs the header."""
     for note in notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     if not len(table) and writing.for_people:
         writing.check(name)
         writing.text(f"{found_none}\n")
         return
     if not len(table):
-        complain(found_none, kind="note")
+        print_message(found_none, kind="note")
     writing.table(name, table, top_for_each)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..recording.options import Beforehand
+from ..recording.options import RunFacts
 
 if TYPE_CHECKING:
     from ..recording.options import Progress, ReadOptions
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class RanksInFiles(NamedTuple):
     """The paths of the ranks in some files (recording/shared_files.py), and notes on how they were assigned.
 
-    `beforehand` is an option with which they are to be read.
+    `run_facts` is an option with which they are to be read.
     """
 
     paths: list[Path]
     notes: list[str]
-    beforehand: Beforehand = Beforehand()
+    run_facts: RunFacts = RunFacts()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from ..errors import NotATrace, TooLarge
 from ..formats.format import TraceFormat
 from ..formats.recordings.entry import recording_name
 from ..recording.compression import BrokenPacking, all_bytes
-from ..recording.options import Beforehand, Progress, ReadOptions
+from ..recording.options import Progress, ReadOptions, RunFacts
 from ..recording.recording import RawTrace
 from .trace_input import TraceInput
 
@@ -113,7 +113,7 @@ def read_anew(trace: TraceInput, options: ReadOptions, progress: Progress | None
 class Slot:
     """The place for one state of a trace, and the recording `beside` it, if there is one.
 
-    `complaint` says what was wrong with what was found there, if anything.
+    `problem` says what was wrong with what was found there, if anything.
     """
 
     trace: TraceInput
@@ -121,18 +121,18 @@ class Slot:
     places: list[Path]
     state: bytes
     beside: Path | None = None
-    complaint: str | None = None
+    problem: str | None = None
 
     @property
     def key(self) -> bytes:
-        """What identifies the state of the file and how it is read."""
-        told = "" if self.options.beforehand == Beforehand() else str(self.options.beforehand)
-        how = f"{self.options.details} {self.options.pattern.pattern}{told}"
+        """A digest of the state of the file and of the options that change what is read."""
+        facts = "" if self.options.run_facts == RunFacts() else str(self.options.run_facts)
+        how = f"{self.options.details} {self.options.pattern.pattern}{facts}"
         return _digest(self.state + how.encode("utf-8", "surrogatepass"), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:
-        """What is kept there, if it can be used."""
-        self.complaint = None
+        """Load the cached trace; None if there is no usable one."""
+        self.problem = None
         places = [(place, self.key, "cache") for place in self.places]
         if self.beside is not None and not self.options.comm_names:  # of other kernels it holds no arguments
             places.insert(0, (self.beside, self.state, "recording"))
@@ -145,21 +145,21 @@ class Slot:
             except FileNotFoundError:
                 pass
             except OSError as err:
-                self._complain(what, f"cannot be read ({err.strerror})")
+                self._note_problem(what, f"cannot be read ({err.strerror})")
             except MemoryError:
-                self._complain(what, "does not fit into the memory")
+                self._note_problem(what, "does not fit into the memory")
             except _Unusable as err:
-                self._complain(what, str(err))
+                self._note_problem(what, str(err))
         return None
 
-    def _complain(self, what: str, why: str) -> None:
-        self.complaint = self.complaint or f"its {what} {why}"
+    def _note_problem(self, what: str, why: str) -> None:
+        self.problem = self.problem or f"its {what} {why}"
         _LOG.info("%r: its %s %s", str(self.trace.path), what, why)
 
     def keep(self, found: RawTrace) -> None:
         """Keep what was read from the trace, and add a note if the cache was unusable."""
-        if self.complaint is not None:
-            found.notes.append(f"{encodable(self.trace.path.name)}: {self.complaint}; the trace was read again")
+        if self.problem is not None:
+            found.notes.append(f"{encodable(self.trace.path.name)}: {self.problem}; the trace was read again")
         # A file that was written to in the meantime is in another state.
         if self.places and found.damage is None and file_state(self.trace) == self.state:
             # If it cannot be kept, in a read-only folder or on a full disk, only time is lost.
@@ -181,7 +181,7 @@ class Slot:
 
 
 class _Unusable(Exception):
-    """What is wrong with a cache, as the predicate of a sentence."""
+    """A reason why a cache cannot be used, as the predicate of a sentence."""
 
 
 def own_folder() -> Path | None:
@@ -250,7 +250,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
-    """What is kept there, if it is all that was asked for. Raises OSError, MemoryError, _Unusable."""
+    """Load a cached trace; None if it lacks what was asked for. Raises OSError, MemoryError, _Unusable."""
     from ..formats.recordings.content import BadRecording, recorded_content, trace_of, without_details
 
     file, status = plain_file(place, follow=False)
@@ -289,7 +289,7 @@ def _check_trust(place: Path, status: os.stat_result) -> None:
 
 
 def _is_open(folder: os.stat_result) -> bool:
-    """Whether others can replace one's files in the folder."""
+    """Whether other users can replace files in the folder."""
     return bool(folder.st_mode & _OTHERS_WRITE) and not folder.st_mode & stat.S_ISVTX
 
 

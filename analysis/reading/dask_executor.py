@@ -55,14 +55,14 @@ class DaskExecutor:
         return max(1, threads) * _CALLS_PER_THREAD
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> DaskCall[_T]:
-        """Let a worker call the function. Raises ClusterError."""
+        """Submit a call to a worker. Raises ClusterError."""
         with _cluster_errors():
             future = self._client.submit(function, *arguments, pure=False, retries=_RETRIES)
         self._pending.add(future)
         return DaskCall(future, self._pending)
 
     def cancel(self) -> None:
-        """Let nobody begin what is not done."""
+        """Cancel calls that no worker has begun."""
         for future in self._pending:
             with suppress(Exception):  # the connection may be gone
                 future.cancel()
@@ -70,7 +70,7 @@ class DaskExecutor:
 
 
 class DaskCall(Generic[_T]):
-    """A call that some worker does."""
+    """A call that a worker executes."""
 
     def __init__(self, future: Any, pending: set[Any]) -> None:
         self._future, self._pending = future, pending
@@ -86,7 +86,7 @@ class DaskCall(Generic[_T]):
 
 @contextmanager
 def _cluster_errors() -> Iterator[None]:
-    """Raise ClusterError where Dask gives up."""
+    """Raise ClusterError for errors of Dask in the block."""
     from distributed.scheduler import KilledWorker
 
     try:
@@ -131,8 +131,8 @@ def dask_client(where: str) -> Client:
 def _check_versions(client: Client) -> None:
     wanted = _versions()
 
-    def told() -> dict[str, str]:
-        """Sent as it stands here, so it must not need this program to be imported."""
+    def versions_here() -> dict[str, str]:
+        """Versions of libraries on a worker. Sent as source, so it must not import this program itself."""
         from importlib import import_module
         from importlib.util import find_spec
 
@@ -144,7 +144,7 @@ def _check_versions(client: Client) -> None:
     module = __name__
     package = module
     try:
-        answers = client.run(told)
+        answers = client.run(versions_here)
     except Exception as err:
         raise ClusterError(
             f"Dask: a worker cannot use commtrace: {err}; install commtrace {wanted['commtrace']} there"

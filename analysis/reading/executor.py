@@ -38,20 +38,20 @@ class Pending(Protocol[_R]):
 
 
 class Executor(Protocol):
-    """Whoever calls functions of modules. Leaving its `with` block drops what is not done."""
+    """Calls functions of modules, here or elsewhere. Leaving its `with` block cancels unfinished calls."""
 
     @property
     def at_once(self) -> int:
         """How many calls should be submitted at a time, so that nobody waits for work."""
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> Pending[_T]:
-        """Let the function be called."""
+        """Submit a call of the function."""
 
     def cancel(self) -> None:
-        """Stop everything that is not done."""
+        """Cancel all unfinished calls."""
 
     def __enter__(self) -> Executor:
-        """Ready to work."""
+        """Return the executor, ready for calls."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,7 +84,7 @@ def cores() -> int:
 
 
 class ProcessCall(Generic[_T]):
-    """A call that some process does.
+    """A call that a process executes.
 
     `answer` says how it ended, None until then; `value` is the result, or the error. An answer `unknown` is of a call
     that no process could do.
@@ -178,7 +178,7 @@ class Processes:
         return call
 
     def withdraw(self, call: ProcessCall[Any]) -> None:
-        """Let a call not be done, unless a process has it already."""
+        """Withdraw a call, unless a process has it already."""
         with suppress(ValueError):
             self._queue.remove(call)
 
@@ -206,7 +206,7 @@ class Processes:
         return [key.data for key in self._selector.get_map().values()]
 
     def _start(self) -> None:
-        """Have as many processes as are wanted, in place of those that died while nobody needed them."""
+        """Start processes up to the number wanted, and replace those that died while idle."""
         for key, _ in self._selector.select(0):
             self._lose(key.data)
         if len(self._at_work()) < len(self.workers):

@@ -110,28 +110,28 @@ class _File:
 
     @cached_property
     def reader(self) -> Reader:
-        """What reads its format."""
+        """The reader of its format."""
         return self.trace.format.reader()
 
     @property
     def weight_bytes(self) -> int:
-        """About how many bytes it has, unpacked."""
+        """Estimated size, unpacked, in bytes."""
         return self.trace.size_bytes * (_PACKED if self.is_packed else 1)
 
     def tell(self, part: int, position: int) -> None:
-        """A process has read it up to this byte."""
+        """Note that a process has read up to this byte."""
         share = self.trace.size_bytes / self.parts
         self._positions[part] = min(max(position - share * part, 0), share)
         self.position = max(self.position, int(sum(self._positions.values())))
 
     def be_whole(self) -> None:
-        """From now on it is read as a whole."""
+        """Read it as a whole from now on."""
         self.parts = 1
         self._positions.clear()
         self._forget_parts()
 
     def end(self, found: RawTrace | TraceError) -> None:
-        """It is read."""
+        """Mark the file as read."""
         self.found, self.position, self.is_read = found, self.trace.size_bytes, True
         self._forget_parts()
 
@@ -217,7 +217,7 @@ class Reading:
         yield from ((file, part) for file in regular if file.found is None for part in range(file.parts))
 
     def _submit(self, file: _File, part: int, *, is_next: bool = False) -> None:
-        """Let a process read a file, or a part of it."""
+        """Submit a file, or a part of it, to a process."""
         where, tell = address(file.trace.path), partial(self._tell, file, part, file.parts)
         if file.parts > 1:
             arguments: tuple[Any, ...] = (part_at, where, self.options, part, file.parts)
@@ -273,7 +273,7 @@ class Reading:
         return self.results(None)
 
     def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
-        """The same, with progress."""
+        """Yield what was read from each file, or why it cannot be used, and report progress."""
         for file in self._files:
             found = self._wait_for(file, progress)
             file.found = None
@@ -328,7 +328,7 @@ class Reading:
         return Cache(keeps=False)
 
     def _take(self, call: ProcessCall[Any], file: _File, part: int, parts: int) -> None:
-        """Use what became of a file, or of a part of it."""
+        """Take the result of reading a file, or a part of it."""
         if parts != file.parts:
             return  # a part of a file that is now read as a whole
         if call.answer is Answer.result:

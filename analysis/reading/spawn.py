@@ -28,7 +28,7 @@ class Worker(Protocol):
 
     @property
     def stdin(self) -> IO[bytes] | None:
-        """Where its calls go."""
+        """The pipe that takes its calls."""
 
     @property
     def stdout(self) -> IO[bytes] | None:
@@ -38,7 +38,7 @@ class Worker(Protocol):
         """End it at once, whatever it is doing."""
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for its end, and return the exit code."""
 
 
 def start_worker(others: Sequence[Worker]) -> Worker:
@@ -103,7 +103,7 @@ def _close(*descriptors: int) -> None:
 
 
 def _serve_and_exit(pipes: tuple[int, int], not_mine: tuple[int, ...], mask: set[int | signal.Signals]) -> None:
-    """Never returns, and skips all cleanup of the process that was forked."""
+    """Serve calls, then exit without the cleanup of the process that was forked; never return."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -21,7 +21,7 @@ from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import TraceFormat
 from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
-from ..recording.options import Beforehand
+from ..recording.options import RunFacts
 from ..recording.shared_files import file_of, shared_rank
 from .trace_input import TraceInput
 
@@ -40,7 +40,7 @@ class TracesFound(NamedTuple):
 
     traces: list[TraceInput]
     notes: list[str]
-    beforehand: Beforehand
+    run_facts: RunFacts
 
 
 def trace_files(paths: Sequence[Path]) -> TracesFound:
@@ -63,15 +63,15 @@ def trace_files(paths: Sequence[Path]) -> TracesFound:
         else:
             _refuse_archive(path)
             found.append(path)
-    traces, beforehand = [TraceInput(path) for path in dict.fromkeys(found)], Beforehand()
+    traces, run_facts = [TraceInput(path) for path in dict.fromkeys(found)], RunFacts()
     for one in TRACE_FORMATS:
         if one.ranks is not None:
             own = [trace for trace in traces if shared_rank(trace.path) is None and _may_be(trace, one)]
             if own:
                 ranks = one.ranks([trace.path for trace in own])
                 traces = [trace for trace in traces if trace not in set(own)] + list(map(TraceInput, ranks.paths))
-                skipped, beforehand = skipped + ranks.notes, ranks.beforehand
-    return TracesFound(traces, skipped, beforehand)
+                skipped, run_facts = skipped + ranks.notes, ranks.run_facts
+    return TracesFound(traces, skipped, run_facts)
 
 
 def runs_inside(folder: Path) -> list[Path]:
@@ -129,7 +129,7 @@ def run_name(paths: Sequence[Path]) -> str:
 
 
 def _mode(path: Path) -> int | None:
-    """What is there; None if nothing is. Raises UnreadableFile."""
+    """The mode of the file at `path`; None if there is none. Raises UnreadableFile."""
     try:
         return file_of(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -40,7 +40,7 @@ class Answer(IntEnum):
 
 
 def run_worker(log_level: int) -> None:
-    """Serve what stdin asks for, and let the caller log what is at least of this level."""
+    """Serve calls from stdin, and let the caller log what is at least of this level."""
     logging.getLogger("commtrace").setLevel(log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller reacts to it
     serve(sys.stdin.buffer, sys.stdout.buffer)
@@ -48,7 +48,7 @@ def run_worker(log_level: int) -> None:
 
 
 def serve(calls: IO[bytes], answers: IO[bytes]) -> None:
-    """Call what comes in until nothing more does, or the other side is gone."""
+    """Serve calls until the stream ends, or the other side is gone."""
     keep_freed_memory()
     log = _Log()
     outbox = _Outbox(answers)
@@ -96,7 +96,7 @@ def log_again(records: list[dict[str, Any]]) -> None:
 
 
 def _answer(payload: bytearray, outbox: _Outbox) -> tuple[Answer, bytes]:
-    """Do one call: its function, its arguments, and whether the function is given `progress` beside them."""
+    """Execute one call: its function, its arguments, and whether the function is given `progress` beside them."""
     try:
         function, arguments, reports = pickle.loads(payload)  # noqa: S301 - from the process that started this one
         further = {"progress": _reporter(outbox)} if reports else {}
@@ -181,7 +181,7 @@ def frame(stream: IO[bytes]) -> bytearray | None:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytearray | None:
-    """This many bytes, None if the stream ends before."""
+    """Exactly this many bytes; None if the stream ends before."""
     data = bytearray(size)
     left = memoryview(data)
     while left:

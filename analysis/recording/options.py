@@ -17,8 +17,8 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beforehand:
-    """Facts needed before a file is read, which only all files of a run together give.
+class RunFacts:
+    """What only all files of a run together give, and what must be known before one is read.
 
     `communicators` are hashes, which all members know, and the global ranks of the members; `epochs` are names of
     hosts, and unix time in ns at which the clock of the host was 0.
@@ -41,7 +41,7 @@ class ReadOptions:
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: of the scheduler at this
     address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
-    all of them are read. `beforehand` is what all files of the run together say.
+    all of them are read. `run_facts` come from all files of the run together.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class ReadOptions:
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    beforehand: Beforehand = Beforehand()
+    run_facts: RunFacts = RunFacts()
 
     @property
     def pattern(self) -> re.Pattern[str]:

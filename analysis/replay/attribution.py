@@ -28,7 +28,7 @@ class RunPart(NamedTuple):
     chosen: Callable[[Playing], Chosen]
 
 
-class Told(NamedTuple):
+class PartNames(NamedTuple):
     """Names of the parts of a run: hosts of ranks, collectives by number, and activities by code.
 
     `late` are the ranks and hosts that are parts by themselves, if there are many; `loading` is when the CPU of a rank
@@ -42,7 +42,7 @@ class Told(NamedTuple):
     loading: Mapping[int, Spans]
 
 
-def parts_of(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
+def parts_of(members: Sequence[Playing], names: PartNames) -> Iterator[RunPart]:
     """Yield the parts: compute and its operations, CPUs, collectives, groups, and ranks in several groupings."""
     yield RunPart("compute", "", _only(lambda member: ~member.program.is_comm))
     yield from _operations(members, names.names)
@@ -62,14 +62,14 @@ def parts_of(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
             yield RunPart(of, name, _of_ranks(ranks))
 
 
-def _few(named: dict[str, list[int]], names: Told) -> dict[str, list[int]]:
+def _few(named: dict[str, list[int]], names: PartNames) -> dict[str, list[int]]:
     """The named parts: none if there is only one; of many, those with late ranks."""
     if len(named) < 2:
         return {}
     return {name: ranks for name, ranks in named.items() if len(named) <= _FEW or not names.late.isdisjoint(ranks)}
 
 
-def _of_cpus(members: Sequence[Playing], names: Told) -> Iterator[RunPart]:
+def _of_cpus(members: Sequence[Playing], names: PartNames) -> Iterator[RunPart]:
     """Yield the work of all CPUs and of each rank's, and the time spent getting batches."""
     ranks = [member.program.rank for member in members]
     for of, kinds in (("cpu", _all_host), ("data", _loading(names.loading))):
@@ -91,7 +91,7 @@ def _operations(members: Sequence[Playing], names: Sequence[str]) -> Iterator[Ru
         yield RunPart("operation", names[code], _named(code))
 
 
-def _by_ranks(members: Sequence[Playing], names: Told) -> Iterator[tuple[str, dict[str, list[int]]]]:
+def _by_ranks(members: Sequence[Playing], names: PartNames) -> Iterator[tuple[str, dict[str, list[int]]]]:
     """Yield ranks one by one, by host, by program, and by place in groups that are alike."""
     ranks = sorted({member.program.rank for member in members})
     yield "rank", {str(rank): [rank] for rank in ranks}

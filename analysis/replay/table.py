@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.schema import Row
 from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NothingMeasured, NotPredictable
-from .attribution import RunPart, Told, parts_of
+from .attribution import PartNames, RunPart, parts_of
 from .cycles import Played, rank_programs
 from .edges import Edges
 from .engine import Playing, prepared
@@ -90,7 +90,7 @@ class Replay:
         before = [played_lengths(self.measured), self._replayed]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
 
-    def attribution(self, names: Told) -> pd.DataFrame:
+    def attribution(self, names: PartNames) -> pd.DataFrame:
         """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
         self.check()
         all_parts: dict[tuple[str, str], RunPart] = {}

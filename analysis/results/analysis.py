@@ -125,13 +125,13 @@ class Analysis:
     @cached_property
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
-        from ..replay.attribution import Told
+        from ..replay.attribution import PartNames
         from ..replay.links import links_of
 
         links = links_of(self.links) if len(self.collectives) else {}
         late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
         names = pd.factorize(self.run.activities["name"], sort=True)[1]
-        labels = Told(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
+        labels = PartNames(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
         return self._marked(self.replayed.attribution(labels))
 
     @cached_property
@@ -171,7 +171,7 @@ class Analysis:
 
     @cached_property
     def critical_path_steps(self) -> pd.DataFrame:
-        """The same by step."""
+        """One row per rank, kind of link and step: its part of the critical path. Needs `details`."""
         return self._marked(self.path.by_step)
 
     @cached_property
@@ -247,7 +247,7 @@ class Analysis:
 
     @property
     def links(self) -> Links:
-        """The tables that tell of this run's links, for scenarios in which they are different."""
+        """The tables that describe this run's links, for scenarios that change them."""
         from ..replay.links import Links
 
         return Links(collectives=self.collectives, fits=self.fits, hosts=self.run.hosts, nccl=not self.run.is_of_cpus)
@@ -330,7 +330,7 @@ class Analysis:
 
     @cached_property
     def _work(self) -> DeviceWork:
-        """What needs the activities of ranks, computed where these are."""
+        """Tables that need the activities of ranks, computed in the processes that hold these."""
         spread, several = self.run.spread, len(self.run.devices) > 1
         if not self.run.has_starts:
             return WorkUntimed(lambda: self._split)
@@ -382,7 +382,7 @@ class Analysis:
 
     @cached_property
     def idle_steps(self) -> pd.DataFrame:
-        """The same by step."""
+        """One row per rank, device and step: idle time by what the host did."""
         return self._marked(self._idle.steps)
 
     @cached_property
@@ -392,7 +392,7 @@ class Analysis:
 
     @cached_property
     def _largest_gaps(self) -> LargestGaps:
-        """What most idle time of a typical step comes before."""
+        """The work before which a typical step has most idle time."""
         if not self.run.details or not self.run.has_starts:
             return NO_GAPS
         typical = self.typical_step
@@ -412,7 +412,7 @@ class Analysis:
 
     @cached_property
     def account_steps(self) -> pd.DataFrame:
-        """The same by step."""
+        """One row per rank, device and step: all of its time, part by part."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
         return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
 
@@ -464,7 +464,7 @@ class Analysis:
 
     @cached_property
     def launches_names(self) -> pd.DataFrame:
-        """The same by name of kernel, copy or fill."""
+        """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
         return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
 
     @cached_property
@@ -474,7 +474,7 @@ class Analysis:
 
     @cached_property
     def queue_times(self) -> pd.DataFrame:
-        """The same over time: one row for each change."""
+        """One row per change in how many launches wait on a stream."""
         return self._marked(queue_module.queue_times(self.launch_queues))
 
     @cached_property
@@ -489,7 +489,7 @@ class Analysis:
 
     @cached_property
     def syncs_steps(self) -> pd.DataFrame:
-        """The same by step."""
+        """One row per rank, blocking or allocating call, operator and step."""
         return self._marked(syncs_module.syncs_steps(self._blocking_calls))
 
     @cached_property
@@ -523,7 +523,7 @@ class Analysis:
         return self.over_time(_MINUTE_NS)
 
     def over_time(self, every_ns: int) -> pd.DataFrame:
-        """The same for intervals of another length."""
+        """One row per interval of `every_ns`, process group, collective and size class."""
         return self._marked(
             collectives_over_time(collectives=self.collectives, participation=self.participation, every_ns=every_ns)
         )
@@ -612,7 +612,7 @@ class Analysis:
 
     @cached_property
     def late_work(self) -> pd.DataFrame:
-        """One row per late rank, step and thing that it did while it fell behind, beside the median of other ranks."""
+        """One row per late rank, step and activity while it fell behind, beside the median of other ranks."""
         # Comparing with more ranks would mean to read more files once more.
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)

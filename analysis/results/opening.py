@@ -57,7 +57,7 @@ class OpenRun:
         """
         self._paths = [path_named(one) for one in ([path] if isinstance(path, (str, PathLike)) else path)]
         found = trace_files(self._paths)
-        options = replace(options, beforehand=found.beforehand)
+        options = replace(options, run_facts=found.run_facts)
         traces, left_out = worth_reading(found.traces, options)
         options = with_details_if_small(traces, options)
         self.name = run_name(self._paths)

@@ -29,14 +29,14 @@ def worth_reading(traces: Sequence[TraceInput], options: ReadOptions) -> tuple[l
         trace: trace.path.with_name(name.worker + META_SUFFIX) for trace, name in names.items() if name is not None
     }
     fetch_begins(sides.values())
-    rank_of = {trace: _told_rank(trace.path, sides.get(trace)) for trace in traces}
+    rank_of = {trace: _rank_of_file(trace.path, sides.get(trace)) for trace in traces}
     if None in rank_of.values() or not set(options.ranks) <= set(rank_of.values()):
         return list(traces), []
     left = sorted({rank for rank in rank_of.values() if rank is not None} - set(options.ranks))
     return [trace for trace, rank in rank_of.items() if rank in options.ranks], list(_left_out(left))
 
 
-def _told_rank(path: Path, side: Path | None) -> int | None:
+def _rank_of_file(path: Path, side: Path | None) -> int | None:
     """The rank of a file from its path or its side file."""
     shared = shared_rank(path)
     if shared is not None:

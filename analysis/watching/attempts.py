@@ -29,7 +29,7 @@ class Attempt:
 
 
 class Attempts:
-    """Those of all cycles that were not reported."""
+    """Attempts to read each cycle that was not reported."""
 
     def __init__(self) -> None:
         self._of: dict[int, Attempt] = {}
@@ -46,12 +46,12 @@ class Attempts:
         return known
 
     def keep(self, cycles: Collection[int]) -> None:
-        """Forget all others."""
+        """Forget all cycles but these."""
         self._of = {cycle: one for cycle, one in self._of.items() if cycle in cycles}
 
     def __getitem__(self, cycle: int) -> Attempt:
         return self._of[cycle]
 
     def state(self) -> tuple[tuple[int, FileStates], ...]:
-        """What they all are like now."""
+        """The present state of all files."""
         return tuple((cycle, one.stamp) for cycle, one in self._of.items())

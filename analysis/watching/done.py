@@ -38,7 +38,7 @@ class DoneCycles:
         return worker in self.last and number <= self.last[worker].number
 
     def with_cycle(self, cycle: int, traces: Mapping[str, int]) -> DoneCycles:
-        """The same after a cycle was reported that consists of these traces, by process."""
+        """Add a reported cycle, which consists of these traces, by process."""
         last = dict(self.last)
         for worker, number in traces.items():
             before = last.get(worker, LastTrace(-1, -1))

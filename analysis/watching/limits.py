@@ -48,8 +48,8 @@ class Limit:
         found = row.get(column)
         return None if found is None else float(found) * factor
 
-    def told(self, value: float) -> str:
-        """How a value that is too large compares with the limit."""
+    def comparison(self, value: float) -> str:
+        """A value above the limit beside the limit, in words."""
         unit = _MEASURES[self.measure][2]
         name = self.measure.removesuffix("-ms")
         return f"{name} {value:,.1f} {unit} > {self.most:g} {unit}"
@@ -79,4 +79,7 @@ def limit_in(text: str) -> Limit:
 def passed(row: Row, limits: Sequence[Limit]) -> str | None:
     """The limits that a cycle passes, in words; None if it passes none."""
     values = [(limit, limit.value(row)) for limit in limits]
-    return ", ".join(limit.told(value) for limit, value in values if value is not None and value > limit.most) or None
+    return (
+        ", ".join(limit.comparison(value) for limit, value in values if value is not None and value > limit.most)
+        or None
+    )

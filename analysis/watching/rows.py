@@ -50,7 +50,7 @@ def _repaired(run: Any) -> Iterable[str]:
 
 
 def unusable_row(reason: str) -> Row:
-    """The same of a cycle of which no file could be used."""
+    """The row of a cycle of which no file could be used."""
     return {"ranks": 0, "steps": 0, "note": reason, "partial": False}
 
 

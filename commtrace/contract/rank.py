@@ -31,7 +31,7 @@ class ScheduleFacts:
 
 @dataclass(frozen=True)
 class ProfilerOptions:
-    """What torch.profiler was told to record."""
+    """The options of torch.profiler."""
 
     record_shapes: Annotated[bool, People("whether shapes of tensors are recorded")]
     with_stack: Annotated[bool, People("whether source lines are recorded")]

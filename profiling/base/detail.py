@@ -38,7 +38,7 @@ class Detail:
 
     @property
     def only_on_gpus(self) -> list[str]:
-        """What was asked for and has no meaning on a CPU, as options."""
+        """The options in use that have no meaning on a CPU."""
         asked = {name: getattr(self, name) for name in ("sync_events", "kineto_buffer_mb", "nccl_debug")}
         return [_option(name) for name, value in asked.items() if value]
 

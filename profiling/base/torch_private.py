@@ -34,7 +34,7 @@ def profiler_is_on() -> bool:
 
 
 def busy_cycles(cycles: int) -> None:
-    """Have the current CUDA stream do nothing for so many cycles of the GPU's clock."""
+    """Keep the current CUDA stream busy for this many cycles of the GPU's clock."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001  (no public counterpart)
 
 

@@ -17,46 +17,50 @@ from .config import CapacityConfig, GrowName, share
 class _StackOptions:
     """What to stack, and on which devices."""
 
-    grow: Annotated[GrowName, typer.Option(help="kind of layers to add until memory is exhausted")] = (
+    grow: Annotated[GrowName, typer.Option(help="Kind of layers to add until memory is exhausted.")] = (
         CapacityConfig.grow
     )
-    fixed: Annotated[int, typer.Option(help="number of layers of the other kind")] = CapacityConfig.fixed
+    fixed: Annotated[int, typer.Option(help="Number of layers of the other kind.")] = CapacityConfig.fixed
     stack: Annotated[
         str | None,
         typer.Option(
             metavar="CONV+LINEAR",
-            help="split this stack over --devices instead of searching for the largest one; 138+62, for example",
+            help="Split this stack over --devices instead of searching for the largest one; 138+62, for example.",
         ),
     ] = None
-    devices: Annotated[int, typer.Option(help="GPUs, or on CPU processes with a memory limit each")] = 1
+    devices: Annotated[int, typer.Option(help="Number of GPUs, or on CPU of processes with a memory limit each.")] = 1
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="for each device: 4GiB, 500MB or bytes; on CPU for all that its process allocates",
+            help="Memory limit per device: 4GiB, 500MB or bytes; on CPU for all that its process allocates.",
             show_default="none on a GPU; required on CPU",
         ),
     ] = None
-    batch_size: Annotated[int, typer.Option(help="samples in the input")] = CapacityConfig.batch_size
-    channels: Annotated[int, typer.Option(help="channels of the input and of every convolution")] = (
+    batch_size: Annotated[int, typer.Option(help="Samples in the input.")] = CapacityConfig.batch_size
+    channels: Annotated[int, typer.Option(help="Channels of the input and of every convolution.")] = (
         CapacityConfig.channels
     )
-    image_size: Annotated[int, typer.Option(help="width of the input in pixels")] = CapacityConfig.image_size
+    image_size: Annotated[int, typer.Option(help="Width of the input in pixels.")] = CapacityConfig.image_size
 
 
 @dataclass(frozen=True)
 class _HowOptions:
     """How to measure, and where to write."""
 
-    warmup: Annotated[int, typer.Option(help="untimed steps before the timed ones")] = CapacityConfig.warmup
-    iters: Annotated[int, typer.Option(help="timed steps")] = CapacityConfig.iters
-    max_tries: Annotated[int, typer.Option(help="tries in one search, each in its own process")] = (
+    warmup: Annotated[int, typer.Option(help="Untimed steps before the timed ones.")] = CapacityConfig.warmup
+    iters: Annotated[int, typer.Option(help="Timed steps.")] = CapacityConfig.iters
+    max_tries: Annotated[int, typer.Option(help="Most tries in one search, each in its own process.")] = (
         CapacityConfig.max_tries
     )
-    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto"
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for the results' folder")] = Path("traces")
+    device: Annotated[DeviceName, typer.Option(help="Device that runs the layers.")] = "auto"
+    out: Annotated[
+        Path, typer.Option(rich_help_panel="Output", help="Folder in which to make the results' folder.")
+    ] = Path("traces")
     run_name: Annotated[
         str | None,
-        typer.Option(rich_help_panel="Output", help="name of the results' folder", show_default="from device and time"),
+        typer.Option(
+            rich_help_panel="Output", help="Name of the results' folder.", show_default="from device and time"
+        ),
     ] = None
 
 

@@ -49,11 +49,14 @@ class _WhatOptions:
     collectives: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[COLLECTIVE]...", parser=_one_of(_COLLECTIVES), help=", ".join(_COLLECTIVES), show_default="all"
+            metavar="[COLLECTIVE]...",
+            parser=_one_of(_COLLECTIVES),
+            help=f"Collectives to measure: {', '.join(_COLLECTIVES)}.",
+            show_default="all",
         ),
     ] = None
     min_bytes: Annotated[
-        int, typer.Option("--min-bytes", "-b", parser=_size, metavar="SIZE", help="smallest size; K, M, G: 1024-based")
+        int, typer.Option("--min-bytes", "-b", parser=_size, metavar="SIZE", help="Smallest size; K, M, G: 1024-based.")
     ] = 8
     max_bytes: Annotated[
         int | None,
@@ -62,11 +65,11 @@ class _WhatOptions:
             "-e",
             parser=_size,
             metavar="SIZE",
-            help="largest size",
+            help="Largest size.",
             show_default="1G on GPUs, 64M on CPU",
         ),
     ] = CommsConfig.max_bytes
-    factor: Annotated[int, typer.Option("--factor", "-f", help="factor from one size to the next")] = 2
+    factor: Annotated[int, typer.Option("--factor", "-f", help="Factor from one size to the next.")] = 2
     dtype: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,7 +77,7 @@ class _WhatOptions:
             "-d",
             metavar="DTYPE",
             parser=_one_of((*_DTYPES, "all")),
-            help=f"{', '.join(_DTYPES)}, or all, which leaves float8 out; may be repeated",
+            help=f"Data types: {', '.join(_DTYPES)}, or all, which leaves float8 out; repeatable.",
             show_default="float32",
         ),
     ] = None
@@ -85,26 +88,29 @@ class _WhatOptions:
             "-o",
             metavar="OP",
             parser=_one_of((*_OPS, "all")),
-            help=f"reductions: {', '.join(_OPS)}, or all; may be repeated",
+            help=f"Reductions: {', '.join(_OPS)}, or all; repeatable.",
             show_default="sum",
         ),
     ] = None
-    root: Annotated[int, typer.Option("--root", "-r", help="root rank, for collectives that have one")] = 0
+    root: Annotated[int, typer.Option("--root", "-r", help="Root rank, for collectives that have one.")] = 0
 
 
 @dataclass(frozen=True)
 class _HowOptions:
     """How and where to measure."""
 
-    warmup: Annotated[int, typer.Option("--warmup", "-w", help="untimed calls before the timed calls")] = 5
-    iters: Annotated[int, typer.Option("--iters", "-n", help="timed calls, back to back")] = 20
-    backend: Annotated[str, typer.Option(help="gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU")] = (
-        "auto"
-    )
+    warmup: Annotated[int, typer.Option("--warmup", "-w", help="Untimed calls before the timed calls.")] = 5
+    iters: Annotated[int, typer.Option("--iters", "-n", help="Timed calls, back to back.")] = 20
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="Backend of torch.distributed: gloo, nccl, ...", show_default="auto: nccl on GPUs, gloo on CPU"
+        ),
+    ] = "auto"
     workers: Annotated[
-        int | None, typer.Option(min=1, help="ranks to launch here", show_default="one per GPU, else 2")
+        int | None, typer.Option(min=1, help="Ranks to launch here.", show_default="one per GPU, else 2")
     ] = None
-    device: Annotated[DeviceName, typer.Option(help="where the data is")] = "auto"
+    device: Annotated[DeviceName, typer.Option(help="Device that holds the data.")] = "auto"
 
 
 @dataclass(frozen=True)
@@ -112,16 +118,16 @@ class _OutputOptions:
     """What else to capture, and where to write."""
 
     trace: Annotated[
-        bool, typer.Option("--trace", rich_help_panel="Output", help="also trace some calls after the measurement")
+        bool, typer.Option("--trace", rich_help_panel="Output", help="Also trace some calls after the measurement.")
     ] = False
     trace_iters: Annotated[
-        int, typer.Option(min=1, rich_help_panel="Output", help="traced calls per size with --trace")
+        int, typer.Option(min=1, rich_help_panel="Output", help="With --trace: calls to trace per size.")
     ] = 5
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="Folder for run directories.")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel="Output", help="name of the run directory", show_default="from backend, ranks and time"
+            rich_help_panel="Output", help="Name of the run directory.", show_default="from backend, ranks and time"
         ),
     ] = None
 

@@ -30,24 +30,24 @@ class _SubjectOptions:
 
     model: Annotated[
         ModelName | None,
-        typer.Option(help="measure every layer of this model, and the model as a whole", show_default=DEFAULT_MODEL),
+        typer.Option(help="Measure every layer of this model, and the model as a whole.", show_default=DEFAULT_MODEL),
     ] = None
     layer: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help=f"measure single layers instead: {', '.join(_LAYERS)}, or all; may be repeated",
+            help=f"Measure single layers instead: {', '.join(_LAYERS)}, or all; repeatable.",
             show_default="none",
         ),
     ] = None
     batch_size: Annotated[
-        int | None, typer.Option(help="samples in the input", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
+        int | None, typer.Option(help="Samples in the input.", show_default=f"{MODEL_BATCH_SIZE}; 256 with --layer")
     ] = None
     image_size: Annotated[
-        int | None, typer.Option(help="width of a model's input in pixels", show_default=str(CIFAR_IMAGE_SIZE))
+        int | None, typer.Option(help="Width of a model's input in pixels.", show_default=str(CIFAR_IMAGE_SIZE))
     ] = None
     scale: Annotated[
-        float | None, typer.Option(help="with --layer: factor of image widths and features", show_default="1")
+        float | None, typer.Option(help="With --layer: multiply image widths and features by this.", show_default="1")
     ] = None
 
 
@@ -55,25 +55,27 @@ class _SubjectOptions:
 class _HowOptions:
     """How to measure, and where to write."""
 
-    warmup: Annotated[int, typer.Option(help="untimed repetitions before the timed ones")] = LayersConfig.warmup
-    iters: Annotated[int, typer.Option(help="timed repetitions")] = LayersConfig.iters
-    power_s: Annotated[float, typer.Option(help="on a GPU: seconds to measure the power of each layer")] = (
+    warmup: Annotated[int, typer.Option(help="Untimed repetitions before the timed ones.")] = LayersConfig.warmup
+    iters: Annotated[int, typer.Option(help="Timed repetitions.")] = LayersConfig.iters
+    power_s: Annotated[float, typer.Option(help="On a GPU: seconds to measure the power of each layer.")] = (
         LayersConfig.power_s
     )
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="4GiB, 500MB or bytes; on CPU for all that this process allocates, on a GPU for torch's share",
+            help="Memory limit: 4GiB, 500MB or bytes; on CPU for all the process allocates, on GPUs for torch's share.",
             show_default="none",
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="seed of weights and inputs")] = 0
-    device: Annotated[DeviceName, typer.Option(help="where the layers are")] = "auto"
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for the results' folder")] = Path("traces")
+    seed: Annotated[int, typer.Option(help="Seed of weights and inputs.")] = 0
+    device: Annotated[DeviceName, typer.Option(help="Device that runs the layers.")] = "auto"
+    out: Annotated[
+        Path, typer.Option(rich_help_panel="Output", help="Folder in which to make the results' folder.")
+    ] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel="Output", help="name of the results' folder", show_default="from subject and time"
+            rich_help_panel="Output", help="Name of the results' folder.", show_default="from subject and time"
         ),
     ] = None
 

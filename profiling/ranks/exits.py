@@ -11,8 +11,8 @@ from ..errors import ProfilingError
 from ..machine.tether import tie_to_parent
 
 
-class Afterwards(Exception):
-    """An exception that leaves the parser, which ends programs in its own way, and then does the work.
+class RunAfterParsing(Exception):
+    """Leave the parser, which ends programs in its own way, before the work starts.
 
     `start` gets a function that shows a ProfilingError and returns its exit code; it returns the exit code.
     """

@@ -10,7 +10,7 @@ import typer
 from ...common.option_groups import takes
 from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
 from ..errors import ProfilingError, UsageError
-from ..ranks.exits import Afterwards
+from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
 from .config import WHOLE_RUN, Limits, RunConfig, Target
 
@@ -22,12 +22,12 @@ _LIMITS = ("max_seconds", "max_memory_gb")
 class _ScriptOptions:
     """What to run, and with how many workers."""
 
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="what to run; with -m, the name of a module")]
-    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="its own arguments")] = None
-    is_module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as after python -m")] = False
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="Script to run; with -m, the name of a module.")]
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script.")] = None
+    is_module: Annotated[bool, typer.Option("-m", help="Take SCRIPT as a module, like python -m.")] = False
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="ranks to launch here", show_default="this process is the script"),
+        typer.Option(min=1, help="Ranks to launch here.", show_default="this process is the script"),
     ] = None
 
 
@@ -37,14 +37,16 @@ class _LimitOptions:
 
     whole_run: Annotated[
         bool,
-        typer.Option("--whole-run", rich_help_panel="Profiler", help="trace the whole script instead of some steps"),
+        typer.Option("--whole-run", rich_help_panel="Profiler", help="Trace the whole script instead of some steps."),
     ] = False
     max_seconds: Annotated[
-        float, typer.Option(rich_help_panel="Profiler", help="with --whole-run: stop tracing after this time")
+        float, typer.Option(rich_help_panel="Profiler", help="With --whole-run: stop tracing after this time.")
     ] = Limits.seconds
     max_memory_gb: Annotated[
         float,
-        typer.Option(rich_help_panel="Profiler", help="with --whole-run: stop when the process has grown by this"),
+        typer.Option(
+            rich_help_panel="Profiler", help="With --whole-run: stop tracing when the process has grown by this."
+        ),
     ] = Limits.memory_gb
 
 
@@ -52,11 +54,11 @@ class _LimitOptions:
 class _OutputOptions:
     """Where to write the run directory."""
 
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="Folder for run directories.")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel="Output", help="name of the run directory", show_default="from script, ranks and time"
+            rich_help_panel="Output", help="Name of the run directory.", show_default="from script, ranks and time"
         ),
     ] = None
     strict: Annotated[
@@ -64,7 +66,7 @@ class _OutputOptions:
         typer.Option(
             "--strict",
             rich_help_panel="Output",
-            help="if nothing can be written to --out, end with exit code 1 before the script starts",
+            help="If --out cannot be written to, end with exit code 1 before the script starts.",
         ),
     ] = False
 
@@ -120,7 +122,7 @@ def run_command(
 
         return run_script(config, of.workers, command_line, failed)
 
-    raise Afterwards(start)
+    raise RunAfterParsing(start)
 
 
 def _check_options(ctx: typer.Context, *, whole_run: bool) -> None:

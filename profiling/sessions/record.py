@@ -48,7 +48,7 @@ class Record:
         self.facts = replace(self.facts, **facts)
 
     def content(self) -> RankFile:
-        """What the file says, with steps and clocks as they are known now."""
+        """The content of the file, with steps and clocks known so far."""
         return replace(
             self.facts,
             **self._probe.facts(),
@@ -76,7 +76,7 @@ class Record:
         self.save(reason)
 
     def look_at_groups(self) -> None:
-        """Look at what comes and goes inside the block: subgroups, the default group, the model."""
+        """Record process groups and the model, which may come and go inside the block."""
         model = self._subject.model() if self._subject.model else None
         groups = parallel.process_groups() or self.facts.process_groups
         modes = {mode: facts_of(model) for mode, facts_of in FACTS.items()} if model is not None else {}
@@ -90,7 +90,7 @@ class Record:
             self.set(gpu_states=[*self.facts.gpu_states, state])
 
     def look_for_absent(self) -> None:
-        """Ask who is not captured: possible while there is a process group, at whose end others may be gone."""
+        """Record which ranks are not captured, while there is a process group to ask."""
         with suppress(RuntimeError):
             if parallel.default_store() is not None:
                 self.absent = parallel.absent_ranks(parallel.identity())

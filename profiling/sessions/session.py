@@ -41,7 +41,7 @@ from .side_files import Subject
 from .step_clock import StepClock, overhead
 
 # After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
-_LAST_WORDS_S = 10.0
+_CONCLUDE_BLOCKED_S = 10.0
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 
@@ -125,7 +125,7 @@ class Session:
         self._probe = ClockProbe()
         leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
-        self._concluding = threading.Lock()  # by the main thread, or `_last_words`
+        self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
         self._displaced = False
         self._unwritten = False
         self._cycles = 0
@@ -143,15 +143,15 @@ class Session:
         return self._interrupts.received
 
     def step_times(self) -> list[StepTime]:
-        """The time of every step so far, or as far as the device has come."""
+        """The times of all steps that the device has finished."""
         return self._clock.times()
 
     def last_step_time(self) -> StepTime | None:
-        """The last one of these."""
+        """The time of the last step that the device has finished; None without one."""
         return self._clock.last()
 
     def outcome(self) -> Outcome:
-        """What became of the capture, once the block has ended."""
+        """How the capture ended; for use after the block."""
         return Outcome(
             self.run_dir,
             self._who.rank,
@@ -251,7 +251,7 @@ class Session:
             self._clock.start()
 
     def _notice_displacement(self) -> None:
-        """Exporting from a profiler that another one has ended would crash the process."""
+        """Note if another profiler has ended ours: exporting from it would crash the process."""
         is_ours = self._profiler.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
         if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
             self._displaced = True
@@ -279,7 +279,7 @@ class Session:
             self._record.settle(self._conclusion.files, STILL_RUNNING)
 
     def _drop_profiler(self) -> None:
-        """After an error: stop() of torch leaves the profiler on where the device cannot be waited for."""
+        """Turn the profiler off after an error: torch's stop() leaves it on if it cannot wait for the device."""
         if profiler_is_on() and not self._displaced:
             with suppress(RuntimeError):
                 drop_profiler()
@@ -297,12 +297,12 @@ class Session:
                 if error is None or not isinstance(err, Exception):
                     raise
                 if isinstance(err, ProfilingError):  # else it follows from the program's own, which is to be seen
-                    self._complain(err)
+                    self._report_error(err)
             finally:
                 self._conclude(failure)
                 if self._recorder is not None:
                     self._recorder.stop(failed=failure is not None)
-                self._let_signals_be()
+                self._release_signals()
                 sentence = self.outcome().sentence() if self._tell else None
                 if self._tell and sentence:
                     self._tell(sentence)
@@ -327,7 +327,7 @@ class Session:
             self._probe_again(error)
 
     def _probe_again(self, error: BaseException | None) -> None:
-        """The clocks at the end, of a block that ended normally: else peers may be gone."""
+        """Compare clocks at the end of a block that ended normally: otherwise peers may be gone."""
         if self.interrupted_by is not None:
             self._probe.skip_end(f"the block was ended by {self.interrupted_by.name}")
         elif error is not None:
@@ -357,20 +357,20 @@ class Session:
         """Whether every scheduled cycle is over, and its trace written."""
         return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
 
-    def _let_signals_be(self) -> None:
+    def _release_signals(self) -> None:
         self._interrupts.stop()
 
     def _conclude(self, error: BaseException | None) -> None:
-        """What follows the traces."""
+        """Gather recordings, and analyse the run."""
         self._gather(error)
         self._analyse(error)
 
     def _gather(self, error: BaseException | None, *, together: bool = False) -> None:
-        """Have packing end, and bring recordings together on rank 0."""
+        """Finish packing, and gather recordings on rank 0."""
         if ended_well(error):
             self._interrupts.forget_caught()
         patience = self._patience_after(error)
-        with self._not_its_fault():
+        with self._errors_reported():
             self._conclusion.finish_packing(patience)
             self._record.settle(self._conclusion.files, self._record.reason)
             why = self._conclusion.gather(self._record.content(), patience, together=together)
@@ -379,45 +379,45 @@ class Session:
                 self._record.save(self._record.reason)
 
     def _analyse(self, error: BaseException | None) -> None:
-        with self._not_its_fault():
+        with self._errors_reported():
             self._conclusion.analyse(self._patience_after(error))
 
     def _patience_after(self, error: BaseException | None) -> Patience:
         return Patience(lambda: self.interrupted_by, failed=not ended_well(error))
 
     @contextmanager
-    def _not_its_fault(self) -> Iterator[None]:
-        """Training is over: what fails after that is said, and ends nothing."""
+    def _errors_reported(self) -> Iterator[None]:
+        """Report errors of the block instead of raising them: training is over."""
         with self._concluding, self._interrupts.busy():
             try:
                 yield
             except Exception as err:  # noqa: BLE001
-                self._complain(err)
+                self._report_error(err)
 
-    def _complain(self, error: Exception) -> None:
-        """Say what went wrong where nobody else will. Where one file could not be written, no other one can."""
+    def _report_error(self, error: Exception) -> None:
+        """Report an error, but only the first of files that cannot be written: others will fail alike."""
         if not (self._unwritten and isinstance(error, UnwritableError)):
             say(f"error: {error if isinstance(error, ProfilingError) else f'{type(error).__name__}: {error}'}")
         self._unwritten |= isinstance(error, UnwritableError)
 
     def _free_blocked(self) -> None:
-        """Let the main thread go on that waits for other ranks, with an error."""
+        """Make the main thread's wait for other ranks fail, so that it goes on with an error."""
         if self._recorder is not None:
             self._recorder.keep()
         parallel.abort_process_groups()
 
     def _leave_blocked(self, signum: Signals) -> None:
-        """End a process whose main thread is blocked for good, with what can still be written and said."""
-        last = threading.Thread(target=self._last_words, args=(signum,), name="commtrace-last-words", daemon=True)
+        """End a process whose main thread is blocked for good; first write and report what is possible."""
+        last = threading.Thread(target=self._conclude_blocked, args=(signum,), name="commtrace-conclude", daemon=True)
         try:
             last.start()
-            last.join(_LAST_WORDS_S)
+            last.join(_CONCLUDE_BLOCKED_S)
         finally:
             os._exit(128 + signum)
 
-    def _last_words(self, signum: Signals) -> None:
-        """What follows the traces that there are. The main thread, if it goes on after all, waits for the exit."""
-        with self._not_its_fault():
+    def _conclude_blocked(self, signum: Signals) -> None:
+        """Pack and analyse the traces written so far. The main thread, if it goes on after all, waits for the exit."""
+        with self._errors_reported():
             self._note_blocked(signum)
             if self._cycles:
                 patience = Patience(lambda: signum)

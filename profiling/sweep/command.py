@@ -36,17 +36,17 @@ def _shared(key: str, text: str) -> Any:
 class _GridOptions:
     """The grid."""
 
-    model: Annotated[list[str] | None, _grid("model", ", ".join(get_args(ModelName)))] = None
-    parallel: Annotated[list[str] | None, _grid("parallel", ", ".join(MODES))] = None
-    batch_size: Annotated[list[str] | None, _grid("batch_size", "batch sizes per rank, as in 32,128")] = None
+    model: Annotated[list[str] | None, _grid("model", f"Models: {', '.join(get_args(ModelName))}.")] = None
+    parallel: Annotated[list[str] | None, _grid("parallel", f"Parallel modes: {', '.join(MODES)}.")] = None
+    batch_size: Annotated[list[str] | None, _grid("batch_size", "Batch sizes per rank, such as 32,128.")] = None
     workers: Annotated[
-        list[str] | None, _grid("workers", "numbers of ranks, or of GPUs in one process, as in 1,2,4")
+        list[str] | None, _grid("workers", "Numbers of ranks, or of GPUs in one process, such as 1,2,4.")
     ] = None
     batch_size_until_oom: Annotated[
         bool | None,
         typer.Option(
             "--batch-size-until-oom",
-            help="after the largest batch size, keep multiplying it by 4 until memory or the data set is exhausted",
+            help="Beyond the largest batch size, multiply it by 4 until memory or the data set is exhausted.",
             rich_help_panel="Grid",
         ),
     ] = None
@@ -58,23 +58,23 @@ class _CellOptions:
 
     steps_per_epoch: Annotated[
         int | None,
-        _shared("steps_per_epoch", "steps in the warm-up epoch and in the timed epoch; 0: the whole data set"),
+        _shared("steps_per_epoch", "Steps in the warm-up epoch and in the timed epoch; 0: the whole data set."),
     ] = None
-    data: Annotated[str | None, _shared("data", "synthetic, or cifar10 from --data-root")] = None
-    data_root: Annotated[str | None, _shared("data_root", "folder that holds cifar-10-batches-py")] = None
-    image_size: Annotated[int | None, _shared("image_size", "width of synthetic images in pixels")] = None
-    dataset_samples: Annotated[int | None, _shared("dataset_samples", "synthetic images in an epoch")] = None
-    seed: Annotated[int | None, _shared("seed", "seed of weights and data")] = None
-    device: Annotated[str | None, _shared("device", "auto, cpu or cuda")] = None
-    amp: Annotated[str | None, _shared("amp", "bf16: forward passes in bfloat16")] = None
+    data: Annotated[str | None, _shared("data", "Data set: synthetic, or cifar10 from --data-root.")] = None
+    data_root: Annotated[str | None, _shared("data_root", "Folder that holds cifar-10-batches-py.")] = None
+    image_size: Annotated[int | None, _shared("image_size", "Width of synthetic images in pixels.")] = None
+    dataset_samples: Annotated[int | None, _shared("dataset_samples", "Synthetic images in an epoch.")] = None
+    seed: Annotated[int | None, _shared("seed", "Seed of weights and data.")] = None
+    device: Annotated[str | None, _shared("device", "Device to train on: auto, cpu or cuda.")] = None
+    amp: Annotated[str | None, _shared("amp", "Compute forward passes in bfloat16 (bf16).")] = None
     channels_last: Annotated[
-        bool | None, typer.Option("--channels-last", help="channels last in memory", rich_help_panel=_EVERY_CELL)
+        bool | None, typer.Option("--channels-last", help="Keep channels last in memory.", rich_help_panel=_EVERY_CELL)
     ] = None
-    bucket_cap_mb: Annotated[int | None, _shared("bucket_cap_mb", "MiB in a bucket of DDP's gradients")] = None
-    memory_limit: Annotated[str | None, _shared("memory_limit", "for each rank: 4GiB, 500MB or bytes")] = None
-    wait: Annotated[int | None, _shared("wait", "steps after the timed epoch, before the profiler warms up")] = None
-    warmup: Annotated[int | None, _shared("warmup", "profiled steps that are discarded")] = None
-    active: Annotated[int | None, _shared("active", "traced steps")] = None
+    bucket_cap_mb: Annotated[int | None, _shared("bucket_cap_mb", "MiB in a bucket of DDP's gradients.")] = None
+    memory_limit: Annotated[str | None, _shared("memory_limit", "Memory limit per rank: 4GiB, 500MB or bytes.")] = None
+    wait: Annotated[int | None, _shared("wait", "Steps after the timed epoch, before the profiler warms up.")] = None
+    warmup: Annotated[int | None, _shared("warmup", "Profiled steps to discard.")] = None
+    active: Annotated[int | None, _shared("active", "Steps to trace.")] = None
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class _PlaceOptions:
     """Where options come from, and where to write."""
 
     config: Annotated[
-        Path | None, typer.Option(help="TOML file with any of these options; the command line overrides it")
+        Path | None, typer.Option(help="TOML file with any of these options; the command line overrides it.")
     ] = None
     out: Annotated[
-        str | None, typer.Option(help="folder for the sweep's directory", show_default="traces", rich_help_panel=_OUT)
+        str | None, typer.Option(help="Folder for the sweep's directory.", show_default="traces", rich_help_panel=_OUT)
     ] = None
     run_name: Annotated[
         str | None,
         typer.Option(
-            help="name of the sweep's directory; if it exists, only cells that are not done are run",
+            help="Name of the sweep's directory; if it exists, run only the cells that are not done.",
             show_default="sweep- and the time",
             rich_help_panel=_OUT,
         ),
@@ -98,7 +98,7 @@ class _PlaceOptions:
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="continue the sweep in this directory with its options; options given here may extend the grid",
+            help="Continue the sweep in this directory with its options; options given here may extend the grid.",
             rich_help_panel=_OUT,
         ),
     ] = None

@@ -73,7 +73,7 @@ def _train(config: TrainConfig, who: Identity, where: torch.device, command: Seq
     reporter = TrainReporter(rank=who.rank, steps=config.steps)
     with closing(_batches(config, who, where, devices)) as batches:
         try:
-            with session, reporter:  # nothing moves any more where the session has its last words
+            with session, reporter:  # the progress line ends before the session reports
                 reporter.say(_headline(config, who.world_size, devices, where))
                 reporter.say(f"traces go to {session.run_dir}")
                 _loop(TrainRun(config, batches, session, reporter), model, where)

@@ -32,6 +32,7 @@ def _epochs(text: str, **settings: Any) -> Any:
     return typer.Option(help=text, rich_help_panel="Epochs before the profiled steps", **settings)
 
 
+_MODES_HELP = "; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values())
 _BATCH_HELP = "; ".join(f"{mode.name}: {mode.batch_help}" for mode in MODES.values() if mode.batch_help)
 _WORKERS_HELP = "; ".join(f"{mode.name}: {mode.workers_help}" for mode in MODES.values() if mode.workers_help)
 
@@ -42,24 +43,35 @@ class SubjectOptions:
 
     model: Annotated[
         ModelName,
-        typer.Option(help="resnet18: the CIFAR variant; vgg16: torchvision's; vgg16-swapped: with ReLU after max pool"),
+        typer.Option(
+            help="Model; resnet18: the CIFAR variant; vgg16: torchvision's; vgg16-swapped: ReLU after max pool."
+        ),
     ] = "resnet18"
-    data: Annotated[DataName, typer.Option(help="synthetic: seeded, no files; cifar10: from --data-root")] = "synthetic"
-    data_root: Annotated[Path, typer.Option(help="folder that holds cifar-10-batches-py")] = Path("data")
-    image_size: Annotated[int, typer.Option(help="width of synthetic images in pixels")] = CIFAR_IMAGE_SIZE
-    dataset_samples: Annotated[int, typer.Option(help="synthetic images in an epoch, over all ranks")] = CIFAR10_SAMPLES
-    batch_size: Annotated[int, typer.Option(help=f"per rank; {_BATCH_HELP}")] = 32
+    data: Annotated[
+        DataName, typer.Option(help="Data set; synthetic: seeded, no files; cifar10: from --data-root.")
+    ] = "synthetic"
+    data_root: Annotated[Path, typer.Option(help="Folder that holds cifar-10-batches-py.")] = Path("data")
+    image_size: Annotated[int, typer.Option(help="Width of synthetic images in pixels.")] = CIFAR_IMAGE_SIZE
+    dataset_samples: Annotated[int, typer.Option(help="Synthetic images in an epoch, over all ranks.")] = (
+        CIFAR10_SAMPLES
+    )
+    batch_size: Annotated[int, typer.Option(help=f"Samples per rank and step; {_BATCH_HELP}.")] = 32
     steps: Annotated[
         int | None,
-        typer.Option(help="training steps", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"),
+        typer.Option(
+            help="Number of training steps.", show_default=f"the profiler's schedule, and {TRAILING_STEPS} more"
+        ),
     ] = None
-    seed: Annotated[int, typer.Option(help="seed of weights and data")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0
     amp: Annotated[
         AmpName | None,
-        typer.Option(help="compute forward passes in bfloat16 where torch's autocast does; gradients stay float32"),
+        typer.Option(help="Compute forward passes in bfloat16 where torch's autocast does; gradients stay float32."),
     ] = None
     channels_last: Annotated[
-        bool, typer.Option("--channels-last", help="channels last in memory, as tensor cores want convolutions")
+        bool,
+        typer.Option(
+            "--channels-last", help="Keep channels last in memory, the layout for convolutions on tensor cores."
+        ),
     ] = False
 
     def settings(self) -> dict[str, Any]:
@@ -73,14 +85,16 @@ class OptimizerOptions:
 
     optimizer: Annotated[
         OptimizerName,
-        typer.Option(help="lars: SGD with a rate for each layer, from pytorch_optimizer; needs a larger learning rate"),
+        typer.Option(
+            help="Optimizer; lars: SGD with a rate per layer, from pytorch_optimizer; needs a larger learning rate."
+        ),
     ] = OptimizerConfig.name
     optimizer_lr: Annotated[
         float | None,
-        typer.Option(help="learning rate; with --lr-scaling, for --lr-reference-batch", show_default=_DEFAULTS),
+        typer.Option(help="Learning rate; with --lr-scaling, for --lr-reference-batch.", show_default=_DEFAULTS),
     ] = None
-    optimizer_momentum: Annotated[float, typer.Option(help="momentum")] = OptimizerConfig.momentum
-    optimizer_weight_decay: Annotated[float, typer.Option(help="weight decay")] = OptimizerConfig.weight_decay
+    optimizer_momentum: Annotated[float, typer.Option(help="Momentum.")] = OptimizerConfig.momentum
+    optimizer_weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = OptimizerConfig.weight_decay
 
     def config(self, model: ModelName, epochs: int) -> OptimizerConfig:
         """The settings; the learning rate depends on the model, and on training epochs or only a few steps."""
@@ -93,23 +107,23 @@ class OptimizerOptions:
 class ParallelOptions:
     """The parallel mode, and options of single modes."""
 
-    parallel: Annotated[Mode, typer.Option(help="; ".join(f"{mode.name}: {mode.help}" for mode in MODES.values()))] = (
-        DEFAULT_MODE
-    )
+    parallel: Annotated[Mode, typer.Option(help=f"Parallel mode; {_MODES_HELP}.")] = DEFAULT_MODE
     bucket_cap_mb: Annotated[
         int,
-        typer.Option(min=0, help="MiB in each bucket of DDP's gradients; 0: torch's default (25, the first one 1)"),
+        typer.Option(min=0, help="MiB in each bucket of DDP's gradients; 0: torch's default (25, the first one 1)."),
     ] = TrainConfig.bucket_cap_mb
     microbatches: Annotated[
         int | None,
         typer.Option(
-            help="pipeline: number of parts of a batch; must divide the batch size",
+            help="With pipeline: number of parts of a batch; must divide the batch size.",
             show_default="up to 2 per stage that divide it",
         ),
     ] = None
     pipeline_schedule: Annotated[
         PipelineScheduleName,
-        typer.Option(help="pipeline: gpipe: all forward passes first; 1f1b: forward and backward passes alternate"),
+        typer.Option(
+            help="With pipeline; gpipe: all forward passes first; 1f1b: forward and backward passes alternate."
+        ),
     ] = TrainConfig.pipeline_schedule
 
 
@@ -119,13 +133,15 @@ class PlaceOptions:
 
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help=f"ranks to launch here; {_WORKERS_HELP}", show_default="one per GPU, else 2"),
+        typer.Option(min=1, help=f"Ranks to launch here; {_WORKERS_HELP}.", show_default="one per GPU, else 2"),
     ] = None
-    device: Annotated[DeviceName, typer.Option(help="cuda communicates through NCCL, cpu through gloo")] = "auto"
+    device: Annotated[
+        DeviceName, typer.Option(help="Device to train on; cuda communicates through NCCL, cpu through gloo.")
+    ] = "auto"
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            help="for each rank: 4GiB, 500MB or bytes; on CPU for all it allocates, on a GPU for torch's share",
+            help="Memory limit per rank: 4GiB, 500MB or bytes; on CPU for all it allocates, on GPUs for torch's share.",
             show_default="none",
         ),
     ] = None
@@ -133,7 +149,7 @@ class PlaceOptions:
         int,
         typer.Option(
             min=1,
-            help="train this many times, as NAME-1, NAME-2, ...; `compare` then knows how much runs differ",
+            help="Train this many times, as NAME-1, NAME-2, ...; `compare` then knows how much runs differ.",
         ),
     ] = 1
 
@@ -147,11 +163,11 @@ class PlaceOptions:
 class OutputOptions:
     """Where to write the run directory."""
 
-    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="folder for run directories")] = Path("traces")
+    out: Annotated[Path, typer.Option(rich_help_panel="Output", help="Folder for run directories.")] = Path("traces")
     run_name: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel="Output", help="name of the run directory", show_default="from model, mode, ranks and time"
+            rich_help_panel="Output", help="Name of the run directory.", show_default="from model, mode, ranks and time"
         ),
     ] = None
 
@@ -163,40 +179,42 @@ class EpochOptions:
     epochs: Annotated[
         int,
         _epochs(
-            "train for this many epochs and test after each; loss and accuracy go to training.json and TensorBoard",
+            "Train for this many epochs and test after each; loss and accuracy go to training.json and TensorBoard.",
             min=0,
         ),
     ] = TrainingPlan.epochs
     warmup_epochs: Annotated[
         int,
         _epochs(
-            "epochs before the timed ones; with --epochs, the first ones, in which --lr-scaling raises the rate",
+            "Epochs before the timed ones; with --epochs, the first ones, in which --lr-scaling raises the rate.",
             min=0,
         ),
     ] = 0
-    timed_epochs: Annotated[int, _epochs("timed epochs; waiting for data is timed separately; no tests", min=0)] = 0
+    timed_epochs: Annotated[
+        int, _epochs("Timed epochs, without tests; waiting for data is timed separately.", min=0)
+    ] = 0
     steps_per_epoch: Annotated[
-        int, _epochs("at most this many steps in each of them; 0: the whole data set", min=0)
+        int, _epochs("Most steps in a warm-up or timed epoch; 0: the whole data set.", min=0)
     ] = 0
     test_samples: Annotated[
         int,
-        _epochs("images to test on after each of --epochs; 0: all (with synthetic data, a fifth of an epoch)", min=0),
+        _epochs("Images to test on after each of --epochs; 0: all (with synthetic data, a fifth of an epoch).", min=0),
     ] = TrainingPlan.test_samples
     lr_scaling: Annotated[
         LrScaling,
         _epochs(
-            "linear: the learning rate x samples per step over all ranks / --lr-reference-batch (Goyal et al. "
-            "2017, arXiv:1706.02677)"
+            "Scale the learning rate; linear: multiply it by samples per step over all ranks / "
+            "--lr-reference-batch (Goyal et al. 2017, arXiv:1706.02677)."
         ),
     ] = TrainingPlan.lr_scaling
     lr_reference_batch: Annotated[
-        int, _epochs("samples per step that --optimizer-lr is meant for; 256 in the paper", min=1)
+        int, _epochs("Samples per step to which --optimizer-lr applies; 256 in the paper.", min=1)
     ] = TrainingPlan.lr_reference_batch
     batch_size_schedule: Annotated[
         str | None,
         _epochs(
-            "3:256,6:512 means --batch-size 256 from epoch 3 on, counted from 0, and 512 from epoch 6 on; instead of a "
-            "learning rate that decays (Smith et al. 2017, arXiv:1711.00489)",
+            "Change the batch size instead of decaying the learning rate (Smith et al. 2017, arXiv:1711.00489). "
+            "3:256,6:512 means --batch-size 256 from epoch 3 on, counted from 0, and 512 from epoch 6 on.",
             metavar="EPOCH:SIZE,...",
             show_default="none",
         ),

@@ -376,7 +376,7 @@ def test_no_traceback_names_a_secret(memory, monkeypatch, capsys, tmp_path):
     shown = "".join(traceback.format_exception(told.value))
     assert "memory://host/run" in shown
     assert SECRET not in shown
-    monkeypatch.setattr("commtrace.analysis.core.places.filesystem.told_plainly", lambda _: nullcontext())
+    monkeypatch.setattr("commtrace.analysis.core.places.filesystem.plain_errors", lambda _: nullcontext())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["breakdown", "--verbose", url]) == 70
     shown = capsys.readouterr().err + "".join(path.read_text() for path in tmp_path.iterdir())

@@ -9,7 +9,7 @@ import typer
 
 from ....common.wording import counted, ranges_of
 from ...recording.options import ReadOptions
-from ..output import Writing, complain, writes_tables
+from ..output import Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces
 from ..tables import nothing_measured, print_table
 
@@ -64,7 +64,7 @@ def account_command(
     writing.check(name)
     analysis = analysis_of(runs, reading, details=True)
     if by is AccountBy.part and len(analysis.breakdown):
-        complain(_step_and_windows(analysis.typical_step), kind="note")
+        print_message(_step_and_windows(analysis.typical_step), kind="note")
     if by is AccountBy.culprit and len(analysis.breakdown) and analysis.account["exposed_wait_ns"].isna().all():
         nothing_measured(analysis, "nothing could be split into wait and transfer; that needs the traces of all ranks")
     print_table(name, analysis, writing)

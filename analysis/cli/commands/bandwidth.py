@@ -13,7 +13,7 @@ import typer
 
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
-from ..output import Writing, complain, reading_progress, writes_tables
+from ..output import Writing, print_message, reading_progress, writes_tables
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces, timed_dumps_of
 from ..tables import print_table, print_timed
 
@@ -68,7 +68,7 @@ def bandwidth_command(
             return
         analysis = analysis_of(runs, reading, ceiling)
         if (counters := analysis.link_counters) is not None:
-            complain(f"NVLinks {counters}", kind="note")
+            print_message(f"NVLinks {counters}", kind="note")
         print_table(name, analysis, writing)
         return
     every_ns = _interval_ns(every)
@@ -119,14 +119,14 @@ def _print_logs(files: list[Path], every_ns: int, writing: Writing, reading: Rea
     table = logs.table()
     _print(table, str(files[0].parent), logs.notes, writing)
     for failure in logs.failed:
-        complain(failure)
+        print_message(failure)
     if logs.failed:
         raise typer.Exit(1)
 
 
 def _print(table: pd.DataFrame, name: str, notes: Sequence[str], writing: Writing) -> None:
     for note in notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     if not len(table):
         raise NothingMeasured(f"{name}: no communication in what was recorded")
     writing.table(_TABLE, table)

@@ -13,7 +13,7 @@ import typer
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import ALL_ROWS, Format, Writing, complain, writes_tables
+from ..output import ALL_ROWS, Format, Writing, print_message, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def compare_command(
         top = writing.choice.top or _SHOWN_ROWS
         writing.text(report(comparison, writing.format.value, top=top, screen=writing.screen))
     else:
-        complain(comparison.basis, kind="note")
+        print_message(comparison.basis, kind="note")
         table = writing.chosen(name, getattr(comparison, name))
         shown = without_empty_memory(table) if writing.for_people else table
         replace(writing, choice=ALL_ROWS).table(name, shown)
@@ -154,6 +154,6 @@ def _gate(judgement: Judgement, because: str) -> None:
     from ...comparison.analysis import Judgement
 
     kinds = {Judgement.slower: "slower", Judgement.within: "note", Judgement.unknown: "cannot tell"}
-    complain(because, kind=kinds[judgement])
+    print_message(because, kind=kinds[judgement])
     if judgement is not Judgement.within:
         raise typer.Exit(_SLOWER if judgement is Judgement.slower else _UNSEEN)

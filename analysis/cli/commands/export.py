@@ -9,7 +9,7 @@ import typer
 
 from ....common.wording import counted
 from ...recording.options import ReadOptions
-from ..output import check_new_folder, complain, replace_among, write_folder, write_out, write_parts
+from ..output import check_new_folder, print_message, replace_among, write_folder, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 
 NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)]
@@ -44,7 +44,7 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
     copies = list(trace_copies(analysis))
     write_folder({copy.name: copy.content for copy in copies}, out)
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     compared, all_ = sum(copy.compared for copy in copies), sum(copy.operations for copy in copies)
     size = sum(len(copy.content) for copy in copies) / 1e3
     write_out(
@@ -52,7 +52,7 @@ def tensorboard_copy_command(runs: Runs, out: NewFolder, *, reading: ReadOptions
         None,
     )
     if compared < all_:
-        complain(
+        print_message(
             f"{compared:,} of {all_:,} collectives are in its charts of waiting and of operations; of the others, "
             "which are not of all ranks or of a kind that it does not know, it shows only the time",
             kind="note",
@@ -84,7 +84,7 @@ def tensorboard_scalars_command(runs: Runs, output: InFolder = None, *, reading:
     name, content = event_file(scalars)
     replace_among(folder, f"*{SUFFIX}", name, content)
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     steps, tags = (len({value[place] for value in scalars}) for place in (1, 0))
     write_out(f"{folder / name}: {counted(tags, 'curve')} over {counted(steps, 'step')}\n", None)
     finish(analysis)
@@ -131,18 +131,18 @@ def inductor_command(
 
     profile = inductor_profile(analysis, rank)
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     target = output or Path(f"{analysis.run.name}.inductor.json")
     write_parts(profile.parts, target)
     sizes, calls = counted(profile.collectives, "size"), counted(profile.operators, "call")
     written = f"{sizes} of collectives, {calls} of operators"
-    write_out(f"{target}: {written}\n", None) if output is None else complain(f"{target}: {written}", kind="note")
+    write_out(f"{target}: {written}\n", None) if output is None else print_message(f"{target}: {written}", kind="note")
     if profile.left_out:
         left_out = counted(profile.left_out, "call")
-        complain(
+        print_message(
             f"{left_out} of collectives left out: the trace has no size, or wait and transfer could not be split",
             kind="note",
         )
     if not profile.operators:
-        complain("no operator has shapes; capture with record_shapes=True to include operators", kind="note")
+        print_message("no operator has shapes; capture with record_shapes=True to include operators", kind="note")
     finish(analysis)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...recording.options import ReadOptions
-from ..output import Writing, complain, writes_tables
+from ..output import Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import nothing_measured
 
@@ -85,6 +85,6 @@ def _device_time(analysis: Analysis, name: str, rank: str | None) -> pd.DataFram
 
 def _show(name: str, table: pd.DataFrame, analysis: Analysis, writing: Writing) -> None:
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     writing.table(name, table, ["rank", "device"] if "rank" in table else ())
     finish(analysis)

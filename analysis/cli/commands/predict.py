@@ -14,7 +14,7 @@ from ....common.option_groups import takes
 from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
-from ..output import Writing, complain, writes_tables
+from ..output import Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
 
@@ -164,7 +164,7 @@ def _say_first_gains(analysis: Analysis) -> None:
     """Print the first remedies, so that the table is seen beside the verdict."""
     sentence = analysis.first_gains
     if sentence is not None:
-        complain(sentence, kind="note")
+        print_message(sentence, kind="note")
 
 
 def _in_file(path: Path) -> list[dict[str, Any]]:
@@ -198,7 +198,9 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
     analysis = analysis_of(runs, reading, details=True)
     steps = analysis.replay_steps
     if len(steps):
-        complain(f"the replay is {steps['error_frac'].abs().median():.1%} off the measured steps (median)", kind="note")
+        print_message(
+            f"the replay is {steps['error_frac'].abs().median():.1%} off the measured steps (median)", kind="note"
+        )
     print_table("replay_steps", analysis, writing)
 
 
@@ -310,13 +312,13 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
     scenarios = changes.scenarios()
     analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     try:
         table = analysis.predict(*scenarios) if scenarios else analysis.predictions
     except BadScenario as err:
         raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()
-    complain(f"the unchanged replay is {error:.1%} off the measured steps (median)", kind="note")
+    print_message(f"the unchanged replay is {error:.1%} off the measured steps (median)", kind="note")
     if not scenarios:
         _say_first_gains(analysis)
     writing.table("predictions", table)

@@ -11,7 +11,7 @@ from ...core.escaping import printable
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import complain, write_out
+from ..output import print_message, write_out
 from ..reading_options import CeilingFile, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _compared(runs: list[Path], against: list[Path], output: Path | None, readin
 def _end(analysis: Analysis) -> None:
     """Print problems of the traces, and exit with the code for them."""
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     finish(analysis)
 
 
@@ -137,4 +137,4 @@ def _written(report: ReportPage, output: Path | None) -> None:
     if output is None:
         write_out(f"{message}\n", None)
     else:
-        complain(message, kind="note")
+        print_message(message, kind="note")

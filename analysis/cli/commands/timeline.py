@@ -12,7 +12,7 @@ from ....common.disk import content_of
 from ....common.wording import counted
 from ...errors import UnreadableFile
 from ...recording.options import ReadOptions, numbers_in
-from ..output import complain, write_out, write_parts
+from ..output import print_message, write_out, write_parts
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def timeline_command(
 
     timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
     for note in analysis.run.notes:
-        complain(note, kind="note")
+        print_message(note, kind="note")
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
     write_parts(_bundled(analysis, timeline, of_ranks) if bundle else timeline.parts, target)
     if output is None:
         write_out(f"{target}: {_summary(timeline)}\n", None)
     else:
-        complain(f"{target}: {_summary(timeline)}", kind="note")
+        print_message(f"{target}: {_summary(timeline)}", kind="note")
     if open_:
         _show(target)
     finish(analysis)
@@ -110,7 +110,7 @@ def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) ->
     traces = run.traces if ranks is None else run.traces[run.traces["rank"].isin(ranks)]
     parts = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
     if parts.drift_ns:
-        complain(f"clocks drift: in a bundle, the traces are off by up to {parts.drift_ns:,} ns", kind="note")
+        print_message(f"clocks drift: in a bundle, the traces are off by up to {parts.drift_ns:,} ns", kind="note")
     manifest = parts.manifest()
     paths = [(file.name, run.files[file.rank][file.cycle]) for file in parts.files]
     yield from tar([
@@ -133,5 +133,5 @@ def _show(file: Path) -> None:
     from ..serving import serve_once, server_of
 
     server = server_of(file)
-    complain(f"waiting for {server.viewer_url} to read the file; end with ctrl-C", kind="note")
+    print_message(f"waiting for {server.viewer_url} to read the file; end with ctrl-C", kind="note")
     serve_once(server)

@@ -10,7 +10,7 @@ import typer
 
 from ...core.places.place import path_named
 from ..inputs import PathOrUrl
-from ..output import KeepGoing, Writing, complain, write_out, writes_tables
+from ..output import KeepGoing, Writing, print_message, write_out, writes_tables
 
 
 class TrainingBy(str, Enum):
@@ -80,6 +80,6 @@ def training_command(
 
         write_out(training_page(runs[0].resolve().name, analysis).html, plot)
     for failure in analysis.trainings.failed:
-        complain(failure)
+        print_message(failure)
     if analysis.trainings.failed:
         raise typer.Exit(1)

@@ -18,7 +18,7 @@ from ...reading.pool import Reading
 from ...reading.trace_files import trace_files
 from ...recording.options import ReadOptions
 from ..inputs import PathOrUrl
-from ..output import asking, complain, reading_progress, write_out
+from ..output import asking, print_message, reading_progress, write_out
 from ..reading_options import Runs, reads_traces
 
 PackedInto = Annotated[
@@ -56,10 +56,10 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     """
     begun = time.monotonic()
     with asking(runs):
-        traces, notes, beforehand = trace_files(runs)
+        traces, notes, run_facts = trace_files(runs)
     for note in notes:
-        complain(note, kind="note")
-    options = replace(reading, details=details, cache=False, beforehand=beforehand)
+        print_message(note, kind="note")
+    options = replace(reading, details=details, cache=False, run_facts=run_facts)
     done: list[PackedTrace] = []
     failed: list[TraceError] = []
     with (
@@ -79,10 +79,10 @@ def pack_command(runs: Runs, output: PackedInto = None, details: KeptDetails = T
     if output is not None:
         copy_side_files([trace.path for trace in traces], output)
     for note in (note for packed in done for note in packed.repaired):
-        complain(note, kind="note")
+        print_message(note, kind="note")
     write_out(_summary(done, output, time.monotonic() - begun), None)
     for failure in (*failed, *(packed.damage for packed in done if packed.damage)):
-        complain(str(failure))
+        print_message(str(failure))
     if failed or any(packed.damage for packed in done):
         raise typer.Exit(1)
 

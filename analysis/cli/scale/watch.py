@@ -16,7 +16,7 @@ from ...core.schema import Row
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
-from ..output import CommNames, checked_patterns, complain, write_if_read
+from ..output import CommNames, checked_patterns, print_message, write_if_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
 
@@ -187,12 +187,12 @@ class _Outputs:
         unusual = (missing, row["note"])
         for note in unusual if self._format is RowFormat.table else ():
             if note is not None and note not in self._noted:
-                complain(f"cycle {row['cycle']}: {note}", kind="note")
+                print_message(f"cycle {row['cycle']}: {note}", kind="note")
         self._noted = unusual
 
     def say(self, note: str) -> None:
         """Print a note on stderr."""
-        complain(note, kind="note")
+        print_message(note, kind="note")
 
     def _text(self, row: Row) -> str:
         if self._format is RowFormat.jsonl:
@@ -211,16 +211,18 @@ def _finish(watch: Watch, ending: Ending) -> None:
     """Print how the run ended, and exit with the code for it."""
     cycles = counted(watch.reported, "cycle")
     why = f", early: {'; '.join(watch.ended_early)}" if watch.ended_early else ""
-    complain(f"{ending.value}{why}; {cycles} reported", kind="note")
+    print_message(f"{ending.value}{why}; {cycles} reported", kind="note")
     for cycle, reason in list(watch.left.items())[:_MOST_LEFT]:
-        complain(f"cycle {cycle} is not reported yet: {reason}", kind="note")
+        print_message(f"cycle {cycle} is not reported yet: {reason}", kind="note")
     if watch.passed is not None:
-        complain(watch.passed, kind="limit")
+        print_message(watch.passed, kind="limit")
         raise typer.Exit(_PASSED)
     if watch.reported and watch.unchecked:
         names = ", ".join(sorted(limit.measure for limit in watch.unchecked))
-        complain(f"no cycle shows {names}, so nothing was compared with that limit")
+        print_message(f"no cycle shows {names}, so nothing was compared with that limit")
     if watch.unusable:
-        complain(f"{counted(watch.unusable, 'cycle')} had unusable files; see the messages above, or the column `note`")
+        print_message(
+            f"{counted(watch.unusable, 'cycle')} had unusable files; see the messages above, or the column `note`"
+        )
     if watch.unusable or (watch.reported and watch.unchecked):
         raise typer.Exit(1)

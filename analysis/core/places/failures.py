@@ -28,7 +28,7 @@ _LONGEST = 200
 
 
 @contextmanager
-def told_plainly(url: str) -> Iterator[None]:
+def plain_errors(url: str) -> Iterator[None]:
     """Make whatever a filesystem raises about this URL one error that says what to do.
 
     What was raised may name the URL as it is, so a traceback does not show it.

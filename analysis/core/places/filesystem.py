@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...errors import MissingLibrary, UnreachableFile
-from .failures import told_plainly
+from .failures import plain_errors
 from .redaction import is_web, query_of, without_secrets
 
 BEGIN_BYTES = 16 << 10
@@ -49,7 +49,7 @@ class RemoteFacts(NamedTuple):
 
 def facts_at(url: str) -> RemoteFacts:
     """What is at the URL now."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         fs.invalidate_cache(path)
         return _facts(fs.info(path))
@@ -57,7 +57,7 @@ def facts_at(url: str) -> RemoteFacts:
 
 def listed_at(url: str) -> list[tuple[str, RemoteFacts]]:
     """The names in a folder now, and what is known of each."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         fs.invalidate_cache(path)
         found = [(str(info["name"]).rstrip("/"), _facts(info)) for info in fs.ls(path, detail=True)]
@@ -90,14 +90,14 @@ def begins_at(urls: Sequence[str], sizes: Sequence[int]) -> list[bytes | None]:
 
 def content_at(url: str, end: int | None = None) -> bytes:
     """The bytes of a file before `end`, or all of them, of one moment."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         return bytes(fs.cat_file(path) if end is None else fs.cat_file(path, start=0, end=end)[:end])
 
 
 def stream_at(url: str) -> Any:
     """A file to read from, as fsspec has it. Where its filesystem can, it stays the file that was last seen."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         kept = {"maxblocks": _BLOCKS_KEPT}
         return fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="background", cache_options=kept)
@@ -105,7 +105,7 @@ def stream_at(url: str) -> Any:
 
 def write_at(url: str, content: bytes) -> None:
     """Make this the content of the file, whole or not at all."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         if _is_object_store(fs):
             fs.pipe_file(path, content)
@@ -123,7 +123,7 @@ def write_at(url: str, content: bytes) -> None:
 
 def make_folder_at(url: str) -> None:
     """Make a folder with those above it; object stores have none, and no bucket is made."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         if not _is_object_store(fs):
             fs.makedirs(path, exist_ok=True)
@@ -131,7 +131,7 @@ def make_folder_at(url: str) -> None:
 
 def remove_at(url: str) -> None:
     """Remove a file."""
-    with told_plainly(url):
+    with plain_errors(url):
         fs, path = _filesystem(url)
         fs.rm_file(path)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from io import SEEK_CUR, SEEK_END, SEEK_SET, BytesIO, RawIOBase, UnsupportedOperation
 from typing import Any
 
-from .failures import changed, told_plainly
+from .failures import changed, plain_errors
 from .filesystem import BEGIN_BYTES, BLOCK_BYTES, RemoteFacts, content_at, facts_at, stream_at
 
 _REMOVED = "was removed while it was read"
@@ -71,7 +71,7 @@ class RemoteFile(RawIOBase):
             return b""
         stream = self._opened()
         try:
-            with told_plainly(self._url):
+            with plain_errors(self._url):
                 _move(stream, self._at)
                 data: bytes = stream.read(size)
         except FileNotFoundError as err:

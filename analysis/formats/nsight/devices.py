@@ -108,7 +108,7 @@ def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     texts = tables.texts(distinct.tolist())
     lacking = [number for number in distinct.tolist() if number not in texts]
     if lacking:
-        tables.complain(f"{counted(len(lacking), 'name')} of kernels are not in its table StringIds")
+        tables.note_invalid(f"{counted(len(lacking), 'name')} of kernels are not in its table StringIds")
     numbers = np.array([names.kernel(texts.get(number, "unknown")) for number in distinct.tolist()], dtype=np.int64)
     name = numbers[which.reshape(-1)] if len(numbers) else text
     sizes = [columns[column] for column in _GRID]

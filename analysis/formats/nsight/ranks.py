@@ -21,7 +21,7 @@ from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, comm_pattern, kernel_kind
 from ...errors import MixedJobs, TraceError
-from ...recording.options import Beforehand, ReadOptions
+from ...recording.options import ReadOptions, RunFacts
 from ...recording.shared_files import SharedRank, rank_in_name
 from ..format import RanksInFiles
 from . import session
@@ -78,22 +78,22 @@ def ranks_in(paths: Sequence[Path]) -> RanksInFiles:
     world = ranks_by_world(joined) if joined else None
     notes = [note for export in exports for note in _on_others(export)]
     epochs = {each.host: each.epoch for each in reversed(several) if each.host is not None and each.epoch is not None}
-    beforehand = Beforehand(epochs=tuple(epochs.items()) if len(several) > 1 else ())
+    run_facts = RunFacts(epochs=tuple(epochs.items()) if len(several) > 1 else ())
     size: int | None = None
     if world is not None:
         size, ranks = world[0].ranks, world[1]
-        beforehand = replace(beforehand, communicators=tuple(known_groups(joined, ranks).items()))
+        run_facts = replace(run_facts, communicators=tuple(known_groups(joined, ranks).items()))
     elif several and _are_single(several) and _launchers_differ(several):
         ranks = {(each.path, each.processes[0].pid): each.rank for each in several if each.rank is not None}
         sizes = {each.world_size for each in several}
         size = next(iter(sizes)) if len(sizes) == 1 else None
     elif _are_single(several) and _names_have_ranks(several):
-        return RanksInFiles(list(paths), notes, beforehand)
+        return RanksInFiles(list(paths), notes, run_facts)
     else:
         _check_one_run(several)
         ranks = {process: rank for rank, process in enumerate(joined)}
         notes += _on_counting(several, ranks)
-    return RanksInFiles([path for export in exports for path in _paths(export, ranks, size)], notes, beforehand)
+    return RanksInFiles([path for export in exports for path in _paths(export, ranks, size)], notes, run_facts)
 
 
 def _paths(export: Export, ranks: Mapping[tuple[Path, int], int], size: int | None) -> list[Path]:

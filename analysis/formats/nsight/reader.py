@@ -94,7 +94,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
         annotations=[_annotation(mark, first) for mark in marked.marks],
         comm_args=[_comm_row(row, first) for row in (*marked.rows, *map(_peer_copy, work.peer_copies))],
     )
-    known = options.beforehand
+    known = options.run_facts
     groups = _groups(marked.joined, shared, dict(known.communicators))
     header = _header(tables, groups, session.base_ns(tables, first, dict(known.epochs)), shared)
     extent = Extent(tables.database.size, 0 if tables.damage is None else None)

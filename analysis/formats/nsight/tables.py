@@ -66,10 +66,10 @@ class ExportTables:
         kept = {name: array("q") for name in names}
         lacking = [name for name in needed if self.database.has(table) and not self.database.has(table, name)]
         if lacking:
-            self.complain(f"table {table} has no column {lacking[0]}")
+            self.note_invalid(f"table {table} has no column {lacking[0]}")
             return {name: np.array([], dtype=np.int64) for name in names}
         if self._has_rows_of_nobody(table, owner):
-            self.complain(f"table {table} has rows of no process ({owner})")
+            self.note_invalid(f"table {table} has rows of no process ({owner})")
         for rows in self._going_on(self.database.numbers(table, names, self.of_process(table, owner))):
             chunk = {name: whole_numbers(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
             chunk = self._sound(table, needed, chunk, rows)
@@ -86,7 +86,7 @@ class ExportTables:
         good = np.abs(columns["start"] - first_ns) < LONGEST_NS
         if good.all():
             return columns
-        self.complain(f"some of its events are {LONGEST_NS:,} ns apart or more, which is not possible")
+        self.note_invalid(f"some of its events are {LONGEST_NS:,} ns apart or more, which is not possible")
         return {name: values[good] for name, values in columns.items()}
 
     def rows(self, table: str, columns: Sequence[str], where: str = "", source: str = "") -> Iterator[list[Any]]:
@@ -107,7 +107,7 @@ class ExportTables:
         except DamagedTrace as err:
             self._give_up(str(err), err)
 
-    def complain(self, what: str) -> None:
+    def note_invalid(self, what: str) -> None:
         """Note that the export is not as Nsight Systems writes it. Raises DamagedTrace, unless it is to go on."""
         self._give_up(f"{self.database.path}: {what}; export the report again with {EXPORT}", None)
 
@@ -133,7 +133,7 @@ class ExportTables:
             missing = chunk[name] == MISSING
             if missing.any():
                 value = str(rows[int(np.flatnonzero(missing)[0])][place])[:40]
-                self.complain(f"table {table} has {value!r} as {name}, expected a whole number")
+                self.note_invalid(f"table {table} has {value!r} as {name}, expected a whole number")
             good &= ~missing
         if {"start", "end"} <= set(needed):
             start, end = chunk["start"], chunk["end"]
@@ -141,7 +141,9 @@ class ExportTables:
             possible[possible] = np.abs(end[possible] - start[possible]) < LONGEST_NS
             if (good & ~possible).any():
                 row = int(np.flatnonzero(good & ~possible)[0])
-                self.complain(f"table {table} has an event from {start[row]} to {end[row]} ns, which is not possible")
+                self.note_invalid(
+                    f"table {table} has an event from {start[row]} to {end[row]} ns, which is not possible"
+                )
             good &= possible
         return chunk if good.all() else {name: values[good] for name, values in chunk.items()}
 

@@ -110,7 +110,7 @@ def _with_absent(values: Int64s, absent: NDArray[np.bool_]) -> CodedColumn:
     return column
 
 
-def _coded(values: Int64s, *, again: bool = True) -> CodedColumn:
+def _coded(values: Int64s, *, try_distinct: bool = True) -> CodedColumn:
     """Code the values in the form that promises to be the smallest."""
     rows = len(values)
     if not rows:
@@ -125,9 +125,9 @@ def _coded(values: Int64s, *, again: bool = True) -> CodedColumn:
     firsts = {"above": int(least), "steps": first, "bends": first}
     sizes = {coding: _expected_bytes(numbers) for coding, numbers in coded.items()}
     coding: Any = min(sizes, key=sizes.__getitem__)
-    if again and sizes[coding] > rows / 2:  # otherwise sorting would cost more than it saves
+    if try_distinct and sizes[coding] > rows / 2:  # otherwise sorting would cost more than it saves
         distinct, places = np.unique(values, return_inverse=True)
-        of_distinct = _coded(distinct, again=False)
+        of_distinct = _coded(distinct, try_distinct=False)
         if len(distinct) < rows // _FEW and _expected_bytes(places) + len(of_distinct.planes) < sizes[coding]:
             width, planes = _planes(places.astype(np.uint64))
             return CodedColumn(rows, "among", width=width, planes=planes, distinct=of_distinct)

@@ -209,7 +209,7 @@ def _launching(detailed: Detailed) -> tuple[Times, Times]:
 
 
 def _cut(pieces: Spans, at: Times) -> Spans:
-    """The same pieces, cut at these times."""
+    """Cut the pieces at these times."""
     if not len(pieces.starts) or not len(at):
         return pieces
     inside = np.unique(at)

@@ -36,7 +36,7 @@ class Behind(NamedTuple):
     weight_ns: int
 
     def without(self, ranks: Collection[int]) -> Behind:
-        """The same, compared with none of these ranks."""
+        """Leave these ranks out of the comparison."""
         return self._replace(others=tuple(rank for rank in self.others if rank not in ranks))
 
 

@@ -71,7 +71,7 @@ class Straightened:
     extra_ns: Floats
 
     def following(self, bends: dict[int, Bends], raw: Ends) -> Straightened:
-        """The same with some of the bends only, from the ends as they were."""
+        """Keep only some of the bends, with the original ends."""
         return Straightened(_without(raw, bends), bends, self.extra_ns)
 
 
@@ -170,8 +170,8 @@ def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
         return bent
     first, *others = np.unique(units.unit).tolist()
     turned = np.where(units.unit == first, others[-1] + 1, units.unit)
-    again = {first if clock == others[-1] + 1 else clock: b for clock, b in _each(units._replace(unit=turned))}
-    return again if sum(b.bends is not None for b in again.values()) < several else bent
+    turned_bent = {first if clock == others[-1] + 1 else clock: b for clock, b in _each(units._replace(unit=turned))}
+    return turned_bent if sum(b.bends is not None for b in turned_bent.values()) < several else bent
 
 
 def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Iterator[tuple[int, _Bent]]:

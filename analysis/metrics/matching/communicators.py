@@ -45,7 +45,7 @@ def unknown(state: State, calls: pd.DataFrame) -> Ints:
     return np.flatnonzero(nothing.to_numpy() & ~np.isin(state.group, list(state.named)))
 
 
-def told_apart(state: State, calls: pd.DataFrame) -> Findings:
+def communicators_apart(state: State, calls: pd.DataFrame) -> Findings:
     """Split collectives of unknown process groups whose ranks turn out to be several communicators."""
     rows = unknown(state, calls)
     rows = rows[(state.rung[rows] != UNMATCHED) & (state.collective[rows] >= 0)]

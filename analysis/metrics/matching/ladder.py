@@ -23,14 +23,14 @@ import numpy as np
 import pandas as pd
 
 from ...core.tables.communication import CLOCK_PROBES, MATCHES, PENDING, PROCESS_GROUPS
-from .communicators import by_stream, told_apart, unknown
+from .communicators import by_stream, communicators_apart, unknown
 from .doubts import doubtful_groups, steps_contradicted, strangers
 from .groups import by_membership
 from .ids import by_id
 from .pairs import by_turn
 from .state import ALONE, RUNGS, SENDS, UNMATCHED, Decision, Findings, State, codes, rows_by_key, state_of
 from .steps import by_step
-from .times import again, by_time, linked_clocks
+from .times import by_time, linked_clocks, rematched_by_time
 
 
 class Evidence(NamedTuple):
@@ -88,7 +88,7 @@ def _with_starts(state: State, calls: pd.DataFrame, evidence: Evidence, world_si
     yield from by_membership(state, calls, PROCESS_GROUPS.empty() if evidence.groups is None else evidence.groups)
     yield from by_stream(state, calls)
     yield from by_time(state)
-    yield from again(state)
+    yield from rematched_by_time(state)
     # What times have matched may be several communicators as well.
     yield from _who_takes_part(state, calls, world_size)
 
@@ -118,7 +118,7 @@ def _messages(calls: pd.DataFrame) -> pd.Series[bool]:
 
 def _who_takes_part(state: State, calls: pd.DataFrame, world_size: int) -> Findings:
     """Where no trace names the process group: whether these ranks waited for each other, and for nobody else."""
-    yield from told_apart(state, calls)
+    yield from communicators_apart(state, calls)
     yield from doubtful_groups(state, unknown(state, calls), codes(calls["stream"]), world_size)
 
 

@@ -224,7 +224,7 @@ def _never_met(lanes: list[Lane]) -> bool:
 
 
 def _in_two(count: int) -> Iterator[list[slice]]:
-    """All of it, and some ways to divide it into two."""
+    """The whole, and some divisions into two."""
     yield [slice(count)]
     for begin in np.unique(np.linspace(0, count, _DIVISIONS + 2).astype(np.int64))[1:-1].tolist():
         yield [slice(begin), slice(begin, count)]

@@ -95,7 +95,7 @@ def by_time(state: State) -> Findings:
         yield from _in_order(state, rows)
 
 
-def again(state: State) -> Findings:
+def rematched_by_time(state: State) -> Findings:
     """Match by time once more, on the clocks known by then, if some ranks of a group lack calls that others show."""
     # The first round used the clocks that were linked before it; what it has matched may link more.
     timed = np.flatnonzero((state.rung == BY_TIME) | (state.rung == BY_ORDER))

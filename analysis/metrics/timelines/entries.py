@@ -50,7 +50,7 @@ class Entries:
         return Entries(*[getattr(self, name)[index] for name in _COLUMNS])
 
     def joined(self, other: Entries) -> Entries:
-        """These entries and those of `other`, in order."""
+        """Join the entries with those of `other`, in order."""
         order = np.argsort(np.concatenate([self.order, other.order]), kind="stable")
         return Entries(*[np.concatenate([getattr(self, name), getattr(other, name)])[order] for name in _COLUMNS])
 

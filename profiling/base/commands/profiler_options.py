@@ -1,4 +1,4 @@
-"""Options of every command that profiles training steps: which steps, and what of them."""
+"""Options of every command that profiles training steps: which steps, what is recorded, what is kept."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -23,13 +23,13 @@ def _flag(name: str, text: str) -> Any:
 class ScheduleOptions:
     """Which steps are traced."""
 
-    wait: Annotated[int, _profiler("steps before the profiler warms up")] = 2
-    warmup: Annotated[int, _profiler("profiled steps that are discarded")] = 1
-    active: Annotated[int, _profiler("traced steps")] = 3
-    repeat: Annotated[int, _profiler("number of cycles, each with its own trace file")] = 1
+    wait: Annotated[int, _profiler("Steps before the profiler warms up.")] = 2
+    warmup: Annotated[int, _profiler("Profiled steps to discard.")] = 1
+    active: Annotated[int, _profiler("Steps to trace in each cycle.")] = 3
+    repeat: Annotated[int, _profiler("Number of cycles, each with its own trace file.")] = 1
 
     def schedule(self) -> Schedule:
-        """As the profiler takes it. Raises UsageError."""
+        """The profiler's schedule. Raises UsageError."""
         return Schedule(self.wait, self.warmup, self.active, self.repeat)
 
 
@@ -37,36 +37,36 @@ class ScheduleOptions:
 class RecordingOptions:
     """What is recorded in traced steps, besides times."""
 
-    with_stack: Annotated[bool, _profiler("record source lines, and Python's garbage collections")] = False
-    profile_memory: Annotated[bool, _profiler("record allocations")] = False
+    with_stack: Annotated[bool, _profiler("Record source lines, and Python's garbage collections.")] = False
+    profile_memory: Annotated[bool, _profiler("Record allocations.")] = False
     light: Annotated[
         bool,
-        _flag("--light", "record no shapes, for the least overhead; with NCCL, sizes of collectives are still known"),
+        _flag("--light", "Record no shapes, for the least overhead; with NCCL, sizes of collectives are still known."),
     ] = False
-    sync_events: Annotated[bool, _flag("--sync-events", "record CUDA's synchronisations; on GPUs")] = False
+    sync_events: Annotated[bool, _flag("--sync-events", "On GPUs: record CUDA's synchronisations.")] = False
     kineto_buffer_mb: Annotated[
         int | None,
         typer.Option(
             rich_help_panel="Profiler",
-            help="MiB of host memory per rank that the profiler may use to record GPU activity",
+            help="MiB of host memory per rank in which the profiler may record GPU activity.",
             show_default="2048, or what KINETO_CONFIG says",
         ),
     ] = None
     flight_recorder: Annotated[
-        bool, _profiler("record collectives and dump them if a rank hangs, for commtrace hang")
+        bool, _profiler("Record collectives, and dump them for `commtrace hang` if a rank hangs.")
     ] = False
     nccl_debug: Annotated[
         NcclDebug | None,
         typer.Option(
             rich_help_panel="Output",
             case_sensitive=False,
-            help="keep NCCL's log at this level, one file per rank",
+            help="Keep NCCL's log at this level, one file per rank.",
             show_default="what NCCL_DEBUG says",
         ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """As the configurations of commands take them. Raises UsageError."""
+        """Keyword arguments for the configuration of a command. Raises UsageError."""
         given = vars(self).copy()
         return {"flight_recorder": given.pop("flight_recorder"), "detail": Detail(**given)}
 
@@ -77,27 +77,27 @@ def _output(text: str) -> Any:
 
 @dataclass(frozen=True)
 class KeepOptions:
-    """What becomes of the traces."""
+    """What to keep of the traces, and whether to analyse them."""
 
     keep: Annotated[
         Keep,
-        _output("what to keep of each cycle: its trace, its recording (a small file with the same tables), or both"),
+        _output("Keep the trace of each cycle, its recording (a small file with the same tables), or both."),
     ] = Keeping.keep
     analyse: Annotated[
         bool,
         typer.Option(
             "--analyse",
             rich_help_panel="Output",
-            help="at the end, gather recordings of all ranks on rank 0, print the summary, write it and a report",
+            help="At the end, gather recordings of all ranks on rank 0, print the summary, write it and a report.",
         ),
     ] = Keeping.analyse
     analyse_max_seconds: Annotated[
-        float, _output("with --analyse: the longest wait, in seconds, for the other ranks, and for the analysis")
+        float, _output("With --analyse: the longest wait, in seconds, for the other ranks, and for the analysis.")
     ] = Keeping.max_seconds
-    analyse_max_gb: Annotated[float, _output("with --analyse: the most GB that all ranks together send to rank 0")] = (
+    analyse_max_gb: Annotated[float, _output("With --analyse: the most GB that all ranks together send to rank 0.")] = (
         Keeping.max_gb
     )
 
     def keeping(self) -> Keeping:
-        """As captures take it. Raises UsageError."""
+        """The same options as captures take them. Raises UsageError."""
         return Keeping(self.keep, self.analyse, self.analyse_max_seconds, self.analyse_max_gb)

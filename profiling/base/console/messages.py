@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 class Talk(Console):
-    """stderr; what nobody reads is dropped."""
+    """stderr; drops output that nobody reads."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ def say(line: str) -> None:
 
 
 def show(text: str) -> None:
-    """The same, as it is."""
+    """Print without the `commtrace:` prefix."""
     stream = sys.__stderr__
     if stream is not None:
         with suppress(OSError, ValueError):  # closed, or nobody reads

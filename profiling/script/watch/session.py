@@ -41,11 +41,11 @@ class ScriptSession(Session):
     def _conclude(self, error: BaseException | None) -> None:
         """Do nothing where the capture ends: the script goes on and must not wait."""
 
-    def _let_signals_be(self) -> None:
+    def _release_signals(self) -> None:
         """Leave signals alone, unless work follows at the script's end: a launcher ends ranks whose peer died."""
         self._is_over = True
         if self._keeping == TRACES_ONLY:
-            super()._let_signals_be()
+            super()._release_signals()
 
     def gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Bring recordings together on rank 0, once; with `together`, other ranks wait for it."""
@@ -62,14 +62,14 @@ class ScriptSession(Session):
                 if self._cycles or self.unwritten is None:
                     self._analyse(error)
         finally:
-            super()._let_signals_be()
+            super()._release_signals()
 
-    def _complain(self, error: Exception) -> None:
+    def _report_error(self, error: Exception) -> None:
         """Keep the error of an unwritable file until the script has ended; report others at once."""
         if isinstance(error, UnwritableError):
             self.note_unwritten(error)
         else:
-            super()._complain(error)
+            super()._report_error(error)
 
     def note_unwritten(self, error: UnwritableError) -> None:
         """Note that a file could not be written; the first reason stays."""

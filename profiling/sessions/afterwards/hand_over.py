@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...base.torch_private import Store
 
 _POLL_S = 0.01
-_LAST_WORDS_S = 0.5
+_THREAD_GRACE_S = 0.5
 # For a thread that waits for the store when Python ends: its return into a Python that is gone aborts the process.
 _AT_EXIT_S = 5.0
 _TOGETHER_S = 0.001
@@ -340,7 +340,7 @@ def _bounded(action: Callable[[], _T], is_over: Callable[[], bool]) -> _T:
     thread.start()
     while thread.is_alive() and not is_over():
         thread.join(_POLL_S)
-    thread.join(_LAST_WORDS_S)
+    thread.join(_THREAD_GRACE_S)
     if thread.is_alive():
         atexit.register(thread.join, _AT_EXIT_S)
     if results:

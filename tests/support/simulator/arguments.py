@@ -44,8 +44,8 @@ _SHARED_NAMES = ("default", "tp", "dp", "ep", "pp", "pp_grad", "cp", "norm", "ro
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a trace tells of one call on one rank: `op` as torch has it, elements in and out, `peer` or root."""
+class CallRecord:
+    """One call in the trace of one rank: `op` as torch has it, elements in and out, `peer` or root."""
 
     op: str
     group: Group
@@ -60,8 +60,8 @@ class Told:
 
 
 @lru_cache(maxsize=1 << 16)
-def told_of(op: Comm, rank: int) -> Told:
-    """What is told of a collective on a rank."""
+def call_record(op: Comm, rank: int) -> CallRecord:
+    """A collective as the trace of one rank records it."""
     size, elems = len(op.group.ranks), op.elems
     given, got = elems, elems
     splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
@@ -73,30 +73,30 @@ def told_of(op: Comm, rank: int) -> Told:
         at = op.group.ranks.index(rank)
         splits = (op.splits[at], tuple(row[at] for row in op.splits))
         given, got = (sum(split) * op.width for split in splits)
-    return Told(op.op, op.group, rank, op.dtype, given, got, op.root, *splits, bool(op.work))
+    return CallRecord(op.op, op.group, rank, op.dtype, given, got, op.root, *splits, bool(op.work))
 
 
-def told_of_message(message: Message, group: Group, rank: int, dtype: str) -> Told:
-    """What is told of a message on a rank."""
-    return Told(message.op, group, rank, dtype, message.elems, message.elems, message.peer, asynchronous=True)
+def message_record(message: Message, group: Group, rank: int, dtype: str) -> CallRecord:
+    """A message as the trace of one rank records it."""
+    return CallRecord(message.op, group, rank, dtype, message.elems, message.elems, message.peer, asynchronous=True)
 
 
-def recorded_name(told: Told) -> str:
-    return _NAMES[told.op][0]
+def recorded_name(record: CallRecord) -> str:
+    return _NAMES[record.op][0]
 
 
-def annotation_name(told: Told) -> str:
+def annotation_name(record: CallRecord) -> str:
     """Such as `nccl:all_reduce`, or `nccl:send 0->1` with ranks of the group."""
-    ranks = told.group.ranks
-    name = _NAMES[told.op][1]
-    if told.op in ("send", "recv"):
-        assert told.peer is not None
-        name = name.format(ranks.index(told.rank), ranks.index(told.peer))
+    ranks = record.group.ranks
+    name = _NAMES[record.op][1]
+    if record.op in ("send", "recv"):
+        assert record.peer is not None
+        name = name.format(ranks.index(record.rank), ranks.index(record.peer))
     return f"nccl:{name}"
 
 
-def operator_name(told: Told) -> str:
-    return f"c10d::{_NAMES[told.op][2]}"
+def operator_name(record: CallRecord) -> str:
+    return f"c10d::{_NAMES[record.op][2]}"
 
 
 def kernel_name(op: str, dtype: str) -> str:
@@ -130,52 +130,52 @@ def stride_of(ranks: Sequence[int]) -> int | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def fixed_args(told: Told, layout: Layout, on_kernel: bool) -> str:
+def fixed_args(record: CallRecord, layout: Layout, on_kernel: bool) -> str:
     """The arguments that do not differ from call to call, as the inside of a JSON object; empty before torch 2.2."""
     if not layout.since("2.2"):
         return ""
     counts = ("In msg nelems", "Out msg nelems") if layout.since("2.4") else ("In msg size", "Out msg size")
-    args: dict[str, Any] = {"Collective name": recorded_name(told)}
-    args |= {counts[0]: told.in_elems, counts[1]: told.out_elems}
-    args |= {"Group size": len(told.group.ranks), "dtype": told.dtype}
+    args: dict[str, Any] = {"Collective name": recorded_name(record)}
+    args |= {counts[0]: record.in_elems, counts[1]: record.out_elems}
+    args |= {"Group size": len(record.group.ranks), "dtype": record.dtype}
     if layout.since("2.4"):
-        stride = stride_of(told.group.ranks)
+        stride = stride_of(record.group.ranks)
         args |= {
-            "In split size": listed(told.in_split),
-            "Out split size": listed(told.out_split),
-            "Process Group Name": group_name(told.group, layout),
-            "Process Group Description": group_description(told.group),
-            "Process Group Ranks": "[]" if stride is None else listed(told.group.ranks),
+            "In split size": listed(record.in_split),
+            "Out split size": listed(record.out_split),
+            "Process Group Name": group_name(record.group, layout),
+            "Process Group Description": group_description(record.group),
+            "Process Group Ranks": "[]" if stride is None else listed(record.group.ranks),
         }
         if not on_kernel and stride is not None:
-            args |= {"Global rank start": told.group.ranks[0], "Global rank stride": stride}
+            args |= {"Global rank start": record.group.ranks[0], "Global rank stride": stride}
     if layout.since("2.5"):
-        args |= _peers(told, on_kernel)
+        args |= _peers(record, on_kernel)
     if layout.since("2.12") and not on_kernel:
-        args["Is asynchronized op"] = int(told.asynchronous)
+        args["Is asynchronized op"] = int(record.asynchronous)
     return json.dumps(args)[1:-1]
 
 
-def _peers(told: Told, on_kernel: bool) -> dict[str, int]:
+def _peers(record: CallRecord, on_kernel: bool) -> dict[str, int]:
     """Rank in the group of the root, the peer, or else this rank itself; global ranks of sends and receives."""
-    named = {"send": "Dst Rank", "recv": "Src Rank"}.get(told.op)
-    found = {} if on_kernel else {"Rank": told.group.ranks.index(told.rank if told.peer is None else told.peer)}
-    return found | ({named: told.peer} if named and told.peer is not None else {})
+    named = {"send": "Dst Rank", "recv": "Src Rank"}.get(record.op)
+    found = {} if on_kernel else {"Rank": record.group.ranks.index(record.rank if record.peer is None else record.peer)}
+    return found | ({named: record.peer} if named and record.peer is not None else {})
 
 
-def counted_args(told: Told, layout: Layout, turn: int) -> str:
+def counted_args(record: CallRecord, layout: Layout, turn: int) -> str:
     """The arguments that count calls: Seq and Comms Id, the latter equal on all ranks of a collective."""
     if not layout.since("2.12"):
         return ""
     if not layout.since("2.13"):
         return f', "Seq": {turn}'
-    of = f"{group_name(told.group, layout)} {turn} {told.op in ('send', 'recv')}"
+    of = f"{group_name(record.group, layout)} {turn} {record.op in ('send', 'recv')}"
     number = int.from_bytes(blake2b(of.encode(), digest_size=8).digest(), "little")
     return f', "Seq": {turn}, "Comms Id": {number}'
 
 
-def shape_args(told: Told, layout: Layout) -> str:
+def shape_args(record: CallRecord, layout: Layout) -> str:
     """Input shapes of an annotation, if they are recorded, as the inside of a JSON object that goes on."""
     if not layout.shapes:
         return ""
-    return f', "Input Dims": [[{told.in_elems}]], "Input type": ["{_TYPES[told.dtype][1]}"]'
+    return f', "Input Dims": [[{record.in_elems}]], "Input type": ["{_TYPES[record.dtype][1]}"]'

@@ -10,17 +10,17 @@ from pathlib import Path
 from isal import igzip
 
 from .arguments import (
-    Told,
+    CallRecord,
     annotation_name,
+    call_record,
     counted_args,
     fixed_args,
     group_description,
     group_name,
     kernel_name,
+    message_record,
     operator_name,
     shape_args,
-    told_of,
-    told_of_message,
 )
 from .clock import EPOCH_NS
 from .ops import COMPUTE_STREAM, P2P, Block, Comm, Communication, Cpu, Group, Kernel, Wait
@@ -236,15 +236,15 @@ class Events:
             if not getattr(op, "work", True):
                 self._event_call(seen, correlation, "cudaStreamWaitEvent", 0.95)
         if isinstance(op, P2P):
-            told = [told_of_message(m, op.group, ran.rank, op.dtype) for m in op.messages]
+            records = [message_record(m, op.group, ran.rank, op.dtype) for m in op.messages]
         else:
             assert isinstance(op, Comm)
-            told = [told_of(op, ran.rank)]
-        name = kernel_name(told[0].op, told[0].dtype)
+            records = [call_record(op, ran.rank)]
+        name = kernel_name(records[0].op, records[0].dtype)
         if isinstance(op, P2P) and op.batched:
-            self._batch(seen, correlation, told, name)
+            self._batch(seen, correlation, records, name)
             return
-        first = told[0]
+        first = records[0]
         counted = counted_args(first, self.world.layout, ran.turn)
         if seen.cpu:
             around, inside = f'"External id": {self._id()}', f'"External id": {self._id()}'
@@ -261,16 +261,16 @@ class Events:
         fixed = fixed_args(first, self.world.layout, on_kernel=True) if linked else ""
         self._kernel(seen, correlation, number, name, f", {fixed}{counted}" if fixed else "")
 
-    def _record(self, told: Told, ran: Ran, part: tuple[float, float], number: int, counted: str) -> None:
-        fixed = fixed_args(told, self.world.layout, on_kernel=False)
+    def _record(self, record: CallRecord, ran: Ran, part: tuple[float, float], number: int, counted: str) -> None:
+        fixed = fixed_args(record, self.world.layout, on_kernel=False)
         args = f'"External id": {number}' + (f", {fixed}{counted}" if fixed else "")
         self._within("cpu_op", "record_param_comms", ran, *part, args)
 
-    def _batch(self, seen: Seen, correlation: int, told: list[Told], name: str) -> None:
+    def _batch(self, seen: Seen, correlation: int, records: list[CallRecord], name: str) -> None:
         """A record for each message, and a launch in a `nccl:coalesced` that none of them holds."""
-        ran, apart = seen.ran, 0.4 / len(told)
+        ran, apart = seen.ran, 0.4 / len(records)
         if seen.cpu:
-            for place, each in enumerate(told):
+            for place, each in enumerate(records):
                 part = (0.02 + place * apart, 0.02 + (place + 0.8) * apart)
                 self._within("cpu_op", operator_name(each), ran, *part, f'"External id": {self._id()}')
                 inner = (part[0] + 0.1 * apart, part[1] - 0.1 * apart)
