@@ -178,7 +178,7 @@ def test_what_is_repaired_is_told(tmp_path, old, new, count):
 
 _OTHER_ARGUMENTS = {
     "compare": ["{run}", "--against", "{run}"],
-    "export inductor": ["{run}"],
+    "export inductor": ["{run}", "-o", "{out}.json"],
     "pack": ["{run}", "-o", "{out}"],
     "report": ["{run}", "-o", "{out}.html"],
     "export tensorboard-copy": ["{run}", "{out}"],

@@ -1,7 +1,7 @@
 """Small files that ask for very much: `python tests/attacks/memory.py --tries 60 --kind dump`.
 
 Each is read with a limit. It is refused, or read, within 1.2 times the limit beside what Python, numpy and pandas take
-by themselves; and within two minutes of CPU time. `--kind` is one of: kineto, dump, recording, nsight, inspector, beside.
+by themselves; and within two minutes of CPU time. `--kind` is kineto, dump, recording, nsight, inspector or beside.
 """
 
 from __future__ import annotations
