@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
 from .analysis.core.places.redaction import hide_secrets
 from .registry import Command, commands_of
@@ -192,9 +192,9 @@ def _class_of(command: Command) -> type[TyperCommand]:
     if command.captures:
         return OptionsByHeading
     from .analysis.cli.column_help import HelpWithColumns
-    from .analysis.cli.verbose import ABOUT_VERBOSE, VERBOSE
+    from .analysis.cli.verbose import verbose_option
 
-    verbose = TyperOption(param_decls=[VERBOSE], is_flag=True, expose_value=False, help=ABOUT_VERBOSE)
+    verbose = verbose_option()
 
     class AnalysisCommand(HelpWithColumns, OptionsByHeading):
         """A command that checks its inputs and explains the columns of its tables."""

@@ -6,12 +6,27 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
 
 from ..core.escaping import printable
 from ..core.places.redaction import hide_secrets
 
 VERBOSE = "--verbose"
-ABOUT_VERBOSE = "Say on stderr what is read, how, and how long that takes; show the traceback of an internal error."
+_ABOUT = "Say on stderr what is read, how, and how long that takes; show the traceback of an internal error."
+
+
+def verbose_option() -> Any:
+    """The option, for the help of a command: typer builds it, whose class of options differs between versions."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def with_option(verbose: Annotated[bool, typer.Option(VERBOSE, help=_ABOUT)] = False) -> None: ...
+
+    option = typer.main.get_command(app).params[0]
+    option.expose_value = False  # it is taken out before the command line is parsed
+    return option
 
 
 class _OnStderr(logging.Handler):
