@@ -124,9 +124,11 @@ def test_a_former_command_names_the_new_one(word: str, capsys: pytest.CaptureFix
     assert out == ""
     [sentence, again] = err.splitlines()
     assert sentence == again
-    found = re.fullmatch(rf"error: `commtrace {word}` is now `commtrace (.*)`", sentence)
-    assert found is not None, sentence
-    assert main([*found[1].split(), "--help"]) == 0
+    named = re.fullmatch(rf"error: `commtrace {word}` is now `commtrace (.*)`", sentence)
+    assert named is not None, sentence
+    if named[1] in CAPTURING:
+        pytest.importorskip("torch")
+    assert main([*named[1].split(), "--help"]) == 0
 
 
 def test_all_that_was_renamed_is_tested() -> None:

@@ -1,4 +1,4 @@
-"""The JSON of nccl-tests (src/util.cu, option -J), whose keys comms.json has too: as far as a ceiling needs it."""
+"""What a ceiling needs of the JSON of nccl-tests (src/util.cu, option -J); comms.json has the same keys."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def start_no_blas_threads() -> None:
 
 
 def allow_open_files(count: int) -> None:
-    """Allow `count` more open files in this process, as far as the system permits: usually 1,024 in all."""
+    """Allow `count` more open files in this process, or as many as the system permits; usually it is 1,024 in all."""
     try:
         import resource
     except ImportError:  # not on Windows, where the limit is another one

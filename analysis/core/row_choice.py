@@ -120,7 +120,7 @@ class RowChoice:
             condition.holds(schema.columns[condition.column][0])
 
     def of(self, table: PlainTable, top_for_each: Sequence[str] = ()) -> PlainTable:
-        """The chosen rows; with `top_for_each`, so many for each combination of these columns."""
+        """The chosen rows; with `top_for_each`, the first rows of each combination of these columns."""
         rows = list(range(len(table)))
         for condition in self.where:
             values, holds = table.columns[condition.column], condition.holds(table.dtypes[condition.column])

@@ -64,7 +64,7 @@ def groups_of(dumps: Mapping[int, Dump]) -> list[JobGroup]:
 
 
 def world_of(dumps: Mapping[int, Dump], groups: Iterable[Sequence[int]]) -> int:
-    """Number of ranks of the job, as far as dumps and groups show."""
+    """The smallest number of ranks that dumps and groups allow for the job."""
     listed = [max(ranks) for ranks in groups if ranks]
     return 1 + max([*listed, *dumps], default=-1)
 

@@ -88,7 +88,7 @@ class Account(NamedTuple):
     def part(self, at: int) -> str | None:
         """The part that is to blame for most; None where most of the lateness is not explained."""
         parts = self.by_part(at)
-        # If most is not explained, the largest part is the largest of what little was seen: no cause.
+        # If most of the lateness is unexplained, the largest part that was seen may be tiny: it is no cause.
         if sum(parts.values()) <= max(float(np.nan_to_num(self.late[at])) * _EXPLAINED, 0.0):
             return None
         return max(parts, key=lambda part: parts[part])
