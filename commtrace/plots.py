@@ -55,11 +55,11 @@ def time(result: Analysis) -> Figure:
 
 
 def bandwidth(result: Analysis) -> Figure:
-    """Bus bandwidth by size with bounds and fit, and the ceiling if the result has one."""
+    """Bus bandwidth by size with bounds, and the ceiling if the result has one."""
     from .analysis.render.plots.points import bandwidth_by_size
 
     ceiling = result.bandwidth_ceiling if result.ceiling is not None else None
-    return bandwidth_by_size(result.bandwidth, result.fits, ceiling)
+    return bandwidth_by_size(result.bandwidth, ceiling)
 
 
 def step(result: Analysis, number: int | None = None) -> Figure:

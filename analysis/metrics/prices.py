@@ -82,6 +82,8 @@ class Prices(NamedTuple):
 
     What all ranks have in common is priced in a run without what makes the `late` ranks late, with all links as fast.
     The price of `overlap` is the smaller of two bounds: that of transfers `in_no_time`, or of compute that never waits.
+    `blamed` is what a step would gain if those that others wait for were no later than others, where that is not
+    enough to call them `late`: behind them others may be nearly as late.
     """
 
     step_ns: float
@@ -89,6 +91,7 @@ class Prices(NamedTuple):
     slow: PricedLinks | None
     gains: Mapping[str, Gain]
     in_no_time: bool = False
+    blamed: Gain | None = None
 
 
 def worth_pricing(typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame) -> list[str]:

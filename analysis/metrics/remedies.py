@@ -199,6 +199,7 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices |
             "on_path": costs.path["rank"].isin(late) & ~costs.path["kind"].isin(_MOVING),
             "what": f"{named_ranks(late)} as fast as the others",
             "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
+            "gain": None if prices is None else prices.blamed,
         }
     elif _between_stages(costs):
         yield {

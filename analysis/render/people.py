@@ -248,9 +248,14 @@ def escaped(cell: str) -> str:
 
 def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headers, rows of text, and whether each column is a number."""
-    columns = _columns_of(name, plain(table))
+    columns = shown_columns(name, table)
     rows = zip(*(column.texts for column in columns), strict=True)
     return [column.header for column in columns], [list(row) for row in rows], [c.is_number for c in columns]
+
+
+def shown_columns(name: str, table: Table) -> list[Column]:
+    """The columns that people see, with headers and values as text."""
+    return _columns_of(name, plain(table))
 
 
 def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> list[Column]:

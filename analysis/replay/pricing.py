@@ -93,11 +93,13 @@ def prices(
         for name, scenario in _SCENARIOS.items()
         if name in asked and (several or name != "no_jitter")
     }
+    of_blamed = pricing.gain(usual.without_stragglers(sorted(blamed))) if blamed and several and late is None else None
     in_no_time = pricing.gain(_NO_TRANSFERS, after) if "overlap" in gains else None
     if in_no_time is None or gains["overlap"] <= in_no_time:
-        return Prices(pricing.step_ns, late, slow, gains)
+        return Prices(pricing.step_ns, late, slow, gains, blamed=of_blamed)
     # Hidden behind compute, transfers cost no less than if they took no time; and compute still needs others'.
-    return Prices(pricing.step_ns, late, slow, gains | {"overlap": in_no_time}, in_no_time=True)
+    gains = gains | {"overlap": in_no_time}
+    return Prices(pricing.step_ns, late, slow, gains, in_no_time=True, blamed=of_blamed)
 
 
 def priced_scenarios(prices: Prices, links: Links) -> dict[str, Scenario]:

@@ -7,6 +7,7 @@ even if it were to escape the quoting of the template.
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +16,19 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...common.version import version
 from ..core.escaping import encodable
 from ..core.places.files import replace_file
 from ..render.plots.colours import stylesheet
+from .first import FirstView
 from .parts import Section
+from .steps import StepsData
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
+
+_IN_BACKTICKS = re.compile(r"`([^`]*)`")
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,25 +66,34 @@ class Head:
 def content_security_policy() -> str:
     """The policy by which browsers only show the report and run its own script."""
     return (
-        f"default-src 'none'; script-src '{_hash(_asset('page.js'))}'; style-src '{_hash(_style())}'; img-src data:; "
+        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def page(head: Head, sections: Sequence[Section]) -> ReportPage:
-    """The report with these sections, without empty ones."""
+def page(
+    head: Head, sections: Sequence[Section], first: FirstView | None = None, steps: StepsData | None = None
+) -> ReportPage:
+    """The report with these sections, without empty ones; of a run with its `first` screen, and all its `steps`."""
     html = (
         _environment()
         .get_template("page.html")
         .render(
             head=head,
+            first=first,
+            steps=steps,
+            version=version(),
             sections=[section for section in sections if not section.empty],
             policy=content_security_policy(),
             style=_style(),
-            script=_asset("page.js"),
+            script=_script(),
         )
     )
     return ReportPage(head.title, encodable(html))
+
+
+def _script() -> str:
+    return _asset("page.js") + _asset("steps.js")
 
 
 def _style() -> str:
@@ -89,7 +105,16 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     assets = FileSystemLoader(Path(__file__).with_name("assets"))
-    return Environment(loader=assets, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(loader=assets, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["with_code"] = _with_code
+    return made
+
+
+def _with_code(text: str) -> Markup:
+    """The text, escaped, with what stands in backticks as code."""
+    from markupsafe import Markup
+
+    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - escaped before
 
 
 @cache

@@ -10,7 +10,7 @@ from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import plain
-from ..render.people import Table, cells
+from ..render.people import Table, shown_columns
 from ..render.plots.figure import Figure
 
 MOST_ROWS = 1000
@@ -20,8 +20,12 @@ MOST_ROWS = 1000
 class TableBlock:
     """A table for people, and what was left out of it."""
 
+    name: str
     title: str
+    columns: list[str]
     headers: list[str]
+    helps: list[str]
+    """What each column means."""
     rows: list[list[str]]
     numeric: list[bool]
     note: str = ""
@@ -40,6 +44,8 @@ class Section:
     tables: Sequence[TableBlock] = ()
     words: Sequence[str] = ()
     """Sentences, each a point of a list."""
+    short: str = ""
+    """Its name in the navigation, if not the title."""
     choose: bool = False
     """Whether only one of the figures is seen at a time."""
 
@@ -56,8 +62,18 @@ def block(name: str, table: Table, *, largest: str | None = None, shown: bool = 
         values = _most(table, largest)
         which = f"those with the largest {largest}" if largest else "the first"
         note = f"{MOST_ROWS:,} of {counted(len(table), 'row')}, {which}; `commtrace {entry.command} RUN` prints all."
-    headers, rows, numeric = cells(name, values)
-    return TableBlock(f"Table: {entry.name}", headers, rows, numeric, note, shown)
+    columns = shown_columns(name, values)
+    return TableBlock(
+        name=entry.name,
+        title=f"Table: {entry.name}",
+        columns=[column.name for column in columns],
+        headers=[column.header for column in columns],
+        helps=[entry.schema.columns[column.name][1] for column in columns],
+        rows=[list(row) for row in zip(*(column.texts for column in columns), strict=True)],
+        numeric=[column.is_number for column in columns],
+        note=note,
+        open=shown,
+    )
 
 
 def _most(table: Any, largest: str | None) -> Table:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.schema import plain
+from ..core.escaping import printable
+from ..core.schema import plain, records
 from ..errors import NothingMeasured, NotPredictable
+from ..render.fitting import shortened_kernel
 from ..render.plots import bars, heat, points, step
 from ..render.plots.figure import Figure
+from ..render.units import TimeUnit, bytes_text
 from ..results.analysis import Analysis
+from ..show.first_screen import first_rates, yardstick_of
+from .first import first_view
 from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
 from .parts import Section, TableBlock, block, facts_block
+from .steps import steps_data
 
 # Who makes the others wait comes first. Each with the table that has it.
 _MAPS = (
@@ -24,82 +30,109 @@ _MAPS = (
 
 
 def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
-    """The page on a run; `step_number` is the step to draw, by default that with most exposed wait.
+    """The page on a run; `step_number` is the step to begin with, by default that with most exposed wait.
 
     Raises NothingMeasured if there is no such step.
     """
+    if step_number is not None and step_number not in analysis.run.steps:
+        raise NothingMeasured(no_such_step(analysis, step_number))
     head = Head(analysis.run.name, "report", analysis.verdict, facts_block(analysis.facts))
-    return page(head, list(_sections(analysis, step_number)))
+    return page(head, list(_sections(analysis)), first_view(analysis), steps_data(analysis, step_number))
 
 
-def run_figures(analysis: Analysis, step_number: int | None = None) -> dict[str, Figure]:
+def run_figures(analysis: Analysis) -> dict[str, Figure]:
     """Figures of a run by name, without empty ones. Raises NothingMeasured."""
-    figures = [figure for section in _sections(analysis, step_number) for figure in section.figures]
+    figures = [figure for section in _sections(analysis) for figure in section.figures]
     return {figure.name: figure for figure in figures}
 
 
-def _sections(analysis: Analysis, step_number: int | None) -> Iterator[Section]:
+def no_such_step(analysis: Analysis, number: int) -> str:
+    """What to say of a step that is not in the run."""
+    name, steps = analysis.run.name, analysis.run.steps
+    if not steps:
+        return f"{name}: has no steps; call profiler.step() in the loop"
+    return f"{name}: has no step {number}; its steps are {steps[0]} to {steps[-1]}"
+
+
+def _sections(analysis: Analysis) -> Iterator[Section]:
+    unit = TimeUnit.of(analysis.typical_step.parts["window_ns"] if len(analysis.breakdown) else 1e6)
     yield _what_to_try(analysis)
-    yield _verdicts(analysis)
-    yield _heat(analysis)
-    yield _time(analysis)
-    yield _path(analysis)
+    yield _collectives(analysis)
     yield _bandwidth(analysis)
-    yield _step(analysis, step_number)
+    yield _ranks(analysis)
     yield _waits(analysis)
+    yield _causes(analysis)
+    yield _time(analysis, unit)
+    yield _path(analysis)
+    yield _kernels(analysis)
     yield _traffic(analysis)
     yield _clocks(analysis)
-    yield _causes(analysis)
-    yield _kernels(analysis)
     yield Section(
         "limits",
         "What could not be measured",
         "",
         words=analysis.warnings or ["Nothing that is known of."],
+        short="Not known",
     )
 
 
 def _what_to_try(analysis: Analysis) -> Section:
-    """Changes with the largest possible gain of each."""
     return Section(
         "try",
         "What to try",
-        "What a step would gain, as played again, and how much of it a change is about. They overlap: never add them.",
-        tables=_blocks(analysis, "remedies", shown=True),
+        "All changes, with what a step would gain and how much of it each is about. They overlap: never add them.",
+        tables=_blocks(analysis, "remedies"),
     )
 
 
-def _verdicts(analysis: Analysis) -> Section:
-    return Section(
-        "verdicts",
-        "What limits it",
-        "The run first, then every process group, collective and size, the longest exposed time first.",
-        tables=[*_blocks(analysis, "hangs", shown=True), *_blocks(analysis, "verdicts", shown=True)],
-    )
+def _collectives(analysis: Analysis) -> Section:
+    rows = [row for row in records(analysis.table("verdicts").iloc[1:]) if row["exposed_ns"]]
+    says = ""
+    if rows:
+        first = rows[0]
+        waiting = f", {first['exposed_wait_frac']:.0%} of it waiting" if first["exposed_wait_frac"] is not None else ""
+        what = f"{first['collective'] or 'unknown calls'} of {bytes_text(first['size_bytes'])}"
+        exposed = f"{first['exposed_ns'] / 1e6:,.1f} ms{waiting}"
+        says = f"Most exposed, on all ranks and in all steps together: {what}, {exposed}."
+    of_sizes = analysis.table("verdicts").iloc[1:]  # the first is about the run: it is the headline
+    tables = _blocks(analysis, "hangs", shown=True)
+    tables += [block("verdicts", of_sizes, shown=True)] if len(of_sizes) else []
+    return Section("collectives", "Which collectives", says, tables=tables, short="Collectives")
 
 
-def _heat(analysis: Analysis) -> Section:
+def _ranks(analysis: Analysis) -> Section:
     orders = orders_of_ranks(analysis.table("calls"), analysis.table("clocks"))
-    figures = [
-        heat.heatmap(analysis.table(name), measure, orders, analysis.culprits, table_name=name)
-        for measure, name in _MAPS
-        if (analysis.table(name)[measure].fillna(0) != 0).any()  # a map of zeros says nothing
-    ]
+    figures, alike = [], []
+    for measure, name in _MAPS:
+        table = analysis.table(name)
+        values = table[measure].fillna(0)
+        if not (values != 0).any() or len(table) < 2:  # a map of zeros says nothing, nor does one cell
+            continue
+        if measure == "window_ns" and values.max() - values.min() < _ALIKE * values.max():
+            alike.append(f"All steps take equally long on all ranks, within {_ALIKE:.0%}.")
+            continue
+        figures.append(heat.heatmap(table, measure, orders, analysis.culprits, table_name=name))
     return Section(
-        "steps",
+        "ranks",
         "Ranks and steps",
-        "",
+        " ".join(["Click a cell for that step on all ranks.", *alike] if figures else alike),
         figures,
         _blocks(analysis, "rank_steps", largest="caused_wait_ns"),
         choose=True,
     )
 
 
-def _time(analysis: Analysis) -> Section:
+def _time(analysis: Analysis, unit: TimeUnit) -> Section:
     table = analysis.table("breakdown")
     figures = [bars.time_per_rank(table)] if len(table) else []
-    tables = [*_blocks(analysis, "breakdown"), *_blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")]
-    return Section("time", "Where the time went", "", figures, tables)
+    says = ""
+    if len(table) > 1:
+        idle = table.loc[table["idle_ns"].idxmax()]
+        says = f"Rank {idle['rank']} is idle longest, {unit.text(float(idle['idle_ns']))} of the whole window."
+    names = ("breakdown", "idle") if analysis.run.details and analysis.run.has_starts else ("breakdown",)
+    tables = [block for name in names for block in _blocks(analysis, name)]
+    tables += _blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")
+    return Section("time", "Where the time went", says, figures, tables, short="Time")
 
 
 def _path(analysis: Analysis) -> Section:
@@ -117,36 +150,33 @@ def _path(analysis: Analysis) -> Section:
 
 
 def _bandwidth(analysis: Analysis) -> Section:
-    table, fits = analysis.table("bandwidth"), analysis.table("fits")
+    table = analysis.table("bandwidth")
     ceiling = analysis.table("bandwidth_ceiling") if analysis.ceiling is not None else None
-    measured = len(table) and table["busbw_gb_per_s"].notna().any()
-    figures = [points.bandwidth_by_size(table, fits, ceiling)] if measured else []
+    sized = table[table["busbw_gb_per_s"].notna() & table["size_bytes"].notna()]
+    rates = list(first_rates(analysis))
+    link = yardstick_of(analysis, records(sized)) if len(sized) else None
+    says = ""
+    if rates:
+        beside = f", {rates[0].beside}" if rates[0].beside else ""
+        carry = f" ({link.gb_per_s:,.0f} GB/s in one direction)" if link is not None and rates[0].beside else ""
+        says = f"Most time goes into {rates[0].what}: {rates[0].gb_per_s} GB/s{beside}{carry}."
+    figures = []
+    if sized["size_bytes"].nunique() > 1:
+        figures = [
+            points.bandwidth_by_size(table, ceiling, link, linear=True),
+            points.bandwidth_by_size(table, ceiling, link),
+        ]
     names = ("bandwidth", "fits") if ceiling is None else ("bandwidth_ceiling", "bandwidth", "fits")
-    return Section(
-        "bandwidth", "Bandwidth", "", figures, [block for name in names for block in _blocks(analysis, name)]
-    )
-
-
-def _step(analysis: Analysis, step_number: int | None) -> Section:
-    if not len(analysis.table("rank_steps")) and step_number is None:
-        return Section("step", "One step on every rank", "")
-    figure = step_figure(analysis, step_number)
-    why = "The step with the most exposed waiting. " if step_number is None else ""
-    about = f"{why}`commtrace report --step N` draws another one, `commtrace timeline` all of them."
-    tables = [block("participation", figure.table, largest="dur_ns")] if len(figure.table) else []
-    return Section("step", "One step on every rank", about, [figure], tables)
+    tables = [block for name in names for block in _blocks(analysis, name)]
+    return Section("bandwidth", "How fast the links run", says, figures, tables, short="Bandwidth")
 
 
 def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
     """One step on every rank; by default the one with most exposed wait. Raises NothingMeasured."""
     table = analysis.table("rank_steps")
     known = sorted(set(table["step"]))
-    if not known:
-        raise NothingMeasured(f"{analysis.run.name}: has no steps; call profiler.step() in the loop")
-    if step_number is not None and step_number not in known:
-        raise NothingMeasured(
-            f"{analysis.run.name}: has no step {step_number}; its steps are {known[0]} to {known[-1]}"
-        )
+    if not known or (step_number is not None and step_number not in known):
+        raise NothingMeasured(no_such_step(analysis, step_number or 0))
     waited = table.groupby("step")["exposed_wait_ns"].sum()
     number = int(waited.idxmax()) if step_number is None else step_number
     tables = step.StepTables(
@@ -161,37 +191,53 @@ def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
 
 def _waits(analysis: Analysis) -> Section:
     table = analysis.table("waits")
-    figures = [heat.wait_matrix(table)] if len(table) else []
+    figures = [heat.wait_matrix(table)] if len(table) > 1 else []
     names = ("ranks", "hosts", "waits")
     tables = [block for name in names for block in _blocks(analysis, name, largest=_LARGEST.get(name))]
-    return Section("waits", "Who waits for whom", "", figures, tables)
+    says = ""
+    if len(table):
+        by_rank = table.groupby("blamed_rank", dropna=True)["wait_frac"].sum()
+        if len(by_rank) and by_rank.max() >= _WORTH_SAYING:
+            says = f"{by_rank.max():.0%} of all waiting, hidden waiting included, is for rank {by_rank.idxmax()}."
+    return Section("waits", "Who waits for whom", says, figures, tables, short="Waits")
 
 
 def _traffic(analysis: Analysis) -> Section:
     table = analysis.table("traffic")
-    figures = [heat.traffic_matrix(table)] if len(table) else []
+    figures = [heat.traffic_matrix(table)] if len(table) > 1 else []
     return Section("traffic", "Traffic", "", figures, _blocks(analysis, "traffic", largest="size_bytes"))
 
 
 def _clocks(analysis: Analysis) -> Section:
     table = analysis.table("clocks")
-    figures = [points.clock_offsets(table)] if len(table) > 1 else []
-    return Section("clocks", "Clocks", "", figures, _blocks(analysis, "clocks"))
+    says = ""
+    if len(table) > 1:
+        says = f"Times of two ranks can be compared to within {table['bent_uncertainty_ns'].max() / 1e3:,.1f} us."
+    figures = [points.clock_offsets(table)] if len(table) > 1 and (table["offset_ns"] != 0).any() else []
+    return Section("clocks", "Clocks", says, figures, _blocks(analysis, "clocks"))
 
 
 def _causes(analysis: Analysis) -> Section:
     table = analysis.table("ranks")
     late = plain(table).columns["caused_wait_ns"] if len(table) else []
-    figures = [bars.causes(table)] if any(late) else []
-    return Section("causes", "Causes", "", figures, _blocks(analysis, "lateness", largest="caused_wait_ns"))
+    figures = [bars.causes(table)] if sum(bool(ns) for ns in late) > 1 else []
+    tables = _blocks(analysis, "lateness", largest="caused_wait_ns")
+    return Section("causes", "Why ranks are late", "", figures, tables, short="Causes")
 
 
 def _kernels(analysis: Analysis) -> Section:
     table = analysis.table("kernels")
-    figures = [bars.top_kernels(table)] if len(table) else []
-    return Section("kernels", "Kernels", "", figures, _blocks(analysis, "kernels"))
+    figures = [bars.top_kernels(table)] if len(table) > 1 else []
+    says = ""
+    if len(table):
+        first = table.iloc[0]
+        says = f"{first['share_frac']:.0%} of device time is in {shortened_kernel(printable(first['name']), 60)}."
+    return Section("kernels", "Kernels", says, figures, _blocks(analysis, "kernels"))
 
 
+_ALIKE = 0.02
+"""Of the longest: steps that differ by less are called equally long."""
+_WORTH_SAYING = 0.1
 _LARGEST = {"waits": "wait_ns", "ranks": "caused_wait_ns"}
 
 

@@ -617,7 +617,7 @@ class Analysis:
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)
         whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
-        return self._marked(late_work(whole, Asked(self._work, self._explained.members, self._detailed, most_others)))
+        return self._marked(late_work(whole, Asked(self._work, self._explained.members, self.detailed, most_others)))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:
@@ -627,11 +627,11 @@ class Analysis:
             collectives=self.collectives,
             participation=self.participation,
             clocks=self.clocks,
-            operators=lambda rank: self._detailed(rank).cpu_operators,
+            operators=lambda rank: self.detailed(rank).cpu_operators,
         )
 
     @cached_property
-    def _detailed(self) -> Callable[[int], EventTables]:
+    def detailed(self) -> Callable[[int], EventTables]:
         """The tables of each rank with details; files are read once more where they were read without."""
         return cache(self.run.detailed)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from browsing import found_by, looked_at, needs_browser, with_script
+from browsing import found_by, looked_at, looked_at_address, needs_browser, with_script
 from builders import MS, Collective, analysed, traces_of
 
 from commtrace import analyse
@@ -27,7 +27,7 @@ def test_it_is_quiet_and_fetches_nothing(tmp_path, html) -> None:
     found = seen(tmp_path, html)
     assert found.console == []
     assert found.addresses == []
-    assert '<figure id="figure-step">' in found.dom
+    assert 'aria-label="step' in found.dom
 
 
 @pytest.mark.slow
@@ -61,9 +61,28 @@ def test_tables_are_sorted_by_a_click(tmp_path, html) -> None:
 
 
 @pytest.mark.slow
+def test_rows_are_filtered_and_numbers_lead_to_their_step(tmp_path, html) -> None:
+    code = """
+      const details = document.querySelector("[data-table=rank_steps]"); details.open = true;
+      details.dispatchEvent(new Event("toggle"));
+      const rows = [...details.querySelectorAll("tbody tr")], field = details.querySelector("input[type=search]");
+      field.value = "no such words"; field.dispatchEvent(new Event("input")); const none = rows.filter((r) => !r.hidden).length;
+      field.value = ""; field.dispatchEvent(new Event("input"));
+      return [none, rows.filter((r) => !r.hidden).length === rows.length, rows[0].querySelector("a").getAttribute("href"),
+              details.querySelector("th").title.length > 3];
+    """  # noqa: E501
+    none, all_again, link, explained = found_by(seen(tmp_path, html, code))
+    assert none == 0
+    assert all_again
+    assert explained
+    assert link.startswith("#rank=")
+    assert "&step=" in link
+
+
+@pytest.mark.slow
 def test_one_heat_map_at_a_time_and_rows_in_another_order(tmp_path, html) -> None:
     code = """
-      const section = document.querySelector("#steps"), shown = () => [...section.querySelectorAll("figure")].map((f) => !f.hidden);
+      const section = document.querySelector("#ranks"), shown = () => [...section.querySelectorAll("figure")].map((f) => !f.hidden);
       const first = shown(); section.querySelectorAll(".tools button")[1].click();
       const plot = section.querySelector("figure:not([hidden]) .plot");
       plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
@@ -77,17 +96,79 @@ def test_one_heat_map_at_a_time_and_rows_in_another_order(tmp_path, html) -> Non
 
 
 @pytest.mark.slow
-def test_the_step_can_be_stretched(tmp_path, html) -> None:
+def test_the_step_can_be_stretched_and_changed(tmp_path, html) -> None:
     code = """
-      const figure = document.querySelector("#figure-step"), box = () => figure.querySelector("svg.zoom").getAttribute("viewBox");
-      const press = (key) => figure.querySelector(".plot").dispatchEvent(new KeyboardEvent("keydown", { key }));
-      const whole = box(); press("+"); const half = box(); press("ArrowRight"); const later = box(); press("0");
-      return [whole, half, later, box()].map((text) => text.split(" ").map(Number));
+      const stage = document.querySelector("#stage"), plot = stage.querySelector("[tabindex]");
+      const labels = () => [...plot.querySelectorAll("text.mid")].map((text) => Number(text.textContent.replaceAll(",", "")));
+      const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
+      const whole = labels(); press("+"); const half = labels(); press("ArrowRight"); const later = labels(); press("0");
+      const again = labels(); const steps = stage.querySelector("select");
+      steps.selectedIndex = steps.selectedIndex ? 0 : 1; steps.dispatchEvent(new Event("change"));
+      window.dispatchEvent(new HashChangeEvent("hashchange"));
+      return [whole, half, later, again, steps.options[steps.selectedIndex].textContent, plot.querySelector("svg").getAttribute("aria-label")];
     """  # noqa: E501
-    whole, half, later, again = found_by(seen(tmp_path, html, code))
-    assert half[2] == pytest.approx(whole[2] / 2)
-    assert later[0] > half[0]
+    whole, half, later, again, chosen, drawn = found_by(seen(tmp_path, html, code))
+    assert half[-1] - half[0] < whole[-1] - whole[0]
+    assert later[0] >= half[0]
     assert again == whole
+    assert drawn.startswith(chosen)
+
+
+def late_on_cpu(folder):
+    """Rank 1 launches 20 ms late: its CPU is in `aten::nonzero` for most of them."""
+    traces = traces_of(3, [Collective((10 * MS, 30 * MS, 11 * MS), 5 * MS, elems=10**7)])
+    for trace in traces:
+        trace.host = "node"
+        trace.step(0, 0, 60 * MS).kernel("gemm", 2 * MS, 3 * MS)
+        if trace.rank == 1:
+            trace.event("cpu_op", "aten::nonzero", 11 * MS, 18 * MS)
+    analysed(folder, *traces)
+    return analyse(folder, details=True)
+
+
+def test_from_the_headline_to_the_operator_of_the_late_rank(tmp_path) -> None:
+    """One click: the link of the headline leads to the step, its collective, and what the late rank's CPU did."""
+    run = late_on_cpu(tmp_path / "run")
+    [late] = run.lateness.to_dict("records")
+    page = tmp_path / "page.html"
+    code = """
+      const link = document.querySelector("h1 a"); location.hash = link.getAttribute("href");
+      window.dispatchEvent(new HashChangeEvent("hashchange"));
+      const panel = document.querySelector("#call");
+      return [link.textContent, panel.querySelector(".say").textContent,
+              [...panel.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
+              [...panel.querySelectorAll("svg title")].map((title) => title.textContent), location.hash];
+    """
+    page.write_text(with_script(run.report().html, code), encoding="utf-8")
+    who, says, rows, events, address = found_by(looked_at(page, tmp_path))
+    assert who == "Rank 1"
+    assert address == "#step=0&rank=1"
+    assert (
+        f"Rank 1 came {late['late_ns'] / 1e6:g} ms late. The others waited {late['caused_wait_ns'] / 1e6:g} ms" in says
+    )
+    assert "aten::nonzero: 18 ms" in events
+    expected = run.participation.sort_values("arrived_ns", ascending=False)
+    first = int(expected["arrived_ns"].min())
+    assert [[int(row[0]), *(float(cell.replace(",", "")) for cell in row[1:])] for row in rows] == [
+        [
+            row["rank"],
+            pytest.approx((row["arrived_ns"] - first) / 1e6, abs=1e-6),
+            pytest.approx(row["wait_ns"] / 1e6, abs=1e-6),
+            pytest.approx(row["transfer_ns"] / 1e6, abs=1e-6),
+        ]
+        for row in expected.to_dict("records")
+    ]
+
+
+@pytest.mark.parametrize(
+    "address", ["#step=999", "#rank=77", "#collective=12345", "#step=x&rank=%3Cb%3E", "#bandwidth"]
+)
+def test_addresses_that_lead_nowhere_do_no_harm(tmp_path, html, address) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(html, encoding="utf-8")
+    found = looked_at_address(f"{page.as_uri()}{address}", tmp_path)
+    assert found.console == []
+    assert 'aria-label="step' in found.dom
 
 
 def test_hostile_names_run_nothing(tmp_path) -> None:

@@ -29,14 +29,17 @@ class ReadPage(HTMLParser):
         self.styles: list[str] = []
         self.texts: list[str] = []
         self._inside: str | None = None
-        self._in_body = False
+        self._in_body = self._in_details = False
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
         self._inside = tag
-        if tag == "summary":
+        self._in_details |= tag == "details"
+        if tag in ("tbody", "tr", "td", "th") and not self._in_details:
+            self._inside = None  # the map of the first screen is no table of the catalog
+        elif tag == "summary":
             self.tables.append(ReadTable(""))
             self._in_body = False
         elif tag == "tbody":
@@ -55,6 +58,8 @@ class ReadPage(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag in ("script", "style", "button", "summary", "details"):
             self._inside = None
+        if tag == "details":
+            self._in_details = False
 
     def handle_data(self, data: str) -> None:
         if self._inside == "script":
@@ -102,6 +107,7 @@ def assert_self_contained(html: str) -> ReadPage:
         *("html", "head", "meta", "title", "style", "body", "a", "header", "p", "h1", "nav", "main", "section", "h2"),
         *("ul", "li", "figure", "h3", "div", "figcaption", "script", "details", "summary", "table", "thead", "tbody"),
         *("tr", "th", "td", "button", "dl", "dt", "dd", "footer"),
+        *("article", "b", "code", "i", "noscript", "small", "span"),
         *("svg", "g", "text", "rect", "path", "circle", "pattern"),
     }
     assert {tag for tag, _ in read.elements} <= allowed

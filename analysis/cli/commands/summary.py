@@ -29,9 +29,10 @@ def summary_command(
 ) -> None:
     """Print the summary on one screen.
 
-    It says what limits the run, what that costs in a step, who is late and why, and what to try. --all, and every
-    other format, also print what was read, warnings, and the main tables. A folder above several runs lists these, with
-    a line each; the exit code is 1 if one of them cannot be read.
+    It says what limits the run, what that costs in a step, who is late and why, and what to try; as markdown in a
+    paragraph and a small table, to paste. --all, and every other format, also print what was read, warnings, and the
+    main tables. A folder above several runs lists these, with a line each; the exit code is 1 if one of them cannot be
+    read.
 
     \b
     Examples:
@@ -45,10 +46,11 @@ def summary_command(
             return
         runs = below
     analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
-    if writing.format is Format.table and not writing.everything:
-        from ...show.overview import overview
+    if writing.format in (Format.table, Format.markdown) and not writing.everything:
+        from ...show.overview import brief, overview
 
-        writing.text(overview(analysis, writing.screen, _named(runs)))
+        shown = writing.format is Format.table
+        writing.text(overview(analysis, writing.screen, _named(runs)) if shown else brief(analysis, _named(runs)))
     else:
         from ...show.summary import summary
 
@@ -57,15 +59,13 @@ def summary_command(
 
 
 def _list(runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
-    """Print the first sentence of the verdict on each run, or why there is none. Raises Exit if one cannot be used."""
-    from ...metrics.verdicts.of_run import first_verdict
-
+    """Print the headline of each run, or why there is none. Raises Exit if one cannot be used."""
     lines, failed = [], False
     for run in runs:
         try:
             analysis = analysis_of([run], replace(reading, details_if_small=True))
-            verdict, _ = first_verdict(analysis.table("verdicts")) or ("Nothing was measured.", "")
-            said = f"{verdict.partition('. ')[0].rstrip('.')}."
+            verdicts = analysis.table("verdicts")
+            said = f"{verdicts['headline'].iloc[0]}." if len(verdicts) else "Nothing was measured."
             failed |= bool(analysis.run.failed)
         except AnalysisError as err:
             said, failed = f"error: {err}", True

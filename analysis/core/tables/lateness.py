@@ -45,6 +45,16 @@ LATENESS = Schema("lateness", "collective with a late rank: beyond clock uncerta
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
+REASONS = {
+    "compute": "computes longer",
+    "memory": "copies longer",
+    "comm": "held up by communication",
+    "cpu": "CPU launches late",
+    "data": "data loader",
+    "start": "begins the traced step later",
+}
+"""Why a rank is late: `because` in words."""
+
 LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it fell behind the others", {
     "rank": ("int64", "rank that was late, one of the four that caused most waiting"),
     "step": STEP,
@@ -154,6 +164,8 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
             "idle or hang"
         ),
     ),
+    "headline": ("string", "of the run: the largest loss, or who causes it, in one short sentence; else NA"),
+    "why": ("string", "of the run: what is behind the headline, and what else takes time; NA if nothing"),
     "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),
     "not_known": ("string", "of the run: what could not be measured, why, and what to do; NA if nothing"),
     "partial": PARTIAL_MEMBER,

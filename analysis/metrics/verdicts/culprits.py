@@ -28,6 +28,14 @@ _DOES = {
 _ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs outside of operators", "longer")
 
 
+class LateInWords(NamedTuple):
+    """Those that cause `frac` of the waiting, as `Rank 1 makes the others wait`, and why, as a clause or empty."""
+
+    makes_others_wait: str
+    why: str
+    frac: float
+
+
 class Culprits(NamedTuple):
     """Late ranks and reasons: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
 
@@ -71,19 +79,45 @@ class Culprits(NamedTuple):
             )
         return ""
 
+    def in_words(self) -> LateInWords | None:
+        """The ranks, or the host, that stand out, for a headline; None if none does."""
+        shares = self._shares()
+        host = self._late_host(shares)
+        if host is not None:
+            name, ranks, frac = host
+            latest = int(shares.reindex(ranks).idxmax())
+            why = self.why(latest)
+            who = f"Host {name} ({len(ranks)} ranks) makes the others wait"
+            return LateInWords(who, f"its rank {latest} {why}" if why else "", frac)
+        named = [int(rank) for rank in standing_out(shares)]
+        if not named:
+            return None
+        why, frac = self.why(named[0]), float(shares[named].sum())
+        if len(named) == 1:
+            return LateInWords(f"Rank {named[0]} makes the others wait", f"it {why}" if why else "", frac)
+        who = f"Ranks {listed([str(rank) for rank in named])}" if len(named) <= _MOST_NAMED else f"{len(named)} ranks"
+        return LateInWords(f"{who} make the others wait", f"rank {named[0]} {why}" if why else "", frac)
+
     def _shares(self) -> pd.Series[float]:
         return shares_of_waiting(self.ranks, "rank")
 
     def _host(self, shares: pd.Series[float], of: str) -> str | None:
-        """A host with several late ranks, unless a single rank explains it."""
+        late = self._late_host(shares)
+        if late is None:
+            return None
+        host, ranks, frac = late
+        why = self._late_clause(int(shares.reindex(ranks).fillna(0).idxmax()), "whose ranks", several=True)
+        return f"{frac:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
+
+    def _late_host(self, shares: pd.Series[float]) -> tuple[str, list[int], float] | None:
+        """A host with several late ranks, unless a single rank explains it: its name, ranks and share."""
         by_host = shares_of_waiting(self.hosts, "host")
         ranks_of = dict(zip(self.hosts["host"], self.hosts["ranks"].str.split(), strict=True))
         for host in standing_out(by_host) if len(by_host) > 1 else []:
             ranks = [int(r) for r in ranks_of[host]]
             shares_of_host = shares.reindex(ranks).fillna(0)
             if len(ranks) > 1 and not standing_out(shares_of_host / max(shares_of_host.sum(), 1e-12)):
-                why = self._late_clause(int(shares_of_host.idxmax()), "whose ranks", several=True)
-                return f"{by_host[host]:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
+                return host, ranks, float(by_host[host])
         return None
 
     def who(self) -> str | None:
@@ -182,6 +216,10 @@ class Fault(NamedTuple):
         """`Rank 5 costs 4.0 of 15.4 ms in a step (26%): it computes 4.0 ms per step longer than the others.`"""
         cost = f"cost{'' if self.several else 's'}{' up to' if self.may_be_less else ''}"
         return f"{self.who} {cost} {ms}: {self.why}."
+
+    def headline(self, ms: str) -> str:
+        """`Rank 5 costs 4.0 ms of every 15.4 ms step`."""
+        return f"{self.who} cost{'' if self.several else 's'}{' up to' if self.may_be_less else ''} {ms}"
 
 
 def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:

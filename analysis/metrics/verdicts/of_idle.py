@@ -40,6 +40,13 @@ _ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
 """Remedies that have a price where causes are not known, and what CPUs did."""
 _BLOCKED = ("sync-bound", "allocator-bound", "input-bound")
 IDLE_VERDICTS = frozenset({*_REMEDIES, "idle"})
+IDLE_SHORTLY = {
+    "sync-bound": ": the CPU waits for its device",
+    "allocator-bound": ": the CPU allocates or frees memory",
+    "input-bound": ": the next batch is not there",
+    "launch-bound": ": the CPU launches work too slowly",
+}
+"""How a headline about idle time ends, by verdict."""
 _MENTIONED = 0.1  # of idle time
 _MOST_CALLS = 2
 

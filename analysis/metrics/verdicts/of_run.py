@@ -11,12 +11,12 @@ from typing import NamedTuple
 import pandas as pd
 
 from ....common.wording import counted, listed
-from ...core.schema import Row, records
+from ...core.schema import Row
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
-from .culprits import Culprits, faults_of, length, short
-from .of_idle import IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
+from .culprits import Culprits, LateInWords, faults_of, length, short
+from .of_idle import IDLE_SHORTLY, IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .order import OF_COMMUNICATION, OF_COPIES, leading_fault, price_ns
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
@@ -25,15 +25,21 @@ _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
 _VERDICT_OF = {"no_straggler": "skew-bound", "slow_links": "link-bound"}
+_MOST_OF_IT = 0.5  # of the waiting: from there a headline names who causes it
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 
 
 class RunVerdict(NamedTuple):
-    """A verdict, the sentences that explain it, and what is not known, with advice; empty if all is known."""
+    """A verdict, the sentences that explain it, and what is not known, with advice; empty if all is known.
+
+    The `headline` is the first thing to say, in one short sentence without a full stop; `why` says what is behind it.
+    """
 
     verdict: str
     because: str
     not_known: str = ""
+    headline: str = ""
+    why: str = ""
 
 
 class Step(NamedTuple):
@@ -79,6 +85,11 @@ class Step(NamedTuple):
             return f"{1000 * ms:.0f} of {1000 * self.whole:.0f} us {where} ({self.share(ms):.0%})"
         return f"{ms:,.1f} of {self.whole:,.1f} ms {where} ({self.share(ms):.0%})"
 
+    def of_every(self, ms: float) -> str:
+        """`7.5 ms of every 14.5 ms step`."""
+        where = f"every {self.time(self.whole)} step" if self.has_steps else f"the {self.time(self.whole)} window"
+        return f"{self.time(ms)} of {where}"
+
     def time(self, ms: float) -> str:
         """`7.5 ms`, or in us if the step is short."""
         return f"{1000 * ms:.0f} us" if self.whole < 1 else length(ms)
@@ -115,13 +126,15 @@ def hang(row: Row) -> RunVerdict:
     usual = f", where {length(row['usual_ns'] / 1e6)} is the longest otherwise" if row["usual_ns"] else ""
     longest = f"{length(row['waited_ns'] / 1e6)}{usual}"
     if not row["missing"]:
-        issued = f"{what} was issued on all {counted(len(waiting), 'rank')} and did not end on any within {longest}"
-        return RunVerdict("hang", f"{issued[0].upper()}{issued[1:]}.")
+        issued = f"{what} was issued on all {counted(len(waiting), 'rank')} and did not end on any"
+        issued = f"{issued[0].upper()}{issued[1:]}"
+        return RunVerdict("hang", f"{issued} within {longest}.", "", issued, f"Not within {longest}.")
     missing = row["missing"].split()
     who = f"Rank{'s' if missing[1:] else ''} {', '.join(missing[:8])}{', ...' if missing[8:] else ''}"
     wait = f"{len(waiting)} ranks wait" if waiting[1:] else f"rank {waiting[0]} waits" if waiting else "nobody waits"
     doubt = "" if row["waited_ns"] >= _SURELY_HANGS_NS else "The capture may also have ended in a pause."
-    return RunVerdict("hang", f"{who} never issued {what}; {wait} for it for {longest}.", doubt)
+    headline, why = f"{who} never issued {what}", f"{wait} for it for {longest}."
+    return RunVerdict("hang", f"{headline}; {why}", doubt, headline, f"{why[0].upper()}{why[1:]}")
 
 
 def of_run(
@@ -157,6 +170,7 @@ def of_run(
             "Devices are idle for",
             idle_reasons(idle, step.time, prices) + _before(gaps, step),
             step.idle,
+            shortly=IDLE_SHORTLY.get(idle_verdict(idle, prices), ""),
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         _as_priced(_of_communication(step, communication, culprits), step, prices),
@@ -173,16 +187,19 @@ def of_run(
     if leading is not None:
         (fault,) = [each for each in faults if each.verdict == _VERDICT_OF[leading]]
         verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms))]
+        headline, why = fault.headline(step.of_every(fault.ms)), fault.why
         losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
         rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], [f for f in faults if f != fault]
     elif step.share(largest.ms) >= LOSS_FROM and not computing:
         verdict = "mixed" if is_mixed else largest.verdict
         first, *rest = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
+        headline, why = first.headline(step), first.why + _little_alone(first, step, prices)
     else:
         said = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM] or losses[:1]
         verdict, rest = "compute-bound", [loss for loss in said if step.share(loss.ms) >= MENTIONED_FROM]
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
+        headline, why = f"Compute fills {step.of_every(step.compute)}", ""
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
     sentences += [
         fault.sentence(step.with_share(fault.ms)) for fault in faults if not culprits.standing_out() & fault.late
@@ -193,7 +210,19 @@ def of_run(
     not_known = " ".join([
         *_not_known(step, communication, few_traces, some_missing=some_missing), *_unseen(gaps, step)
     ])  # fmt: skip
-    return RunVerdict(verdict, " ".join(sentences), not_known)
+    behind = " ".join([*([f"{why[0].upper()}{why[1:]}."] if why else []), *sentences[1:]])
+    return RunVerdict(verdict, " ".join(sentences), not_known, headline, behind)
+
+
+def _little_alone(loss: Loss, step: Step, prices: Prices | None) -> str:
+    """`. Were it no later than the others, a step would gain 0.9 ms: ...`, where that is much less than they wait."""
+    if loss.late is None or prices is None or prices.blamed is None:
+        return ""
+    gain_ms = max(prices.blamed.ns, 0.0) / 1e6
+    if gain_ms >= _MOST_OF_IT * loss.wait_ms:
+        return ""
+    gain = step.time(gain_ms) if step.share(gain_ms) >= MENTIONED_FROM else "next to nothing"
+    return f". If only that changed, a step would gain {gain}: without it, others are nearly as late"
 
 
 def _worth_changing(step: Step, prices: Prices | None) -> bool:
@@ -207,7 +236,8 @@ def _worth_changing(step: Step, prices: Prices | None) -> bool:
 class Loss(NamedTuple):
     """A part of a step outside compute, in ms, with the verdict if it is the largest, and a sentence.
 
-    That says `what` takes `of_ms`, which is this part or most of it, and `more`.
+    That says `what` takes `of_ms`, which is this part or most of it, and `more`. A headline ends `shortly`; where it is
+    about ranks that make the others wait, these are its `subject`, and `reason` is why they are late.
     """
 
     ms: float
@@ -215,11 +245,27 @@ class Loss(NamedTuple):
     what: str
     more: str = ""
     most_ms: float | None = None
+    shortly: str = ""
+    late: LateInWords | None = None
+    wait_ms: float = 0.0
 
     @property
     def of_ms(self) -> float:
         """The time that the sentence is about, in ms."""
         return self.ms if self.most_ms is None else self.most_ms
+
+    def headline(self, step: Step) -> str:
+        """`Rank 1 makes the others wait 7.4 ms of every 42.0 ms step`."""
+        if self.late is not None:
+            return f"{self.late.makes_others_wait} {step.of_every(self.wait_ms)}"
+        return f"{self.what} {step.of_every(self.of_ms)}{self.shortly}"
+
+    @property
+    def why(self) -> str:
+        """What is behind the loss, as a clause; empty if nothing is known."""
+        if self.late is not None and self.late.why:
+            return self.late.why
+        return self.more.lstrip(",:; ")
 
 
 def _before(gaps: LargestGaps, step: Step) -> str:
@@ -255,6 +301,10 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) 
     def for_whom() -> str:
         return culprits.sentence() if culprits is not None else ""
 
+    late = culprits.in_words() if culprits is not None else None
+    if late is not None and late.frac < _MOST_OF_IT:
+        late = None
+    caused_ms = 0.0 if late is None else late.frac * step.wait
     comm, at_least = step.comm or 1.0, known.waited_at_least_ns / 1e6
     waiting, moving, unknown = step.wait / comm, step.transfer / comm, step.unsplit / comm
     total = "Exposed communication takes"
@@ -268,12 +318,12 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) 
         split = f": {', '.join(_split_parts(step))}{who}{low}" if known.split_calls else ""
         return Loss(step.comm, "inconclusive", total, split)
     if waiting >= _NEARLY_ALL:
-        return Loss(step.comm, "skew-bound", "Ranks wait", for_whom(), step.wait)
+        return Loss(step.comm, "skew-bound", "Ranks wait", for_whom(), step.wait, late=late, wait_ms=caused_ms)
     if waiting >= moving:
         split = ": " + ", ".join(
             [f"{step.time(step.transfer)} move data", *_either(step), f"{step.time(step.wait)} wait"]
         )
-        return Loss(step.comm, "skew-bound", total, split + for_whom())
+        return Loss(step.comm, "skew-bound", total, split + for_whom(), late=late, wait_ms=caused_ms)
     if step.share(step.comm - step.transfer) < MENTIONED_FROM:
         return Loss(step.comm, "transfer-bound", "Exposed transfers take", "", step.transfer)
     who = named() if waiting >= NAMED_FROM else ""
@@ -293,7 +343,7 @@ def _as_priced(loss: Loss, step: Step, prices: Prices | None) -> Loss:
     if gain.low_ns <= 0 or step.share(gain.ns / 1e6) < LOSS_FROM or gain.ns <= max(equal, default=0.0):
         return loss
     gained = f"; without exposed transfers a step gains {step.time(gain.ns / 1e6)}"
-    return loss._replace(verdict="transfer-bound", more=f"{loss.more}{gained}")
+    return loss._replace(verdict="transfer-bound", more=f"{loss.more}{gained}", late=None)
 
 
 def _split_parts(step: Step) -> Iterator[str]:
@@ -376,12 +426,3 @@ _LONGER = {
     "exposed_memory_ns": "copies take {}",
     "idle_ns": "devices are idle {}",
 }
-
-
-def first_verdict(verdicts: pd.DataFrame) -> tuple[str, str] | None:
-    """The run's row of `verdicts` as readable text, and what is not known; None without rows."""
-    rows = records(verdicts.head(1))
-    if not rows:
-        return None
-    because = rows[0]["because"]
-    return f"{rows[0]['verdict'].capitalize()}: {because[:1].lower()}{because[1:]}", rows[0]["not_known"] or ""

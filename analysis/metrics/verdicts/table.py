@@ -83,7 +83,13 @@ def verdicts(measured: Measured) -> pd.DataFrame:
     if not measured.has_starts:
         run |= _NOTHING_EXPOSED
     verdict = _of_run(measured, run, calls)
-    run |= {"verdict": verdict.verdict, "because": verdict.because, "not_known": verdict.not_known or None}
+    run |= {
+        "verdict": verdict.verdict,
+        "headline": verdict.headline or verdict.because,
+        "why": verdict.why or None,
+        "because": verdict.because,
+        "not_known": verdict.not_known or None,
+    }
     rows.sort(key=lambda row: -row[0])
     return VERDICTS.frame([run, *(row for _, row in rows)])
 

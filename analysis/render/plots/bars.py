@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.schema import Row, plain
+from ...core.tables.lateness import REASONS
 from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 from .scales import Scale, bottom_axis, covering
 
-_WIDTH, _TALLEST = 860, 900
+_WIDTH, _TALLEST = 660, 900
 _MOST_LABELS = 64
 _PARTS = (
     ("compute", "compute alone"),
@@ -145,7 +146,8 @@ def causes(ranks: Any) -> Figure:
 
 
 def _reason(row: Row) -> str:
-    return " in ".join(part for part in (row["because"], row["kernel"]) if part)
+    because = REASONS.get(row["because"], row["because"])
+    return " in ".join(part for part in (because, row["kernel"]) if part)
 
 
 def top_kernels(kernels: Any) -> Figure:

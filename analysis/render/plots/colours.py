@@ -1,16 +1,13 @@
-"""The look of all plots: colours in light and dark, and colour scales.
+"""The look of all plots: colours in light and dark. A colour means the same in every picture.
 
-Source of the scale: cividis (Nunez, Anderton and Renslow, 2018), which is read alike with and without colour blindness.
+The colours of parts of a step differ in lightness as well as in hue, so that they are told apart with colour blindness
+and on paper; scales of amounts go from the ground to one of these colours, by lightness alone.
 """
 
 from __future__ import annotations
 
 LEVELS = 12
 
-_CIVIDIS = (
-    "#00224e", "#08306f", "#32406d", "#48516d", "#5b616f", "#6d7173",
-    "#808278", "#959377", "#aba574", "#c2b76c", "#dacb60", "#fee838",
-)  # fmt: skip
 _KINDS = {
     # what: (light, dark)
     "compute": ("#3b6ea8", "#5a8fcb"),
@@ -23,12 +20,31 @@ _KINDS = {
     "a": ("#7a8594", "#8a95a4"),
     "b": ("#3b6ea8", "#5a8fcb"),
 }
+PART_KINDS = {
+    "compute_alone_ns": "compute",
+    "overlap_ns": "hidden",
+    "exposed_transfer_ns": "transfer",
+    "exposed_wait_ns": "wait",
+    "exposed_unsplit_ns": "unsplit",
+    "exposed_memory_ns": "memory",
+    "idle_ns": "idle",
+}
+"""Colours of what a step consists of, in every picture: columns of `steps` -> kinds."""
 SERIES = 8
 _LINES = (
     ("#3b6ea8", "#6ea3dc"), ("#d9822b", "#e8964a"), ("#2a7f62", "#58b894"), ("#8a4f9e", "#bd8bd0"),
     ("#7a6a00", "#c9b64a"), ("#b3261e", "#f07167"), ("#4f5d6b", "#a5b3c1"), ("#0f7c8a", "#53bccb"),
 )  # fmt: skip
-_FRAME = {"ink": ("#1b1f24", "#e6e8eb"), "faint": ("#5b6570", "#a2abb5"), "grid": ("#d8dde3", "#3d434b")}
+_FRAME = {
+    "ink": ("#16191d", "#e8eaed"),
+    "faint": ("#5b6570", "#a2abb5"),
+    "grid": ("#dfe3e7", "#363c43"),
+    "page": ("#fafaf9", "#14171a"),
+    "card": ("#ffffff", "#1c2024"),
+    "link": ("#2f62a0", "#7fb2ea"),
+    "on": ("#ffffff", "#14171a"),
+    "good": ("#1f7a4d", "#5cc08d"),
+}
 
 
 def level(value: float | None, largest: float) -> int | None:
@@ -47,7 +63,7 @@ def stylesheet() -> str:
         f"@media (prefers-color-scheme:dark){{.ct{{{dark}}}}}",
         f"@media print{{.ct{{{light}}}}}",
         ".ct svg{display:block;max-width:100%;height:auto;overflow:visible}",
-        ".ct text{font:11px system-ui,sans-serif;fill:var(--ink)}",
+        ".ct text{font:12px system-ui,sans-serif;fill:var(--ink)}",
         ".ct .faint{fill:var(--faint)}.ct .end{text-anchor:end}.ct .mid{text-anchor:middle}",
         ".ct .grid{stroke:var(--grid);fill:none}.ct .axis{stroke:var(--faint);fill:none}",
         ".ct .line{fill:none;stroke-width:1.8}.ct .thin{fill:none;stroke:var(--ink);stroke-width:1}",
@@ -56,5 +72,11 @@ def stylesheet() -> str:
     ]
     coloured = (*_KINDS, *(f"s{number}" for number in range(SERIES)))
     rules += [f".ct .f-{name}{{fill:var(--{name})}}.ct .l-{name}{{stroke:var(--{name})}}" for name in coloured]
-    rules += [f".ct .h{number}{{fill:{colour}}}" for number, colour in enumerate(_CIVIDIS)]
+    rules += [f".ct .b-{name}{{background:var(--{name})}}" for name in _KINDS]
+    # Amounts: the colour of what is measured, over the ground.
+    shares = [5, *(12 + round(78 * number / (LEVELS - 1)) for number in range(1, LEVELS))]
+    for number, share in enumerate(shares):
+        mixed = f"color-mix(in srgb,var(--hue,var(--wait)) {share}%,transparent)"
+        rules.append(f".ct .h{number}{{fill:{mixed};background:{mixed}}}")
+    rules += [f".ct .of-{name}{{--hue:var(--{name})}}" for name in _KINDS]
     return "".join(rules)

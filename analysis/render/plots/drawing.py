@@ -8,7 +8,7 @@ from html import escape
 
 from ...core.escaping import printable
 
-_CHARACTER_PX = 6.1
+_CHARACTER_PX = 6.7
 _LONGEST_LABEL = 44
 
 
@@ -44,6 +44,10 @@ class Drawing:
             f'<circle class="{classes}" cx="{pixels(x)}" cy="{pixels(y)}" r="{pixels(radius)}"'
             f"{f'>{inside}</circle>' if hint else '/>'}"
         )
+
+    def shape(self, commands: str, classes: str, hint: str) -> None:
+        """Add an area that says something under the pointer."""
+        self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, None)}</title></path>')
 
     def hatching(self, kind: str, scale: float = 1.0) -> str:
         """Define diagonal lines in the colour of this kind, and return the fill; `scale` stretches it along x."""

@@ -14,7 +14,7 @@ from .colours import LEVELS, level
 from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 
-_WIDTH, _TALLEST, _LEFT = 860, 760, 16
+_WIDTH, _TALLEST, _LEFT = 660, 760, 16
 _MOST_LABELS = 48
 _MOST_NAMED = 8
 _MARK = 16  # beside the cells, for the arrow at a marked row
@@ -26,27 +26,30 @@ class Measure:
 
     title: str
     about: str
+    kind: str = "wait"
+    """Whose colour shows it."""
     from_zero: bool = True
     """Whether its colours begin at 0; else at the smallest value."""
 
 
-# A rank that holds up the others is bright where it causes waiting or is late, and dark where waiting itself is shown.
+# A rank that holds up the others is strong where it causes waiting or is late, and pale where waiting itself is shown.
 MEASURES = {
     "caused_wait_ns": Measure(
         "Waiting caused",
-        "How long the other ranks waited for each rank, added up over all that waited. A bright row is a rank that the "
-        "others wait for, bright rows of one host point to that machine, and a single bright cell is one event. "
-        "Bright cells that change from rank to rank mean uneven work, not a slow rank.",
+        "How long the other ranks waited for each rank, added up over all that waited. A strong row is a rank that the "
+        "others wait for, strong rows of one host point to that machine, and a single strong cell is one event. "
+        "Strong cells that change from rank to rank mean uneven work, not a slow rank.",
     ),
     "exposed_wait_ns": Measure(
         "Time spent waiting",
-        "How long each rank waited in collectives while it computed nothing. Bright rows wait for somebody else: the "
-        "rank that they wait for is a dark row here.",
+        "How long each rank waited in collectives while it computed nothing. Strong rows wait for somebody else: the "
+        "rank that they wait for is a pale row here.",
     ),
     "exposed_comm_ns": Measure(
         "Exposed communication",
         "How long each rank communicated while it computed nothing: waiting and transfer together. A rank that the "
         "others wait for usually has less of it than they have.",
+        kind="transfer",
     ),
     "late_ns": Measure(
         "Lateness",
@@ -55,8 +58,9 @@ MEASURES = {
     ),
     "window_ns": Measure(
         "Step time",
-        "How long each step took on each rank; the colours begin at the shortest. A bright column is a long step. "
+        "How long each step took on each rank; the colours begin at the shortest. A strong column is a long step. "
         "Ranks that wait for each other take equally long, so a slow rank rarely stands out here.",
+        kind="compute",
         from_zero=False,
     ),
 }
@@ -116,7 +120,7 @@ def heatmap(
         f"heat-{measure.removesuffix('_ns').replace('_', '-')}",
         title,
         f"{shown.about}{_who_is_marked(sorted(set(ranks) & set(culprits)))}",
-        _drawn(f"heat-{measure}", title, cells, from_zero=shown.from_zero),
+        _drawn(f"heat-{measure}", title, cells, kind=shown.kind, from_zero=shown.from_zero),
         table_name,
         table,
         data=_data(cells, arranged),
@@ -155,7 +159,7 @@ def wait_matrix(waits: Any) -> Figure:
     return Figure(
         "waits",
         "Who waits because of whom",
-        "A bright row is a rank that the others wait for. `none`: no rank was late by more than clocks are uncertain.",
+        "A strong row is a rank that the others wait for. `none`: no rank was late by more than clocks are uncertain.",
         _drawn("waits", "Who waits because of whom", cells),
         "waits",
         waits,
@@ -183,7 +187,7 @@ def traffic_matrix(traffic: Any) -> Figure:
         "traffic",
         "Who sends how much to whom",
         "Sends and receives, and all_to_all, whose bytes go where its splits say. Empty: nothing was sent.",
-        _drawn("traffic", "Who sends how much to whom", cells),
+        _drawn("traffic", "Who sends how much to whom", cells, kind="transfer"),
         "traffic",
         traffic,
         data=_data(cells),
@@ -207,20 +211,21 @@ def _data(cells: HeatCells, orders: dict[str, list[int]] | None = None) -> str:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
 
 
-def _drawn(name: str, title: str, cells: HeatCells, *, from_zero: bool = True) -> str:
+def _drawn(name: str, title: str, cells: HeatCells, *, kind: str = "wait", from_zero: bool = True) -> str:
     known = [value for row in cells.values for value in row if value is not None]
     low = 0.0 if from_zero or not known else min(known)
     largest = max(known, default=0.0)
     left = _LEFT + max(map(text_width, (cells.of_rows, *cells.rows)))
-    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), 46.0)
-    tall = min(max(_TALLEST / max(len(cells.rows), 1), 1.5), 18.0)
+    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), 64.0)
+    tall = min(max(_TALLEST / max(len(cells.rows), 1), 1.5), 24.0)
     width = max(left + wide * len(cells.columns) + _MARK, 420)
     drawing = Drawing(name, title, width, 58 + tall * len(cells.rows) + 34)
     drawing.text(left - 6, 42, cells.of_rows, "faint end")
     drawing.text(left, 14, f"{cells.of_columns}", "faint")
     _name_columns(drawing, cells.columns, left, wide)
     drawing.parts.append(
-        f'<g class="cells" transform="translate({pixels(left)} 48)" data-wide="{wide:.4f}" data-tall="{tall:.4f}">'
+        f'<g class="cells of-{kind}" transform="translate({pixels(left)} 48)" data-wide="{wide:.4f}" '
+        f'data-tall="{tall:.4f}">'
     )
     every = -(-len(cells.rows) // _MOST_LABELS)
     for number, (row, values) in enumerate(zip(cells.rows, cells.values, strict=True)):
@@ -232,7 +237,9 @@ def _drawn(name: str, title: str, cells: HeatCells, *, from_zero: bool = True) -
             _mark_row(drawing, wide * len(values), tall)
         drawing.parts.append("</g>")
     drawing.parts.append("</g>")
+    drawing.parts.append(f'<g class="of-{kind}">')
     _scale_of_colours(drawing, left, 48 + tall * len(cells.rows) + 12, (low, largest, cells.unit))
+    drawing.parts.append("</g>")
     return drawing.svg
 
 

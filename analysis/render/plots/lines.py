@@ -12,7 +12,7 @@ from .figure import Figure
 from .points import line_through
 from .scales import bottom_axis, covering, left_axis
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 860, 340, 60, 30
+_WIDTH, _HEIGHT, _LEFT, _TOP = 660, 340, 60, 30
 _MOST_SERIES = 16
 _Lines = Mapping[str, Sequence[tuple[float, float]]]
 

@@ -10,7 +10,7 @@ from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 from .scales import bottom_axis, covering
 
-_WIDTH, _MOST = 860, 24
+_WIDTH, _MOST = 660, 24
 
 
 class _Pair(NamedTuple):

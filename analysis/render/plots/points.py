@@ -2,52 +2,80 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from ...core.schema import Row, plain
+from ..units import bytes_text
 from .colours import SERIES
 from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 from .scales import Scale, bottom_axis, covering, left_axis
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 860, 380, 64, 28
+_WIDTH, _HEIGHT, _LEFT, _TOP = 660, 380, 64, 28
 _MOST_SERIES = 16
 
 
-def bandwidth_by_size(bandwidth: Any, fits: Any = None, ceiling: Any = None) -> Figure:
-    """Busbw by size, log-log: whiskers are bounds, lines the fit, dashed lines the ceiling.
+def bandwidth_by_size(
+    bandwidth: Any, ceiling: Any = None, yardstick: tuple[str, float] | None = None, *, linear: bool = False
+) -> Figure:
+    """Bus bandwidth by size: a colour per collective, a mark per group, whiskers for bounds.
 
-    `bandwidth`, `fits` and `ceiling` are the tables `bandwidth`, `fits` and `bandwidth_ceiling`.
+    `bandwidth` and `ceiling` are the tables `bandwidth` and `bandwidth_ceiling`; `yardstick` is what links carry at
+    most: name and GB/s. The size is logarithmic; so is bandwidth unless `linear`.
     """
     rows = [row for row in plain(bandwidth).rows if row["busbw_gb_per_s"] and row["size_bytes"]]
     compared = plain(ceiling).rows if ceiling is not None else []
     limits = [row for row in compared if row["ceiling_busbw_gb_per_s"] and row["size_bytes"]]
-    title = "Bus bandwidth by size"
-    keys = list(dict.fromkeys(_series(row) for row in rows))[:_MOST_SERIES]
+    name = "bandwidth-linear" if linear else "bandwidth"
+    title = "Bus bandwidth by size" + ("" if linear else ", logarithmic")
+    kinds = list(dict.fromkeys(row["collective"] or "unknown" for row in rows))
+    groups = list(dict.fromkeys(_group(row) for row in rows))
     bottom = _HEIGHT - 44
-    drawing = Drawing("bandwidth", title, _WIDTH, _HEIGHT + 16 * (-(-len(keys) // 3)))
+    entries = [(f"f-s{number % SERIES}", kind) for number, kind in enumerate(kinds[:_MOST_SERIES])]
+    marks = [(number, group) for number, group in enumerate(groups[:_MOST_SERIES])] if len(groups) > 1 else []
+    drawing = Drawing(name, title, _WIDTH, _HEIGHT + 8 + 18 * (-(-len(entries) // 3) + -(-len(marks) // 3)))
     sizes = covering([row["size_bytes"] for row in rows], _LEFT, _WIDTH - 20, logarithmic=True)
     speeds = [row[column] for row in rows for column in _BOUNDS if row[column]]
     speeds += [row["ceiling_busbw_gb_per_s"] for row in limits]
-    speed = covering(speeds, bottom, _TOP, logarithmic=True)
-    bottom_axis(drawing, sizes, bottom, _TOP, "size (bytes)")
+    if yardstick is not None:
+        speeds.append(yardstick[1])
+    speed = covering(speeds, bottom, _TOP, logarithmic=not linear)
+    drawing.path("".join(f"M{sizes(tick):.1f} {_TOP}V{bottom}" for tick in _powers(sizes)), "grid")
+    for tick in _powers(sizes):
+        drawing.text(sizes(tick), bottom + 16, bytes_text(int(tick)), "faint mid")
+    drawing.text(sizes.end, bottom + 32, "size of a call", "faint end")
     left_axis(drawing, speed, _LEFT, _WIDTH - 20, "bus bandwidth (GB/s)")
-    for number, key in enumerate(keys):
-        colour = f"s{number % SERIES}"
-        of_series = sorted((row for row in rows if _series(row) == key), key=lambda row: row["size_bytes"])
-        _points(drawing, of_series, (sizes, speed), colour)
-        above = sorted((row for row in limits if _series(row) == key), key=lambda row: row["size_bytes"])
+    if yardstick is not None:
+        y = speed(yardstick[1])
+        drawing.path(f"M{_LEFT} {pixels(y)}H{_WIDTH - 20}", "axis", ' stroke-dasharray="2 4"')
+        drawing.text(_WIDTH - 22, y - 5, f"{yardstick[0]}, {yardstick[1]:,.0f} GB/s", "faint end")
+    for row in rows:
+        colour, mark = kinds.index(row["collective"] or "unknown"), groups.index(_group(row))
+        _point(drawing, row, (sizes, speed), f"s{colour % SERIES}", mark)
+    for number, kind in enumerate(kinds):
+        above = sorted((row for row in limits if row["collective"] == kind), key=lambda row: row["size_bytes"])
         line = [(sizes(row["size_bytes"]), speed(row["ceiling_busbw_gb_per_s"])) for row in above]
-        drawing.path(line_through(line), f"line l-{colour}", ' stroke-dasharray="5 4"')
-        drawing.legend(_HEIGHT + 8 + 16 * (number // 3), [(f"f-{colour}", _named(key))], _LEFT + 270 * (number % 3))
-    for row in plain(fits).rows if fits is not None else []:
-        _fit(drawing, row, keys, (sizes, speed))
+        drawing.path(line_through(line), f"line l-s{number % SERIES}", ' stroke-dasharray="5 4"')
+    y = _HEIGHT + 6.0
+    for number, entry in enumerate(entries):
+        drawing.legend(y + 18 * (number // 3), [entry], _LEFT + 190 * (number % 3))
+    y += 18 * -(-len(entries) // 3)
+    for number, group in marks:
+        x, at = _LEFT + 190 * (number % 3), y + 18 * (number // 3)
+        _mark(drawing, x + 5, at - 4, "f-a", number, group)
+        drawing.text(x + 15, at, group, "faint")
     return Figure(
-        "bandwidth",
+        name,
         title,
-        "As nccl-tests defines it, without waiting. Whiskers: lower and upper bound. Line: latency and bandwidth "
-        "fitted. Dashed: the ceiling, where one was given.",
+        "As nccl-tests defines it, without waiting. Whiskers: lower and upper bound."
+        + (" Dashed: the ceiling." if limits else "")
+        + (
+            f" Dotted: what {yardstick[0]} carries in one direction; a ring reaches 70 to 80% of it."
+            if yardstick
+            else ""
+        ),
         drawing.svg,
         "bandwidth" if ceiling is None else "bandwidth_ceiling",
         bandwidth if ceiling is None else ceiling,
@@ -55,42 +83,45 @@ def bandwidth_by_size(bandwidth: Any, fits: Any = None, ceiling: Any = None) -> 
 
 
 _BOUNDS = ("busbw_gb_per_s", "busbw_low_gb_per_s", "busbw_high_gb_per_s")
-_Key = tuple[str | None, str | None, str | None]
+_MARKS = 4
 
 
-def _series(row: Row) -> _Key:
-    return row["process_group"], row["pg_ranks"], row["collective"]
+def _powers(scale: Scale) -> list[float]:
+    """Powers of 4 or more within the scale, at most eight."""
+    first, last = math.ceil(math.log2(scale.low) - 1e-9), math.floor(math.log2(scale.high) + 1e-9)
+    apart = 2 * max(1, -(-(last - first) // 16))
+    return [2.0**power for power in range(first + -first % apart, last + 1, apart)]
 
 
-def _named(key: _Key) -> str:
-    group, ranks, collective = key
+def _group(row: Row) -> str:
+    group, ranks = row["process_group"], row["pg_ranks"]
     members = f", {len(ranks.split())} ranks" if ranks else ""
-    return f"{collective or 'unknown'}, group {group if group is not None else '?'}{members}"
+    return f"group {group}{members}" if group is not None else f"group not known{members}"
 
 
-def _points(drawing: Drawing, rows: Sequence[Row], scales: tuple[Scale, Scale], colour: str) -> None:
+def _point(drawing: Drawing, row: Row, scales: tuple[Scale, Scale], colour: str, mark: int) -> None:
     sizes, speed = scales
-    for row in rows:
-        x, y = sizes(row["size_bytes"]), speed(row["busbw_gb_per_s"])
-        low, high = row["busbw_low_gb_per_s"], row["busbw_high_gb_per_s"]
-        if low and high:
-            drawing.path(f"M{pixels(x)} {pixels(speed(low))}V{pixels(speed(high))}", f"line l-{colour}")
-        hint = f"{row['collective']} of {row['size_bytes']:,} bytes: {row['busbw_gb_per_s']:.4g} GB/s"
-        drawing.circle(x, y, 3.5, f"f-{colour}", hint)
+    x, y = sizes(row["size_bytes"]), speed(row["busbw_gb_per_s"])
+    low, high = row["busbw_low_gb_per_s"], row["busbw_high_gb_per_s"]
+    if low and high:
+        drawing.path(f"M{pixels(x)} {pixels(speed(low))}V{pixels(speed(high))}", f"line l-{colour}")
+    hint = (
+        f"{row['collective']} of {bytes_text(row['size_bytes'])} ({row['size_bytes']:,} bytes), {_group(row)}: "
+        f"{row['busbw_gb_per_s']:.4g} GB/s"
+    )
+    _mark(drawing, x, y, f"f-{colour}", mark, hint)
 
 
-def _fit(drawing: Drawing, row: Row, keys: Sequence[_Key], scales: tuple[Scale, Scale]) -> None:
-    """Draw bus bandwidth for t = latency + size / bandwidth."""
-    sizes, speed = scales
-    if _series(row) not in keys or not row["algbw_gb_per_s"] or row["latency_us"] is None:
+def _mark(drawing: Drawing, x: float, y: float, classes: str, mark: int, hint: str) -> None:
+    """A circle, square, diamond or triangle: one for each group."""
+    if mark % _MARKS == 0:
+        drawing.circle(x, y, 4, classes, hint)
         return
-    factor = row["busbw_gb_per_s"] / row["algbw_gb_per_s"]
-    line = []
-    for step in range(41):
-        size = sizes.low * (sizes.high / sizes.low) ** (step / 40)
-        took_ns = max(row["latency_us"], 0.0) * 1000 + size / row["algbw_gb_per_s"]
-        line.append((sizes(size), speed(max(factor * size / took_ns, speed.low))))
-    drawing.path(line_through(line), f"line l-s{keys.index(_series(row)) % SERIES}", ' opacity=".55"')
+    left, right, top, bottom = (pixels(v) for v in (x - 4, x + 4, y - 4, y + 4))
+    at_x, at_y = pixels(x), pixels(y)
+    shapes = (f"M{left} {top}H{right}V{bottom}H{left}z", f"M{at_x} {top}L{right} {at_y}L{at_x} {bottom}L{left} {at_y}z")
+    triangle = f"M{at_x} {top}L{right} {bottom}H{left}z"
+    drawing.shape((*shapes, triangle)[mark % _MARKS - 1], classes, hint)
 
 
 def line_through(points: Sequence[tuple[float, float]]) -> str:

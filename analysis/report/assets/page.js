@@ -7,13 +7,14 @@ const make = (name, properties, ...inside) => {
 const say = (figure, words) => { figure.querySelector(".readout").textContent = words; };
 const number = (value, digits = 3) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
-// Tables: a click on a header sorts by it.
+// Tables: a click on a header sorts by it; a field filters; a button copies what is shown as CSV; numbers of ranks, steps
+// and collectives lead to the step.
 const valueOf = (row, column) => {
   const text = row.cells[column].textContent;
   const value = Number(text.replaceAll(",", ""));
   return text === "-" ? null : Number.isNaN(value) ? text : value;
 };
-for (const button of document.querySelectorAll("th button")) {
+for (const button of document.querySelectorAll("details th button")) {
   button.addEventListener("click", () => {
     const header = button.parentElement;
     const up = header.getAttribute("aria-sort") === "descending";
@@ -29,6 +30,69 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...rows.map(([, row]) => row));
   });
 }
+const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+const copy = async (text) => {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = make("textarea", { value: text });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+};
+const LEADS = { rank: "rank", step: "step", collective_id: "collective", blamed_rank: "rank", origin_rank: "rank" };
+const lead = (details) => {
+  const heads = [...details.querySelectorAll("thead th")].map((head) => LEADS[head.dataset.column]);
+  const has = (what) => heads.indexOf(what);
+  for (const row of details.querySelector("tbody").rows) {
+    heads.forEach((what, at) => {
+      const text = row.cells[at].textContent;
+      if (!what || !/^[0-9,]+$/.test(text) || row.cells[at].firstElementChild) return;
+      const number = text.replaceAll(",", ""), other = what === "rank" ? has("step") : what === "step" ? has("rank") : -1;
+      const more = other >= 0 && /^[0-9,]+$/.test(row.cells[other].textContent)
+        ? `&${what === "rank" ? "step" : "rank"}=${row.cells[other].textContent.replaceAll(",", "")}` : "";
+      row.cells[at].replaceChildren(make("a", { href: `#${what}=${number}${more}`, textContent: text }));
+    });
+  }
+};
+const filter = (details, words) => {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  let shown = 0;
+  for (const row of details.querySelector("tbody").rows) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !wanted.every((word) => text.includes(word));
+    shown += !row.hidden;
+  }
+  return shown;
+};
+for (const details of document.querySelectorAll("details.table")) {
+  let ready = false;
+  const prepare = () => {
+    if (!details.open || ready) return;
+    ready = true;
+    if (document.querySelector("#stage")) lead(details);
+    const rows = details.querySelector("tbody").rows.length;
+    const said = make("span", { className: "note" });
+    const field = make("input", { type: "search", placeholder: "filter rows" });
+    field.setAttribute("aria-label", "Filter the rows of this table");
+    field.addEventListener("input", () => {
+      const shown = filter(details, field.value);
+      said.textContent = field.value ? `${shown} of ${rows} rows` : "";
+    });
+    const button = make("button", { type: "button", textContent: "Copy as CSV" });
+    button.addEventListener("click", async () => {
+      const lines = [...details.querySelectorAll("tr")].filter((row) => !row.hidden)
+        .map((row) => [...row.cells].map((cell) => quoted(cell.textContent)).join(","));
+      await copy(`${lines.join("\n")}\n`);
+      said.textContent = `${lines.length - 1} rows copied`;
+    });
+    details.querySelector(".scroll").before(make("p", { className: "tools" }, ...(rows > 5 ? [field] : []), button, said));
+  };
+  details.addEventListener("toggle", prepare);
+  prepare();
+}
 
 // Several figures of one thing: one at a time.
 for (const section of document.querySelectorAll("[data-choose]")) {
@@ -40,7 +104,7 @@ for (const section of document.querySelectorAll("[data-choose]")) {
     buttons[at].setAttribute("aria-pressed", String(at === chosen));
   });
   buttons.forEach((button, at) => button.addEventListener("click", () => choose(at)));
-  figures[0].before(make("div", { className: "tools" }, ...buttons));
+  figures[0].parentElement.before(make("div", { className: "tools" }, ...buttons));
   choose(0);
 }
 
@@ -75,6 +139,12 @@ const heat = (figure, data) => {
     column = Math.min(Math.max(column + move[1], 0), data.columns.length - 1);
     tell();
   });
+  if (data.of[0] === "rank" && data.of[1] === "step") {
+    cells.addEventListener("click", () => {
+      const rank = parseInt(data.rows[order[row]], 10), step = data.columns[column];
+      if (step !== undefined) location.hash = `step=${step}&rank=${rank}`;
+    });
+  }
   const names = Object.keys(data.orders);
   if (names.length < 2) return;
   const select = make("select", {}, ...names.map((name) => make("option", { value: name, textContent: name })));
@@ -85,84 +155,9 @@ const heat = (figure, data) => {
   figure.querySelector(".plot").before(make("p", { className: "tools" }, make("label", {}, "rows by ", select)));
 };
 
-// One step: drag to move, Ctrl and the wheel, buttons or keys to zoom; what is under the pointer.
-const step = (figure, data) => {
-  const zoomed = figure.querySelector("svg.zoom"), plot = figure.querySelector(".plot");
-  const whole = zoomed.viewBox.baseVal.width, high = zoomed.viewBox.baseVal.height;
-  const axis = [...zoomed.parentElement.querySelectorAll(":scope > text.mid")];
-  const box = zoomed.getBBox ? { x: Number(zoomed.getAttribute("x")), width: Number(zoomed.getAttribute("width")) } : null;
-  const hatch = zoomed.querySelector("pattern");
-  const calls = data.rows.map((row) => { let at = 0; return row.start.map((gap) => (at += gap)); });
-  let begin = 0, span = whole;
-  const show = () => {
-    span = Math.min(Math.max(span, 50), whole);
-    begin = Math.min(Math.max(begin, 0), whole - span);
-    zoomed.setAttribute("viewBox", `${begin} 0 ${span} ${high}`);
-    if (hatch) hatch.setAttribute("patternTransform", `scale(${span / whole} 1)`);
-    const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(span * data.ns / 1e6 / 20))));
-    axis.forEach((text) => {
-      const share = (Number(text.getAttribute("x")) - box.x) / box.width;
-      text.textContent = number((begin + share * span) * data.ns / 1e6, digits);
-    });
-  };
-  const zoom = (factor, share = 0.5) => {
-    const at = begin + share * span;
-    span *= factor;
-    begin = at - share * Math.min(Math.max(span, 50), whole);
-    show();
-  };
-  const point = (event) => {
-    const frame = zoomed.getBoundingClientRect();
-    const scale = zoomed.parentElement.getBoundingClientRect();
-    const pixels = scale.width / zoomed.parentElement.viewBox.baseVal.width;
-    const left = scale.left + box.x * pixels, top = scale.top + Number(zoomed.getAttribute("y")) * pixels;
-    void frame;
-    return [(event.clientX - left) / (box.width * pixels), (event.clientY - top) / (high * pixels)];
-  };
-  const actions = { "+": () => zoom(0.5), "-": () => zoom(2), "0": () => { begin = 0; span = whole; show(); },
-    ArrowLeft: () => { begin -= span / 8; show(); }, ArrowRight: () => { begin += span / 8; show(); } };
-  plot.addEventListener("keydown", (event) => {
-    const action = actions[event.key === "=" ? "+" : event.key];
-    if (!action || event.ctrlKey || event.metaKey) return;
-    event.preventDefault();
-    action();
-  });
-  plot.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    zoom(event.deltaY > 0 ? 1.25 : 0.8, point(event)[0]);
-  }, { passive: false });
-  let held = null;
-  zoomed.addEventListener("pointerdown", (event) => { held = [point(event)[0], begin]; });
-  window.addEventListener("pointerup", () => { held = null; });
-  plot.addEventListener("pointermove", (event) => {
-    const [x, y] = point(event);
-    if (held) { begin = held[1] - (x - held[0]) * span; show(); return; }
-    const row = Math.floor(y * data.rows.length), at = begin + x * span;
-    if (row < 0 || row >= data.rows.length || x < 0 || x > 1) return;
-    const own = data.rows[row];
-    const near = span / 300;
-    const found = calls[row].findLastIndex((start, which) => start - near <= at && at <= start + own.dur[which] + near);
-    say(figure, `rank ${own.name}, ${number(at * data.ns / 1e6, 4)} ms` + (found < 0 ? "" : `: ${told(data, own, found)}`));
-  });
-  const told = (of, row, which) => {
-    const [collective, size, group, last] = of.collectives[row.of[which]] || [];
-    const ms = (ticks) => `${number(ticks * of.ns / 1e6, 4)} ms`;
-    const parts = row.wait[which] < 0 ? `${ms(row.dur[which])}, not split` : `waits ${ms(row.wait[which])}, moves data ${ms(row.dur[which] - row.wait[which])}`;
-    return `${collective || "communication"}${size === null ? "" : ` of ${number(size)} bytes`}${group === null ? "" : `, group ${group}`}: ${parts}${last === null ? "" : `; last to arrive: rank ${last}`}`;
-  };
-  const labels = { "+": "Zoom in", "-": "Zoom out", ArrowLeft: "Earlier", ArrowRight: "Later", "0": "Whole step" };
-  plot.before(make("p", { className: "tools" }, ...Object.entries(labels).map(([key, words]) => {
-    const button = make("button", { type: "button", textContent: words });
-    button.addEventListener("click", actions[key]);
-    return button;
-  })));
-};
-
 for (const figure of document.querySelectorAll("figure")) {
   const data = dataOf(figure);
   if (data && data.values) heat(figure, data);
-  else if (data && data.ns) step(figure, data);
 }
 
 // Paper shows everything.

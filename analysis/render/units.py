@@ -1,0 +1,47 @@
+"""Quantities for people: in the unit in which they are short, and the same unit for what is compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """The unit for all times of a step of some length: us for short steps, s for very long ones."""
+
+    name: str
+    ns: float
+    decimals: int
+
+    @classmethod
+    def of(cls, step_ns: float) -> TimeUnit:
+        """The unit for a step of this length."""
+        return cls("us", 1e3, 0) if step_ns < 1e6 else cls("ms", 1e6, 1)
+
+    def number(self, ns: float) -> str:
+        """The number without its unit."""
+        return f"{ns / self.ns:,.{self.decimals}f}"
+
+    def text(self, ns: float) -> str:
+        """The number and its unit."""
+        return f"{self.number(ns)} {self.name}"
+
+    def is_zero(self, ns: float) -> bool:
+        """Whether it would be shown as 0.0."""
+        return not float(self.number(ns).replace(",", ""))
+
+    def between(self, low: float, high: float) -> str:
+        """`5.1 to 6.7`; empty if both ends look the same."""
+        return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
+
+
+def bytes_text(size: int | None) -> str:
+    """`144 MiB`, `2.25 KiB`, `192 B`; `unknown size` for None."""
+    if size is None:
+        return "unknown size"
+    number, unit = float(size), 0
+    while number >= 1024 and unit < len(_BYTES) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:,.3g} {_BYTES[unit]}" if number < 1000 else f"{number:,.0f} {_BYTES[unit]}"

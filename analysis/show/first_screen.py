@@ -1,0 +1,263 @@
+"""What people see first of a run, the same on a page, a terminal and in a notebook: headline, tiles, parts, remedies.
+
+Here is what is said; `overview` and `report` say how it looks. All numbers are those of a typical step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...common.wording import counted, ranges_of
+from ..ceilings.yardsticks import Yardstick, yardstick
+from ..core.escaping import printable
+from ..core.schema import Row, records
+from ..metrics.typical_step import STEP_PARTS
+from ..metrics.verdicts.of_idle import idle_rows
+from ..render.units import TimeUnit, bytes_text
+from ..results.analysis import Analysis
+
+_WORTH_TRYING = 0.01
+"""Of a step: changes that gain less, or are about less, are left out."""
+_LARGE_BYTES = 1 << 20
+"""Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
+_MOST_OF_HOST = 8
+"""GPUs that nearly all hosts have at most: where hosts have no name, larger groups are not taken to be in one."""
+COMMUNICATION = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unsplit_ns")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that people look for first: `value` with its unit, and what to compare it with."""
+
+    label: str
+    value: str
+    unit: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """A part of a step: a column of `steps`, its name for people, ns, and fraction of the step."""
+
+    column: str
+    name: str
+    ns: float
+    frac: float
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change worth a try: what a step would gain, in ns; or, where that is not known, how much it is about."""
+
+    name: str
+    what: str
+    how: str
+    gain_ns: int | None
+    low_ns: int | None
+    high_ns: int | None
+    gain_frac: float | None
+    concerned_ns: int | None
+    concerned_frac: float | None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Bus bandwidth of calls of one collective, size and number of ranks: all groups together, the slowest to fastest.
+
+    `of_yardstick_frac` is that of the fastest; `ceiling` whether the yardstick was measured.
+    """
+
+    collective: str
+    size_bytes: int
+    ranks: int
+    calls: int
+    groups: int
+    slowest_gb_per_s: float
+    fastest_gb_per_s: float
+    of_yardstick_frac: float | None
+    yardstick: str
+
+    @property
+    def what(self) -> str:
+        """`all_gather of 144 MiB`."""
+        return f"{self.collective} of {bytes_text(self.size_bytes)}"
+
+    @property
+    def gb_per_s(self) -> str:
+        """`287`, `120 to 287`."""
+        low, high = (f"{v:,.3g}" if v < 1000 else f"{v:,.0f}" for v in (self.slowest_gb_per_s, self.fastest_gb_per_s))
+        return low if low == high else f"{low} to {high}"
+
+    @property
+    def beside(self) -> str:
+        """`64% of NVLink 4`; empty without a yardstick."""
+        return "" if self.of_yardstick_frac is None else f"{self.of_yardstick_frac:.0%} of {self.yardstick}"
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The first screen of a run; `unit` is that of its times, `idle` the causes of idle time, the largest first."""
+
+    name: str
+    facts: tuple[str, ...]
+    verdict: str
+    headline: str
+    why: str
+    not_known: str
+    unit: TimeUnit
+    tiles: tuple[Tile, ...]
+    parts: tuple[StepShare, ...]
+    idle: tuple[StepShare, ...]
+    remedies: tuple[Remedy, ...]
+    is_priced: bool
+    rates: tuple[Rate, ...]
+
+
+def first_screen(analysis: Analysis) -> FirstScreen:
+    """What to say first of a run."""
+    verdicts = records(analysis.verdicts.head(1))
+    first = verdicts[0] if verdicts else {"verdict": "", "headline": "Nothing was measured", "why": "", "not_known": ""}
+    has_step = len(analysis.table("breakdown")) > 0
+    parts = tuple(_parts(analysis)) if has_step else ()
+    unit = TimeUnit.of(analysis.typical_step.parts["window_ns"] if has_step else 1e6)
+    remedies = () if len(analysis.table("hangs")) else tuple(_remedies(analysis))
+    rates = tuple(first_rates(analysis))
+    return FirstScreen(
+        name=printable(analysis.run.name),
+        facts=tuple(map(printable, _facts(analysis))),
+        verdict=first["verdict"],
+        headline=printable(first["headline"]),
+        why=printable(first["why"] or ""),
+        not_known=printable(first["not_known"] or ""),
+        unit=unit,
+        tiles=tuple(_tiles(analysis, unit, parts, remedies, rates)) if has_step else (),
+        parts=parts,
+        idle=tuple(_idle(analysis)) if has_step else (),
+        remedies=remedies,
+        is_priced=analysis.prices is not None,
+        rates=rates,
+    )
+
+
+def _facts(analysis: Analysis) -> Iterator[str]:
+    run = analysis.run
+    names = sorted(set(run.traces["device_name"].dropna()))
+    of_world = f" of {run.world_size}" if run.world_size not in (None, len(run.ranks)) else ""
+    yield f"{counted(len(run.ranks), 'rank')}{of_world}" + (f" on {', '.join(names)}" if names else "")
+    hosts = {host for host in run.hosts.values() if host is not None}
+    if hosts and None not in run.hosts.values():
+        yield counted(len(hosts), "host")
+    steps = run.steps
+    yield f"{'step' if len(steps) == 1 else 'steps'} {ranges_of(steps)}" if steps else "no steps marked"
+    yield from sorted({text for text in run.traces["versions"].dropna() for text in text.split(", ")})
+    backends = sorted(set(run.traces["backend"].dropna()))
+    if backends and not any("NCCL" in text for text in set(run.traces["versions"].dropna())):
+        yield ", ".join(backends)
+
+
+def _parts(analysis: Analysis) -> Iterator[StepShare]:
+    parts = analysis.typical_step.parts
+    whole = parts["window_ns"] or 1.0
+    for column, name in STEP_PARTS.items():
+        yield StepShare(column, name, parts[column], parts[column] / whole)
+
+
+def _idle(analysis: Analysis) -> Iterator[StepShare]:
+    whole = analysis.typical_step.parts["window_ns"] or 1.0
+    for name, ns in idle_rows(analysis.idle_causes):
+        yield StepShare("idle_ns", name, ns, ns / whole)
+
+
+def _tiles(
+    analysis: Analysis,
+    unit: TimeUnit,
+    parts: tuple[StepShare, ...],
+    remedies: tuple[Remedy, ...],
+    rates: tuple[Rate, ...],
+) -> Iterator[Tile]:
+    typical = analysis.typical_step
+    lengths = typical.lengths_ns
+    spread = unit.between(min(lengths), max(lengths)) if len(lengths) > 1 else ""
+    label = f"Step, mean of {len(lengths)}" if len(lengths) > 1 else "Step" if lengths else "Window"
+    yield Tile(label, unit.number(typical.parts["window_ns"]), unit.name, spread)
+    by_column = {part.column: part for part in parts}
+    computing = by_column["compute_alone_ns"].frac + by_column["overlap_ns"].frac
+    of_what = "of a step" if lengths else "of the window"
+    yield Tile("Devices compute", f"{100 * computing:.0f}", "%", of_what)
+    exposed = sum(by_column[column].ns for column in COMMUNICATION)
+    if len(analysis.table("calls")):
+        waiting = by_column["exposed_wait_ns"].ns
+        split = f"{waiting / exposed:.0%} waiting" if exposed and waiting else ""
+        yield Tile("Exposed communication", unit.number(exposed), unit.name, split)
+    else:
+        yield Tile("Idle", unit.number(by_column["idle_ns"].ns), unit.name, f"{by_column['idle_ns'].frac:.0%}")
+    if remedies and remedies[0].gain_ns is not None and remedies[0].gain_frac is not None:
+        first = remedies[0]
+        low, high = unit.number(first.low_ns or 0), unit.number(first.high_ns or 0)
+        yield Tile("First remedy", f"\u2212{100 * remedies[0].gain_frac:.0f}", "%", f"{low} to {high} {unit.name}")
+    if rates:
+        yield Tile(rates[0].what, rates[0].gb_per_s, "GB/s", rates[0].beside)
+
+
+def _remedies(analysis: Analysis) -> Iterator[Remedy]:
+    """Yield changes worth a try: by gain where the run could be played again, else by how much they are about."""
+    priced = analysis.prices is not None
+    for row in records(analysis.table("remedies")):
+        if (row["gain_frac"] or 0) >= _WORTH_TRYING or (not priced and (row["concerned_frac"] or 0) >= _WORTH_TRYING):
+            yield Remedy(
+                name=row["remedy"],
+                what=printable(row["what"]),
+                how=row["how"],
+                gain_ns=row["gain_ns"] if priced else None,
+                low_ns=row["gain_low_ns"],
+                high_ns=row["gain_high_ns"],
+                gain_frac=row["gain_frac"] if priced else None,
+                concerned_ns=row["concerned_ns"],
+                concerned_frac=row["concerned_frac"],
+            )
+
+
+def first_rates(analysis: Analysis) -> Iterator[Rate]:
+    """Yield bandwidth where most time is spent; groups of as many ranks together."""
+    alike: dict[tuple[str, int, int], list[Row]] = {}
+    for row in records(analysis.table("bandwidth" if analysis.ceiling is None else "bandwidth_ceiling")):
+        if row["busbw_gb_per_s"] is not None and row["size_bytes"]:
+            key = row["collective"], row["size_bytes"], len((row["pg_ranks"] or "").split())
+            alike.setdefault(key, []).append(row)
+    for key in sorted(alike, key=lambda key: -sum(row["calls"] * (row["time_us_median"] or 0) for row in alike[key])):
+        collective, size, ranks = key
+        rows = alike[key]
+        speeds = [row["busbw_gb_per_s"] for row in rows]
+        reached = [row["of_ceiling_frac"] for row in rows if row.get("of_ceiling_frac") is not None]
+        link = None if reached or size < _LARGE_BYTES else yardstick_of(analysis, rows)
+        of = min(reached) if reached else max(speeds) / link.gb_per_s if link is not None else None
+        yield Rate(
+            collective=collective,
+            size_bytes=size,
+            ranks=ranks,
+            calls=sum(row["calls"] for row in rows),
+            groups=len(rows),
+            slowest_gb_per_s=min(speeds),
+            fastest_gb_per_s=max(speeds),
+            of_yardstick_frac=of,
+            yardstick="the ceiling" if reached else link.name if link is not None else "",
+        )
+
+
+def yardstick_of(analysis: Analysis, rows: list[Row]) -> Yardstick | None:
+    """What links between the GPUs of these groups carry at most; None where they are not known, or between hosts.
+
+    Where hosts have no name, groups as large as fit in one are taken to be in one.
+    """
+    run = analysis.run
+    names = set(run.traces["device_name"].dropna())
+    link = yardstick(names.pop()) if len(names) == 1 else None
+    hosts = run.hosts
+    for row in rows:
+        members = [int(rank) for rank in (row["pg_ranks"] or "").split()] or list(run.ranks)
+        if len({hosts.get(rank) for rank in members}) != 1 or len(members) < 2:
+            return None
+        if hosts.get(members[0]) is None and len(members) > _MOST_OF_HOST:
+            return None
+    return link
