@@ -43,6 +43,9 @@ _ROWS = (
     Command(
         "report", _LOOK, "One HTML page with pictures and tables; needs no network.", "analysis.cli.commands.report"
     ),
+    Command(
+        "serve", _LOOK, "The same page from a server, with every step of many ranks.", "analysis.cli.commands.serve"
+    ),
     Command("timeline", _LOOK, "All ranks on one clock, as a file for Perfetto.", "analysis.cli.commands.timeline"),
     Command(
         "explain", _LOOK, "What a word of the tables means, such as exposed or busbw.", "analysis.cli.commands.explain"

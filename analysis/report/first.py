@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -123,7 +123,9 @@ def first_view(analysis: Analysis) -> FirstView:
         tiles=screen.tiles,
         bar=_segments(screen.parts, screen),
         legend=[_entry(part, screen) for part in screen.parts if part.frac >= _LEAST_SHOWN],
-        idle=[_entry(part, screen) for part in screen.idle if part.frac >= _LEAST_SHOWN],
+        idle=[
+            replace(_entry(part, screen), name=part.name) for part in screen.idle if not screen.unit.is_zero(part.ns)
+        ],
         basis=_basis(analysis) if has_step else "",
         cards=[_card(remedy, screen, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
         rank_bars=_rank_bars(analysis, screen, shown, culprits) if has_step and len(analysis.breakdown) > 1 else [],

@@ -63,18 +63,27 @@ class Head:
     facts: Sequence[tuple[str, str]]
 
 
-def content_security_policy() -> str:
-    """The policy by which browsers only show the report and run its own script."""
+def content_security_policy(*, live: bool = False) -> str:
+    """The policy by which browsers only show the report and run its own script; a `live` page asks its server."""
+    asks = "connect-src 'self'; " if live else ""
     return (
-        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
+        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; {asks}"
         "base-uri 'none'; form-action 'none'"
     )
 
 
 def page(
-    head: Head, sections: Sequence[Section], first: FirstView | None = None, steps: StepsData | None = None
+    head: Head,
+    sections: Sequence[Section],
+    first: FirstView | None = None,
+    steps: StepsData | None = None,
+    *,
+    live: bool = False,
 ) -> ReportPage:
-    """The report with these sections, without empty ones; of a run with its `first` screen, and all its `steps`."""
+    """The report with these sections, without empty ones; of a run with its `first` screen, and its `steps`.
+
+    A `live` page asks the server that it comes from for steps that it does not hold.
+    """
     html = (
         _environment()
         .get_template("page.html")
@@ -84,7 +93,8 @@ def page(
             steps=steps,
             version=version(),
             sections=[section for section in sections if not section.empty],
-            policy=content_security_policy(),
+            live=live,
+            policy=content_security_policy(live=live),
             style=_style(),
             script=_script(),
         )

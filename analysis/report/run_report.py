@@ -17,7 +17,7 @@ from .first import first_view
 from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
 from .parts import Section, TableBlock, block, facts_block
-from .steps import steps_data
+from .steps import StepsOfRun, steps_data, steps_to_ask_for
 
 # Who makes the others wait comes first. Each with the table that has it.
 _MAPS = (
@@ -36,8 +36,17 @@ def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
     """
     if step_number is not None and step_number not in analysis.run.steps:
         raise NothingMeasured(no_such_step(analysis, step_number))
-    head = Head(analysis.run.name, "report", analysis.verdict, facts_block(analysis.facts))
-    return page(head, list(_sections(analysis)), first_view(analysis), steps_data(analysis, step_number))
+    return page(_head(analysis), list(_sections(analysis)), first_view(analysis), steps_data(analysis, step_number))
+
+
+def live_page(analysis: Analysis, steps: StepsOfRun | None) -> ReportPage:
+    """The page on a run for a server, which answers when the page asks for one of its `steps`."""
+    asked_for = None if steps is None else steps_to_ask_for(steps)
+    return page(_head(analysis), list(_sections(analysis)), first_view(analysis), asked_for, live=True)
+
+
+def _head(analysis: Analysis) -> Head:
+    return Head(analysis.run.name, "report", analysis.verdict, facts_block(analysis.facts))
 
 
 def run_figures(analysis: Analysis) -> dict[str, Figure]:

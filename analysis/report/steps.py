@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from ..core.escaping import printable
 from ..core.intervals import Spans, spans
 from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, grouped, records
+from ..errors import NothingMeasured
 from ..render.fitting import shortened_kernel
 from ..results.analysis import Analysis
-from ..run.event_tables import EventTables
 
 _MOST_SPANS, _MOST_CALLS = 220_000, 90_000
 """In a page: some 6 and 20 characters each."""
@@ -46,51 +47,140 @@ class StepsData:
     note: str
 
 
+class StepsOfRun:
+    """The steps of a run, each as the page draws it. Raises NothingMeasured where no calls are known."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        activities = analysis.run.activities
+        if not len(activities) or not len(analysis.calls):
+            raise NothingMeasured(f"{analysis.run.name}: has no communication to show")
+        self._analysis = analysis
+        of_call = analysis.calls.set_index("call_id")["step"]
+        calls = analysis.participation.assign(step=analysis.participation["call_id"].map(of_call))
+        if not analysis.run.steps:
+            activities, calls = activities.assign(step=_WHOLE), calls.assign(step=_WHOLE)
+        waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()
+        self._activities = dict(list(activities.groupby("step")))
+        self._calls = {step: own for step, own in calls.groupby("step") if step in self._activities}
+        if not self._calls:
+            raise NothingMeasured(f"{analysis.run.name}: has no communication in its steps")
+        by_waiting = waited.sort_values(ascending=False, kind="stable").index
+        self.order = [int(step) for step in by_waiting if step in self._calls]
+        """Numbers of the steps, that with most exposed waiting first."""
+        self._clocks = {row["rank"]: row for row in records(analysis.clocks)}
+        step_of = calls.drop_duplicates("collective_id").set_index("collective_id")["step"]
+        self._collectives = analysis.collectives[analysis.collectives["collective_id"].isin(step_of.index)]
+        self._collectives = self._collectives.assign(step=self._collectives["collective_id"].map(step_of))
+
+    def count_calls(self, step: int) -> int:
+        """Number of calls in a step."""
+        return len(self._calls[step])
+
+    def count_devices(self, step: int) -> int:
+        """Number of devices that did something in a step."""
+        return len(self._activities[step][["rank", "device"]].drop_duplicates())
+
+    def step_of(self, collective: int) -> int | None:
+        """The step of a collective; None if there is none of this number."""
+        steps = self._collectives["step"][self._collectives["collective_id"] == collective]
+        return int(steps.iloc[0]) if len(steps) and pd.notna(steps.iloc[0]) else None
+
+    def step(self, step: int, names: Names, most_spans: int = _MOST_OF_DEVICE) -> dict[str, Any]:
+        """A step with its collectives, and who was late to them; compute of a device in at most so many spans."""
+        shown = self._collectives[self._collectives["step"] == step]
+        late = self._analysis.lateness
+        content = _step(step, self._activities[step], self._calls[step], self._clocks, most_spans)
+        content["collectives"] = {str(row["collective_id"]): _collective(row, names) for row in records(shown)}
+        of_step = records(late[late["collective_id"].isin(shown["collective_id"])])
+        content["late"] = {str(row["collective_id"]): _late(row, names) for row in of_step}
+        return content
+
+    def worst(self, steps: Sequence[int], most: int) -> list[int]:
+        """Collectives of these steps for which most was waited: the worst of every step, then the worst of all."""
+        step_of = self._collectives.set_index("collective_id")["step"]
+        late = self._analysis.lateness
+        late = late.assign(step=late["collective_id"].map(step_of))
+        late = late[late["step"].isin(steps) & (late["caused_wait_ns"].fillna(0) > 0)]
+        late = late.sort_values("caused_wait_ns", ascending=False, kind="stable")
+        first = ~late["step"].duplicated()
+        worst: list[int] = pd.concat([late[first], late[~first]])["collective_id"].head(most).tolist()
+        return worst
+
+    def behind(self, collective: int, names: Names) -> dict[str, Any] | None:
+        """What the late rank and one that waited did before a collective; None if nobody was late, or left no call."""
+        lateness, members = self._analysis.lateness, self._analysis.participation
+        rows = records(lateness[lateness["collective_id"] == collective])
+        members = members[members["collective_id"] == collective]
+        arrived = dict(zip(members["rank"], members["arrived_ns"], strict=True))
+        if not rows or rows[0]["rank"] not in arrived:
+            return None
+        late = rows[0]
+        at = int(arrived[late["rank"]])
+        waited = members[members["rank"] != late["rank"]].sort_values("wait_ns", ascending=False, kind="stable")
+        other = int(waited["rank"].iloc[0]) if len(waited) else None
+        ended = self._ended.get(late["rank"], np.zeros(0, dtype=np.int64))
+        place = int(np.searchsorted(ended, at, side="right")) - 1
+        begin = min(int(ended[place]) if place >= 0 else at, at - late["late_ns"])
+        room = max((at - begin) // 20, 1000)
+        begin, end = begin - room, at + room
+        return {
+            "at": at - begin,
+            "long": end - begin,
+            "arrived": None if other is None else int(arrived[other]) - begin,
+            "ranks": [
+                {"rank": rank, **_lanes(self._analysis, rank, (begin, end), self._clocks.get(rank), names)}
+                for rank in (late["rank"], other)
+                if rank is not None
+            ],
+        }
+
+    @cached_property
+    def _ended(self) -> dict[int, _Times]:
+        """When the calls of each rank ended on the common clock, ascending."""
+        calls = self._analysis.participation
+        ends = grouped(calls.assign(end_ns=calls["arrived_ns"] + calls["dur_ns"]), ["rank"])
+        return {rank: np.sort(own["end_ns"].to_numpy()) for (rank,), own in ends}
+
+
 def steps_data(analysis: Analysis, first: int | None = None) -> StepsData | None:
-    """All steps, as many as a page can hold: `first` and those with most exposed waiting; None without activities."""
-    activities = analysis.run.activities
-    if not len(activities) or not len(analysis.calls):
+    """As many steps as a page can hold, `first` and those with most waiting; None where no calls are known."""
+    try:
+        run = StepsOfRun(analysis)
+    except NothingMeasured:
         return None
-    of_call = analysis.calls.set_index("call_id")["step"]
-    calls = analysis.participation.assign(step=analysis.participation["call_id"].map(of_call))
-    if not analysis.run.steps:
-        activities, calls = activities.assign(step=_WHOLE), calls.assign(step=_WHOLE)
-    waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()
-    order = [int(step) for step in waited.sort_values(ascending=False, kind="stable").index]
-    if not order:
-        return None
-    if first is not None:
-        order = [first, *(step for step in order if step != first)]
-    kept, left_out = _kept(order, calls.groupby("step").size())
-    names = _Names()
-    collectives = analysis.collectives[analysis.collectives["collective_id"].isin(calls["collective_id"])]
-    by_step = dict(list(activities.groupby("step"))) | {}
-    calls_by_step = dict(list(calls.groupby("step")))
-    clocks = {row["rank"]: row for row in records(analysis.clocks)}
-    most = max(_MOST_SPANS // max(sum(_devices(by_step, step) for step in kept), 1), _LEAST_SPANS)
-    steps = [
-        _step(step, by_step[step], calls_by_step[step], clocks, min(most, _MOST_OF_DEVICE))
-        for step in sorted(kept)
-        if step in by_step
-    ]
-    shown = set(kept)
-    described = collectives.merge(calls[["collective_id", "step"]].drop_duplicates("collective_id"), on="collective_id")
-    described = described[described["step"].isin(shown)]
-    content: dict[str, Any] = {
-        "steps": steps,
-        "collectives": {str(row["collective_id"]): _collective(row, names) for row in records(described)},
-        "late": {str(row["collective_id"]): _late(row, names) for row in _worst(analysis.lateness, described)},
-        "behind": dict(_behind(analysis, described, clocks, names)),
-        "clocks": {str(rank): row["bent_uncertainty_ns"] for rank, row in clocks.items()},
+    order = run.order if first is None else [first, *(step for step in run.order if step != first)]
+    order = [step for step in order if step in run.order]
+    kept = sorted(_kept(order, run))
+    names = Names()
+    most = max(_MOST_SPANS // max(sum(map(run.count_devices, kept)), 1), _LEAST_SPANS)
+    # Without details the files would have to be read again, which may take long.
+    worst = run.worst(kept, _MOST_LATE) if analysis.run.details else []
+    content = {
+        "steps": [run.step(step, names, min(most, _MOST_OF_DEVICE)) for step in kept],
+        "behind": {str(number): run.behind(number, names) for number in worst},
+        "all": kept,
         "whole": _WHOLE,
         "names": names.texts,
     }
-    note = f"{left_out:,} steps with less waiting are not in this page." if left_out else ""
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=True)
-    return StepsData(text, order[0], note)
+    left_out = len(order) - len(kept)
+    how = "`commtrace serve` shows all"
+    note = f"{left_out:,} steps with less waiting are not in this page; {how}." if left_out else ""
+    return StepsData(as_json(content), order[0], note)
 
 
-class _Names:
+def steps_to_ask_for(run: StepsOfRun, first: int | None = None) -> StepsData:
+    """The same for a page that asks for each step when it is looked at."""
+    begin = first if first in run.order else run.order[0]
+    content = {"steps": [], "behind": {}, "all": sorted(run.order), "whole": _WHOLE, "names": []}
+    return StepsData(as_json(content), begin, "")
+
+
+def as_json(content: Any) -> str:
+    """Compact JSON in ASCII."""
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+
+
+class Names:
     """Each name once, as its number."""
 
     def __init__(self) -> None:
@@ -108,20 +198,16 @@ class _Names:
         return self._numbers[text]
 
 
-def _kept(order: Sequence[int], calls: pd.Series[int]) -> tuple[list[int], int]:
-    """The first steps of the order, while a page can hold their calls, and how many are left out."""
+def _kept(order: Sequence[int], run: StepsOfRun) -> list[int]:
+    """The first steps of the order, while a page can hold their calls."""
     kept: list[int] = []
     total = 0
     for step in order:
-        total += int(calls.get(step, 0))
+        total += run.count_calls(step)
         if kept and total > _MOST_CALLS:
             break
         kept.append(step)
-    return kept, len(order) - len(kept)
-
-
-def _devices(by_step: dict[Any, pd.DataFrame], step: int) -> int:
-    return int(by_step[step][["rank", "device"]].drop_duplicates().shape[0]) if step in by_step else 0
+    return kept
 
 
 def _step(
@@ -179,7 +265,7 @@ def _relative(whole: Spans) -> list[int]:
     return relative
 
 
-def _collective(row: Row, names: _Names) -> list[Any]:
+def _collective(row: Row, names: Names) -> list[Any]:
     """Name, bytes, group, its ranks, sequence number, last rank, and step."""
     return [
         names(row["collective"]),
@@ -193,15 +279,10 @@ def _collective(row: Row, names: _Names) -> list[Any]:
     ]
 
 
-def _worst(lateness: pd.DataFrame, shown: pd.DataFrame) -> list[Row]:
-    """The rows of `lateness` about collectives that are shown."""
-    return records(lateness[lateness["collective_id"].isin(shown["collective_id"])])
-
-
 _EXTRA = ("compute", "memory", "comm", "data", "cpu", "start")
 
 
-def _late(row: Row, names: _Names) -> list[Any]:
+def _late(row: Row, names: Names) -> list[Any]:
     """The late rank, its lateness, waiting caused, why, where that began, the kernel and operator, the extra times."""
     return [
         row["rank"],
@@ -216,59 +297,12 @@ def _late(row: Row, names: _Names) -> list[Any]:
     ]
 
 
-def _behind(
-    analysis: Analysis, shown: pd.DataFrame, clocks: dict[int, Row], names: _Names
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what the late rank and one that waited did before a collective, for those that made others wait most.
-
-    Needs a run with details; without, nothing is yielded, since reading the files again may take long.
-    """
-    if not analysis.run.details:
-        return
-    late = analysis.lateness[analysis.lateness["collective_id"].isin(shown["collective_id"])]
-    late = late[late["caused_wait_ns"].fillna(0) > 0].sort_values("caused_wait_ns", ascending=False, kind="stable")
-    # The worst of every step, then the worst of all.
-    steps = late["collective_id"].map(shown.set_index("collective_id")["step"])
-    first = late[~steps.duplicated()]
-    late = pd.concat([first, late[steps.duplicated()]]).head(_MOST_LATE)
-    members = dict(list(analysis.participation.groupby("collective_id")))
-    ended = {rank: np.sort(own["arrived_ns"] + own["dur_ns"]) for rank, own in analysis.participation.groupby("rank")}
-    for row in records(late):
-        own = members[row["collective_id"]]
-        arrived = dict(zip(own["rank"], own["arrived_ns"], strict=True))
-        if row["rank"] not in arrived:
-            continue
-        at = int(arrived[row["rank"]])
-        waited = own[own["rank"] != row["rank"]].sort_values("wait_ns", ascending=False, kind="stable")
-        other = int(waited["rank"].iloc[0]) if len(waited) else None
-        before = ended[row["rank"]]
-        place = int(np.searchsorted(before, at, side="right")) - 1
-        previous = int(before[place]) if place >= 0 else at - row["late_ns"]
-        begin = min(previous, at - row["late_ns"])
-        room = max((at - begin) // 20, 1000)
-        window = (begin - room, at + room)
-        yield (
-            str(row["collective_id"]),
-            {
-                "at": at - window[0],
-                "long": window[1] - window[0],
-                "arrived": None if other is None else int(arrived[other]) - window[0],
-                "ranks": [
-                    {"rank": rank, **_lanes(analysis.detailed(rank), analysis, rank, window, clocks.get(rank), names)}
-                    for rank in (row["rank"], other)
-                    if rank is not None
-                ],
-            },
-        )
-
-
-def _lanes(
-    tables: EventTables, analysis: Analysis, rank: int, window: tuple[int, int], clock: Row | None, names: _Names
-) -> dict[str, Any]:
+def _lanes(analysis: Analysis, rank: int, window: tuple[int, int], clock: Row | None, names: Names) -> dict[str, Any]:
     """What a rank did in the window: [name, start, duration, depth] of its CPU, launches, and [name, start, duration,
     kind] of its device, in ns since the window began."""
     ahead = int(ahead_ns(clock, np.array([window[0]]))[0])
     begin, end = window[0] + ahead, window[1] + ahead
+    tables = analysis.detailed(rank)
     launches = _within(tables.launches.assign(dur_ns=0), begin, end)
     on_cpu = _within(pd.concat([tables.cpu_operators, tables.annotations], ignore_index=True), begin, end)
     busy = launches["thread"].value_counts() if len(launches) else on_cpu.groupby("thread")["dur_ns"].sum()

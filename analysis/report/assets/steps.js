@@ -1,7 +1,8 @@
 
 {
 // Steps: every rank on one clock. The address says what is shown: #step=11&rank=1&collective=23.
-const data = JSON.parse(document.querySelector("#steps-data")?.textContent || "null");
+const holder = document.querySelector("#steps-data");
+const data = JSON.parse(holder?.textContent || "null");
 const NS = "http://www.w3.org/2000/svg";
 const svg = (name, attributes, ...inside) => {
   const element = document.createElementNS(NS, name);
@@ -9,7 +10,6 @@ const svg = (name, attributes, ...inside) => {
   element.append(...inside);
   return element;
 };
-const name = (number) => (number === null ? null : data.names[number]);
 const ms = (ns, digits = 3) => `${number(ns / 1e6, digits)} ms`;
 const scaled = (bytes) => {
   if (bytes === null) return "unknown size";
@@ -21,23 +21,46 @@ const scaled = (bytes) => {
 
 const viewer = () => {
   const stage = document.querySelector("#stage"), panel = document.querySelector("#call");
-  // Gaps and lengths become starts and ends.
-  for (const step of data.steps) {
-    for (const rank of step.ranks) {
-      let at = 0;
-      for (const kind of ["compute", "copies"]) {
+  const stepOf = new Map(), collectives = {}, lates = {}, behinds = {};
+  // What the page holds, or a server answered: gaps and lengths become starts and ends, numbers of names become names.
+  const take = ({ steps: taken, behind, names }) => {
+    const name = (number) => (number === null ? null : names[number]);
+    for (const step of taken || []) {
+      for (const rank of step.ranks) {
+        let at = 0;
+        for (const kind of ["compute", "copies"]) {
+          at = 0;
+          rank[kind] = rank[kind].map((gap) => (at += gap));
+        }
         at = 0;
-        rank[kind] = rank[kind].map((gap) => (at += gap));
+        rank.start = rank.start.map((gap) => (at += gap));
       }
-      at = 0;
-      rank.start = rank.start.map((gap) => (at += gap));
+      for (const [id, [collective, size, group, ranks, seq, last, of, busbw]] of Object.entries(step.collectives)) {
+        collectives[id] = { collective: name(collective), size, group: name(group), ranks: name(ranks), seq, last, step: of, busbw };
+      }
+      for (const [id, [rank, by, caused, because, origin, , kernel, operator, extra]] of Object.entries(step.late)) {
+        lates[id] = { rank, by, caused, because, origin, kernel: name(kernel), operator: name(operator), extra };
+      }
+      stepOf.set(step.step, step);
     }
-  }
-  const stepOf = new Map(data.steps.map((step) => [step.step, step]));
+    for (const [id, each] of Object.entries(behind || {})) {
+      for (const rank of each ? each.ranks : []) {
+        for (const event of [...rank.cpu, ...rank.device]) event[0] = name(event[0]);
+      }
+      behinds[id] = each;
+    }
+  };
+  take(data);
+  const isLive = holder.dataset.live === "yes";
+  const ask = async (address) => {
+    const answer = await fetch(address);
+    if (!answer.ok) throw new Error(`${answer.status}`);
+    take(await answer.json());
+  };
   const title = (step) => (step === data.whole ? "the window" : `step ${step}`);
   const describe = (id) => {
-    const [collective, size] = data.collectives[id] || [];
-    return `${name(collective ?? null) || "communication"}${size === null || size === undefined ? "" : ` of ${scaled(size)}`}`;
+    const { collective, size } = collectives[id] || {};
+    return `${collective || "communication"}${size === null || size === undefined ? "" : ` of ${scaled(size)}`}`;
   };
   // Waiting in each collective of a step, all ranks together.
   const waited = (step) => {
@@ -64,7 +87,7 @@ const viewer = () => {
   // Tools
   const readout = make("p", { className: "readout" });
   readout.setAttribute("aria-live", "polite");
-  const steps = make("select", {}, ...data.steps.map((each) => make("option", { value: each.step, textContent: title(each.step) })));
+  const steps = make("select", {}, ...data.all.map((each) => make("option", { value: each, textContent: title(each) })));
   steps.setAttribute("aria-label", "Step");
   steps.addEventListener("change", () => go({ step: Number(steps.value), collective: null }));
   const waits = make("select", {});
@@ -76,8 +99,8 @@ const viewer = () => {
   const zooming = [["Zoom in", () => zoom(0.5)], ["Zoom out", () => zoom(2)], ["Whole step", () => whole()]]
     .map(([words, act]) => { const button = make("button", { type: "button", textContent: words }); button.addEventListener("click", act); return button; });
   const beside = (by) => {
-    const at = data.steps.indexOf(step) + by;
-    if (data.steps[at]) go({ step: data.steps[at].step, collective: null });
+    const next = data.all[data.all.indexOf(step.step) + by];
+    if (next !== undefined) go({ step: next, collective: null });
   };
   const [before, after] = [["\u25c0", "Step before", -1], ["\u25b6", "Next step", 1]].map(([text, label, by]) => {
     const button = make("button", { type: "button", textContent: text });
@@ -86,10 +109,8 @@ const viewer = () => {
     return button;
   });
   const tools = make("p", { className: "tools" });
-  if (data.steps.length > 1) tools.append(before, steps, after);
-  tools.append(waits);
-  if (new Set(data.steps.flatMap((each) => each.ranks.map((rank) => rank.rank))).size > 4) tools.append(range);
-  tools.append(...zooming);
+  if (data.all.length > 1) tools.append(before, steps, after);
+  tools.append(waits, range, ...zooming);
   const picture = make("div", { tabIndex: 0 });
   picture.setAttribute("role", "group");
   picture.setAttribute("aria-label", "The step on every rank");
@@ -239,18 +260,17 @@ const viewer = () => {
   // The chosen collective in words and as a table, and what the late rank did before.
   const BECAUSE = ["it computed longer", "it copied longer", "other communication held it up", "it waited for a batch", "its CPU gave it work later", "its first traced step began later"];
   const words = (id) => {
-    const late = data.late[id];
+    const late = lates[id];
     if (!late) {
-      const last = data.collectives[id] && data.collectives[id][5];
+      const last = collectives[id]?.last;
       return last === null || last === undefined ? "Who came last is not known." : `Rank ${last} came last, by no more than clocks are uncertain, or than chance explains.`;
     }
-    const [rank, lateBy, caused, because, origin, , kernel, operator, extra] = late;
-    const waitedFor = caused === null ? "" : ` The others waited ${ms(caused)} together.`;
-    const reasons = extra.map((ns, at) => [ns, at]).filter(([ns]) => ns > 0).sort((a, b) => b[0] - a[0]).slice(0, 2)
+    const waitedFor = late.caused === null ? "" : ` The others waited ${ms(late.caused)} together.`;
+    const reasons = late.extra.map((ns, at) => [ns, at]).filter(([ns]) => ns > 0).sort((a, b) => b[0] - a[0]).slice(0, 2)
       .map(([ns, at]) => `${BECAUSE[at]} (${ms(ns)})`);
-    const from = origin !== null && origin !== rank ? ` That began with rank ${origin}.` : "";
-    const where = because === "compute" && kernel !== null ? ` Most of it in ${name(kernel)}.` : operator !== null ? ` Its CPU was in ${name(operator)}.` : "";
-    return `Rank ${rank} came ${ms(lateBy)} late.${waitedFor}${reasons.length ? ` Beside the others, ${reasons.join(" and ")}.` : " Why is not known."}${where}${from}`;
+    const from = late.origin !== null && late.origin !== late.rank ? ` That began with rank ${late.origin}.` : "";
+    const where = late.because === "compute" && late.kernel !== null ? ` Most of it in ${late.kernel}.` : late.operator !== null ? ` Its CPU was in ${late.operator}.` : "";
+    return `Rank ${late.rank} came ${ms(late.by)} late.${waitedFor}${reasons.length ? ` Beside the others, ${reasons.join(" and ")}.` : " Why is not known."}${where}${from}`;
   };
   const table = (id) => {
     const rows = step.ranks.flatMap((row) => row.of.map((of, at) => [of, row, at]).filter(([of]) => of === id));
@@ -279,9 +299,9 @@ const viewer = () => {
       drawing.append(svg("text", { class: "lane faint", x: 2, y: y + 26 }, "CPU"));
       for (const [of, start, dur, depth] of rank.cpu) {
         const from = x(start), long = Math.max(x(start + dur) - from, 0.7), top = y + depth * tall;
-        const bar = svg("rect", { class: `f-${depth % 2 ? "b" : "a"}`, x: from, y: top, width: long, height: tall - 2, opacity: 0.55 }, svg("title", {}, `${name(of)}: ${ms(dur)}`));
+        const bar = svg("rect", { class: `f-${depth % 2 ? "b" : "a"}`, x: from, y: top, width: long, height: tall - 2, opacity: 0.55 }, svg("title", {}, `${of}: ${ms(dur)}`));
         drawing.append(bar);
-        if (long > 46) drawing.append(svg("text", { class: "lane", x: from + 3, y: top + 11, "pointer-events": "none" }, name(of).slice(0, Math.floor(long / 7))));
+        if (long > 46) drawing.append(svg("text", { class: "lane", x: from + 3, y: top + 11, "pointer-events": "none" }, of.slice(0, Math.floor(long / 7))));
       }
       let at = y + deep[which] * tall + 2;
       drawing.append(svg("text", { class: "lane faint", x: 2, y: at + 11 }, "launches"));
@@ -289,7 +309,7 @@ const viewer = () => {
       at += 16;
       drawing.append(svg("text", { class: "lane faint", x: 2, y: at + 12 }, "device"));
       for (const [of, start, dur, kind] of rank.device) {
-        drawing.append(svg("rect", { class: `f-${kind === "comm" ? "transfer" : kind}`, x: x(start), y: at, width: Math.max(x(start + dur) - x(start), 0.7), height: 16 }, svg("title", {}, `${name(of)}: ${ms(dur)}`)));
+        drawing.append(svg("rect", { class: `f-${kind === "comm" ? "transfer" : kind}`, x: x(start), y: at, width: Math.max(x(start + dur) - x(start), 0.7), height: 16 }, svg("title", {}, `${of}: ${ms(dur)}`)));
       }
       const arrived = late ? behind.at : behind.arrived;
       if (arrived !== null) drawing.append(svg("path", { class: "thin", "stroke-dasharray": "4 3", d: `M${x(arrived)} ${y}V${bottom}` }));
@@ -298,61 +318,82 @@ const viewer = () => {
     for (const at of ticks(0, behind.long / 1e6)) drawing.append(svg("text", { class: "faint mid", x: x(at * 1e6), y: high + 16 }, number(at, 4)));
     return drawing;
   };
-  const explain = () => {
-    panel.replaceChildren();
+  const explain = async () => {
     const id = state.collective;
-    if (id === undefined) return;
-    const [, size, group, ranks, seq, , , busbw] = data.collectives[id] || [null, null, null, null, null, null, null, null];
-    const facts = [size === null ? null : `${size.toLocaleString("en")} bytes`, group === null ? null : `group ${name(group)}${ranks === null ? "" : `, ranks ${name(ranks)}`}`,
+    if (id === undefined) { panel.replaceChildren(); return; }
+    const { size, group, ranks, seq, busbw } = collectives[id] || { size: null, group: null, ranks: null, seq: null, busbw: null };
+    const facts = [size === null ? null : `${size.toLocaleString("en")} bytes`, group === null ? null : `group ${group}${ranks === null ? "" : `, ranks ${ranks}`}`,
       seq === null ? null : `number ${seq}`, busbw === null ? null : `${number(busbw, 4)} GB/s`].filter(Boolean).join(" \u00b7 ");
     const section = make("div", { className: "panel" }, make("h3", { textContent: describe(id) }), make("p", { className: "note", textContent: facts }), make("p", { className: "say", textContent: words(id) }), table(id));
-    const behind = data.behind[id];
+    panel.replaceChildren(section);
+    if (!lates[id]) return;
+    if (isLive && !(id in behinds)) {
+      const waiting = make("p", { className: "note", textContent: "reading what its CPU did \u2026" });
+      section.append(waiting);
+      await ask(`behind?collective=${id}`).catch(() => {});
+      waiting.remove();
+      if (state.collective !== id) return;
+    }
+    const behind = behinds[id];
     if (behind) {
       const [late, other] = behind.ranks;
       section.append(make("h3", { id: "behind", textContent: `What rank ${late.rank} did before it came${other ? `, beside rank ${other.rank}, which waited` : ""}` }),
         make("p", { className: "note", textContent: "The thread that launches, its operators and annotations as they are nested; each launch; the device. Dashed: the rank arrives. Times in ms." }), lanes(behind));
-    } else if (data.late[id]) {
-      section.append(make("p", { className: "note", textContent: "What its CPU did before is kept for the collectives with most waiting of each step; commtrace timeline shows all." }));
+    } else {
+      section.append(make("p", { className: "note", textContent: "The page holds what CPUs did before the collectives with most waiting only; commtrace serve shows all." }));
     }
-    panel.append(section);
   };
 
   // From the address to what is shown. A rank alone, or with a step, leads to the collective for which the others
   // waited most for it.
-  const follow = (isFirst = false) => {
+  let asked = 0;
+  const follow = async (isFirst = false) => {
     const wanted = read();
     if (!isFirst && !Object.keys(wanted).length) return;
-    const chosen = wanted.collective !== undefined && data.collectives[wanted.collective];
-    let number = wanted.step ?? (chosen ? chosen[6] : undefined);
-    if (number === undefined || number === null || !stepOf.has(number)) number = step && wanted.step === undefined ? step.step : FIRST;
-    if (!stepOf.has(number)) number = data.steps[0].step;
-    const changed = !step || step.step !== number;
-    step = stepOf.get(number);
-    state = { ...wanted, step: number };
+    asked += 1;
+    const mine = asked;
+    let at = wanted.step ?? collectives[wanted.collective]?.step;
+    if (isLive && at === undefined && wanted.collective !== undefined) {
+      await ask(`step?collective=${wanted.collective}`).catch(() => {});
+      at = collectives[wanted.collective]?.step;
+    }
+    if (!data.all.includes(at)) at = step && wanted.step === undefined ? step.step : FIRST;
+    if (!data.all.includes(at)) at = data.all[0];
+    if (!stepOf.has(at)) {
+      readout.textContent = `reading ${title(at)} \u2026`;
+      const failed = await ask(`step?n=${at}`).then(() => "", () => "The server has ended: start commtrace serve again.");
+      readout.textContent = failed;
+      if (failed || mine !== asked) return;
+    }
+    const changed = !step || step.step !== at;
+    step = stepOf.get(at);
+    state = { ...wanted, step: at };
     if (state.rank !== undefined && state.collective === undefined) {
-      const caused = Object.entries(data.late).filter(([id, late]) => late[0] === state.rank && data.collectives[id][6] === number)
-        .sort((a, b) => (b[1][2] || 0) - (a[1][2] || 0));
+      const caused = Object.entries(lates).filter(([id, late]) => late.rank === state.rank && collectives[id].step === at)
+        .sort((a, b) => (b[1].caused || 0) - (a[1].caused || 0));
       const own = step.ranks.find((row) => row.rank === state.rank);
       const longest = own && own.wait.length ? own.of[own.wait.indexOf(Math.max(...own.wait))] : undefined;
       state.collective = caused.length ? Number(caused[0][0]) : longest;
     }
     if (changed) { begin = 0; span = step.long; }
-    steps.value = String(number);
+    steps.value = String(at);
     const most = waited(step).slice(0, 25);
     const others = state.collective !== undefined && !most.some(([id]) => id === state.collective) ? [[state.collective, 0]] : [];
     waits.replaceChildren(make("option", { value: "", textContent: "longest waits \u2026" }), ...[...most, ...others].filter(([id, ns]) => ns > 0 || id === state.collective)
-      .map(([id, ns]) => make("option", { value: id, textContent: `${describe(id)}: ${ms(ns, 2)} waited${data.late[id] ? `, for rank ${data.late[id][0]}` : ""}` })));
+      .map(([id, ns]) => make("option", { value: id, textContent: `${describe(id)}: ${ms(ns, 2)} waited${lates[id] ? `, for rank ${lates[id].rank}` : ""}` })));
     waits.value = state.collective === undefined ? "" : String(state.collective);
-    before.disabled = step === data.steps[0];
-    after.disabled = step === data.steps[data.steps.length - 1];
+    before.disabled = at === data.all[0];
+    after.disabled = at === data.all[data.all.length - 1];
+    range.hidden = step.ranks.length < 5;
     draw();
     explain();
     if (!isFirst || Object.keys(wanted).length) document.querySelector("#steps").scrollIntoView();
   };
-  const FIRST = Number(document.querySelector("#steps-data").dataset.first);
+  const FIRST = Number(holder.dataset.first);
+  if (isLive) setInterval(() => { fetch("alive").catch(() => {}); }, 60000);
   window.addEventListener("hashchange", () => follow());
   window.addEventListener("resize", () => { draw(); explain(); });
   follow(true);
 };
-if (data && data.steps.length) viewer();
+if (data && data.all.length) viewer();
 }

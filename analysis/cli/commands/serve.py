@@ -1,0 +1,56 @@
+"""`commtrace serve`: the page on a run, which reads on while you look."""
+
+from __future__ import annotations
+
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from ...errors import CannotServe
+from ...recording.options import ReadOptions
+from ..output import print_message
+from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")]
+Idle = Annotated[
+    float,
+    typer.Option("--idle-minutes", min=0.1, metavar="M", help="End when no page has been open for so many minutes."),
+]
+Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")]
+
+
+@reads_traces
+def serve_command(
+    runs: Runs,
+    port: Port = 0,
+    idle_minutes: Idle = 15.0,
+    ceiling: CeilingFile = None,
+    *,
+    browser: Browser = True,
+    reading: ReadOptions,
+) -> None:
+    """Show the page of `report` from a server on this machine, with every step and every collective.
+
+    A page in a file holds as much as can be sent by mail. This one asks for each step, and for what a late rank did
+    before a collective, when you look at it: so runs of many ranks and steps are shown in full. The address holds a
+    secret, only this machine reaches it, and it ends by itself when the page is closed.
+
+    \b
+    Examples:
+      commtrace serve traces/my-run
+      commtrace serve --no-browser --port 8123 traces/my-run   # then ssh -L 8123:127.0.0.1:8123 HOST
+    """
+    analysis = analysis_of(runs, reading, ceiling, details=True)
+    from ...report.server import ReportServer
+
+    try:
+        server = ReportServer(analysis, port)
+    except OSError as err:
+        raise CannotServe(f"port {port}: cannot be listened on, {err.strerror}; give another --port") from err
+    with server:
+        print_message(f"{server.url} shows the run; end with ctrl-C", kind="note")
+        if browser:
+            webbrowser.open_new_tab(server.url)
+        server.serve_until_idle(60 * idle_minutes)
+    finish(analysis)
