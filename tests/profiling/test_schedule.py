@@ -21,7 +21,7 @@ def test_cycles_without_wait_follow_one_another() -> None:
 def test_phases_are_those_of_torch() -> None:
     import torch
 
-    from commtrace.profiling.sessions.session import _ACTIONS
+    from commtrace.profiling.sessions.profiler import _ACTIONS
 
     ours = Schedule(wait=2, warmup=1, active=3, repeat=2)
     theirs = torch.profiler.schedule(wait=2, warmup=1, active=3, repeat=2)
