@@ -27,6 +27,7 @@ from ..base.schedule import Schedule
 from ..errors import ProfilingError, UnwritableError
 from ..ranks import nccl_log
 from ..ranks import process_group as parallel
+from ..ranks.process_group import Identity
 from . import side_files as sidefiles
 from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
@@ -85,9 +86,10 @@ class Session:
     Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
     this process.
 
-    The methods stand in the order of its life: what is known at any time, begin, step, end, what follows the traces,
-    and how a blocked rank ends. `Profiler` traces, `Record` keeps the side file, `Conclusion` does what follows the
-    traces, `Interrupts` handles signals.
+    The methods stand in the order of its life: what is known at any time; before the first step (agree on the run
+    directory, begin its files, start the profiler); while steps run; after the last one (stop the profiler, say what
+    is missing, gather and analyse); and how a blocked rank ends. `Profiler` traces, `Record` keeps the side file,
+    `Conclusion` does what follows the traces, and `Interrupts` handles signals.
 
     With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
     the interpreter exits makes some runs abort there.
@@ -114,13 +116,16 @@ class Session:
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
         self._record = Record(subject)
-        self._recorder: FlightRecorder | None = None
-        self._conclusion: Conclusion
         leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
         self._cycles = 0
         self._unwritten = False
+        # These are set on entering.
+        self._who: Identity
+        self._worker: str
+        self._conclusion: Conclusion
+        self._recorder: FlightRecorder | None = None
 
     @property
     def steps_done(self) -> int:
@@ -159,14 +164,36 @@ class Session:
 
     def __enter__(self) -> "Session":
         self._profiler.check_free()
-        who = self._who = parallel.identity()
-        self._worker = rundir.worker_name(who.host, who.rank)
-        asked = self.run_dir
+        self._who = parallel.identity()
+        self._worker = rundir.worker_name(self._who.host, self._who.rank)
+        self._agree_on_run_dir()
+        self._begin_files()
+        self._keep_nccl_log()
+        self._conclusion = Conclusion(self._options.keeping, self._who, self.run_dir, self._options.show)
+        if self._options.flight_recorder:
+            self._recorder = FlightRecorder(self.run_dir, self._who.rank)
+            self._recorder.start()
+        self._interrupts.start()
+        with self._interrupts.held():  # an exception from here would leave the handlers behind
+            self._probe.at_start(self._who)
+            self._record.look_at_gpu("start")
+            self._record.save(STILL_RUNNING)
+            self._profiler.start(self._write_trace)
+            self._clock.start()
+        return self
+
+    def _agree_on_run_dir(self) -> None:
+        """Take the directory of rank 0, which creates it. Raises RunDirError."""
+        who, asked = self._who, self.run_dir
         self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
         if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
             say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [RUN_FILE] if who.rank == 0 else [])
+
+    def _begin_files(self) -> None:
+        """Write the side file of this rank, and as rank 0 that of the run. Raises RunDirError."""
+        who = self._who
         known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._profiler.options)
         meta = self.run_dir / rundir.meta_name(self._worker)
         self._record.begin(meta, replace(known, keep=self._options.keeping.kept), self._clock, self._probe)
@@ -176,19 +203,6 @@ class Session:
             only_on_gpus = self._options.detail.only_on_gpus
             if self._device.type != "cuda" and only_on_gpus:
                 say(f"{', '.join(only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
-        self._keep_nccl_log()
-        self._conclusion = Conclusion(self._options.keeping, who, self.run_dir, self._options.show)
-        if self._options.flight_recorder:
-            self._recorder = FlightRecorder(self.run_dir, who.rank)
-            self._recorder.start()
-        self._interrupts.start()
-        with self._interrupts.held():  # an exception from here would leave the handlers behind
-            self._probe.at_start(who)
-            self._record.look_at_gpu("start")
-            self._record.save(STILL_RUNNING)
-            self._profiler.start(self._write_trace)
-            self._clock.start()
-        return self
 
     def _keep_nccl_log(self) -> None:
         log = self.run_dir / rundir.nccl_log_name(self._worker)

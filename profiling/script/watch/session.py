@@ -24,7 +24,6 @@ class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user about the capture."""
 
     _no_step = ONE_STEP
-
     _profiler: ScriptProfiler
 
     def __init__(
@@ -44,6 +43,30 @@ class ScriptSession(Session):
         self._rests_until = 0
         self.unwritten: str | None = None
         """Why a file of the capture could not be written."""
+
+    def step(self) -> None:
+        """End a step; steps far from the profiled ones cost some microseconds only."""
+        if self.steps_done < self._rests_until:
+            self._clock.stop(self.steps_done, "idle")
+            self._profiler.skip_step()
+            self._clock.start()
+            return
+        super().step()
+        self._rests_until = self.schedule.idle_until(self.steps_done)
+
+    def make_way(self) -> None:
+        """End our profiler and write its trace, as the script is about to start its own."""
+        if self._profiler.is_in_the_way:
+            with self._interrupts.shield():
+                self._profiler.make_way()
+
+    def cut_short(self, why: str) -> None:
+        """Note why this capture is incomplete; the first reason stays."""
+        self._profiler.cut_short(why)
+
+    def leave(self) -> None:
+        """In a forked child: record nothing."""
+        self._profiler.leave()
 
     def _conclude(self, error: BaseException | None) -> None:
         """Do nothing where the capture ends: the script goes on and must not wait."""
@@ -94,27 +117,3 @@ class ScriptSession(Session):
     def _note_blocked(self, signum: Signals) -> None:
         if not self._is_over:  # else it is the script that is blocked, after all that is traced
             super()._note_blocked(signum)
-
-    def cut_short(self, why: str) -> None:
-        """Note why this capture is incomplete; the first reason stays."""
-        self._profiler.cut_short(why)
-
-    def leave(self) -> None:
-        """In a forked child: record nothing."""
-        self._profiler.leave()
-
-    def make_way(self) -> None:
-        """End our profiler and write its trace, as the script is about to start its own."""
-        if self._profiler.is_in_the_way:
-            with self._interrupts.shield():
-                self._profiler.make_way()
-
-    def step(self) -> None:
-        """End a step; steps far from the profiled ones cost some microseconds only."""
-        if self.steps_done < self._rests_until:
-            self._clock.stop(self.steps_done, "idle")
-            self._profiler.skip_step()
-            self._clock.start()
-            return
-        super().step()
-        self._rests_until = self.schedule.idle_until(self.steps_done)
