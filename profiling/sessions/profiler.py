@@ -21,9 +21,9 @@ Export = Callable[[str], None]
 
 
 class Profiler:
-    """Profile steps as the schedule says: `start`, a `step` at the end of each, and `stop`.
+    """Profile steps as the schedule says: `start`, `step` at the end of each step, `stop`.
 
-    `steps_done` counts the steps that are over. `options` says what is recorded.
+    `steps_done` is the number of finished steps; `options` says what is recorded.
     """
 
     def __init__(self, schedule: Schedule, device: torch.device, detail: Detail) -> None:
@@ -97,7 +97,7 @@ class Profiler:
                 raise
 
     def stop(self) -> None:
-        """End in any step, and write what was traced in this cycle. After an error: `drop`."""
+        """End, and write what was traced of this cycle. Call `drop` if that raises."""
         self._notice_displacement()
         self._torch.stop()
 
@@ -108,7 +108,7 @@ class Profiler:
                 drop_profiler()
 
     def why_incomplete(self) -> str | None:
-        """The reason why not all steps of the schedule are traced, as far as a profiler is one."""
+        """Why traces are missing, if another profiler is the reason; else None."""
         if self._displaced:
             return "another profiler was started inside the traced steps, and ended this one"
         return None

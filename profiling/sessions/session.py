@@ -129,7 +129,7 @@ class Session:
 
     @property
     def steps_done(self) -> int:
-        """How many steps are over."""
+        """The number of finished steps."""
         return self._profiler.steps_done
 
     @property

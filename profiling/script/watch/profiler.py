@@ -29,7 +29,7 @@ class ScriptProfiler(Profiler):
 
     @property
     def is_in_the_way(self) -> bool:
-        """Whether a profiler that is being started, and is not this one, would end it."""
+        """Whether a profiler of the script's that starts now would end this one."""
         return not (self._own_call or self._aside or self._schedule.phase(self.steps_done) == "idle")
 
     def make_way(self) -> None:
@@ -72,7 +72,7 @@ class ScriptProfiler(Profiler):
         return ProfilerAction.NONE if self._aside else super()._action(step)
 
     def skip_step(self) -> None:
-        """End a step that is idle, as the next one is."""
+        """End an idle step that an idle one follows; for use from `start` on."""
         self.steps_done += 1
         self._torch.step_num += 1
 
@@ -101,9 +101,9 @@ class ScriptProfiler(Profiler):
             drop_profiler()
 
     def cut_short(self, why: str) -> None:
-        """Note why not all steps are traced; the first reason stays."""
+        """Note why traces are missing; the first reason stays."""
         self._cut_short = self._cut_short or why
 
     def why_incomplete(self) -> str | None:
-        """The reason that was noted first, or else that of any profiler."""
+        """Why traces are missing: what was noted first, or else what any profiler says."""
         return self._cut_short or super().why_incomplete()
