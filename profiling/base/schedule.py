@@ -1,5 +1,6 @@
 """Which steps the profiler sees: cycles of wait, warmup and active steps. Knows no torch."""
 
+import sys
 from dataclasses import dataclass
 
 from ...contract.rank import Phase
@@ -50,6 +51,13 @@ class Schedule:
     def starts_cycle(self, step: int) -> bool:
         """Whether the profiler is off during `step`, and warms up or traces in the next one."""
         return self.phase(step) == "idle" and self.phase(step + 1) != "idle"
+
+    def idle_until(self, step: int) -> int:
+        """The last idle step before the next cycle, seen from one that is idle; 0 from others."""
+        position = step % self.cycle_steps
+        if step >= self.total_steps:
+            return sys.maxsize
+        return step - position + self.wait - 1 if position < self.wait else 0
 
     def ends_cycle(self, step: int) -> bool:
         """Whether `step` is the last active one of its cycle."""

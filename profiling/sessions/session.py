@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,9 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
-from ...contract.rank import STILL_RUNNING, Keep, ProfilerOptions, StepTime
+from ...contract.rank import STILL_RUNNING, Keep, StepTime
 from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
@@ -26,23 +24,23 @@ from ..base.detail import SHAPES_ONLY, Detail
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule
-from ..base.torch_private import drop_profiler, profiler_is_on, recording
-from ..errors import CaptureError, ProfilingError, UnwritableError
+from ..errors import ProfilingError, UnwritableError
 from ..ranks import nccl_log
 from ..ranks import process_group as parallel
+from ..ranks.process_group import Identity
 from . import side_files as sidefiles
 from .afterwards.conclusion import Conclusion, Patience
 from .clock_probe import ClockProbe
 from .flight_recorder import FlightRecorder
-from .kineto_buffers import GpuRecord, raise_limit
+from .kineto_buffers import GpuRecord
 from .outcome import CYCLE_LOST, NEVER_STEPPED, TOO_SHORT, Outcome, ended_well
+from .profiler import Export, Profiler
 from .record import Record
 from .side_files import Subject
 from .step_clock import StepClock, overhead
 
 # After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
 _CONCLUDE_BLOCKED_S = 10.0
-_ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,10 @@ class Session:
     Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
     this process.
 
-    The methods stand in the order of its life: what is known at any time, begin, step, end, what follows the traces,
-    and how a blocked rank ends. `Record` keeps the side file, `Conclusion` does what follows the traces, `Interrupts`
-    handles signals.
+    The methods stand in the order of its life: what is known at any time; before the first step (agree on the run
+    directory, begin its files, start the profiler); while steps run; after the last one (stop the profiler, say what
+    is missing, gather and analyse); and how a blocked rank ends. `Profiler` traces, `Record` keeps the side file,
+    `Conclusion` does what follows the traces, and `Interrupts` handles signals.
 
     With gloo, end a script with `del model; gc.collect(); dist.destroy_process_group()`: a DDP model that is alive when
     the interpreter exits makes some runs abort there.
@@ -105,32 +104,33 @@ class Session:
         device: torch.device,
         subject: Subject,
         options: SessionOptions = SessionOptions(),
+        profiler: Profiler | None = None,
     ) -> None:
         self.run_dir = run_dir
-        self._create = options.create
-        self._with_recorder = options.flight_recorder
-        self._recorder: FlightRecorder | None = None
-        self._patience = options.patience
-        self._keeping = options.keeping
-        self._show = options.show
-        self._tell = options.tell
         self.schedule = schedule
-        self.steps_done = 0
         self._device = device
         self._subject = subject
-        self._detail = options.detail
-        self._options = _profiler_options(options.detail, device)
+        self._options = options
+        self._profiler = profiler or Profiler(schedule, device, options.detail)
         self._clock = StepClock(device)
         self._gpu = GpuRecord(device)
         self._probe = ClockProbe()
+        self._record = Record(subject)
         leaving = Session.__exit__.__code__
         self._interrupts = Interrupts(self._free_blocked, self._leave_blocked, BLOCKED_GRACE_S, leaving)
         self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
-        self._displaced = False
-        self._unwritten = False
         self._cycles = 0
-        self._record = Record(subject)
+        self._unwritten = False
+        # These are set on entering.
+        self._who: Identity
+        self._worker: str
         self._conclusion: Conclusion
+        self._recorder: FlightRecorder | None = None
+
+    @property
+    def steps_done(self) -> int:
+        """The number of finished steps."""
+        return self._profiler.steps_done
 
     @property
     def traces(self) -> list[str]:
@@ -163,70 +163,51 @@ class Session:
         )
 
     def __enter__(self) -> "Session":
-        self._check_no_other_profiler()
-        who = self._who = parallel.identity()
-        self._worker = rundir.worker_name(who.host, who.rank)
-        asked = self.run_dir
-        self.run_dir = parallel.agree_on_run_dir(who, asked, self._create, self._patience)
+        self._profiler.check_free()
+        self._who = parallel.identity()
+        self._worker = rundir.worker_name(self._who.host, self._who.rank)
+        self._agree_on_run_dir()
+        self._begin_files()
+        self._keep_nccl_log()
+        self._conclusion = Conclusion(self._options.keeping, self._who, self.run_dir, self._options.show)
+        if self._options.flight_recorder:
+            self._recorder = FlightRecorder(self.run_dir, self._who.rank)
+            self._recorder.start()
+        self._interrupts.start()
+        with self._interrupts.held():  # an exception from here would leave the handlers behind
+            self._probe.at_start(self._who)
+            self._record.look_at_gpu("start")
+            self._record.save(STILL_RUNNING)
+            self._profiler.start(self._write_trace)
+            self._clock.start()
+        return self
+
+    def _agree_on_run_dir(self) -> None:
+        """Take the directory of rank 0, which creates it. Raises RunDirError."""
+        who, asked = self._who, self.run_dir
+        self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
         if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
             say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
         rundir.claim(self.run_dir, self._worker, [RUN_FILE] if who.rank == 0 else [])
-        known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._options)
+
+    def _begin_files(self) -> None:
+        """Write the side file of this rank, and as rank 0 that of the run. Raises RunDirError."""
+        who = self._who
+        known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._profiler.options)
         meta = self.run_dir / rundir.meta_name(self._worker)
-        self._record.begin(meta, replace(known, keep=self._keeping.kept), self._clock, self._probe)
+        self._record.begin(meta, replace(known, keep=self._options.keeping.kept), self._clock, self._probe)
         if who.rank == 0:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / RUN_FILE, facts)
-            if self._device.type != "cuda" and self._detail.only_on_gpus:
-                say(f"{', '.join(self._detail.only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
-        self._keep_nccl_log()
-        self._conclusion = Conclusion(self._keeping, who, self.run_dir, self._show)
-        if self._with_recorder:
-            self._recorder = FlightRecorder(self.run_dir, who.rank)
-            self._recorder.start()
-        self._interrupts.start()
-        with self._interrupts.held():  # an exception from here would leave the handlers behind
-            self._probe.at_start(who)
-            self._record.look_at_gpu("start")
-            self._record.save(STILL_RUNNING)
-            self._start_profiler()
-        return self
+            only_on_gpus = self._options.detail.only_on_gpus
+            if self._device.type != "cuda" and only_on_gpus:
+                say(f"{', '.join(only_on_gpus)}: only for GPUs, and this capture is of a CPU; left out")
 
     def _keep_nccl_log(self) -> None:
         log = self.run_dir / rundir.nccl_log_name(self._worker)
         if nccl_log.keep(log) and self._record.facts.rank == 0:
             say(f"NCCL's log of each rank is {self.run_dir / rundir.nccl_log_name('*')}")
-
-    def _start_profiler(self) -> None:
-        # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        if self._device.type == "cuda":
-            raise_limit(self._options.kineto_buffer_mb)
-        self._profiler = self._new_profiler()
-        self._profiler.start()
-        self._clock.start()
-
-    def _new_profiler(self) -> profile:
-        cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
-        return profile(
-            activities=[ProfilerActivity.CPU, *cuda],
-            schedule=self._action,
-            on_trace_ready=self._write_trace,
-            record_shapes=self._options.record_shapes,
-            with_stack=self._options.with_stack,
-            profile_memory=self._options.profile_memory,
-            experimental_config=recording(sync_events=self._options.sync_events, garbage=self._options.with_stack),
-        )
-
-    def _action(self, step: int) -> ProfilerAction:
-        if self.schedule.ends_cycle(step):
-            return ProfilerAction.RECORD_AND_SAVE
-        return _ACTIONS[self.schedule.phase(step)]
-
-    def _check_no_other_profiler(self) -> None:
-        if profiler_is_on():
-            raise CaptureError("another profiler runs in this process, and torch has one at a time; stop that first")
 
     def note(self, **facts: Any) -> None:
         """Set fields of the side file that were found before the first step, which begins now. Raises RunDirError."""
@@ -238,51 +219,23 @@ class Session:
     def step(self) -> None:
         """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError."""
         with self._interrupts.shield():
-            phase = self.schedule.phase(self.steps_done)
-            self._clock.stop(self.steps_done, phase)
-            self._notice_displacement()
-            if self.schedule.starts_cycle(self.steps_done):
-                self._check_no_other_profiler()
-            self._gpu.look(self.steps_done, phase)
-            self.steps_done += 1
-            self._step_profiler()
-            if self.schedule.ends_cycle(self.steps_done - 1):
+            step = self.steps_done
+            phase = self.schedule.phase(step)
+            self._clock.stop(step, phase)
+            self._gpu.look(step, phase)
+            self._profiler.step()
+            if self.schedule.ends_cycle(step):
                 self._record.look_for_absent()
             self._clock.start()
 
-    def _notice_displacement(self) -> None:
-        """Note if another profiler has ended ours: exporting from it would crash the process."""
-        is_ours = self._profiler.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
-        if self.schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
-            self._displaced = True
-
-    def _step_profiler(self) -> None:
-        with warnings.catch_warnings():
-            # Of a second cycle; each one is exported before the next begins.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-            warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
-            try:
-                self._profiler.step()
-            except BaseException:
-                self._drop_profiler()
-                raise
-
-    def _write_trace(self, profiler: profile) -> None:
-        if self._displaced:
-            return
+    def _write_trace(self, export: Export) -> None:
         with self._interrupts.busy():
             name = rundir.trace_name(self._worker, self._cycles)
-            rundir.write_trace(self.run_dir / name, self._gpu.examined(profiler.export_chrome_trace))
+            rundir.write_trace(self.run_dir / name, self._gpu.examined(export))
             self._cycles += 1
             self._conclusion.files.add(name)
             self._record.look_at_groups()
             self._record.settle(self._conclusion.files, STILL_RUNNING)
-
-    def _drop_profiler(self) -> None:
-        """Turn the profiler off after an error: torch's stop() leaves it on if it cannot wait for the device."""
-        if profiler_is_on() and not self._displaced:
-            with suppress(RuntimeError):
-                drop_profiler()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -303,20 +256,18 @@ class Session:
                 if self._recorder is not None:
                     self._recorder.stop(failed=failure is not None)
                 self._release_signals()
-                sentence = self.outcome().sentence() if self._tell else None
-                if self._tell and sentence:
-                    self._tell(sentence)
+                if self._options.tell is not None:
+                    self._tell_outcome(self._options.tell)
 
     def _close(self, error: BaseException | None) -> None:
         try:
-            self._notice_displacement()
             self._profiler.stop()
             if error is None:
                 self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
                 self._record.look_for_absent()
         except BaseException as err:
             error = error or err
-            self._drop_profiler()
+            self._profiler.drop()
             raise
         finally:
             with suppress(RuntimeError):  # DDP's own times are CUDA events, which fail after a CUDA error
@@ -337,8 +288,9 @@ class Session:
         self._record.save(self._why_incomplete(error))
 
     def _why_incomplete(self, error: BaseException | None) -> str | None:
-        if self._displaced:
-            return "another profiler was started inside the traced steps, and ended this one"
+        why = self._profiler.why_incomplete()
+        if why is not None:
+            return why
         if self._all_traced:
             return self._gpu.lost or self._clock.unknown()  # whatever ended the block later
         scheduled = self.schedule.total_steps
@@ -356,6 +308,11 @@ class Session:
     def _all_traced(self) -> bool:
         """Whether every scheduled cycle is over, and its trace written."""
         return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
+
+    def _tell_outcome(self, tell: Callable[[str], None]) -> None:
+        sentence = self.outcome().sentence()
+        if sentence:
+            tell(sentence)
 
     def _release_signals(self) -> None:
         self._interrupts.stop()
@@ -428,20 +385,7 @@ class Session:
     def _note_blocked(self, signum: Signals) -> None:
         lost = f"{signum.name} while blocked, in step {self.steps_done}; {CYCLE_LOST}"
         self._record.save(self._gpu.lost if self._all_traced else lost)
-        sentence = self.outcome().sentence()
-        if sentence:
-            (self._tell or say)(sentence)
-
-
-def _profiler_options(detail: Detail, device: torch.device) -> ProfilerOptions:
-    on_gpu = device.type == "cuda"
-    return ProfilerOptions(
-        record_shapes=not detail.light,
-        with_stack=detail.with_stack,
-        profile_memory=detail.profile_memory,
-        sync_events=detail.sync_events and on_gpu,
-        kineto_buffer_mb=detail.kineto_buffer_mb if on_gpu else None,
-    )
+        self._tell_outcome(self._options.tell or say)
 
 
 def capture(

@@ -12,8 +12,8 @@ from commtrace import capture
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.results.opening import analyse
 from commtrace.profiling.errors import UsageError
+from commtrace.profiling.sessions import profiler as profilers
 from commtrace.profiling.sessions import session as sessions
-from commtrace.profiling.sessions.step_clock import StepClock
 
 
 def captured(folder, **options: Any) -> dict[str, Any]:
@@ -55,21 +55,6 @@ def test_what_is_for_gpus_is_said_on_a_cpu(tmp_path, capfd) -> None:
     assert meta["profiler"]["kineto_buffer_mb"] is None
 
 
-class AsOnCuda(sessions.Session):
-    """A stand-in for one on a GPU: of the CPU, but for its options and the beginning of its profiler."""
-
-    def __init__(self, run_dir, schedule, device, *rest) -> None:
-        super().__init__(run_dir, schedule, torch.device("cuda"), *rest)
-        self._device, self._clock = device, StepClock(device)
-
-    def _start_profiler(self) -> None:
-        of_cpu, self._device = self._device, torch.device("cuda")
-        try:
-            super()._start_profiler()
-        finally:
-            self._device = of_cpu
-
-
 @pytest.mark.parametrize("options", [{}, {"sync_events": True, "kineto_buffer_mb": 64}], ids=["as usual", "asked for"])
 def test_what_a_gpu_is_recorded_with(tmp_path, monkeypatch, options) -> None:
     given, limits = [], []
@@ -78,9 +63,12 @@ def test_what_a_gpu_is_recorded_with(tmp_path, monkeypatch, options) -> None:
         given.append((activities, settings))
         return profile(activities=[ProfilerActivity.CPU], **settings)
 
-    monkeypatch.setattr(sessions, "Session", AsOnCuda)
-    monkeypatch.setattr(sessions, "profile", on_cpu)
-    monkeypatch.setattr(sessions, "raise_limit", limits.append)
+    def of_gpu(schedule, device, detail) -> profilers.Profiler:
+        return profilers.Profiler(schedule, torch.device("cuda"), detail)
+
+    monkeypatch.setattr(sessions, "Profiler", of_gpu)
+    monkeypatch.setattr(profilers, "profile", on_cpu)
+    monkeypatch.setattr(profilers, "raise_limit", limits.append)
     meta = captured(tmp_path / "run", device="cpu", **options)
     ((activities, settings),) = given
     assert activities == [ProfilerActivity.CPU, ProfilerActivity.CUDA], "NCCL's kernels get metadata from operators"

@@ -13,6 +13,7 @@ from commtrace.profiling.base import torch_private
 from commtrace.profiling.sessions import kineto_buffers
 from commtrace.profiling.sessions import session as sessions
 from commtrace.profiling.sessions.gpu_reach import cut_short
+from commtrace.profiling.sessions.profiler import Profiler
 
 STEP_US = 10_000.0
 LAUNCHES = 20
@@ -162,17 +163,15 @@ def test_what_is_asked_for_goes_before_a_limit_of_the_users(tmp_path) -> None:
     os.close(int(Path(ours).name))
 
 
-class OnCuda(sessions.Session):
-    """A session of the CPU that examines its traces as if it were one of a GPU."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        self._gpu = kineto_buffers.GpuRecord(torch.device("cuda"))
+@pytest.fixture
+def examined(monkeypatch) -> None:
+    """Has sessions of the CPU examine their traces as if they were of a GPU."""
+    monkeypatch.setattr(sessions, "GpuRecord", lambda _: kineto_buffers.GpuRecord(torch.device("cuda")))
 
 
+@pytest.mark.usefixtures("examined")
 @pytest.mark.parametrize("sign", ["flag", "trace", None])
 def test_a_cut_trace_is_not_complete(tmp_path, monkeypatch, sign) -> None:
-    monkeypatch.setattr(sessions, "Session", OnCuda)
     if sign == "trace":
         monkeypatch.setattr(kineto_buffers.gpu_reach, "cut_short", lambda path: f"{path.suffix} ends early")
     with capture(tmp_path / "run", device="cpu") as session:
@@ -195,17 +194,18 @@ def test_torch_tells_whether_kineto_has_stopped() -> None:
     assert torch_private.kineto_has_stopped() is False
 
 
-class OfTorch(OnCuda):
-    """As above, and torch itself takes its profiler for one of a GPU, once it has been prepared."""
+class OfTorch(Profiler):
+    """One of the CPU, which torch itself takes for one of a GPU once it has been prepared."""
 
     def step(self) -> None:
-        self._profiler.use_device = "cuda" if self.schedule.phase(self.steps_done) == "active" else None
+        self._torch.use_device = "cuda" if self._schedule.phase(self.steps_done) == "active" else None
         super().step()
 
 
+@pytest.mark.usefixtures("examined")
 @pytest.mark.skipif(not hasattr(torch.profiler.ProfilerAction, "DEVICE_STOPPED"), reason="this torch does not end it")
 def test_a_cycle_that_torch_ends_early_is_no_displaced_one(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sessions, "Session", OfTorch)
+    monkeypatch.setattr(sessions, "Profiler", OfTorch)
     with capture(tmp_path / "run", device="cpu", active=4, repeat=2) as session:
         for step in range(13):
             monkeypatch.setattr(torch.autograd, "_is_kineto_stopped", lambda on=step == 3: on)

@@ -18,10 +18,24 @@ def test_cycles_without_wait_follow_one_another() -> None:
     assert [step for step in range(4) if schedule.starts_cycle(step)] == []
 
 
+@pytest.mark.parametrize("counts", [(3, 1, 2, 2), (1, 0, 1, 1), (0, 1, 1, 2)])
+def test_how_long_nothing_is_profiled(counts) -> None:
+    """Until the last idle step before a cycle, at the end of which the profiler begins."""
+    schedule = Schedule(*counts)
+    for step in range(schedule.total_steps):
+        last = schedule.idle_until(step)
+        if schedule.phase(step) == "idle":
+            assert schedule.starts_cycle(last)
+            assert {schedule.phase(between) for between in range(step, last + 1)} == {"idle"}
+        else:
+            assert last == 0
+    assert schedule.idle_until(schedule.total_steps) > 10**9
+
+
 def test_phases_are_those_of_torch() -> None:
     import torch
 
-    from commtrace.profiling.sessions.session import _ACTIONS
+    from commtrace.profiling.sessions.profiler import _ACTIONS
 
     ours = Schedule(wait=2, warmup=1, active=3, repeat=2)
     theirs = torch.profiler.schedule(wait=2, warmup=1, active=3, repeat=2)

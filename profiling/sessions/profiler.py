@@ -1,0 +1,125 @@
+"""The profiler of torch, and the schedule that it follows."""
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
+
+from ...contract.rank import ProfilerOptions
+from ..base.detail import Detail
+from ..base.schedule import Schedule
+from ..base.torch_private import drop_profiler, profiler_is_on, recording
+from ..errors import CaptureError
+from .kineto_buffers import raise_limit
+
+_ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
+Export = Callable[[str], None]
+"""Write the trace of a cycle to the file of this name."""
+
+
+class Profiler:
+    """Profile steps as the schedule says: `start`, `step` at the end of each step, `stop`.
+
+    `steps_done` is the number of finished steps; `options` says what is recorded.
+    """
+
+    def __init__(self, schedule: Schedule, device: torch.device, detail: Detail) -> None:
+        self.options = _options(detail, device)
+        self.steps_done = 0
+        self._schedule = schedule
+        self._device = device
+        self._displaced = False
+        self._torch: profile
+        self._write: Callable[[Export], None]
+
+    def check_free(self) -> None:
+        """Raise CaptureError if another profiler is running in this process."""
+        if profiler_is_on():
+            raise CaptureError("another profiler runs in this process, and torch has one at a time; stop that first")
+
+    def start(self, write: Callable[[Export], None]) -> None:
+        """Begin with step 0; `write` is called at the end of each cycle."""
+        # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        if self._device.type == "cuda":
+            raise_limit(self.options.kineto_buffer_mb)
+        self._write = write
+        self._torch = self._new()
+        self._torch.start()
+
+    def _new(self) -> profile:
+        cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
+        return profile(
+            activities=[ProfilerActivity.CPU, *cuda],
+            schedule=self._action,
+            on_trace_ready=self._cycle_over,
+            record_shapes=self.options.record_shapes,
+            with_stack=self.options.with_stack,
+            profile_memory=self.options.profile_memory,
+            experimental_config=recording(sync_events=self.options.sync_events, garbage=self.options.with_stack),
+        )
+
+    def _action(self, step: int) -> ProfilerAction:
+        if self._schedule.ends_cycle(step):
+            return ProfilerAction.RECORD_AND_SAVE
+        return _ACTIONS[self._schedule.phase(step)]
+
+    def _cycle_over(self, ended: profile) -> None:
+        if not self._displaced:
+            self._write(ended.export_chrome_trace)
+
+    def step(self) -> None:
+        """End a step. Raises CaptureError if another profiler is running where a cycle is to start."""
+        self._notice_displacement()
+        if self._schedule.starts_cycle(self.steps_done):
+            self.check_free()
+        self.steps_done += 1
+        self._step_torch()
+
+    def _notice_displacement(self) -> None:
+        """Note if another profiler has ended ours: exporting from it would crash the process."""
+        is_ours = self._torch.current_action.name == "DEVICE_STOPPED"  # by torch itself, when Kineto has stopped
+        if self._schedule.phase(self.steps_done) == "active" and not profiler_is_on() and not is_ours:
+            self._displaced = True
+
+    def _step_torch(self) -> None:
+        with warnings.catch_warnings():
+            # Of a second cycle; each one is exported before the next begins.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+            warnings.filterwarnings("ignore", message="Device profiling activity collection was stopped early")
+            try:
+                self._torch.step()
+            except BaseException:
+                self.drop()
+                raise
+
+    def stop(self) -> None:
+        """End, and write what was traced of this cycle. Call `drop` if that raises."""
+        self._notice_displacement()
+        self._torch.stop()
+
+    def drop(self) -> None:
+        """Turn the profiler off after an error: torch's stop() leaves it on if it cannot wait for the device."""
+        if profiler_is_on() and not self._displaced:
+            with suppress(RuntimeError):
+                drop_profiler()
+
+    def why_incomplete(self) -> str | None:
+        """Why traces are missing, if another profiler is the reason; else None."""
+        if self._displaced:
+            return "another profiler was started inside the traced steps, and ended this one"
+        return None
+
+
+def _options(detail: Detail, device: torch.device) -> ProfilerOptions:
+    on_gpu = device.type == "cuda"
+    return ProfilerOptions(
+        record_shapes=not detail.light,
+        with_stack=detail.with_stack,
+        profile_memory=detail.profile_memory,
+        sync_events=detail.sync_events and on_gpu,
+        kineto_buffer_mb=detail.kineto_buffer_mb if on_gpu else None,
+    )
