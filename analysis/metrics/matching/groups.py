@@ -1,8 +1,8 @@
 """Infer the process group of calls whose trace does not name it, by who else takes part.
 
-These are mostly kernels that were launched before the window. A header lists the groups that a rank is in. Each of its
-calls must belong to one of them, and then all members of that group show a kernel of the same name that ends at nearly
-the same time. If two groups fit about as well, the call gets the better one, and is never certain.
+These are mostly kernels that were launched before the window. The header of a trace lists the groups that its rank is
+in. Each of the rank's calls belongs to one of them, and all members of that group then show a kernel of the same name
+that ends at nearly the same time. If two groups fit about as well, the call gets the better one, and is never certain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import pandas as pd
 from ..clocks.frame import Flags, Floats, Ints
 from .state import AMBIGUOUS, Findings, Grouping, State, rows_by_key
 
+# So many of a group's members are looked at.
 _MOST_MEMBERS = 8
+# By this factor the ends of the second best group must be farther away.
 _CLEARLY = 4.0
 
 
@@ -31,7 +33,10 @@ class _Group(NamedTuple):
 
 
 def by_membership(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> Findings:
-    """Give calls without a process group the one that fits best; if several fit, the call is never certain."""
+    """Give each call without a process group the one that fits best; if several do, the call is never certain.
+
+    `groups` is the table of process groups that headers list.
+    """
     unknown = calls["process_group"].isna() & (calls["device"] != "cpu") & ~calls["collective"].isin(["peer_copy"])
     unknown &= ~calls["collective"].isin(["send", "recv"]) & (state.collective < 0)
     if not unknown.any():
@@ -60,7 +65,7 @@ def by_membership(state: State, calls: pd.DataFrame, groups: pd.DataFrame) -> Fi
 
 
 def _listed(groups: pd.DataFrame, calls: pd.DataFrame) -> dict[int, list[_Group]]:
-    """The groups of more than one rank that each rank is in, as listed in headers and shown by calls of any rank."""
+    """The groups of more than one rank that each rank is in, by headers and by calls of any rank."""
     columns = ["process_group", "pg_ranks"]
     both = pd.concat([groups[columns], calls.loc[~calls["collective"].isin(["send", "recv"]), columns]])
     known = both.dropna().drop_duplicates()
@@ -73,7 +78,7 @@ def _listed(groups: pd.DataFrame, calls: pd.DataFrame) -> dict[int, list[_Group]
 
 
 def _codes(state: State, calls: pd.DataFrame, of_rank: dict[int, list[_Group]]) -> dict[_Group, int]:
-    """The codes of all listed groups; new ones for groups without a known call."""
+    """The code of each listed group in `State.group`; a new one for a group that no call names."""
     collective = ~calls["collective"].isin(["send", "recv"])
     known = calls[collective & calls["process_group"].notna() & calls["pg_ranks"].notna()]
     first = known.drop_duplicates(["process_group", "pg_ranks"])
@@ -87,7 +92,7 @@ def _codes(state: State, calls: pd.DataFrame, of_rank: dict[int, list[_Group]]) 
 
 
 def _named_groups(calls: pd.DataFrame, codes: dict[_Group, int]) -> Ints:
-    """The code of the group that each call names, also for sends and receives; -1 where it names none."""
+    """The code of the group that each call names, -1 where it names none; unlike `State.group`, also for messages."""
     named = calls[["process_group", "pg_ranks"]].drop_duplicates().dropna()
     of_pair = {
         (name, ranks): codes.get(_Group(str(name), str(ranks)), -1)
@@ -101,10 +106,10 @@ def _named_groups(calls: pd.DataFrame, codes: dict[_Group, int]) -> Ints:
 
 
 class _Neighbours(NamedTuple):
-    """Where other members of a call may be.
+    """Which calls of other ranks may be the same collective as a call without a process group.
 
-    `named` is the group that each call names, -1 for none; `unnamed` are the calls of each clock that name none. For
-    the ranks in `complete` all groups are known.
+    `named` is the code of the group that each call names, -1 for none; `unnamed` are the rows of each clock that name
+    none; `clock_of` is the clock of each rank. Of ranks in `complete` all groups are known.
     """
 
     state: State
@@ -114,9 +119,10 @@ class _Neighbours(NamedTuple):
     complete: frozenset[int]
 
     def away_ns(self, own: Ints, member: int, code: int) -> Floats:
-        """How far away, in ns, the nearest call on another rank ends that could be the same; inf where there is none.
+        """How far away the nearest call of another rank ends that may be the same collective, in ns; shape of `own`.
 
-        NaN where that rank shows nothing at that time, or its clock cannot be compared.
+        `own` are calls of one rank, `member` is the other rank, `code` the group. It is inf where there is no such
+        call, and NaN where that rank shows nothing at that time, or its clock cannot be compared.
         """
         state = self.state
         clock = self.clock_of.get(member)
@@ -146,14 +152,17 @@ class _Neighbours(NamedTuple):
 def _chosen(
     neighbours: _Neighbours, own: Ints, listed: list[_Group], codes: dict[_Group, int]
 ) -> tuple[Ints, Ints, Ints, Flags]:
-    """The calls of one rank, the code and size of the group of each, and whether no other one would fit."""
+    """Choose the group of each call of one rank, among those `listed` for it.
+
+    Returns the rows, and by row the code and size of the group, and whether no other group would fit.
+    """
     state = neighbours.state
     own = own[np.argsort(state.calls.order[own], kind="stable")]
     rank = next(r for r, c in neighbours.clock_of.items() if c == state.clock[own[0]])
     lacking, away, unseen, new_kernel = np.zeros((4, len(listed), len(own)))
     for k, group in enumerate(listed):
         others = [r for r in group.ranks if r != rank and r in neighbours.clock_of]
-        away_ns = np.array([neighbours.away_ns(own, other, codes[group]) for other in _some(others)])
+        away_ns = np.array([neighbours.away_ns(own, other, codes[group]) for other in _sample(others)])
         away_ns = away_ns.reshape(-1, len(own))
         near, seen = away_ns <= state.clocks.ends_ns, ~np.isnan(away_ns)
         lacking[k] = np.where(seen.any(axis=0), (seen & ~near).sum(axis=0) / np.maximum(seen.sum(axis=0), 1), 0.0)
@@ -178,19 +187,22 @@ def _chosen(
 
 
 def _distinct(neighbours: _Neighbours, listed: list[_Group], codes: dict[_Group, int]) -> list[_Group]:
-    """Among groups of the same ranks, the one with known calls, which come first."""
+    """One group for each set of ranks, if possible one that calls name; such groups come first."""
     used = sorted(listed, key=lambda group: not (neighbours.named == codes[group]).any())
     return list({group.pg_ranks: group for group in reversed(used)}.values())[::-1]
 
 
-def _some(ranks: list[int]) -> list[int]:
+def _sample(ranks: list[int]) -> list[int]:
     """At most `_MOST_MEMBERS` of the ranks, spread evenly."""
     every = -(-len(ranks) // _MOST_MEMBERS) or 1
     return ranks[::every]
 
 
 def _ran_before(neighbours: _Neighbours, own: Ints, code: int, others: list[int]) -> Flags:
-    """Whether each call's kernel is known in this group, or in no group at all, or nothing is known of this group."""
+    """Whether the kernel of each call speaks for this group: it ran in it before, or in no group that others name.
+
+    It does as well if nothing that ran in this group is known.
+    """
     names = neighbours.state.calls.name
     of_group = names[neighbours.named == code]
     anywhere = np.isin(names[own], names[np.isin(neighbours.named, others)])
