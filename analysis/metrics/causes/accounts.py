@@ -144,8 +144,8 @@ def account(sequence: Sequence, member: int) -> Account:
 
 def _queued(sequence: Sequence, member: int, at: int) -> float:
     """How much longer than others' a member's call waited for other communication before it started, in ns."""
-    own = sequence.queued_ns[at, member] - float(_median(sequence.queued_ns[at, sequence.others(member)]))
-    return 0.0 if np.isnan(own) else max(float(own), 0.0)
+    longer_ns = sequence.queued_ns[at, member] - float(_median(sequence.queued_ns[at, sequence.others(member)]))
+    return 0.0 if np.isnan(longer_ns) else max(float(longer_ns), 0.0)
 
 
 def _still_open(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Floats]]:

@@ -192,7 +192,7 @@ def _operators(detailed: Detailed) -> pd.DataFrame:
 
 
 def _by_thread(events: pd.DataFrame) -> dict[int, _Nested]:
-    return {int(str(thread)): _Nested.of(own) for thread, own in events.groupby("thread")}
+    return {int(str(thread)): _Nested.of(of_thread) for thread, of_thread in events.groupby("thread")}
 
 
 def _main_thread(steps: pd.DataFrame, ranges: pd.DataFrame) -> int:

@@ -32,9 +32,9 @@ def computed_between(
     `wanted` has the times of each rank. Kernels that did not run are left out. On one stream, what starts later ends
     later; on several, a kernel that began long before is not worth searching for.
     """
-    own = activities[(activities["kind"] == COMPUTE) & activities["rank"].isin(list(wanted))]
+    computing = activities[(activities["kind"] == COMPUTE) & activities["rank"].isin(list(wanted))]
     of_rank: dict[int, dict[Between, dict[str, int]]] = {}
-    for (rank,), ran in grouped(own.sort_values(["rank", "start_ns"], kind="stable"), ["rank"]):
+    for (rank,), ran in grouped(computing.sort_values(["rank", "start_ns"], kind="stable"), ["rank"]):
         codes, names = pd.factorize(ran["name"].astype(str))
         start_ns = ran["start_ns"].to_numpy()
         end_ns = start_ns + ran["dur_ns"].to_numpy()
@@ -154,11 +154,11 @@ class Details:
         times = self._times(interval, rank)
         if rank not in self._of_rank and len(self._of_rank) < _MOST_LOOKED_UP:
             self._of_rank[rank] = self._operators(rank), self._ran.without_work(self._members, rank)
-        own, gaps = self._of_rank.get(rank, (None, None))
-        if own is None or not len(own) or times is None or gaps is None:
+        operators, gaps = self._of_rank.get(rank, (None, None))
+        if operators is None or not len(operators) or times is None or gaps is None:
             return {}
         idle = clip(gaps, *times)
-        near = own[(own["start_ns"] < times[1]) & (own["start_ns"] + own["dur_ns"] > times[0])]
+        near = operators[(operators["start_ns"] < times[1]) & (operators["start_ns"] + operators["dur_ns"] > times[0])]
         return {"operator": name} if (name := _longest(near, idle)) is not None else {}
 
 

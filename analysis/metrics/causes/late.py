@@ -47,8 +47,8 @@ def late_ranks(collectives: pd.DataFrame, members: pd.DataFrame, clocks: pd.Data
 
 def uncertainty(members: pd.DataFrame, clocks: pd.DataFrame) -> pd.Series[float]:
     """The largest uncertainty among the clocks of each collective's members, in ns."""
-    own = members["rank"].map(clocks.set_index("rank")["bent_uncertainty_ns"]).astype("float64")
-    return own.groupby(members["collective_id"]).max()
+    of_member = members["rank"].map(clocks.set_index("rank")["bent_uncertainty_ns"]).astype("float64")
+    return of_member.groupby(members["collective_id"]).max()
 
 
 def _behind_median(collectives: pd.DataFrame, members: pd.DataFrame) -> Floats:

@@ -62,7 +62,7 @@ def late_work(behind: Iterable[Behind], lookups: Lookups) -> pd.DataFrame:
     if not worst:
         return LATE_WORK.empty()
     work = _Work(lookups)
-    rows = [row for rank, own in worst.items() for row in work.rows(rank, own)]
+    rows = [row for rank, parts in worst.items() for row in work.rows(rank, parts)]
     rows.sort(key=lambda row: -row["extra_ns"])
     return LATE_WORK.frame(rows)
 
@@ -76,7 +76,7 @@ def _worst(behind: Iterable[Behind]) -> dict[int, list[Behind]]:
     known = list(behind)
     for one in known:
         weights[one.rank][one.others] += one.weight_ns
-    by_rank = {rank: sum(own.values()) for rank, own in weights.items()}
+    by_rank = {rank: sum(by_others.values()) for rank, by_others in weights.items()}
     least = _WORTH_ASKING * sum(by_rank.values())
     worst = [rank for rank in sorted(by_rank, key=lambda rank: -by_rank[rank]) if by_rank[rank] >= least]
     group = {rank: max(weights[rank], key=lambda others: weights[rank][others]) for rank in worst[:_MOST_RANKS]}
@@ -101,7 +101,7 @@ class _Work:
         steps: dict[int | None, list[Behind]] = defaultdict(list)
         for one in behind:
             steps[self._step(one)].append(one)
-        times = {(step, one): self._times(own, one) for step, own in steps.items() for one in (rank, *others)}
+        times = {(step, one): self._times(parts, one) for step, parts in steps.items() for one in (rank, *others)}
         computed = self._computed(times)
         rows: list[Row] = []
         for step in steps:
@@ -160,13 +160,13 @@ class _Work:
     ) -> dict[tuple[int | None, int], dict[Did, int]]:
         """How long each kernel ran, in ns, by step and rank; `times` are the parts of each."""
         wanted: dict[int, set[Between]] = defaultdict(set)
-        for (_, rank), own in times.items():
-            wanted[rank] |= set(own)
-        ran = self._lookups.ran.computed({rank: sorted(own) for rank, own in wanted.items() if own})
+        for (_, rank), periods in times.items():
+            wanted[rank] |= set(periods)
+        ran = self._lookups.ran.computed({rank: sorted(periods) for rank, periods in wanted.items() if periods})
         spent: dict[tuple[int | None, int], dict[Did, int]] = {}
-        for (step, rank), own in times.items():
+        for (step, rank), periods in times.items():
             took: dict[Did, int] = defaultdict(int)
-            for between in own:
+            for between in periods:
                 for name, took_ns in ran.get(rank, {}).get(between, {}).items():
                     took[BY_KERNEL, name, None, None] += took_ns
                     took[TOTAL, ALL_COMPUTE, None, None] += took_ns

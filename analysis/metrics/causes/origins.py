@@ -50,7 +50,7 @@ class Reasons:
         self._accounts: dict[tuple[int, int], Account] = {}
         self._origins: dict[tuple[int, int], Origin] = {}
         self._open: set[tuple[int, int]] = set()
-        self._calls = {int(str(rank)): _Calls.of(own) for rank, own in members.groupby("rank")}
+        self._calls = {int(str(rank)): _Calls.of(of_rank) for rank, of_rank in members.groupby("rank")}
 
     def account(self, collective: int, rank: int) -> tuple[Account, Sequence, int] | None:
         """The account of a rank in the group of a collective, that group, and the position of the collective in it.
@@ -147,8 +147,8 @@ class _Calls(NamedTuple):
     place: Mapping[int, int]
 
     @classmethod
-    def of(cls, own: pd.DataFrame) -> _Calls:
-        ordered = own.sort_values("start_ns", kind="stable")
+    def of(cls, calls: pd.DataFrame) -> _Calls:
+        ordered = calls.sort_values("start_ns", kind="stable")
         collective = ordered["collective_id"].to_numpy(dtype=np.int64)
         start = ordered["start_ns"].to_numpy(dtype=np.int64)
         return cls(
@@ -201,6 +201,6 @@ class _Calls(NamedTuple):
         total = np.bincount(number, waited, len(ranks))
         if not len(ranks) or total.max() < least_ns:
             return None
-        own = number == total.argmax()
-        worst = int(waits[own][waited[own].argmax()])
+        for_worst = number == total.argmax()
+        worst = int(waits[for_worst][waited[for_worst].argmax()])
         return int(self.collective[worst]), int(ranks[total.argmax()])

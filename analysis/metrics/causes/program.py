@@ -62,24 +62,24 @@ class Program(NamedTuple):
         result: Times = np.maximum(ended, issued)
         return result
 
-    def until(self, times: Times, own: GroupCalls) -> Times:
+    def until(self, times: Times, group_calls: GroupCalls) -> Times:
         """How long each part of SPENT lasted up to each time, in ns; shape (SPENT, times).
 
-        It counts from some time before, so only differences mean something. `own` are the calls of the compared group:
-        what they take counts as `own`, without waits, and not as `comm`.
+        It counts from some time before, so only differences mean something. The calls of the compared group count as
+        `own`, without their waits, and not as `comm`.
         """
         start = np.full(len(times), min((int(s.starts[0]) for s in self.parts.values() if len(s.starts)), default=0))
         comm = self.parts["comm"]
         parts = {
             **self.parts,
-            "comm": subtract(comm, own.calls),
-            "own": intersect(comm, subtract(own.calls, own.waits)),
+            "comm": subtract(comm, group_calls.calls),
+            "own": intersect(comm, subtract(group_calls.calls, group_calls.waits)),
         }
         return np.array([covered(parts[part], start, np.maximum(times, start)) for part in SPENT])
 
-    def queued(self, ready: Times, start: Times, own: GroupCalls) -> Times:
+    def queued(self, ready: Times, start: Times, group_calls: GroupCalls) -> Times:
         """How long communication of other groups ran between when calls were ready and their start, in ns."""
-        return covered(subtract(self.comm, own.calls), ready, np.maximum(start, ready))
+        return covered(subtract(self.comm, group_calls.calls), ready, np.maximum(start, ready))
 
     def first_step(self, issued: Times) -> list[int | None]:
         """When the step began in which each call was issued, if it is the first step of the trace; else None."""
@@ -87,11 +87,11 @@ class Program(NamedTuple):
         first = int(self.steps[0]) if len(self.steps) else None
         return [first if first is not None and first <= time < second else None for time in issued.tolist()]
 
-    def since_step(self, times: Times, issued: Times, own: GroupCalls) -> Floats:
+    def since_step(self, times: Times, issued: Times, group_calls: GroupCalls) -> Floats:
         """As `until`, but since the step began in which the call was issued; NaN outside of steps."""
         step = np.searchsorted(self.steps, issued, side="right") - 1
         began = np.append(self.steps, 0)[step]
-        spent = self.until(times, own) - self.until(np.minimum(began, times), own)
+        spent = self.until(times, group_calls) - self.until(np.minimum(began, times), group_calls)
         return np.where(step >= 0, spent, np.nan)
 
 
@@ -116,7 +116,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     begin = min([*steps[:1], *start[:1]], default=0)
     gaps = _Gaps(np.append(begin, ended[:-1])[: len(ended)], start[main], launched)
     of = {k: spans(start[kind == k], end[kind == k]) for k in (COMPUTE, MEMORY, COMM)}
-    own = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
+    of_main = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
     ends = {k: np.sort(end[kind == k]) for k in (MEMORY, COMM)}
     held_up = gaps.on_cpu(ends[COMM], data) if on_cpu else gaps.on_gpu(of, ends, waits, data)
     parts: dict[str, Spans] = {}
@@ -124,7 +124,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     # A moment that two parts could claim goes to the first: time at work is not held up, and what a DataLoader explains
     # is no unexplained time of the CPU.
     for part in ("compute", "memory", "comm", "data", "cpu"):
-        whole = union(own[part], held_up[part]) if part in own else held_up[part]
+        whole = union(of_main[part], held_up[part]) if part in of_main else held_up[part]
         parts[part] = subtract(whole, taken)
         taken = union(taken, whole)
     return Program(parts, of[COMM], launched, ended, steps)
@@ -132,9 +132,9 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
 
 def _data_loading(annotations: pd.DataFrame) -> Spans:
     """When a CPU was waiting for its next batch, from the annotations of torch's DataLoader."""
-    own = annotations[annotations["name"].str.startswith(_DATA).fillna(False)]
-    starts = own["start_ns"].to_numpy(dtype=np.int64)
-    return spans(starts, starts + own["dur_ns"].to_numpy(dtype=np.int64))
+    loading = annotations[annotations["name"].str.startswith(_DATA).fillna(False)]
+    starts = loading["start_ns"].to_numpy(dtype=np.int64)
+    return spans(starts, starts + loading["dur_ns"].to_numpy(dtype=np.int64))
 
 
 def _main_stream(activities: pd.DataFrame) -> Flags:

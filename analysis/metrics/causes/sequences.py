@@ -45,8 +45,8 @@ def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | N
 
     `members` are calls of the rank, and of others.
     """
-    own = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
-    of_unit = programs(_Part(*own), members[members["rank"] == rank])
+    of_rank = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
+    of_unit = programs(_Part(*of_rank), members[members["rank"] == rank])
     return next((union(program.parts["cpu"], program.parts["data"]) for program in of_unit.values()), None)
 
 
@@ -62,11 +62,11 @@ def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Pr
     marks = dict(grouped(ran.annotations, ["rank", "cycle"]))
     launched = dict(grouped(ran.launches, ["rank", "cycle"]))
     of_unit: dict[tuple[Any, ...], Program] = {}
-    for unit, own in grouped(ran.activities, _UNIT):
+    for unit, of_device in grouped(ran.activities, _UNIT):
         if unit not in calls:
             continue
         rank, cycle, device = unit
-        ordered = own.sort_values("start_ns", kind="stable")
+        ordered = of_device.sort_values("start_ns", kind="stable")
         times = _launched(ordered, launched.get((rank, cycle)))
         marked = marks.get((rank, cycle), ran.annotations[:0])
         of_unit[rank, cycle, device] = program(ordered, times, _waits(calls[unit]), marked)
@@ -110,10 +110,10 @@ def with_readiness(
     - `began_ns`: when the step began, on the common clock, if it is the first of the trace.
     """
     parts = [
-        _of_program(own, programs[unit])
+        _of_program(of_group, programs[unit])
         for unit, calls in grouped(members, _UNIT)
         if unit in programs
-        for _, own in calls.groupby(_GROUP, dropna=False, sort=False)
+        for _, of_group in calls.groupby(_GROUP, dropna=False, sort=False)
     ]
     table = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
     ready = table["ready_own_ns"].fillna(table["start_ns"]).astype("int64")
@@ -130,15 +130,20 @@ def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
     together = calls[calls["collective"].isin(SYNCHRONISING)]
     begin = together["start_ns"].to_numpy(dtype=np.int64)
     waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)
-    own = GroupCalls(spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited))
+    group_calls = GroupCalls(
+        spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited)
+    )
     # What was issued before the window has no launch, so nothing says when it could have run.
     known = calls[calls["issue_ns"].notna()] if calls["issue_ns"].notna().any() else calls
     start = known["start_ns"].to_numpy(dtype=np.int64)
     issued = known["issue_ns"].fillna(known["start_ns"]).to_numpy(dtype=np.int64)
     ready = np.minimum(running.ready_ns(issued), start)
-    columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, own)}
+    columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, group_calls)}
     columns["began_own_ns"] = pd.array(running.first_step(issued), dtype="Int64")
-    for kind, values in (("spent", running.until(ready, own)), ("step", running.since_step(ready, issued, own))):
+    for kind, values in (
+        ("spent", running.until(ready, group_calls)),
+        ("step", running.since_step(ready, issued, group_calls)),
+    ):
         columns |= {f"{kind}_{part}_ns": spent for part, spent in zip(SPENT, values, strict=True)}
     return pd.DataFrame(columns, index=known.index)
 

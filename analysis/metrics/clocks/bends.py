@@ -90,8 +90,10 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True)
     for host in np.unique(hosts[ends.clock[~shared[ends.clock]]]).tolist():
         # The clock of a GPU may jump alone, as each is converted by itself.
         if (hosts == host).sum() > 1:
-            own = ends._replace(**{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()})
-            for clock, bent in _of_host(_units(own, np.arange(len(hosts))), is_first=host == hosts[0]).items():
+            of_host = ends._replace(
+                **{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()}
+            )
+            for clock, bent in _of_host(_units(of_host, np.arange(len(hosts))), is_first=host == hosts[0]).items():
                 extra_ns[clock] += bent.extra_ns
                 bends |= {} if bent.bends is None else {clock: bent.bends}
     ends = _without(ends, bends)
@@ -113,11 +115,11 @@ def _without(ends: Ends, bends: dict[int, Bends]) -> Ends:
     start_ns, end_ns = ends.start_ns.copy(), ends.end_ns.copy()
     dropped = np.zeros(ends.collectives, dtype=bool)
     for clock, bent in bends.items():
-        own = ends.clock == clock
-        unclear = bent.unclear(ends.start_ns[own])
-        start_ns[own] -= np.where(unclear, _LONG_AGO_NS, bent.added(ends.start_ns[own]))
-        dropped[ends.collective[own][bent.unclear(ends.end_ns[own])]] = True
-        end_ns[own] -= bent.added(ends.end_ns[own])
+        of_clock = ends.clock == clock
+        unclear = bent.unclear(ends.start_ns[of_clock])
+        start_ns[of_clock] -= np.where(unclear, _LONG_AGO_NS, bent.added(ends.start_ns[of_clock]))
+        dropped[ends.collective[of_clock][bent.unclear(ends.end_ns[of_clock])]] = True
+        end_ns[of_clock] -= bent.added(ends.end_ns[of_clock])
     kept = ~dropped[ends.collective] if not dropped.all() else np.ones(len(ends.collective), dtype=bool)
     number = np.unique(ends.collective[kept], return_inverse=True)[1].ravel()
     return Ends(number, ends.clock[kept], start_ns[kept], end_ns[kept], ends.alike[kept])
@@ -285,15 +287,15 @@ def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
     first, *others = [place for place in np.argsort(-counts, kind="stable").tolist() if kept[kind == place].any()]
     known = np.flatnonzero(kind == first)
     for other in others:
-        own = np.flatnonzero(kind == other)
-        after = np.searchsorted(known, own).clip(0, len(known) - 1)
+        of_kind = np.flatnonzero(kind == other)
+        after = np.searchsorted(known, of_kind).clip(0, len(known) - 1)
         before = np.maximum(after - 1, 0)
         nearby = np.column_stack([level_ns[known[before]], level_ns[known[after]]])
-        more = (level_ns[own][:, np.newaxis] - nearby).ravel()
+        more = (level_ns[of_kind][:, np.newaxis] - nearby).ravel()
         scatter = _OF_NORMAL * float(np.median(np.abs(more - np.median(more)))) + _LEAST_NOISE_NS
         if abs(np.median(more)) > 2 * scatter:
-            level_ns[own] -= np.median(more)
-        known = np.sort(np.concatenate([known, own]))
+            level_ns[of_kind] -= np.median(more)
+        known = np.sort(np.concatenate([known, of_kind]))
     return level_ns, kept
 
 

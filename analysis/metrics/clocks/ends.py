@@ -130,10 +130,10 @@ def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
     apart = apart - np.nan_to_num(medians(apart, ends.clock, len(hosts)))[ends.clock]
     since = ends.end_ns - frame.origin_ns[ends.clock]
     of_host = {}
-    for own in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
-        line = trend(since[own], apart[own])
+    for rows_of_host in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
+        line = trend(since[rows_of_host], apart[rows_of_host])
         if line is not None:
-            of_host[int(host[own[0]])] = line
+            of_host[int(host[rows_of_host[0]])] = line
     return of_host
 
 

@@ -362,10 +362,10 @@ def _asymmetry(lateness: _Lateness, frame: ClockFrame) -> Floats:
             if size >= _LEAST_LAST:
                 known.setdefault(key % count, {})[key // count] = (float(length), float(error))
         for clock, first in enumerate(frame.firsts.tolist()):
-            own, other = known.get(int(hosts[clock]), {}), known.get(int(hosts[first]), {})
+            ours, other = known.get(int(hosts[clock]), {}), known.get(int(hosts[first]), {})
             each = [
-                abs(own[alike][0] - other[alike][0]) + 2 * (own[alike][1] + other[alike][1])
-                for alike in own.keys() & other.keys()
+                abs(ours[alike][0] - other[alike][0]) + 2 * (ours[alike][1] + other[alike][1])
+                for alike in ours.keys() & other.keys()
             ]
             # A host that ends later by more than the margin might have come last only because of that.
             if each and max(each) < margin_ns:
@@ -390,12 +390,12 @@ def _proven(ends: Ends, frame: ClockFrame, unseen: Floats) -> Floats:
     of_first[1, ends.collective[is_first]] = end[is_first]
     result = np.full(len(first), np.inf)
     for clock in np.unique(ends.clock).tolist():
-        own = np.flatnonzero(ends.clock == clock)
-        lasts = np.array([start[own].min(), end[own].max()])
-        own = own[~np.isnan(of_first[0, ends.collective[own]])]
-        high, low = end[own] - of_first[0, ends.collective[own]], start[own] - of_first[1, ends.collective[own]]
-        if len(own) and high.min() >= 0 >= low.max():
-            ahead, behind = (_largest_error_ns(end[own], bound, lasts, float(unseen[clock])) for bound in (high, -low))
+        rows = np.flatnonzero(ends.clock == clock)
+        lasts = np.array([start[rows].min(), end[rows].max()])
+        rows = rows[~np.isnan(of_first[0, ends.collective[rows]])]
+        high, low = end[rows] - of_first[0, ends.collective[rows]], start[rows] - of_first[1, ends.collective[rows]]
+        if len(rows) and high.min() >= 0 >= low.max():
+            ahead, behind = (_largest_error_ns(end[rows], bound, lasts, float(unseen[clock])) for bound in (high, -low))
             result[clock] = max(ahead, behind)
     return result
 

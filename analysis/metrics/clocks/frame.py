@@ -109,8 +109,8 @@ class ClockFrame:
 
     def linked(self, component: int, base: int, level_ns: float, slope: float = 0.0) -> ClockFrame:
         """The frame with a component as part of `base`: its clocks are ahead by `level_ns` more, faster by `slope`."""
-        own = self.component == component
-        return replace(self.moved(own, level_ns, slope), component=np.where(own, base, self.component))
+        clocks = self.component == component
+        return replace(self.moved(clocks, level_ns, slope), component=np.where(clocks, base, self.component))
 
     def referred(self) -> ClockFrame:
         """The frame with the first clock of each component right, and the errors of the others against it."""
@@ -125,11 +125,11 @@ class ClockFrame:
         `first_ns` is by clock; the frame must come from `referred`.
         """
         first = self.firsts
-        own = (first_ns[first] - self.origin_ns[first]) / (1 - self.drift)
+        since_ns = (first_ns[first] - self.origin_ns[first]) / (1 - self.drift)
         return replace(
             self,
-            offset_ns=self.offset_ns + self.drift * own,
-            origin_ns=self.origin_ns + np.rint(own).astype(np.int64),
+            offset_ns=self.offset_ns + self.drift * since_ns,
+            origin_ns=self.origin_ns + np.rint(since_ns).astype(np.int64),
         )
 
     @property

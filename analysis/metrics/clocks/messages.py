@@ -81,15 +81,15 @@ def bounded(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> Bounded:
             break
         link = min(both, key=lambda each: each.half_ns)
         first = frame.firsts
-        own = frame.component == link.component
+        is_moved = frame.component == link.component
         frame = replace(
             frame,
-            offset_ns=frame.offset_ns + np.where(own, link.level_ns, 0.0),
-            component=np.where(own, link.base, frame.component),
+            offset_ns=frame.offset_ns + np.where(is_moved, link.level_ns, 0.0),
+            component=np.where(is_moved, link.base, frame.component),
         )
         inside = np.where(first == np.arange(len(first)), 0, uncertainty)
-        uncertainty = np.where(own, inside + round(link.half_ns), uncertainty)
-        linked |= own
+        uncertainty = np.where(is_moved, inside + round(link.half_ns), uncertainty)
+        linked |= is_moved
     one_side = np.isin(frame.component, [part for link in links for part in (link.component, link.base)])
     return Bounded(frame, uncertainty, linked, one_side)
 

@@ -122,7 +122,7 @@ def _window(
     start = calls["start_ns"].to_numpy(dtype=np.int64)[here] - rough[of_call[here]]
     end = start + calls["dur_ns"].to_numpy(dtype=np.int64)[here]
     if not len(start):
-        start = end = np.array([time - ahead for own in moments.values() for time, ahead, _ in own])
+        start = end = np.array([time - ahead for measurements in moments.values() for time, ahead, _ in measurements])
     times: Ints = rough[:, np.newaxis] + np.array([start.min(), end.max()])
     return times
 
@@ -130,15 +130,15 @@ def _window(
 def _against_rank_0(moments: Mapping[int, list[tuple[int, int, int]]], times: Ints) -> Ahead:
     """What the probe says about each clock against rank 0's, at `times` by that clock, of shape (clocks, 2)."""
     ahead, uncertainty = np.full(times.shape, np.nan), np.full(times.shape, np.nan)
-    for clock, own in moments.items():
-        if not own:
+    for clock, measurements in moments.items():
+        if not measurements:
             ahead[clock] = uncertainty[clock] = 0
-        elif len(own) == 1:
-            ((time, offset, bound),) = own
+        elif len(measurements) == 1:
+            ((time, offset, bound),) = measurements
             ahead[clock] = offset
             uncertainty[clock] = bound + LARGEST_DRIFT * np.abs(times[clock] - time).max()
         else:
-            ahead[clock], uncertainty[clock] = _between(own[0], own[-1], times[clock])
+            ahead[clock], uncertainty[clock] = _between(measurements[0], measurements[-1], times[clock])
     return Ahead(ahead, uncertainty)
 
 
@@ -189,9 +189,9 @@ def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping
     for component, anchor in anchors.items():
         if component == base:
             continue
-        own = model.component == component
-        ahead[own] += probe.ns[anchor] - collective.ns[anchor]
-        uncertainty[own] += probe.uncertainty_ns[anchor] + collective.uncertainty_ns[anchor]
+        clocks = model.component == component
+        ahead[clocks] += probe.ns[anchor] - collective.ns[anchor]
+        uncertainty[clocks] += probe.uncertainty_ns[anchor] + collective.uncertainty_ns[anchor]
         uncertainty[anchor] = probe.uncertainty_ns[anchor]
     return Ahead(ahead, uncertainty)
 

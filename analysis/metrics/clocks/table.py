@@ -210,8 +210,8 @@ def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame
 
     `rank` is the rank whose clock showed each time, `clocks` the table.
     """
-    own = clocks.set_index("rank").loc[rank]
-    offset_ns, drift_ppm, origin_ns = (own[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
+    of_time = clocks.set_index("rank").loc[rank]
+    offset_ns, drift_ppm, origin_ns = (of_time[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
     common = on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns)
     for which, bends in _bends(clocks):
         rows = (rank == which).to_numpy()

@@ -127,9 +127,9 @@ def _split(state: State, rows: Ints, clocks: Ints, communicator: Ints) -> Findin
     """Give each communicator its own collectives and process group."""
     of_row = communicator[np.searchsorted(clocks, state.clock[rows])]
     for part in np.unique(communicator).tolist():
-        own = rows[of_row == part]
-        number = np.unique(state.collective[own], return_inverse=True)[1].ravel()
-        yield state.decided(own)._replace(collective=state.collectives + number)
+        rows_of_part = rows[of_row == part]
+        number = np.unique(state.collective[rows_of_part], return_inverse=True)[1].ravel()
+        yield state.decided(rows_of_part)._replace(collective=state.collectives + number)
         members = tuple(state.ranks[clocks[communicator == part]].tolist())
-        group, size = np.full_like(own, state.groups + 1), np.full_like(own, len(members))
-        yield Grouping(own, group, size, {state.groups + 1: (None, members)})
+        group, size = np.full_like(rows_of_part, state.groups + 1), np.full_like(rows_of_part, len(members))
+        yield Grouping(rows_of_part, group, size, {state.groups + 1: (None, members)})

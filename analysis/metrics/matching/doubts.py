@@ -97,8 +97,8 @@ def clocks_off_host(state: State) -> list[int]:
     """
     rows = np.flatnonzero(_meeting(state) & ((state.collective < 0) | (state.rung == BY_STEP)))
     lanes: dict[int, dict[int, Entries]] = {}
-    for group, own in rows_by_key(state.group, rows).items():
-        for clock, part in rows_by_key(state.clock, own).items():
+    for group, rows_of_group in rows_by_key(state.group, rows).items():
+        for clock, part in rows_by_key(state.clock, rows_of_group).items():
             lanes.setdefault(group, {})[clock] = state.shown(part)
     off_host, hosts = [], state.clocks.hosts
     for of_host in rows_by_key(hosts, np.arange(len(hosts))).values():

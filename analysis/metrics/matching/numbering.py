@@ -91,9 +91,11 @@ def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, 
     """
     shown: dict[int, dict[int, Entries]] = {}
     for group, of_group in rows_by_key(state.group, rows).items():
-        for which, own in rows_by_key(side[state.clock], of_group).items():
-            shows_most = np.bincount(state.clock[own]).argmax()
-            calls = state.shown(own[(state.collective[own] >= 0) | (state.clock[own] == shows_most)])
+        for which, rows_of_side in rows_by_key(side[state.clock], of_group).items():
+            shows_most = np.bincount(state.clock[rows_of_side]).argmax()
+            calls = state.shown(
+                rows_of_side[(state.collective[rows_of_side] >= 0) | (state.clock[rows_of_side] == shows_most)]
+            )
             number = np.where(state.collective[calls.row] >= 0, state.collective[calls.row], -1 - calls.row)
             shown.setdefault(group, {})[which] = calls.of_collectives(number)
     return shown

@@ -91,8 +91,8 @@ def _number(*columns: Ints) -> Ints:
     """A number from 0 on for each distinct combination of values; columns and result are of one length."""
     number: Ints = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        own, values = pd.factorize(column)
-        number = pd.factorize(number * len(values) + own)[0]
+        codes_of_column, values = pd.factorize(column)
+        number = pd.factorize(number * len(values) + codes_of_column)[0]
     return number
 
 

@@ -87,8 +87,8 @@ def by_time(state: State) -> Findings:
     lanes: Lanes = []
     for rows in groups:
         lanes.append({})
-        for part, own in rows_by_key(state.clocks.frame.component[state.clock], rows).items():
-            decision, lanes[-1][part] = placed_within(state, own)
+        for part, rows_of_part in rows_by_key(state.clocks.frame.component[state.clock], rows).items():
+            decision, lanes[-1][part] = placed_within(state, rows_of_part)
             yield decision
     yield from _aligned_between(state, lanes)
     for rows in groups:
@@ -136,13 +136,13 @@ def placed_within(state: State, rows: Ints) -> tuple[Decision, Entries]:
         placed = place(calls, timeline, pins, state.compatible, tolerances)
         on = (placed.position >= 0) & (pins < 0)
         new = (placed.position < 0) & (state.collective[calls.row] < 0)
-        own = np.arange(count, count + int(new.sum()))
-        count += len(own)
+        new_numbers = np.arange(count, count + int(new.sum()))
+        count += len(new_numbers)
         placed_rows += [calls.row[on], calls.row[new]]
-        numbers += [timeline.row[placed.position[on]], own]
-        doubts += [_doubts(placed)[on], np.full(len(own), None)]
+        numbers += [timeline.row[placed.position[on]], new_numbers]
+        doubts += [_doubts(placed)[on], np.full(len(new_numbers), None)]
         timeline = timeline.extended(placed.position[on], calls.take(on))
-        timeline = timeline.joined(replace(calls.take(new), row=own))
+        timeline = timeline.joined(replace(calls.take(new), row=new_numbers))
     return _by_time(state, np.concatenate(placed_rows), np.concatenate(numbers), np.concatenate(doubts)), timeline
 
 
@@ -293,8 +293,8 @@ def _offset_between(clocks: Clocks, compatible: Flags, lanes: Lanes, part: int, 
         return None
     # The origins of clocks that can be compared are one moment; before clocks are linked, all show the same there.
     frame = clocks.frame
-    own = np.flatnonzero(frame.component == part)[0]
-    origin_ns = int(frame.origin_ns[own] - np.rint(frame.offset_ns[own]))
+    clock = np.flatnonzero(frame.component == part)[0]
+    origin_ns = int(frame.origin_ns[clock] - np.rint(frame.offset_ns[clock]))
     probed = clocks.probed_apart(part, base)
     by_all = offset(shared, compatible, origin_ns, probed)
     if by_all is None or not by_all.unique:
@@ -314,10 +314,10 @@ def _in_order(state: State, rows: Ints) -> Findings:
             continue
         timeline = state.timeline(part)
         unbroken = [part[:0]]
-        for own in rows_by_key(state.member, part).values():
-            position = np.sort(_positions(timeline, state.collective[own]))
+        for rows_of_member in rows_by_key(state.member, part).values():
+            position = np.sort(_positions(timeline, state.collective[rows_of_member]))
             if (np.diff(position) == 1).all():
-                unbroken.append(own[state.rung[own] == BY_TIME])
+                unbroken.append(rows_of_member[state.rung[rows_of_member] == BY_TIME])
         yield state.decided(np.concatenate(unbroken))._replace(rung=BY_ORDER)
         one_host = len(np.unique(clocks.hosts[state.clock[part]])) == 1
         yield from settled(state, part, SAME_CLOCK_SLACK_NS if one_host else COINCIDE_NS)
