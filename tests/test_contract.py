@@ -26,6 +26,7 @@ from commtrace.contract.run import RunFile, SweptOptions, TrainedOptions
 from commtrace.contract.sweep import SweepRecord
 from commtrace.contract.training import TrainingFile
 from commtrace.profiling.base.run_directory import write_json
+from commtrace.profiling.comms.config import CollectiveName
 from commtrace.profiling.train.config import TrainConfig
 
 SAMPLE = Path(__file__).resolve().parents[1] / "traces" / "resnet18-ddp-w2"
@@ -106,15 +107,16 @@ def differences(found: Any, wrote: Any, where: str = "") -> list[str]:
     return [] if found == wrote else [f"{where}: wrote {wrote!r}, read {found!r}"]
 
 
-def test_a_ceiling_is_read_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("collective", get_args(CollectiveName))
+def test_what_comms_measures_is_read_back_as_a_ceiling(collective: str, tmp_path: Path) -> None:
     record = replace(Numbers().record(CommsFile), tool=COMMS_TOOL, world_size=8)
     (result,) = record.results
     place = replace(result.out_of_place, nwrong=0)
-    result = replace(result, collective="all_reduce", out_of_place=place, in_place=None)
+    result = replace(result, collective=collective, out_of_place=place, in_place=None)
     write_json(tmp_path / "comms.json", replace(record, results=[result]))
     (row,) = read_ceiling(tmp_path).table.to_dict("records")
-    busbw = result.size / (place.time * 1000) * bus_factor("all_reduce", 8)
-    assert row == {"collective": "all_reduce", "group_size": 8, "size_bytes": result.size, "busbw_gb_per_s": busbw}
+    busbw = result.size / (place.time * 1000) * bus_factor(collective, 8)
+    assert row == {"collective": collective, "group_size": 8, "size_bytes": result.size, "busbw_gb_per_s": busbw}
 
 
 @pytest.mark.parametrize("kind", FILES.values(), ids=FILES)
@@ -216,6 +218,7 @@ def test_a_run_can_do_without_a_file_of_another_version(folders, capsys) -> None
 
 def test_the_json_of_others_has_versions_of_its_own(folders) -> None:
     command, path = folders["ceiling"]
-    content = json.loads(path.read_text(encoding="utf-8")) | {"tool": None, "schema_version": 7}
-    path.write_text(json.dumps(content), encoding="utf-8")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    of_others = {"results": content["results"], "args": ["all_reduce_perf"], "config": {"devices": [{}, {}]}}
+    path.write_text(json.dumps(of_others | {"schema_version": 7}), encoding="utf-8")
     assert cli.main(command) == 0

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-from ...common.nccl_tests import bus_factor, collective_name
-from ...contract.comms import COMMS_FILE, COMMS_TOOL
+from ...common.nccl_tests import NoFormula, bus_factor, collective_name
+from ...contract.comms import COMMS_FILE, COMMS_TOOL, CommsFile, Measured
 from ...contract.limits import RANK_LIMIT
 from ...contract.reading import OtherVersion, check_version, typed
 from ..core.schema import Row
@@ -66,28 +66,39 @@ def _from_json(file: Path, content: bytes) -> tuple[list[Row], list[str]]:
         parsed = json_of(content)
         if isinstance(parsed, dict) and parsed.get("tool") == COMMS_TOOL:
             check_version(parsed)
-        nccl_tests = typed(parsed, NcclTestsFile)
+            return _from_comms(file, typed(parsed, CommsFile))
+        return _from_nccl_tests(file, typed(parsed, NcclTestsFile)), []
     except msgspec.ValidationError as err:
         raise NotACeiling(f"{file}: {_EXPECTED}, found other JSON: {err}") from err
     except OtherVersion as err:
         raise NotACeiling(f"{file}: {err}") from err
     except NotJson as err:
         raise NotACeiling(f"{file}: is damaged or ends early: {err}; measure again") from err
+
+
+def _from_comms(file: Path, comms: CommsFile) -> tuple[list[Row], list[str]]:
+    rows = [
+        _row(file, result.collective, comms.world_size, result.size, place)
+        for result in comms.results
+        for place in (result.out_of_place, result.in_place)
+        if place is not None
+    ]
+    return rows, [] if comms.complete else [f"{file.name}: the ceiling is not complete: {comms.reason}"]
+
+
+def _from_nccl_tests(file: Path, nccl_tests: NcclTestsFile) -> list[Row]:
     ranks = _ranks(file, nccl_tests)
     program = nccl_tests.args[0] if nccl_tests.args else None
-    rows = [
-        _row(file, result.collective or result.experiment_name or program, ranks, result.size, place)
+    return [
+        _row(file, result.experiment_name or program, ranks, result.size, place)
         for result in nccl_tests.results
         for place in (result.out_of_place, result.in_place)
         if place is not None
     ]
-    return rows, [] if nccl_tests.complete else [f"{file.name}: the ceiling is not complete: {nccl_tests.reason}"]
 
 
 def _ranks(file: Path, content: NcclTestsFile) -> int:
     """Ranks of one communicator. nccl-tests lists one device per process, and splits processes into groups."""
-    if content.world_size is not None:
-        return content.world_size
     groups = [device.group for device in content.config.devices or ()]
     if not groups:
         raise NotACeiling(f"{file}: names no devices, so the number of ranks is not known; {_EXPECTED}")
@@ -126,19 +137,23 @@ def _lines(content: bytes) -> Iterator[str]:
     return (_TAG.sub("", line) for line in content.decode("utf-8", "replace").splitlines())
 
 
-def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measurement) -> Row:
+def _row(file: Path, name: str | None, ranks: int, size_bytes: int, place: Measured | Measurement) -> Row:
     """One measurement; `name` is that of a collective, or of the program that measured it."""
     collective = _collective(file, name)
+    try:
+        busbw = _busbw(collective, ranks, size_bytes, place)
+    except NoFormula as err:
+        raise NotACeiling(f"{file}: {err}") from err
     return {
         "collective": collective,
         "group_size": ranks,
         "size_bytes": size_bytes,
-        "busbw_gb_per_s": _busbw(collective, ranks, size_bytes, place),
+        "busbw_gb_per_s": busbw,
         "wrong": _number(place.nwrong) or 0,
     }
 
 
-def _busbw(collective: str, ranks: int, size_bytes: int, place: Measurement) -> float | None:
+def _busbw(collective: str, ranks: int, size_bytes: int, place: Measured | Measurement) -> float | None:
     """Bus bandwidth in GB/s, from the time if there is one, since printed bandwidths have few digits.
 
     Not the bus bandwidth that was written: with NCCL_ALGO=NVLS nccl-tests takes another factor for all_reduce than it

@@ -1,16 +1,17 @@
-"""What a ceiling needs of the JSON of nccl-tests (src/util.cu, option -J); comms.json has the same keys."""
+"""What a ceiling needs of the JSON that nccl-tests writes (src/util.cu, option -J). Ours is in `contract/comms`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from msgspec import Struct, field
 
-from msgspec import Meta, Struct, field
-
-from ...contract.limits import Ranks
+from ...contract.limits import FromZero, Ranks
 
 
 class Measurement(Struct, frozen=True):
-    """`time` in us, None where that is the CPU's (`cpu_time`); `alg_bw` in GB/s."""
+    """A measurement: `time` in us, None where only the CPU's was taken (`cpu_time`); `alg_bw` in GB/s.
+
+    What could not be measured is text such as "N/A", or null.
+    """
 
     time: float | str | None = None
     alg_bw: float | str | None = None
@@ -18,10 +19,9 @@ class Measurement(Struct, frozen=True):
 
 
 class MeasuredSize(Struct, frozen=True):
-    """One collective at one size; nccl-tests names the program instead, as `experiment_name`."""
+    """One collective at one size, in bytes; `experiment_name` is the program that measured it."""
 
-    size: Annotated[int, Meta(ge=0, le=2**62)]
-    collective: str | None = None
+    size: FromZero
     experiment_name: str | None = None
     out_of_place: Measurement | None = None
     in_place: Measurement | None = None
@@ -42,11 +42,8 @@ class NcclOptions(Struct, frozen=True):
 
 
 class NcclTestsFile(Struct, frozen=True):
-    """All of it that is read; `config` and `args` of nccl-tests only, the rest from `world_size` on of comms.json."""
+    """The part of the file that is read. The first of `args` is the program, which names the collective."""
 
     results: list[MeasuredSize]
     config: NcclOptions = field(default_factory=NcclOptions)
     args: list[str] = []
-    world_size: Ranks | None = None
-    complete: bool = True
-    reason: str | None = None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
+from ...contract.recording import RECORDING_SUFFIX
 from ..core.places.place import is_remote, path_named
 from ..errors import AnalysisError
-from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..hang.files import dump_files
 from ..reading.trace_files import is_side_file, trace_files
 from ..recording.shared_files import file_of

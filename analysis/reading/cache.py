@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...common.disk import open_plain, remove_partial_files
+from ...contract.recording import recording_name
 from ..core.escaping import encodable
 from ..core.places.files import plain_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import NotATrace, TooLarge
 from ..formats.format import TraceFormat
-from ..formats.recordings.entry import recording_name
 from ..recording.compression import BrokenPacking, all_bytes
 from ..recording.options import Progress, ReadOptions, RunFacts
 from ..recording.recording import RawTrace

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...common.disk import remove_partial_files
+from ...contract.recording import recording_name
 from ..core.escaping import encodable
 from ..core.places.files import copy_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import TraceError, UnreadableFile
-from ..formats.recordings.entry import recording_name
 from ..recording.compression import packed_bytes
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace

@@ -14,12 +14,12 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
 
+from ...contract.recording import RECORDING_SUFFIX
 from ..core.budget import GB, Budget, default_limit_bytes
 from ..core.places.place import address, fetch_begins, is_remote
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
-from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..formats.registry import format_named_like
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace

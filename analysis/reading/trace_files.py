@@ -13,13 +13,13 @@ from typing import NamedTuple
 from ...common.wording import ranges_of
 from ...contract.rank import META_SUFFIX, RankFile
 from ...contract.reading import OtherVersion, lenient
+from ...contract.recording import RECORDING_SUFFIX, recording_name
 from ...contract.run import RUN_FILE
 from ..core.escaping import encodable, for_shell, printable
 from ..core.places.place import is_remote
 from ..core.small_files import NotJson, read_json
 from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import TraceFormat
-from ..formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
 from ..recording.options import RunFacts
 from ..recording.shared_files import file_of, shared_rank

@@ -31,7 +31,7 @@ from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
-from ..metrics.causes.late_work import Asked, late_work
+from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.damaged import resting_on
 from ..metrics.device import copies as copies_module
@@ -617,7 +617,7 @@ class Analysis:
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)
         whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
-        return self._marked(late_work(whole, Asked(self._work, self._explained.members, self.detailed, most_others)))
+        return self._marked(late_work(whole, Lookups(self._work, self._explained.members, self.detailed, most_others)))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:

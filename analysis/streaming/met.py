@@ -27,7 +27,7 @@ def met_collectives(calls: WaitingColumns) -> MetCollectives:
     number = np.unique(calls.key, return_inverse=True)[1]
     dur_ns = calls.dur_us * _US_NS
     split = split_durations(number, dur_ns)
-    first = split.at
+    first = split.shortest_row
     communicator, kind, _ = key_parts(calls.key[first])
     size = calls.size[first]
     rows = len(first)
@@ -50,8 +50,8 @@ def met_collectives(calls: WaitingColumns) -> MetCollectives:
         wait_low_ns=np.where(several, split.wait_ns, np.nan),
         dur_ns=split.sum_ns,
         mean_dur_ns=split.sum_ns / split.calls,
-        last=np.where(several & (split.by_ns > 0), calls.place[first], -1),
-        last_by_ns=split.by_ns,
+        last=np.where(several & (split.shortest_by_ns > 0), calls.place[first], -1),
+        last_by_ns=split.shortest_by_ns,
         logged=np.bincount(number, logged, rows).astype(np.int64),
         logged_gb_per_s=np.bincount(number, np.where(logged, calls.busbw_gb_per_s, 0.0), rows).astype(np.float64),
     )

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from ...common.disk import close, held_folder
 from ...contract.rank import META_SUFFIX, STILL_RUNNING
+from ...contract.recording import RECORDING_SUFFIX
 from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.small_files import small_file
-from ..formats.recordings.entry import RECORDING_SUFFIX
 from ..formats.registry import format_named_like, name_parts
 from ..reading.trace_files import is_side_file, run_name
 from ..run.side_files import rank_file

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
+from .limits import FromZero, Ranks
 from .machine import Settings, Versions
-from .record import SCHEMA_VERSION, Doc, People, Record
+from .record import SCHEMA_VERSION, Doc, Needed, People, Record
 
 COMMS_FILE = "comms.json"
 COMMS_TOOL = "commtrace comms"
@@ -41,10 +42,10 @@ class CommsOptions:
 class Measured:
     """A measurement. A rank's time is the mean of one call."""
 
-    time: Annotated[float, Doc("mean of the ranks' times", unit="us")]
-    alg_bw: Annotated[float, Doc("size / time", unit="1e9 bytes/s")]
+    time: Annotated[float, Needed("mean of the ranks' times", unit="us")]
+    alg_bw: Annotated[float, Needed("size / time", unit="1e9 bytes/s")]
     bus_bw: Annotated[float, People("`alg_bw` x bus factor", unit="1e9 bytes/s")]
-    nwrong: Annotated[int, Doc("number of wrong elements on all ranks")]
+    nwrong: Annotated[int, Needed("number of wrong elements on all ranks")]
     time_min: Annotated[float, People("time of the fastest rank", unit="us")]
     time_max: Annotated[float, People("time of the slowest rank", unit="us")]
     time_per_rank: Annotated[Sequence[float], People("time of each rank", unit="us")]
@@ -54,8 +55,8 @@ class Measured:
 class CommsResult:
     """One row: a collective at one size."""
 
-    collective: Annotated[str, Doc("name of the collective, as in torch")]
-    size: Annotated[int, Doc("size of the whole array", unit="bytes")]
+    collective: Annotated[str, Needed("name of the collective, as in torch")]
+    size: Annotated[FromZero, Needed("size of the whole array", unit="bytes")]
     count: Annotated[int, People("elements of the array, or of one rank's share if ranks share it", unit="elements")]
     type: Annotated[str, People("dtype, as in torch")]
     redop: Annotated[str, People("reduction, or `none`")]
@@ -91,18 +92,18 @@ class OutOfBounds:
 class CommsFile(Record):
     """Written by rank 0, and replaced as a whole after every row."""
 
-    tool: Annotated[str, Doc("`commtrace comms`; distinguishes the file from one written by nccl-tests")]
-    schema_version: Annotated[int, Doc("version of this layout")] = SCHEMA_VERSION
+    tool: Annotated[str, Needed("`commtrace comms`; distinguishes the file from one written by nccl-tests")]
+    schema_version: Annotated[int, Doc("version of this layout", reads=Any)] = SCHEMA_VERSION
     start_time: Annotated[str, People("when the measurement began, ISO 8601", unit="UTC")]
     args: Annotated[Sequence[str], People("the command line")]
     backend: Annotated[str | None, People("backend of torch.distributed")]
-    world_size: Annotated[int, Doc("number of ranks")]
+    world_size: Annotated[Ranks, Needed("number of ranks")]
     versions: Annotated[Versions, People("versions that rank 0 ran with")]
     settings: Annotated[Settings, People("environment variables that change how communication behaves")]
     config: Annotated[CommsOptions, People("how it was measured")]
-    complete: Annotated[bool, Doc("whether the measurement is complete")] = False
+    complete: Annotated[bool, Needed("whether the measurement is complete")] = False
     reason: Annotated[str | None, Doc("why it is not complete")] = None
     end_time: Annotated[str | None, People("when it was complete, ISO 8601; null until then", unit="UTC")] = None
-    results: Annotated[Sequence[CommsResult], Doc("one entry per row of the printed table")] = ()
+    results: Annotated[Sequence[CommsResult], Needed("one entry per row of the printed table")] = ()
     skipped: Annotated[Sequence[CommsSkipped], People("what was asked for and cannot be measured")] = ()
     out_of_bounds: Annotated[OutOfBounds, People("wrong elements in all results")] = OutOfBounds(0, okay=True)

@@ -33,7 +33,6 @@ SUMMARY_FILE = "summary.txt"
 REPORT_FILE = "report.html"
 # TensorBoard reads a trace's worker and span from `<worker>.<digits>.pt.trace.json.gz`, so they must be digits.
 TRACE_SUFFIX = ".pt.trace.json.gz"
-RECORDING_SUFFIX = ".pt.trace.ctrace"
 NCCL_LOG_SUFFIX = ".nccl.log"
 CYCLE_DIGITS = 4
 _PROBE_BYTES = 4096
@@ -49,11 +48,6 @@ def worker_name(host: str, rank: int) -> str:
 def trace_name(worker: str, cycle: int) -> str:
     """File name of the trace of one rank and profiling cycle (from 0)."""
     return f"{worker}.{cycle:0{CYCLE_DIGITS}d}{TRACE_SUFFIX}"
-
-
-def recording_name(trace: str) -> str:
-    """File name of the recording of a trace."""
-    return trace.removesuffix(TRACE_SUFFIX) + RECORDING_SUFFIX
 
 
 def meta_name(worker: str) -> str:

@@ -15,6 +15,7 @@ from commtrace.analysis.core.tables.communication import CEILING
 from commtrace.analysis.errors import NotACeiling, UnreadableFile
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.cli import main
+from commtrace.contract.comms import COMMS_TOOL
 
 # As NVIDIA/nccl-tests src/util.cu writes it: version 2, booleans and the root as text, what was not measured as null.
 ENVIRONMENT = ["PATH=\\/usr\\/bin", "NCCL_DEBUG=WARN"]
@@ -210,8 +211,8 @@ def test_text_with_the_times_of_single_calls(tmp_path):
 
 def test_comms_json_that_is_not_complete_says_so(tmp_path):
     (tmp_path / "run").mkdir()
-    one = {"collective": "all_reduce", "size": 8, "in_place": place(2.0, 8, 1), "out_of_place": None}
-    content = {"world_size": 2, "complete": False, "reason": "SIGINT", "results": [one]}
+    one = {"collective": "all_reduce", "size": 8, "in_place": place(2.0, 8, 1, wrong=0), "out_of_place": None}
+    content = {"tool": COMMS_TOOL, "world_size": 2, "complete": False, "reason": "SIGINT", "results": [one]}
     (tmp_path / "run" / "comms.json").write_text(json.dumps(content))
     found = read_ceiling(tmp_path / "run")
     assert rows_of(found) == [("all_reduce", 2, 8, 0.004)]
@@ -226,9 +227,14 @@ def test_comms_json_that_is_not_complete_says_so(tmp_path):
         ("{}", "found other JSON"),
         ('{"results": 3}', "found other JSON"),
         ('{"results": [', "is damaged or ends early"),
-        ('{"results": [], "world_size": 2}', "holds no measurement"),
+        ('{"results": [], "config": {"devices": [{}]}}', "holds no measurement"),
         ('{"results": [{"size": 8, "in_place": {"time": 1}}]}', "names no devices"),
-        ('{"results": [{"size": 8, "in_place": {"time": 1}}], "world_size": 2}', "which collective it measured"),
+        ('{"results": [{"size": 8, "in_place": {"time": 1}}], "config": {"devices": [{}]}}', "which collective it"),
+        (
+            '{"results": [{"size": 8, "in_place": {"alg_bw": 1}}], "args": ["barrier"], "config": {"devices": [{}]}}',
+            "no bus b",
+        ),
+        ('{"results": [], "tool": "commtrace comms"}', "found other JSON: Object missing required field"),
         ("\n".join(line for line in PRINTED.splitlines() if "Rank" not in line), "the number of ranks is not known"),
         ("\n".join(line for line in PRINTED.splitlines() if "starting" not in line), "which collective it measured"),
     ],
@@ -322,8 +328,9 @@ def run_and_ceiling(tmp_path):
     run = tmp_path / "run"
     for trace in traces_of(2, [Collective((k * MS,) * 2, 10_000, elems=250_000) for k in range(3)]):
         trace.write(run)
-    one = {"collective": "all_reduce", "size": 1_000_000, "in_place": {"time": 8.0, "nwrong": 0}}
-    (run / "comms.json").write_text(json.dumps({"world_size": 2, "results": [one]}))
+    one = {"collective": "all_reduce", "size": 1_000_000, "in_place": place(8.0, 1_000_000, 1, wrong=0)}
+    content = {"tool": COMMS_TOOL, "world_size": 2, "complete": True, "results": [one]}
+    (run / "comms.json").write_text(json.dumps(content))
     return run
 
 

@@ -26,6 +26,7 @@ from commtrace.analysis.core.places.place import address, path_at, path_named
 from commtrace.analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
 from commtrace.analysis.results.opening import analyse
 from commtrace.cli import main
+from commtrace.contract.comms import COMMS_TOOL
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "nccl-straggler"
@@ -72,7 +73,10 @@ def test_sweeps_trainings_and_ceilings_are_read_too(tmp_path, run, capsys):
         write_training(tmp_path / "trained" / name, Trained(scores=[(1.2, 0.56)]))
     measured = {"collective": "all_reduce", "size": 8_388_608, "in_place": None}
     measured["out_of_place"] = {"time": 50.0, "alg_bw": 167.8, "bus_bw": 251.7, "nwrong": 0}
-    write_json(tmp_path / "ceiling" / "comms.json", {"world_size": 4, "results": [measured]})
+    write_json(
+        tmp_path / "ceiling" / "comms.json",
+        {"tool": COMMS_TOOL, "world_size": 4, "complete": True, "results": [measured]},
+    )
     url = copied(tmp_path, "memory://all")
     for command, here, there in (
         (["table", "scaling"], tmp_path / "sweep", f"{url}/sweep"),

@@ -29,7 +29,6 @@ from commtrace.analysis.formats.recordings.columns import (
     integers_from,
 )
 from commtrace.analysis.formats.recordings.content import TraceSource, packed, recorded_content, trace_of
-from commtrace.analysis.formats.recordings.entry import RECORDING_SUFFIX, recording_name
 from commtrace.analysis.formats.recordings.reader import read_recording
 from commtrace.analysis.formats.registry import format_of, name_parts
 from commtrace.analysis.reading.packing import targets_of
@@ -39,6 +38,7 @@ from commtrace.analysis.recording.values import MISSING
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse, load_run
 from commtrace.cli import main
+from commtrace.contract.recording import RECORDING_SUFFIX, recording_name
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

@@ -21,6 +21,8 @@ from builders import MS, Collective, write_run
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
+from commtrace.contract.comms import COMMS_TOOL
+
 _ODD: list[Any] = [
     None, True, False, -1, 0, 1, 1.5, 1 << 20, 1 << 24, (1 << 63) - 1, 1 << 63, 1 << 64, 10**30, 1e308, "", "7", "x",
     "\0", "é\n", "../..", "timed", [], [[]], [1, "a"], {}, {"a": {}}, [None], [[1, 2], 3], "x" * 100_000,
@@ -48,10 +50,12 @@ def targets(folder: Path) -> list[tuple[list[object], Path]]:
         worker = path.name.partition(".")[0]
         rank = int(worker.rpartition("_")[2])
         (run / f"{worker}.meta.json").write_text(json.dumps(_side(rank), indent=1))
-    ceiling, text, timings = folder / "comms.json", folder / "nccl.txt", folder / "timings.csv"
+    ceiling, of_others, text, timings = (folder / n for n in ("comms.json", "nccl.json", "nccl.txt", "timings.csv"))
     place = {"time": 10_000.0, "alg_bw": 100.0, "nwrong": 0}
     results = [{"collective": "all_reduce", "size": 10**9, "out_of_place": place, "in_place": place}]
-    ceiling.write_text(json.dumps({"world_size": 2, "results": results, "complete": True, "config": {"nthreads": 1}}))
+    ceiling.write_text(json.dumps({"tool": COMMS_TOOL, "world_size": 2, "results": results, "complete": True}))
+    config = {"nthreads": 1, "ngpus": 1, "devices": [{"group": 0}, {"group": 0}]}
+    of_others.write_text(json.dumps({"args": ["all_reduce_perf"], "config": config, "results": results}))
     text.write_text(_TEXT)
     timings.write_text(_CSV)
     cell = sweep / Cell(2).run
@@ -66,7 +70,7 @@ def targets(folder: Path) -> list[tuple[list[object], Path]]:
             for file in (sweep / "sweep.json", cell / "run.json", *cell.glob("*.meta.json"))
         ),
         *((["table", "training", training], training / name) for name in ("training.json", "run.json")),
-        *((["bandwidth", "--ceiling", file, run], file) for file in (ceiling, text)),
+        *((["bandwidth", "--ceiling", file, run], file) for file in (ceiling, of_others, text)),
         (["table", "scaling", timings], timings),
     ]
 

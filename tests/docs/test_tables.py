@@ -16,7 +16,8 @@ from commtrace.analysis.core.schema import Schema
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = runpy.run_path(str(Path(__file__).with_name("table_page.py")))
 PAGE = GENERATOR["PAGE"].read_text(encoding="utf-8")
-CEILING = '{"world_size": 2, "results": [{"collective": "all_reduce", "size": 8, "in_place": {"time": 1.5}}]}'
+CEILING = """{"results": [{"experiment_name": "all_reduce_perf", "size": 8, "in_place": {"time": 1.5}}],
+              "config": {"devices": [{}, {}]}}"""
 
 
 def test_the_page_is_what_the_schemas_say() -> None:

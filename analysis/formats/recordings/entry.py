@@ -6,16 +6,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from ....contract.recording import RECORDING_SUFFIX
 from ..format import Reader, TraceFormat
 
-RECORDING_SUFFIX = ".ctrace"
 _BEGIN = b"commtrace-recording\n"
-_OF_TRACES = re.compile(r"(\.json)?(\.gz)?$")
-
-
-def recording_name(name: str) -> str:
-    """The name of the recording of a trace file with this name."""
-    return name if name.endswith(RECORDING_SUFFIX) else _OF_TRACES.sub("", name, count=1) + RECORDING_SUFFIX
 
 
 def _reader() -> Reader:

@@ -1,8 +1,14 @@
 """One row per communication call of a rank, with its metadata: collective, process group, size.
 
-The ladder, best first: arguments on the kernel; the record_param_comms of the same External id, or, for a coalesced
-launch, those before it; the `nccl:` annotation around the launch, with the input shapes, and the c10d operator around
-that, with those of the output; the kernel's name. Runs on gloo: `gloo.py`.
+On GPUs the metadata come from the first of these that is there:
+
+1. arguments on the kernel itself;
+2. the record_param_comms of the same External id; for a coalesced launch, those before it;
+3. the `nccl:` annotation around the launch, with the shapes of the input, and the c10d operator around that, with the
+   shapes of the output;
+4. the kernel's name.
+
+Runs on gloo: `gloo.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Communication(NamedTuple):
-    """Calls that ran, and calls that were issued but do not run in the trace."""
+    """The tables `calls`, of what ran, and `pending`, of what was issued but does not run in the trace."""
 
     calls: pd.DataFrame
     pending: pd.DataFrame
@@ -46,13 +52,16 @@ def communication(
     comm_args: pd.DataFrame,
     process_groups: pd.DataFrame,
 ) -> Communication:
-    """All communication calls by rank and start, NA where no source has a value; and all pending calls."""
+    """All communication calls by rank and start, NA where no source has a value; and all pending calls.
+
+    The arguments are the tables of these names.
+    """
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
     names = annotations["name"].str
     marked = names.startswith(markers.PROFILER_STEP, na=False)
     if (activities["device"] == "cpu").any():
         marked |= True
-    else:  # what c10d says is of use only where nothing better says it
+    else:  # c10d's annotations are needed only where no call has arguments
         marked |= names.startswith((*markers.OF_BACKENDS, *([] if len(comm_args) else [markers.C10D])), na=False)
     annotated, with_args = _rows_by(annotations[marked], _KEY), _rows_by(comm_args, _KEY)
     groups_of = _rows_by(process_groups, ["rank"])
@@ -73,7 +82,7 @@ def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, metadata:
 
 
 def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> tuple[list[Row], list[Row]]:
-    if not len(activities):  # without a device, nobody knows what ran of that which was issued
+    if not len(activities):  # without a device, it is not known which of the issued calls ran
         return [], []
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
     kernels = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
@@ -100,21 +109,21 @@ def _in_order(
     """Both lists with sizes and groups filled in, numbered in the order of issue."""
     known = _Known(groups)
     rows, pending = [_finished(row, known) for row in rows], [_finished(row, known) for row in pending]
-    rows = _joined(rows)
+    rows = _merged(rows)
     issued = [row for row in (*rows, *pending) if row.get("issued_ns") is not None]
     set_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
     number_calls(issued)
     return rows, pending
 
 
-def _joined(rows: list[Row]) -> list[Row]:
+def _merged(rows: list[Row]) -> list[Row]:
     """Merge the rows of a batch that form one collective."""
-    joined: list[Row] = []
+    merged: list[Row] = []
     for batch, parts in groupby(rows, key=lambda row: row.get("batch")):
         listed = list(parts)
         is_one = batch is not None and same_collective(listed)
-        joined += [together(listed) | {"batch": None}] if is_one else listed
-    return joined
+        merged += [together(listed) | {"batch": None}] if is_one else listed
+    return merged
 
 
 def _numbered(rows: list[Row], before: int) -> list[Row]:
@@ -184,7 +193,7 @@ class _Known:
 
 
 def _finished(row: Row, known: _Known) -> Row:
-    """Fill in the group's ranks, the root as a global rank, and the size, where the row determines them."""
+    """Fill in the group's ranks, the root as a global rank, and the size, where these follow from the row."""
     if row.get("process_group") is not None and row.get("pg_ranks") is None:
         row["pg_ranks"] = known.list_of(row)
     root, peer = row.get("root"), row.pop("peer", None)
@@ -217,10 +226,10 @@ def _size_bytes(row: Mapping[str, Any], in_bytes: int | None, out_bytes: int | N
     if collective is None:
         return None
     if collective in ("reduce_scatter", "scatter"):
-        out_elems = in_elems  # the array is what is handed in, whatever comes out
+        out_elems = in_elems  # the size is that of the input
     elif collective in ("all_gather", "gather"):
         in_elems = out_elems
     if dtype is not None and in_elems is not None and out_elems is not None:
         return size_elems(collective, in_elems, out_elems) * item_bytes(dtype)
-    # As sizes, bytes are to each other what elements are.
+    # The rule for elements holds for bytes as well.
     return None if in_bytes is None or out_bytes is None else size_elems(collective, in_bytes, out_bytes)

@@ -1,8 +1,9 @@
 """Calls of a gloo run: gloo's operations joined to the c10d operators that issued them.
 
-No id links the two. Work of one kind and shape is started in the order in which it was issued, so first in, first out
-by kind and shape is right; sends and receives begin inside their operator, on its thread. The c10d operator determines
-the kind of the collective: reduce_scatter runs as one or more all_reduce.
+No id links the two. But gloo starts work of one kind and shape in the order in which it was issued: so the first
+operator of that kind and shape belongs to the first operation. Sends and receives begin inside their operator, on its
+thread. The c10d operator determines the kind of the collective, since gloo runs a reduce_scatter as one or more
+all_reduce.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ _WITHIN_OPERATOR = ("send", "recv", "recvAnySource")
 
 @dataclass
 class _Issued:
-    """A c10d operator that gloo has not started yet."""
+    """A c10d operator in the trace: its call's metadata, and how many gloo operations it may still start.
+
+    `row` is its call once the first of these has started.
+    """
 
     op: Operator
     start_ns: int
@@ -77,9 +81,9 @@ class _Issued:
 
 
 def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
-    """The calls of one rank from its gloo activities, by start, and those that were issued but did not end.
+    """The calls of one rank from its gloo activities, by start; and those that were issued but do not run in the trace.
 
-    `group` is its process group, as far as it is known.
+    `group` has the columns of its process group, as far as they are known.
     """
     size = group.get("group_size")
     c10d = sorted(_named(markers.C10D, annotations), key=itemgetter("start_ns"))
@@ -140,7 +144,7 @@ def _issued(annotation: Row, group_size: int | None) -> _Issued | None:
 
 
 def _issuer(annotation: Row, issued: list[_Issued]) -> _Issued | None:
-    """Remove and return the earliest operator that could have issued this gloo operation."""
+    """The earliest operator that may have issued this gloo operation; uses up one of its operations. None if none."""
     kind, shapes, start_ns = (
         annotation["name"].removeprefix(markers.GLOO_MARK),
         annotation["in_dims"],

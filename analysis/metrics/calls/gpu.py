@@ -56,7 +56,10 @@ def grouped_by_stream(rows: list[Row], activities: pd.DataFrame) -> list[Row]:
 
 
 class Sources:
-    """The metadata of one rank's kernels, indexed by the places where it may stand."""
+    """The metadata of one rank's kernels, indexed by where they may be: kernel, record, launch or annotation.
+
+    `activities` are the rank's communication kernels in one cycle; the rest is what the trace says about them.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Sources:
         self.claimed: set[int] = set()
 
     def rows(self) -> list[Row]:
-        """The calls of each activity: one, or several that were coalesced into it."""
+        """The calls of all kernels: one per kernel, or several that were coalesced into it."""
         rows: list[Row] = []
         for activity, annotation in zip(self.activities, self.around, strict=True):
             calls = self._rows(activity, annotation)
@@ -245,7 +248,7 @@ def _with_peer(row: Row, annotation: Row | None) -> Row:
 
 
 def _group_size(collective: str | None, in_elems: int | None, out_elems: int | None) -> int | None:
-    """Number of ranks that get equal parts of an array; None if the elements do not tell."""
+    """The number of ranks among which an array is divided, by the elements of both sides; None if these do not tell."""
     sizes = {"all_gather": (out_elems, in_elems), "reduce_scatter": (in_elems, out_elems)}.get(collective or "")
     if sizes is None or not sizes[0] or not sizes[1] or sizes[0] % sizes[1]:
         return None

@@ -1,11 +1,11 @@
 """Calls that CPUs issued, with or without a kernel: their place in the step and group, and batches.
 
-A record_param_comms stands for each collective, send or receive that a CPU hands to NCCL, in the order in which it
-does, which is the same on all ranks of a process group. So a call's place in that order tells which collective it is,
-without any clock; and a record without a kernel tells of one that was lost, or that never ran.
+A trace has a record_param_comms for each collective, send or receive that a CPU hands to NCCL. Their order is the same
+on all ranks of a process group. So a call's place in that order says which collective it is, without any clock; and a
+record without a kernel is a call whose kernel was lost, or never ran.
 
-`batch_isend_irecv` and other coalesced calls run as one kernel, launched under the annotation `nccl:coalesced`. What
-they consist of stands in the records before it on that thread.
+`batch_isend_irecv` and other coalesced calls run as one kernel, launched under the annotation `nccl:coalesced`. The
+records before it on that thread are its parts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _sum(values: Sequence[int | None]) -> int | None:
 
 
 def set_steps(rows: Sequence[Row], marks: Iterable[tuple[str, int, int]]) -> None:
-    """Set the `step` of each row by its `issue_ns`; `marks` are those of `steps_at`."""
+    """Set the `step` of each row by its `issue_ns`; `marks` are the annotations of steps, as `steps_at` takes them."""
     times = [row["issue_ns"] for row in rows]
     if not times:
         return
@@ -80,11 +80,11 @@ def number_calls(rows: Iterable[Row]) -> None:
     counts: dict[tuple[Any, ...], int] = {}
     timed = [row for row in rows if row.get("issue_ns") is not None and row.get("step") is not None]
     for row in sorted(timed, key=lambda r: (r.get("issued_ns", r["issue_ns"]), r["issue_ns"])):
-        lane = lane_of(row)
-        row["turn"] = counts[lane] = counts.get(lane, -1) + 1
+        key = _numbering_key(row)
+        row["turn"] = counts[key] = counts.get(key, -1) + 1
 
 
-def lane_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _numbering_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Key of the calls that are numbered together: process group and step; the peer too, if it is a send or receive."""
     pair = (row["collective"], row.get("root")) if row.get("collective") in ("send", "recv") else ()
     return (row["step"], row.get("process_group"), row.get("pg_ranks"), *pair)

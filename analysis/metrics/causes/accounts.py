@@ -15,20 +15,24 @@ import numpy as np
 from ..clocks.frame import Floats, Ints
 from .program import PARTS, SPENT
 
-OWED = (*SPENT, "start")  # what makes a rank late: parts of its program, or the beginning of its first step
-_OTHERS = 32  # members that a rank is compared with; a median of more would say the same
+OWED = (*SPENT, "start")
+"""What makes a rank late: the parts of its program, or that its first step began late."""
 BLAMED = (*PARTS, "start")
+"""The same as users see it: leaving a call of the own group late is communication, too."""
+_OTHERS = 32  # members that a rank is compared with; a median of more would say the same
 _EXPLAINED = 0.5  # of a lateness must be explained for its cause to be named
 
 
 class Sequence(NamedTuple):
-    """The collectives of a group in their order, and its members; arrays of shape (collectives, members).
+    """The collectives of a group in their order, and its members, by their `ranks`.
 
-    `ready_ns` is when a member's call could run at the earliest, on the common clock, NaN where that is not known;
-    `started_ns` when it did, and `queued_ns` how long other communication ran in between; `cycle` is that of the call.
-    `spent_ns` and `in_step_ns`, of shape (SPENT, collectives, members), are how long its program had spent on each part
-    by then, since it began and since the step began. `began_ns` is when the first step of the trace began, on the
-    common clock, NaN for calls of other steps.
+    All but these two are arrays of shape (collectives, members), in ns; NaN is what is not known. `ready_ns` is when
+    the member's call could run at the earliest and `started_ns` when it did, both on the common clock; `queued_ns` is
+    how long other communication ran in between. `cycle` is the profiling cycle of the call. `began_ns` is when the
+    first step of the trace began, on the common clock, NaN for calls of other steps.
+
+    `spent_ns` and `in_step_ns`, of shape (SPENT, collectives, members), are how long the member's program had spent on
+    each part until it was ready: since it began, and since the step began.
     """
 
     collectives: Ints
@@ -42,16 +46,16 @@ class Sequence(NamedTuple):
     began_ns: Floats
 
     def others(self, member: int) -> Ints:
-        """The members that a member is compared with."""
+        """The positions of the members that a member is compared with."""
         rest = np.delete(np.arange(len(self.ranks)), member)
         chosen: Ints = rest[:: -(-len(rest) // _OTHERS) or 1]
         return chosen
 
-    def more(self, member: int, before: int, at: int) -> Floats:
-        """How much more than others a member spent between two collectives, or in its step if it was not in the first.
+    def extra_ns(self, member: int, before: int, at: int) -> Floats:
+        """How much longer than the median of the others a member took for each part of OWED, in ns; at least 0.
 
-        In the latter case also how much later the first step of the trace began. Shape (OWED,); zero where no other
-        member can be compared.
+        That is between collectives `before` and `at`. If `before` is -1, or the others were not in it, it is since the
+        step began; and if it is -1, the rank may also have begun the first step of the trace later. Shape (OWED,).
         """
         members = np.append(member, self.others(member))
         spent = self.in_step_ns[:, at, members]
@@ -67,11 +71,12 @@ class Sequence(NamedTuple):
 
 
 class Account(NamedTuple):
-    """Why a member was late at each collective of its group; all in ns.
+    """Why a member was late at each collective of its group; all of shape (collectives,) but for `owed`, in ns.
 
-    `late` is how much later than the median of the others it was ready, shape (collectives,); `owed` how much of that
-    each of OWED is to blame for, shape (collectives, OWED), and `new` how much of it arose since the one before; `main`
-    is at which collective the weightiest part of it arose, and `since` its collective before that one; -1 for none.
+    `late` is how much later than the median of the others it was ready. `owed`, of shape (collectives, OWED), is how
+    much of that each part is to blame for, and `new` how much of it arose since the member's collective before.
+    `main` is the collective at which most of it arose, -1 if nothing is to blame; `since` is the member's collective
+    before each one, -1 for none. Both are positions.
     """
 
     late: Floats
@@ -81,12 +86,12 @@ class Account(NamedTuple):
     since: Ints
 
     def by_part(self, at: int) -> dict[str, int]:
-        """How much each of BLAMED is to blame for, in ns: leaving a call of the group late is communication, too."""
+        """How much each of BLAMED is to blame for at a collective, in ns; leaving a call late is communication, too."""
         owed = dict(zip(OWED, self.owed[at].astype(int).tolist(), strict=True))
         return {part: owed[part] + (owed["own"] if part == "comm" else 0) for part in BLAMED}
 
     def part(self, at: int) -> str | None:
-        """The part that is to blame for most; None where most of the lateness is not explained."""
+        """The part of BLAMED that is to blame for most; None where most of the lateness is not explained."""
         parts = self.by_part(at)
         # If most of the lateness is unexplained, the largest part that was seen may be tiny: it is no cause.
         if sum(parts.values()) <= max(float(np.nan_to_num(self.late[at])) * _EXPLAINED, 0.0):
@@ -98,12 +103,16 @@ class Account(NamedTuple):
         return bool(self.elsewhere(at) > self.owed[at, SPENT.index("own")])
 
     def elsewhere(self, at: int) -> float:
-        """How much communication of other groups is to blame for, in ns."""
+        """How much communication of other groups is to blame for at a collective, in ns."""
         return float(self.owed[at, SPENT.index("comm")])
 
 
 def account(sequence: Sequence, member: int) -> Account:
-    """The account of one member."""
+    """The account of one member, by its position.
+
+    What it took longer than the others for is entered at each collective, and of the entries the youngest count that
+    add up to its lateness: of older ones, the others have already waited for it.
+    """
     count = len(sequence.collectives)
     ready = sequence.ready_ns
     late = ready[:, member] - _median(ready[:, sequence.others(member)])
@@ -115,8 +124,8 @@ def account(sequence: Sequence, member: int) -> Account:
         # A new profiling cycle begins anew: nobody knows what happened in between.
         known = before >= 0 and sequence.cycle[at, member] == sequence.cycle[before, member]
         since[at] = before if known else -1
-        entries.append((at, sequence.more(member, int(since[at]), at)))
-        entries = _still(entries, late[at])
+        entries.append((at, sequence.extra_ns(member, int(since[at]), at)))
+        entries = _still_open(entries, late[at])
         before = at
         queued[at] = _queued(sequence, member, at)
         if entries:
@@ -134,13 +143,13 @@ def account(sequence: Sequence, member: int) -> Account:
 
 
 def _queued(sequence: Sequence, member: int, at: int) -> float:
-    """How much longer than others' a call waited for other communication before it could start."""
-    own = sequence.queued_ns[at, member] - float(_median(sequence.queued_ns[at, sequence.others(member)]))
-    return 0.0 if np.isnan(own) else max(float(own), 0.0)
+    """How much longer than others' a member's call waited for other communication before it started, in ns."""
+    longer_ns = sequence.queued_ns[at, member] - float(_median(sequence.queued_ns[at, sequence.others(member)]))
+    return 0.0 if np.isnan(longer_ns) else max(float(longer_ns), 0.0)
 
 
-def _still(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Floats]]:
-    """The latest entries that together make up the lateness."""
+def _still_open(entries: list[tuple[int, Floats]], late: float) -> list[tuple[int, Floats]]:
+    """The youngest entries that add up to the lateness, the oldest of them in part; (collective, shape (OWED,))."""
     # Older ones are settled: what a rank did too much and is no longer late by, the others have waited for.
     left, kept = 0.0 if np.isnan(late) else late, []
     for at, parts in reversed(entries):

@@ -10,15 +10,16 @@ _WAITS = ["collective_id", "kernel", "rank", "wait_ns", "exposed_wait_ns", "wait
 
 
 def kernel_of(participation: pd.DataFrame) -> pd.Series[int]:
-    """A number for the kernel of each call: one may do several sends and receives."""
+    """A number for the kernel of each call, the same for sends and receives of one kernel."""
     return participation["batch"].fillna(participation["call_id"]).astype("int64")
 
 
 def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
-    """One row per split kernel: `rank`, `wait_ns`, `exposed_wait_ns`, and `blamed`, NA where it is not known.
+    """One row per split kernel: `rank`, `wait_ns`, `exposed_wait_ns`, and `blamed`, the rank to blame, NA if not known.
 
-    If the rank that a call waited for was late, it is to blame, or the rank with which its lateness began. No one is to
-    blame for waits for ranks that were not late by more than the uncertainty of clocks.
+    If the rank that a call waited for was late, it is to blame, or the rank with which its lateness began. Nobody is to
+    blame for a wait for a rank that was not late by more than clocks are uncertain. `participation` and `lateness` are
+    the tables of these names.
     """
     kernels = participation.assign(kernel=kernel_of(participation))
     split = kernels.loc[kernels["wait_ns"].notna(), _WAITS]
@@ -34,16 +35,20 @@ def blamed(participation: pd.DataFrame, lateness: pd.DataFrame) -> pd.DataFrame:
 
 
 def caused(waits: pd.DataFrame, column: str = "wait_ns") -> pd.Series[int]:
-    """Waiting of others that each rank is to blame for, in ns, by rank; `waits` come from `blamed`."""
+    """The waiting of others that each rank is to blame for, in ns, by rank.
+
+    `waits` come from `blamed`, and `column` says which waiting: `wait_ns` or `exposed_wait_ns`.
+    """
     others = waits[waits["blamed"].notna() & (waits["blamed"] != waits["rank"])]
     sums: pd.Series[int] = others.groupby("blamed")[column].sum().astype("int64")
     return sums
 
 
 def shares_of_waiting(table: pd.DataFrame, key: str) -> pd.Series[float]:
-    """The part of exposed waiting that each rank, or host, caused; `key` is the first column of `ranks` or `hosts`.
+    """The part of exposed waiting that each rank, or host, caused: 0 to 1, by rank or host.
 
-    Waiting behind compute costs nothing. Where it is not known what was exposed, it is the part of all waiting.
+    `table` is `ranks` or `hosts`, and `key` its first column. Waiting behind compute costs nothing, so it does not
+    count; but where it is not known what was exposed, it is the part of all waiting.
     """
     by_key = table.set_index(key)
     exposed = by_key["caused_exposed_frac"]
@@ -52,7 +57,7 @@ def shares_of_waiting(table: pd.DataFrame, key: str) -> pd.Series[float]:
 
 
 def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float = 3.0) -> list[Any]:
-    """The keys that stand out: with a share of at least `least`, and `factor` times the lower median of all others.
+    """The keys with a share of at least `least`, and `factor` times the lower median of the others; largest first.
 
     Where all ranks are late in turn, none stands out.
     """

@@ -1,6 +1,7 @@
-"""What the CPU of one rank did while its device had nothing to do: in which range, operator and blocking call it was.
+"""What the CPU of one rank did while its device had no work: in which range, operator and blocking call it was.
 
-Only the thread that gives the device its next work counts; others may be as busy as they like.
+Only the thread that launches the device's next work counts: whatever others do, it is this one that the device waits
+for.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _HASH = re.compile(r"\s*\b[a-z0-9]{24,}\b")
 """In the name of a compiled graph, which is another one on each rank."""
 
 Did = tuple[str, str, str | None, str | None]
-"""Kind of a row, what, and, of `work`, the operator and range that this was in."""
+"""Kind of a row and what was done; for the kind `work`, also the operator and the range that it was in."""
 
 
 class Detailed(Protocol):
-    """What was read of one rank with details."""
+    """The tables of one rank, read with details of its CPU."""
 
     @property
     def activities(self) -> pd.DataFrame: ...  # noqa: D102 - as `EventTables`
@@ -44,7 +45,7 @@ class Detailed(Protocol):
 
 
 class CpuWork:
-    """What the launching threads of a rank did. `is_known` if the trace has operators or ranges of the CPU."""
+    """What the launching threads of a rank did; `is_known` if the trace shows operators or ranges of the CPU."""
 
     def __init__(self, detailed: Detailed) -> None:
         operators = _operators(detailed)
@@ -67,7 +68,7 @@ class CpuWork:
         self._launched_ns, self._threads = _launching(detailed)
 
     def by_step(self, idle: Spans) -> dict[int, int]:
-        """How much of these times lies in each step of the CPU, in ns; steps without any are left out."""
+        """How much of the idle time lies in each step of the CPU, in ns; steps without any are left out."""
         starts = self.steps["start_ns"].to_numpy(dtype=np.int64)
         inside = covered(idle, starts, starts + self.steps["dur_ns"].to_numpy(dtype=np.int64))
         marks = zip(self.steps["name"], starts.tolist(), self.steps["dur_ns"], strict=True)
@@ -75,9 +76,9 @@ class CpuWork:
         return {step: took for step, took in zip(steps, inside.tolist(), strict=True) if took}
 
     def during(self, idle: Spans) -> dict[Did, int]:
-        """How long the launching thread did what in these times, in ns.
+        """How long the launching thread did what during the idle time, in ns.
 
-        Rows of kind `work` add up to all of it. Those of the other kinds contain what is nested in them.
+        Entries of kind `work` add up to all of it. Those of other kinds include what is nested in them.
         """
         pieces = _cut(idle, self._launched_ns)
         next_launch = np.searchsorted(self._launched_ns, pieces.starts, side="right")
@@ -90,6 +91,7 @@ class CpuWork:
         return dict(took)
 
     def _add(self, took: dict[Did, int], thread: int, pieces: Spans) -> None:
+        """Add to `took` what a thread did during these pieces of time."""
         nothing = _Nested.nothing()
         layers = {kind: self._layers[kind].get(thread, nothing) for kind in _LAYERS}
         # A backward pass runs on a thread of its own, while the one that began it stands inside its range.
@@ -115,7 +117,11 @@ class CpuWork:
 
 
 class _Nested(NamedTuple):
-    """Nested events of a thread: between two bounds the innermost one, and around which each lies."""
+    """Nested events of a thread.
+
+    From each bound to the next one `innermost` is the event that runs there, -1 for none; `parents` is the event around
+    each event. Both are positions in `names`.
+    """
 
     bounds: Times
     innermost: Times
@@ -177,7 +183,7 @@ def plain_name(name: str) -> str:
 
 
 def _operators(detailed: Detailed) -> pd.DataFrame:
-    """Operators; on CPU runs the outermost ones, which are what ran."""
+    """The operators; on runs without a GPU the outermost ones, which are their activities."""
     if len(detailed.cpu_operators):
         return detailed.cpu_operators[_COLUMNS]
     ran = detailed.activities
@@ -186,7 +192,7 @@ def _operators(detailed: Detailed) -> pd.DataFrame:
 
 
 def _by_thread(events: pd.DataFrame) -> dict[int, _Nested]:
-    return {int(str(thread)): _Nested.of(own) for thread, own in events.groupby("thread")}
+    return {int(str(thread)): _Nested.of(of_thread) for thread, of_thread in events.groupby("thread")}
 
 
 def _main_thread(steps: pd.DataFrame, ranges: pd.DataFrame) -> int:
@@ -196,7 +202,7 @@ def _main_thread(steps: pd.DataFrame, ranges: pd.DataFrame) -> int:
 
 
 def _launching(detailed: Detailed) -> tuple[Times, Times]:
-    """When work was given to the streams that matter, and by which thread, in order of time."""
+    """When work was launched on the main stream or for communication, and by which thread, in order of time."""
     ran, launches = detailed.activities, detailed.launches
     if len(ran) and (ran["device"] == "cpu").all():
         given = ran[ran["kind"] == COMPUTE].sort_values("start_ns", kind="stable")
@@ -209,7 +215,7 @@ def _launching(detailed: Detailed) -> tuple[Times, Times]:
 
 
 def _cut(pieces: Spans, at: Times) -> Spans:
-    """Cut the pieces at these times."""
+    """The same time in smaller pieces, which also end and begin at these times."""
     if not len(pieces.starts) or not len(at):
         return pieces
     inside = np.unique(at)

@@ -27,13 +27,14 @@ Operators = Callable[[int], pd.DataFrame]
 def computed_between(
     activities: pd.DataFrame, wanted: Mapping[int, list[Between]]
 ) -> dict[int, dict[Between, dict[str, int]]]:
-    """How long each rank computed by kernel between the times given; in ns, kernels that did not run left out.
+    """How long each kernel ran between two times of a rank, in ns: by rank, times and name of the kernel.
 
-    On one stream, what starts later ends later; on several, a kernel that began long before is not worth searching for.
+    `wanted` has the times of each rank. Kernels that did not run are left out. On one stream, what starts later ends
+    later; on several, a kernel that began long before is not worth searching for.
     """
-    own = activities[(activities["kind"] == COMPUTE) & activities["rank"].isin(list(wanted))]
+    computing = activities[(activities["kind"] == COMPUTE) & activities["rank"].isin(list(wanted))]
     of_rank: dict[int, dict[Between, dict[str, int]]] = {}
-    for (rank,), ran in grouped(own.sort_values(["rank", "start_ns"], kind="stable"), ["rank"]):
+    for (rank,), ran in grouped(computing.sort_values(["rank", "start_ns"], kind="stable"), ["rank"]):
         codes, names = pd.factorize(ran["name"].astype(str))
         start_ns = ran["start_ns"].to_numpy()
         end_ns = start_ns + ran["dur_ns"].to_numpy()
@@ -48,20 +49,23 @@ def computed_between(
 
 
 class RanByRank(Protocol):
-    """What ranks did, looked up rank by rank. `members` are calls, as `with_readiness` takes them."""
+    """What ranks did, rank by rank. `members` are calls, as `with_readiness` takes them."""
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """The calls with when they were ready, and what their ranks had done up to then."""
 
     def computed(self, wanted: Mapping[int, list[Between]]) -> Mapping[int, Mapping[Between, Mapping[str, int]]]:
-        """How long each rank computed by kernel, between the times given; in ns, kernels that did not run left out."""
+        """How long each kernel ran between two times of a rank, as `computed_between`."""
 
     def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """When its device had nothing to do because its CPU gave it nothing; None where that is not known."""
+        """When the device of a rank had no work because its CPU gave it none; None where that is not known."""
 
 
 class Interval(NamedTuple):
-    """A part of a rank's program, between two of its calls, on its own clock; and the ranks it is compared with."""
+    """A part of a rank's program: from its call in collective `before`, if any, to its call in `until`.
+
+    `others` are the ranks that it is compared with.
+    """
 
     before: int | None
     until: int
@@ -69,18 +73,21 @@ class Interval(NamedTuple):
 
 
 class Details:
-    """Kernels and operators of culprits, each looked up once."""
+    """What late ranks did longer, kernel by kernel or operator by operator; everything is looked up once."""
 
     def __init__(
         self, reasons: Reasons, ran: RanByRank, members: pd.DataFrame, operators: Operators, origins: Iterable[Origin]
     ) -> None:
-        """All `origins` that will be asked for; `members` are calls with `ready_own_ns`."""
+        """Look up the kernels of all `origins`, which must hold any that is asked for later.
+
+        `members` are calls from `with_readiness`.
+        """
         ready = members.drop_duplicates(["collective_id", "rank"])
         keys = zip(ready["collective_id"].tolist(), ready["rank"].tolist(), strict=True)
         self._ready = dict(zip(keys, ready["ready_own_ns"].tolist(), strict=True))
         self._reasons, self._ran, self._members, self._operators = reasons, ran, members, operators
         self._of_rank: dict[int, tuple[pd.DataFrame, Spans | None]] = {}
-        self._found: dict[tuple[int, int, str], Row] = {}
+        self._rows: dict[tuple[int, int, str], Row] = {}
         wanted: dict[int, set[Between]] = {}
         for rank, times in self._times_wanted(origins):
             wanted.setdefault(rank, set()).add(times)
@@ -98,18 +105,18 @@ class Details:
                     yield rank, times
 
     def of(self, origin: Origin) -> Row:
-        """The columns `kernel`, `kernel_extra_ns` and `operator` of a rank that was late, as far as they are known."""
+        """The columns `kernel` and `kernel_extra_ns`, or `operator`, of a rank that was late; empty if not known."""
         interval = self.interval(origin)
         if interval is None or origin.because not in ("compute", "cpu"):
             return {}
         key = (interval.until, origin.rank, origin.because)
-        if key not in self._found:
+        if key not in self._rows:
             look = self._kernel if origin.because == "compute" else self._operator
-            self._found[key] = look(interval, origin.rank)
-        return self._found[key]
+            self._rows[key] = look(interval, origin.rank)
+        return self._rows[key]
 
     def interval(self, origin: Origin) -> Interval | None:
-        """The part of the program in which most of the lateness arose; None if it is not known."""
+        """The part of the program in which most of the rank's lateness arose; None if it is not known."""
         known = self._reasons.account(origin.collective, origin.rank)
         if known is None or known[0].main[known[2]] < 0:
             return None
@@ -121,7 +128,7 @@ class Details:
         return Interval(before, int(sequence.collectives[main]), tuple(others[:_COMPARED_WITH].tolist()))
 
     def _kernel(self, interval: Interval, rank: int) -> Row:
-        """The kernel or operator that ran longest beyond the median of the other ranks, and how much in ns."""
+        """The kernel that ran longest beyond the median of the other ranks, and by how much; empty if none did."""
         mine = self._by_name(interval, rank)
         names = sorted(name for name, took_ns in mine.items() if took_ns > 0)
         theirs = [self._by_name(interval, other) for other in interval.others]
@@ -132,25 +139,26 @@ class Details:
         return {"kernel": names[int(more.argmax())], "kernel_extra_ns": int(more.max())}
 
     def _times(self, interval: Interval, rank: int) -> Between | None:
+        """When a rank was in this part of its program, by its own clock; None if it did not make the last call."""
         end = self._ready.get((interval.until, rank))
         begin = self._ready.get((interval.before, rank)) if interval.before is not None else None
         return None if end is None else (begin or 0, end)
 
     def _by_name(self, interval: Interval, rank: int) -> Mapping[str, int]:
-        """Compute time between two calls of a rank by name, in ns."""
+        """How long each kernel of a rank ran in a part of its program, in ns."""
         times = self._times(interval, rank)
         return {} if times is None else self._computed.get(rank, {}).get(times, {})
 
     def _operator(self, interval: Interval, rank: int) -> Row:
-        """The outermost operator that covers most of the time in which the device was given no work."""
+        """The operator of a rank's CPU that covers most of the time in which its device was given no work."""
         times = self._times(interval, rank)
         if rank not in self._of_rank and len(self._of_rank) < _MOST_LOOKED_UP:
             self._of_rank[rank] = self._operators(rank), self._ran.without_work(self._members, rank)
-        own, gaps = self._of_rank.get(rank, (None, None))
-        if own is None or not len(own) or times is None or gaps is None:
+        operators, gaps = self._of_rank.get(rank, (None, None))
+        if operators is None or not len(operators) or times is None or gaps is None:
             return {}
         idle = clip(gaps, *times)
-        near = own[(own["start_ns"] < times[1]) & (own["start_ns"] + own["dur_ns"] > times[0])]
+        near = operators[(operators["start_ns"] < times[1]) & (operators["start_ns"] + operators["dur_ns"] > times[0])]
         return {"operator": name} if (name := _longest(near, idle)) is not None else {}
 
 

@@ -1,7 +1,8 @@
-"""Which collectives had a late rank: late by more than the uncertainty of clocks, or too often for chance.
+"""Which collectives had a late rank: late by more than clocks are uncertain, or too often for chance.
 
-A single arrival within the uncertainty of clocks proves nothing. But that a rank's own call is shorter than all others
-needs no clock, and by chance each of n ranks is last in one of n collectives: being last in far more is no accident.
+A single arrival within the uncertainty of clocks proves nothing. But the call of the last rank is the shortest of its
+collective, and that needs no clock. By chance, each of n ranks is last in one of n collectives: a rank that is last in
+far more is late.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ def late_ranks(collectives: pd.DataFrame, members: pd.DataFrame, clocks: pd.Data
 
 def uncertainty(members: pd.DataFrame, clocks: pd.DataFrame) -> pd.Series[float]:
     """The largest uncertainty among the clocks of each collective's members, in ns."""
-    own = members["rank"].map(clocks.set_index("rank")["bent_uncertainty_ns"]).astype("float64")
-    return own.groupby(members["collective_id"]).max()
+    of_member = members["rank"].map(clocks.set_index("rank")["bent_uncertainty_ns"]).astype("float64")
+    return of_member.groupby(members["collective_id"]).max()
 
 
 def _behind_median(collectives: pd.DataFrame, members: pd.DataFrame) -> Floats:
-    """How much later the last rank of each collective came than the median of the others, in ns."""
+    """How much later the last rank of each collective came than the median of the others, in ns; NaN if not known."""
     ordered = members[["collective_id", "late_ns"]].dropna().sort_values(["collective_id", "late_ns"], kind="stable")
     before_last = ordered["collective_id"].duplicated(keep="last")
     median = ordered[before_last].groupby("collective_id")["late_ns"].median()
@@ -61,7 +62,7 @@ def _behind_median(collectives: pd.DataFrame, members: pd.DataFrame) -> Floats:
 
 
 def _often(unclear: pd.DataFrame, every: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    """The unclear collectives whose last rank is last too often for chance."""
+    """The `unclear` collectives whose last rank is last too often for chance, among `every` collective of its kind."""
     margins = _margins(members[members["collective_id"].isin(unclear["collective_id"])])
     known = unclear.merge(margins, on="collective_id")
     known = known[(known["shortest"] == known["last_rank"]) & (known["margin_ns"] >= _LEAST_MARGIN_NS)]
@@ -80,7 +81,7 @@ def _often(unclear: pd.DataFrame, every: pd.DataFrame, members: pd.DataFrame) ->
 
 
 def _margins(members: pd.DataFrame) -> pd.DataFrame:
-    """Per collective of three or more: whose call is the shortest, and by how much it is shorter than the next."""
+    """One row per collective of three or more ranks: the rank with the shortest call, and by how much it is shorter."""
     ordered = members.sort_values(["collective_id", "dur_ns"], kind="stable")
     number = ordered.groupby("collective_id").cumcount()
     size = ordered.groupby("collective_id")["rank"].transform("size")
@@ -101,7 +102,10 @@ def _rooted(whole: pd.DataFrame, members: pd.DataFrame, clocks: pd.DataFrame) ->
 
 
 def tail(times: int, total: int, chance: float) -> float:
-    """The probability of at least `times` of `total`, each with `chance`: the upper tail of a binomial distribution."""
+    """The probability that at least `times` of `total` events happen, if each does with probability `chance`.
+
+    This is the upper tail of a binomial distribution.
+    """
     if times <= 0:
         return 1.0
     if times > total or chance >= 1:

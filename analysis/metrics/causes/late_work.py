@@ -1,4 +1,4 @@
-"""The table `late_work`: what a late rank was doing while it fell behind, beside the same of other ranks."""
+"""The table `late_work`: what a late rank did while it fell behind, beside what others did in that part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .details import Between, RanByRank
 TOTAL, BY_KERNEL = "total", "kernel"
 ALL_CPU, ALL_COMPUTE = "cpu", "compute"
 _MOST_RANKS, _WORTH_ASKING = 4, 0.05
-"""Late ranks whose CPUs are looked at, and the part of the waiting each must have caused; files are read again."""
+"""How many late ranks are looked at, and the part of the waiting that each must have caused: files are read again."""
 _LEAST_FRAC, _LEAST_NS = 0.01, 1_000
 
 
@@ -36,14 +36,15 @@ class Behind(NamedTuple):
     weight_ns: int
 
     def without(self, ranks: Collection[int]) -> Behind:
-        """Leave these ranks out of the comparison."""
+        """The same part, compared with none of these ranks."""
         return self._replace(others=tuple(rank for rank in self.others if rank not in ranks))
 
 
-class Asked(NamedTuple):
-    """Where to look: what ranks did, when each was ready for its calls, and what was read of each with details.
+class Lookups(NamedTuple):
+    """Where to look up what ranks did.
 
-    Of each rank `most_others` are compared with it.
+    `ran` has their devices, `members` are calls from `with_readiness`, and `detailed` reads one rank with details of
+    its CPU. Each late rank is compared with `most_others` at most.
     """
 
     ran: RanByRank
@@ -52,39 +53,42 @@ class Asked(NamedTuple):
     most_others: int
 
 
-def late_work(behind: Iterable[Behind], asked: Asked) -> pd.DataFrame:
-    """One row per late rank, step and thing that its CPU or its device did; the largest difference first."""
+def late_work(behind: Iterable[Behind], lookups: Lookups) -> pd.DataFrame:
+    """One row per late rank, step and thing that its CPU or its device did; the largest difference first.
+
+    Only the ranks that caused most waiting are looked at.
+    """
     worst = _worst(behind)
     if not worst:
         return LATE_WORK.empty()
-    looked = _Looked(asked)
-    rows = [row for rank, own in worst.items() for row in looked.rows(rank, own)]
+    work = _Work(lookups)
+    rows = [row for rank, parts in worst.items() for row in work.rows(rank, parts)]
     rows.sort(key=lambda row: -row["extra_ns"])
     return LATE_WORK.frame(rows)
 
 
 def _worst(behind: Iterable[Behind]) -> dict[int, list[Behind]]:
-    """Of the worst ranks, the parts between calls of the group in which most waiting followed.
+    """The parts in which the worst ranks fell behind, by rank; of one group each, the one with most waiting.
 
-    The parts of several groups overlap: the same lateness would count twice.
+    Parts of several groups overlap, so the same lateness would count twice.
     """
     weights: dict[int, dict[tuple[int, ...], int]] = defaultdict(lambda: defaultdict(int))
     known = list(behind)
     for one in known:
         weights[one.rank][one.others] += one.weight_ns
-    by_rank = {rank: sum(own.values()) for rank, own in weights.items()}
+    by_rank = {rank: sum(by_others.values()) for rank, by_others in weights.items()}
     least = _WORTH_ASKING * sum(by_rank.values())
     worst = [rank for rank in sorted(by_rank, key=lambda rank: -by_rank[rank]) if by_rank[rank] >= least]
     group = {rank: max(weights[rank], key=lambda others: weights[rank][others]) for rank in worst[:_MOST_RANKS]}
     return {rank: [b for b in known if b.rank == rank and b.others == others] for rank, others in group.items()}
 
 
-class _Looked:
-    """What was looked up of ranks, each once."""
+class _Work:
+    """What ranks did, each looked up once."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        first = asked.members.drop_duplicates(["collective_id", "rank"])
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+        first = lookups.members.drop_duplicates(["collective_id", "rank"])
         keys = list(zip(first["collective_id"].tolist(), first["rank"].tolist(), strict=True))
         self._ready = dict(zip(keys, first["ready_own_ns"].tolist(), strict=True))
         began = first["began_own_ns"] if "began_own_ns" in first else pd.Series(pd.NA, first.index, dtype="Int64")
@@ -92,12 +96,12 @@ class _Looked:
         self._work: dict[int, tuple[CpuWork, Spans | None]] = {}
 
     def rows(self, rank: int, behind: list[Behind]) -> list[Row]:
-        """All steps of a rank."""
-        others = behind[0].others[: self._asked.most_others]
+        """The rows of a late rank in all steps, from the parts in which it fell behind."""
+        others = behind[0].others[: self._lookups.most_others]
         steps: dict[int | None, list[Behind]] = defaultdict(list)
         for one in behind:
             steps[self._step(one)].append(one)
-        times = {(step, one): self._times(own, one) for step, own in steps.items() for one in (rank, *others)}
+        times = {(step, one): self._times(parts, one) for step, parts in steps.items() for one in (rank, *others)}
         computed = self._computed(times)
         rows: list[Row] = []
         for step in steps:
@@ -109,12 +113,12 @@ class _Looked:
         return rows
 
     def _step(self, behind: Behind) -> int | None:
-        """The step of a part, which may reach over two: the one in which the device of the rank stood longer idle.
+        """The step of a part, which may reach over two: the one in which the rank's device was idle longer than others.
 
         What makes a rank late at the end of a step shows in the first call of the next one.
         """
         mine, *theirs = (
-            self._idle_by_step(behind, rank) for rank in (behind.rank, *behind.others[: self._asked.most_others])
+            self._idle_by_step(behind, rank) for rank in (behind.rank, *behind.others[: self._lookups.most_others])
         )
         extra = {step: idle - median(other.get(step, 0) for other in theirs) for step, idle in mine.items()}
         step = max(extra, key=lambda step: extra[step], default=None)
@@ -126,10 +130,10 @@ class _Looked:
         return work.by_step(within(gaps, times)) if gaps is not None else {}
 
     def _cpu(self, rank: int) -> tuple[CpuWork, Spans | None]:
-        """What the CPU of a rank did, and when its device had nothing to do because of it."""
+        """What the CPU of a rank did, and when its device had no work because of it; None if not known."""
         if rank not in self._work:
-            gaps = self._asked.ran.without_work(self._asked.members, rank)
-            self._work[rank] = CpuWork(self._asked.detailed(rank)), gaps
+            gaps = self._lookups.ran.without_work(self._lookups.members, rank)
+            self._work[rank] = CpuWork(self._lookups.detailed(rank)), gaps
         return self._work[rank]
 
     def _times(self, behind: list[Behind], rank: int) -> list[Between]:
@@ -143,7 +147,7 @@ class _Looked:
         return sorted(wanted)
 
     def _took(self, rank: int, times: list[Between]) -> dict[Did, int]:
-        """What a CPU did while its device had nothing to do."""
+        """How long the CPU of a rank did what while its device had no work, in ns."""
         work, gaps = self._cpu(rank)
         if gaps is None:
             return {}
@@ -154,15 +158,15 @@ class _Looked:
     def _computed(
         self, times: Mapping[tuple[int | None, int], list[Between]]
     ) -> dict[tuple[int | None, int], dict[Did, int]]:
-        """How long each kernel ran."""
+        """How long each kernel ran, in ns, by step and rank; `times` are the parts of each."""
         wanted: dict[int, set[Between]] = defaultdict(set)
-        for (_, rank), own in times.items():
-            wanted[rank] |= set(own)
-        ran = self._asked.ran.computed({rank: sorted(own) for rank, own in wanted.items() if own})
+        for (_, rank), periods in times.items():
+            wanted[rank] |= set(periods)
+        ran = self._lookups.ran.computed({rank: sorted(periods) for rank, periods in wanted.items() if periods})
         spent: dict[tuple[int | None, int], dict[Did, int]] = {}
-        for (step, rank), own in times.items():
+        for (step, rank), periods in times.items():
             took: dict[Did, int] = defaultdict(int)
-            for between in own:
+            for between in periods:
                 for name, took_ns in ran.get(rank, {}).get(between, {}).items():
                     took[BY_KERNEL, name, None, None] += took_ns
                     took[TOTAL, ALL_COMPUTE, None, None] += took_ns

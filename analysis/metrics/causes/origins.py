@@ -23,9 +23,9 @@ _LEAST_OF_WAIT = 0.5
 
 
 class Origin(NamedTuple):
-    """Which rank caused it, in which collective it was first late, what it did longer there; None if unknown.
+    """Where a lateness began: the rank, the collective at which it was first late, and the reason (None if not known).
 
-    It is unknown if other communication held a rank up, and nothing says for whom that waited.
+    The origin is not known (`is_known`) if other communication held the rank up, and nothing says for whom that waited.
     """
 
     rank: int
@@ -35,7 +35,10 @@ class Origin(NamedTuple):
 
 
 class Reasons:
-    """Why ranks were late; each account is computed once, when first needed."""
+    """Why ranks were late. Accounts are computed when first needed, and kept.
+
+    `members` are calls from `with_readiness`.
+    """
 
     def __init__(self, sequences: list[Sequence], members: pd.DataFrame) -> None:
         together = members["collective"].isin(SYNCHRONISING)
@@ -47,10 +50,13 @@ class Reasons:
         self._accounts: dict[tuple[int, int], Account] = {}
         self._origins: dict[tuple[int, int], Origin] = {}
         self._open: set[tuple[int, int]] = set()
-        self._calls = {int(str(rank)): _Calls.of(own) for rank, own in members.groupby("rank")}
+        self._calls = {int(str(rank)): _Calls.of(of_rank) for rank, of_rank in members.groupby("rank")}
 
     def account(self, collective: int, rank: int) -> tuple[Account, Sequence, int] | None:
-        """The account of a rank in the group of a collective, and which collective of the group it is."""
+        """The account of a rank in the group of a collective, that group, and the position of the collective in it.
+
+        None if the ranks of the collective cannot be compared.
+        """
         sequence, at = self._of_collective.get(collective, (None, -1))
         if sequence is None or rank not in sequence.ranks or len(sequence.ranks) < 2:
             return None
@@ -60,7 +66,7 @@ class Reasons:
         return self._accounts[key], sequence, at
 
     def origin(self, collective: int, rank: int) -> Origin:
-        """Where the lateness of a rank at a collective began."""
+        """Where the lateness of a rank at a collective began: at the rank itself, or at one that had held it up."""
         trail: list[tuple[int, int]] = []
         here, held_ns = (collective, rank), 0.0
         origin = Origin(rank, collective, None, is_known=False)
@@ -86,10 +92,11 @@ class Reasons:
         return origin
 
     def of_pair(self, collective: int, rank: int, wait_ns: int) -> Origin | None:
-        """Why a rank came late to a send or receive; None if it did only what its program always does.
+        """Where the lateness of a rank at a send or receive began, for which another one waited `wait_ns`.
 
-        Ranks at the two ends of a pipeline run different programs, so only its next collectives show whether it was
-        late. If they do not, and it had itself waited as long just before, the rank it waited for is to blame.
+        The two sides run different programs, so only the rank's next collectives show whether it was late. If they do
+        not, and it had itself waited as long just before, the rank that it waited for is to blame. None if the rank did
+        only what its program always does.
         """
         for _ in range(_FARTHEST):
             calls = self._calls.get(rank)
@@ -111,7 +118,7 @@ class Reasons:
         return float(known[0].owed[known[2]].sum()) if known is not None else 0.0
 
     def _held_up(self, collective: int, rank: int) -> tuple[int, int] | None:
-        """The collective in which a rank waited longest while its lateness arose, and for whom."""
+        """The collective in which a rank waited longest while its lateness arose, and the rank that it waited for."""
         known, calls = self.account(collective, rank), self._calls.get(rank)
         if known is None or calls is None:
             return None
@@ -125,7 +132,11 @@ class Reasons:
 
 
 class _Calls(NamedTuple):
-    """The calls of a rank in the order of their start, on its own clock."""
+    """The calls of a rank in the order of their start, on its own clock; all of shape (calls,).
+
+    `until_ns` is when the wait of the call ended, `waited_for` the rank waited for, -1 for none; `group` is -1 for
+    calls that do not synchronise. `place` is the position of each collective.
+    """
 
     collective: Ints
     start_ns: Ints
@@ -136,8 +147,8 @@ class _Calls(NamedTuple):
     place: Mapping[int, int]
 
     @classmethod
-    def of(cls, own: pd.DataFrame) -> _Calls:
-        ordered = own.sort_values("start_ns", kind="stable")
+    def of(cls, calls: pd.DataFrame) -> _Calls:
+        ordered = calls.sort_values("start_ns", kind="stable")
         collective = ordered["collective_id"].to_numpy(dtype=np.int64)
         start = ordered["start_ns"].to_numpy(dtype=np.int64)
         return cls(
@@ -151,9 +162,10 @@ class _Calls(NamedTuple):
         )
 
     def longest(self, since: int | None, until: int, least_ns: float) -> tuple[int, int] | None:
-        """The longest wait that ended between two of its calls, if it is at least half as long as what it explains.
+        """The collective and rank of the longest wait that ended between the calls in `since` and `until`.
 
-        Waits of the group itself that all its members leave at once do not count.
+        It must be at least half as long as `least_ns`, which it is to explain. Waits in the group itself do not count,
+        as all its members leave them at once.
         """
         end = self.ready_ns[self.place[until]]
         others = (self.group != self.group[self.place[until]]) | (self.group < 0)
@@ -161,12 +173,12 @@ class _Calls(NamedTuple):
         return self._worst(others & (self.until_ns > begin) & (self.until_ns <= end), begin, least_ns / 2)
 
     def after(self, collective: int, count: int) -> list[int]:
-        """This many calls, from one on."""
+        """The collectives of the next `count` calls after the one in this collective."""
         at = self.place.get(collective)
         return self.collective[at + 1 : at + 1 + count].tolist() if at is not None else []
 
     def before(self, collective: int, least_ns: float) -> tuple[int, int] | None:
-        """The wait that ended last before one of its calls started, if it is long enough."""
+        """The collective and rank of the last wait before the call in this collective, if it took `least_ns`."""
         at = self.place.get(collective)
         if at is None:
             return None
@@ -179,13 +191,16 @@ class _Calls(NamedTuple):
         return int(self.collective[last]), int(self.waited_for[last])
 
     def _worst(self, rows: Flags, begin: int, least_ns: float) -> tuple[int, int] | None:
-        """The longest of these waits for the rank that was waited for longest, all of them together."""
+        """Among the waits in `rows`, the collective of the longest one for the rank that was waited for most in all.
+
+        Also that rank. Only waiting after `begin` counts; None if it is less than `least_ns` in all.
+        """
         waits = np.flatnonzero(rows & (self.waited_for >= 0))
         waited = np.maximum(self.until_ns[waits] - np.maximum(self.ready_ns[waits], begin), 0)
         ranks, number = np.unique(self.waited_for[waits], return_inverse=True)
         total = np.bincount(number, waited, len(ranks))
         if not len(ranks) or total.max() < least_ns:
             return None
-        own = number == total.argmax()
-        worst = int(waits[own][waited[own].argmax()])
+        for_worst = number == total.argmax()
+        worst = int(waits[for_worst][waited[for_worst].argmax()])
         return int(self.collective[worst]), int(ranks[total.argmax()])

@@ -1,9 +1,9 @@
-"""What one rank's program did at any time: computing, copying, or held up by communication, data or its CPU.
+"""What one rank's program did at any time: compute, copy, or wait for communication, data or its CPU.
 
-The stream that computes most shows the progress of the program; everything else runs beside it. A gap between two of
-its activities is explained by what the stream waited for: until the next one was launched for the CPU, from then on for
-another stream, as a launched kernel runs as soon as it may. So the time of a rank falls into parts, which are about
-equal on all ranks unless something is wrong.
+The stream that computes most shows how far the program is; everything else runs beside it. A gap between two of its
+activities is explained by what the stream waited for. Until the next activity was launched, that was the CPU; from then
+on it was another stream, as a launched kernel runs as soon as it may. So the time of a rank falls into parts. As all
+ranks run the same program, each part takes about equally long on all of them, unless something is wrong.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _DATA = markers.DATA_LOADER
 
 
 class Waits(NamedTuple):
-    """When a rank waited for others, and when each of these waits ended, in order."""
+    """When a rank waited for others in its calls, and the ends of these waits, ascending."""
 
     spans: Spans
     ends: Times
 
 
-class Own(NamedTuple):
-    """Calls of the group whose members are compared, and the waits in calls that all members leave at once.
+class GroupCalls(NamedTuple):
+    """When calls of the group ran whose members are compared, and when they waited.
 
-    Such a wait makes no member late for the next call; leaving a call late does.
+    All members leave such a wait at once, so it makes none late for the next call; leaving a call late does.
     """
 
     calls: Spans
@@ -43,10 +43,10 @@ class Own(NamedTuple):
 
 
 class Program(NamedTuple):
-    """One device of a rank, on its own clock.
+    """What one device of a rank did, on the rank's own clock.
 
-    `parts` cover its time; in `comm` any communication ran; `launches` and `ends` are those
-    of its main stream; at `steps` its CPU began one.
+    `parts` divide its time by PARTS; `comm` is when any communication ran. `launches` and `ends` are those of the
+    activities of its main stream, ascending, and `steps` the times at which its CPU began a step.
     """
 
     parts: Mapping[str, Spans]
@@ -56,43 +56,47 @@ class Program(NamedTuple):
     steps: Times
 
     def ready_ns(self, issued: Times) -> Times:
-        """When calls issued at these times could run at the earliest: once all that was launched before is done."""
+        """When calls issued at these times could run at the earliest: once all that was launched before had ended."""
         before = np.searchsorted(self.launches, issued, side="left")
         ended = np.append(_NEVER, self.ends)[before]
         result: Times = np.maximum(ended, issued)
         return result
 
-    def until(self, times: Times, own: Own) -> Times:
-        """How long each part lasted up to each time, in ns; shape (SPENT, times). Only differences are meaningful."""
+    def until(self, times: Times, group_calls: GroupCalls) -> Times:
+        """How long each part of SPENT lasted up to each time, in ns; shape (SPENT, times).
+
+        It counts from some time before, so only differences mean something. The calls of the compared group count as
+        `own`, without their waits, and not as `comm`.
+        """
         start = np.full(len(times), min((int(s.starts[0]) for s in self.parts.values() if len(s.starts)), default=0))
         comm = self.parts["comm"]
         parts = {
             **self.parts,
-            "comm": subtract(comm, own.calls),
-            "own": intersect(comm, subtract(own.calls, own.waits)),
+            "comm": subtract(comm, group_calls.calls),
+            "own": intersect(comm, subtract(group_calls.calls, group_calls.waits)),
         }
         return np.array([covered(parts[part], start, np.maximum(times, start)) for part in SPENT])
 
-    def queued(self, ready: Times, start: Times, own: Own) -> Times:
-        """How long communication of other groups ran from when calls could run to their start."""
-        return covered(subtract(self.comm, own.calls), ready, np.maximum(start, ready))
+    def queued(self, ready: Times, start: Times, group_calls: GroupCalls) -> Times:
+        """How long communication of other groups ran between when calls were ready and their start, in ns."""
+        return covered(subtract(self.comm, group_calls.calls), ready, np.maximum(start, ready))
 
     def first_step(self, issued: Times) -> list[int | None]:
-        """When the step began in which a call was issued, if it is the first that is marked."""
+        """When the step began in which each call was issued, if it is the first step of the trace; else None."""
         second = self.steps[1] if len(self.steps) > 1 else np.iinfo(np.int64).max
         first = int(self.steps[0]) if len(self.steps) else None
         return [first if first is not None and first <= time < second else None for time in issued.tolist()]
 
-    def since_step(self, times: Times, issued: Times, own: Own) -> Floats:
-        """How long each part lasted up to each time since the step began in which a call was issued, NaN without."""
+    def since_step(self, times: Times, issued: Times, group_calls: GroupCalls) -> Floats:
+        """As `until`, but since the step began in which the call was issued; NaN outside of steps."""
         step = np.searchsorted(self.steps, issued, side="right") - 1
         began = np.append(self.steps, 0)[step]
-        spent = self.until(times, own) - self.until(np.minimum(began, times), own)
+        spent = self.until(times, group_calls) - self.until(np.minimum(began, times), group_calls)
         return np.where(step >= 0, spent, np.nan)
 
 
 def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.DataFrame) -> Program:
-    """The program of one device.
+    """The program of one device in one cycle.
 
     `activities` are those of one cycle, in order of start; `launched` is when each was launched, the largest number
     where that is not known. `waits` are its waits for other ranks; `marks` are the annotations of its CPU.
@@ -112,7 +116,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     begin = min([*steps[:1], *start[:1]], default=0)
     gaps = _Gaps(np.append(begin, ended[:-1])[: len(ended)], start[main], launched)
     of = {k: spans(start[kind == k], end[kind == k]) for k in (COMPUTE, MEMORY, COMM)}
-    own = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
+    of_main = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
     ends = {k: np.sort(end[kind == k]) for k in (MEMORY, COMM)}
     held_up = gaps.on_cpu(ends[COMM], data) if on_cpu else gaps.on_gpu(of, ends, waits, data)
     parts: dict[str, Spans] = {}
@@ -120,7 +124,7 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
     # A moment that two parts could claim goes to the first: time at work is not held up, and what a DataLoader explains
     # is no unexplained time of the CPU.
     for part in ("compute", "memory", "comm", "data", "cpu"):
-        whole = union(own[part], held_up[part]) if part in own else held_up[part]
+        whole = union(of_main[part], held_up[part]) if part in of_main else held_up[part]
         parts[part] = subtract(whole, taken)
         taken = union(taken, whole)
     return Program(parts, of[COMM], launched, ended, steps)
@@ -128,9 +132,9 @@ def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.D
 
 def _data_loading(annotations: pd.DataFrame) -> Spans:
     """When a CPU was waiting for its next batch, from the annotations of torch's DataLoader."""
-    own = annotations[annotations["name"].str.startswith(_DATA).fillna(False)]
-    starts = own["start_ns"].to_numpy(dtype=np.int64)
-    return spans(starts, starts + own["dur_ns"].to_numpy(dtype=np.int64))
+    loading = annotations[annotations["name"].str.startswith(_DATA).fillna(False)]
+    starts = loading["start_ns"].to_numpy(dtype=np.int64)
+    return spans(starts, starts + loading["dur_ns"].to_numpy(dtype=np.int64))
 
 
 def _main_stream(activities: pd.DataFrame) -> Flags:
@@ -144,14 +148,17 @@ def _main_stream(activities: pd.DataFrame) -> Flags:
 
 
 class _Gaps(NamedTuple):
-    """Between two activities of a stream: from the end of one to the start of the next, and when that was launched."""
+    """The gaps between activities of a stream, and when the activity behind each was launched; shape (gaps,)."""
 
     begin: Times
     end: Times
     launched: Times
 
     def on_cpu(self, comm_ends: Times, data: Spans) -> dict[str, Spans]:
-        """A CPU is held up by gloo until the last gloo operation that ends in the gap, then by itself."""
+        """The gaps of a CPU by part: up to the end of the last gloo operation in a gap it waits for that.
+
+        The rest of the gap is its own, or waiting for data.
+        """
         after = np.maximum(self.begin, _last_before(comm_ends, self.end))
         rest = spans(after, np.maximum(self.end, after))
         nothing = spans(after[:0], after[:0])
@@ -164,7 +171,11 @@ class _Gaps(NamedTuple):
         }
 
     def on_gpu(self, of: Mapping[str, Spans], ends: Mapping[str, Times], waits: Waits, data: Spans) -> dict[str, Spans]:
-        """Up to the launch a GPU is held up by its CPU, which may itself have waited; from then on by other streams."""
+        """The gaps of a GPU by part: up to the launch it waits for its CPU, from then on for other streams.
+
+        The CPU may itself have waited, for communication, a copy or data. `of` and `ends` are when activities of each
+        kind ran, and when they ended.
+        """
         launched = np.clip(self.launched, self.begin, np.maximum(self.end, self.begin))
         idle = spans(self.begin, launched)
         held = spans(launched, np.maximum(self.end, launched))
@@ -185,6 +196,6 @@ class _Gaps(NamedTuple):
 
 
 def _last_before(ends: Times, times: Times) -> Times:
-    """The last of the ends at or before each time."""
+    """The last of `ends`, ascending, at or before each time; a time long ago if there is none."""
     result: Times = np.append(_NEVER, ends)[np.searchsorted(ends, times, side="right")]
     return result

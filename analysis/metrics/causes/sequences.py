@@ -13,7 +13,7 @@ from ...core.intervals import Spans, Times, spans, union
 from ...core.schema import grouped
 from ..clocks.table import aligned
 from .accounts import Sequence
-from .program import SPENT, Own, Program, Waits, program
+from .program import SPENT, GroupCalls, Program, Waits, program
 
 _GROUP = ["process_group", "pg_ranks"]
 _UNIT = ["rank", "cycle", "device"]
@@ -36,7 +36,7 @@ class Activities(Protocol):
 
 
 def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """`members` as `with_readiness` has them; they are calls of the ranks that `ran`."""
+    """`members` with the columns of `with_readiness`; they are calls of the ranks that `ran` has."""
     return with_readiness(members, programs(ran, members), clocks)
 
 
@@ -45,8 +45,8 @@ def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | N
 
     `members` are calls of the rank, and of others.
     """
-    own = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
-    of_unit = programs(_Part(*own), members[members["rank"] == rank])
+    of_rank = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
+    of_unit = programs(_Part(*of_rank), members[members["rank"] == rank])
     return next((union(program.parts["cpu"], program.parts["data"]) for program in of_unit.values()), None)
 
 
@@ -62,11 +62,11 @@ def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Pr
     marks = dict(grouped(ran.annotations, ["rank", "cycle"]))
     launched = dict(grouped(ran.launches, ["rank", "cycle"]))
     of_unit: dict[tuple[Any, ...], Program] = {}
-    for unit, own in grouped(ran.activities, _UNIT):
+    for unit, of_device in grouped(ran.activities, _UNIT):
         if unit not in calls:
             continue
         rank, cycle, device = unit
-        ordered = own.sort_values("start_ns", kind="stable")
+        ordered = of_device.sort_values("start_ns", kind="stable")
         times = _launched(ordered, launched.get((rank, cycle)))
         marked = marks.get((rank, cycle), ran.annotations[:0])
         of_unit[rank, cycle, device] = program(ordered, times, _waits(calls[unit]), marked)
@@ -86,7 +86,7 @@ def _launched(activities: pd.DataFrame, launches: pd.DataFrame | None) -> Times:
 
 
 def _waits(calls: pd.DataFrame) -> Waits:
-    """The waits of calls; sends and receives whose peer has no trace count entirely as waits."""
+    """When these calls waited; a send or receive whose peer has no trace counts as a wait from start to end."""
     alone = calls["collective"].isin(POINT_TO_POINT) & calls["wait_ns"].isna()
     calls = calls.assign(wait_ns=calls["wait_ns"].mask(alone, calls["dur_ns"]))
     split = calls[calls["wait_ns"].notna()]
@@ -98,19 +98,22 @@ def _waits(calls: pd.DataFrame) -> Waits:
 def with_readiness(
     members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], clocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """`members` with `ready_own_ns` and `ready_ns`: when a call could first run, on its own and the common clock.
+    """Add to calls when each could run at the earliest, and what its rank's program had done until then.
 
-    `members` have columns `collective`, `process_group` and `pg_ranks`.
+    `members` are rows of `participation` with the columns `collective`, `process_group` and `pg_ranks`; `programs` is
+    by rank, cycle and device. Columns that are added, in ns, NA where not known:
 
-    Also `queued_ns`, how long other communication ran before it started, `spent_<part>_ns`, how long the program of its
-    rank spent on each part since it began, and `step_<part>_ns`, since the step began. `began_ns` is when that step
-    began on the common clock, if it is the first of the trace.
+    - `ready_own_ns` and `ready_ns`: when the call could run at the earliest, on its own and on the common clock;
+    - `queued_ns`: how long communication of other groups ran from then until it started;
+    - `spent_<part>_ns` and `step_<part>_ns`: how long the program had spent on each part, since it began, and since the
+      step began;
+    - `began_ns`: when the step began, on the common clock, if it is the first of the trace.
     """
     parts = [
-        _of_program(own, programs[unit])
+        _of_program(of_group, programs[unit])
         for unit, calls in grouped(members, _UNIT)
         if unit in programs
-        for _, own in calls.groupby(_GROUP, dropna=False, sort=False)
+        for _, of_group in calls.groupby(_GROUP, dropna=False, sort=False)
     ]
     table = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
     ready = table["ready_own_ns"].fillna(table["start_ns"]).astype("int64")
@@ -123,25 +126,30 @@ def with_readiness(
 
 
 def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
-    """What `with_readiness` adds to the calls of one group on one device, except those issued before the window."""
+    """The columns of `with_readiness` for the calls of one group on one device, without those of unknown issue."""
     together = calls[calls["collective"].isin(SYNCHRONISING)]
     begin = together["start_ns"].to_numpy(dtype=np.int64)
     waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)
-    own = Own(spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited))
+    group_calls = GroupCalls(
+        spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited)
+    )
     # What was issued before the window has no launch, so nothing says when it could have run.
     known = calls[calls["issue_ns"].notna()] if calls["issue_ns"].notna().any() else calls
     start = known["start_ns"].to_numpy(dtype=np.int64)
     issued = known["issue_ns"].fillna(known["start_ns"]).to_numpy(dtype=np.int64)
     ready = np.minimum(running.ready_ns(issued), start)
-    columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, own)}
+    columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, group_calls)}
     columns["began_own_ns"] = pd.array(running.first_step(issued), dtype="Int64")
-    for kind, values in (("spent", running.until(ready, own)), ("step", running.since_step(ready, issued, own))):
+    for kind, values in (
+        ("spent", running.until(ready, group_calls)),
+        ("step", running.since_step(ready, issued, group_calls)),
+    ):
         columns |= {f"{kind}_{part}_ns": spent for part, spent in zip(SPENT, values, strict=True)}
     return pd.DataFrame(columns, index=known.index)
 
 
 def sequences(calls: pd.DataFrame) -> Iterator[Sequence]:
-    """Every group whose members' programs can be compared; `calls` come from `with_readiness`, one device per rank."""
+    """Yield the collectives of every group, in order; `calls` come from `with_readiness`, one device per rank."""
     for _, own in calls.groupby(_GROUP, dropna=False, sort=False):
         yield _sequence(own)
 

@@ -25,7 +25,7 @@ from .sequences import sequences
 
 
 class Explained(NamedTuple):
-    """The table, the parts of programs in which ranks fell behind, and calls with when they were ready."""
+    """The table `lateness`, the parts of programs in which ranks fell behind, and calls as of `with_readiness`."""
 
     lateness: pd.DataFrame
     behind: list[Behind]
@@ -41,7 +41,10 @@ def explained(
     clocks: pd.DataFrame,
     operators: Operators,
 ) -> Explained:
-    """One row per collective whose last rank was late, with what that rank did longer than the others."""
+    """Explain every collective with a late rank: one row each, with what that rank did longer than the others.
+
+    `ran` and `operators` look up what ranks did; the rest are tables of these names.
+    """
     issued = calls[["call_id", "cycle", "step", "issue_ns"]]
     kinds = collectives[["collective_id", "process_group", "pg_ranks", "collective"]]
     members = participation.merge(issued, on="call_id").merge(kinds, on="collective_id")
@@ -73,7 +76,7 @@ def explained(
 
 
 def _behind(rows: list[tuple[Row, Origin | None]], details: Details, members: pd.DataFrame) -> list[Behind]:
-    """Each part of a program once, with all the waiting that followed from it."""
+    """The parts of programs in which ranks fell behind, each once, with all the waiting that followed from it."""
     steps = members.drop_duplicates(["collective_id", "rank"]).set_index(["collective_id", "rank"])["step"]
     weights: dict[tuple[int, Interval], int] = {}
     for row, origin in rows:
@@ -89,7 +92,7 @@ def _behind(rows: list[tuple[Row, Origin | None]], details: Details, members: pd
 
 
 def _pairs(reasons: Reasons, members: pd.DataFrame, uncertain: pd.Series[float]) -> Iterator[tuple[Row, Origin]]:
-    """The sends and receives that waited for a rank whose next collectives show that it was late."""
+    """Yield rows for sends and receives that waited for a rank whose next collectives show that it was late."""
     waited = members[members["collective"].isin(["send_recv"]) & members["waited_for"].notna()]
     longer = waited["wait_ns"].astype("float64").to_numpy() > uncertain.reindex(waited["collective_id"]).to_numpy()
     for number, rank, wait_ns in waited.loc[longer, ["collective_id", "waited_for", "wait_ns"]].itertuples(index=False):
@@ -102,6 +105,7 @@ def _pairs(reasons: Reasons, members: pd.DataFrame, uncertain: pd.Series[float])
 
 
 def _reason(reasons: Reasons, number: int, rank: int) -> tuple[Row, Origin | None]:
+    """The columns that say why a rank was late at a collective, and where that began; nothing if it is not known."""
     known = reasons.account(number, rank)
     if known is None:
         return {}, None
@@ -115,4 +119,5 @@ def _reason(reasons: Reasons, number: int, rank: int) -> tuple[Row, Origin | Non
 
 
 def _began(origin: Origin) -> Row:
+    """The columns that say where a lateness began."""
     return {"origin_rank": origin.rank, "origin_because": origin.because} if origin.is_known else {}

@@ -61,9 +61,10 @@ _LONG_AGO_NS, _NEVER_NS = 1 << 40, 1 << 62
 
 @dataclass(frozen=True)
 class Straightened:
-    """Ends as they were if all clocks ran straight, the `bends` that were taken out, and how wrong these may be.
+    """The ends as if all clocks ran straight, the `bends` that were taken out, and how wrong these may be.
 
-    `extra_ns` has one value per clock. Bends are against the first clock that collectives link, which has none.
+    `bends` is by clock; they are against the first clock that collectives link, which has none. `extra_ns`, of shape
+    (clocks,), is what the bends add to the uncertainty of each clock.
     """
 
     ends: Ends
@@ -71,14 +72,16 @@ class Straightened:
     extra_ns: Floats
 
     def following(self, bends: dict[int, Bends], raw: Ends) -> Straightened:
-        """Keep only some of the bends, with the original ends."""
+        """Take out only these of the bends; `raw` are the ends with all of them."""
         return Straightened(_without(raw, bends), bends, self.extra_ns)
 
 
 def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True) -> Straightened:
-    """The ends without bends of clocks; `hosts` by clock, from 0. `shared` clocks are exactly those of their hosts.
+    """Find the bends of all clocks, and take them out of the ends.
 
-    Only the clocks of different hosts can be `curved`: GPUs of one host are converted to one clock.
+    `hosts` gives the host of each clock, from 0; `shared` says which clocks are exactly those of their hosts. First the
+    clocks of each host are compared with each other, as the clock of a GPU may jump alone, then the hosts. Curves are
+    looked for between hosts only, and only if `curved`: GPUs of one host are converted to one clock.
     """
     bends: dict[int, Bends] = {}
     extra_ns = np.zeros(len(hosts))
@@ -87,8 +90,10 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True)
     for host in np.unique(hosts[ends.clock[~shared[ends.clock]]]).tolist():
         # The clock of a GPU may jump alone, as each is converted by itself.
         if (hosts == host).sum() > 1:
-            own = ends._replace(**{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()})
-            for clock, bent in _of_host(_units(own, np.arange(len(hosts))), is_first=host == hosts[0]).items():
+            of_host = ends._replace(
+                **{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()}
+            )
+            for clock, bent in _of_host(_units(of_host, np.arange(len(hosts))), is_first=host == hosts[0]).items():
                 extra_ns[clock] += bent.extra_ns
                 bends |= {} if bent.bends is None else {clock: bent.bends}
     ends = _without(ends, bends)
@@ -103,25 +108,25 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True)
 
 
 def _without(ends: Ends, bends: dict[int, Bends]) -> Ends:
-    """The ends on clocks without these bends, without collectives that end at an unclear time on any rank.
+    """Take these bends out of the ends, and leave out collectives that any rank ends while its clock jumps.
 
-    A start at an unclear time is put where it bounds nothing.
+    A start while the clock jumps is moved to where it bounds nothing.
     """
     start_ns, end_ns = ends.start_ns.copy(), ends.end_ns.copy()
     dropped = np.zeros(ends.collectives, dtype=bool)
     for clock, bent in bends.items():
-        own = ends.clock == clock
-        unclear = bent.unclear(ends.start_ns[own])
-        start_ns[own] -= np.where(unclear, _LONG_AGO_NS, bent.added(ends.start_ns[own]))
-        dropped[ends.collective[own][bent.unclear(ends.end_ns[own])]] = True
-        end_ns[own] -= bent.added(ends.end_ns[own])
+        of_clock = ends.clock == clock
+        unclear = bent.unclear(ends.start_ns[of_clock])
+        start_ns[of_clock] -= np.where(unclear, _LONG_AGO_NS, bent.added(ends.start_ns[of_clock]))
+        dropped[ends.collective[of_clock][bent.unclear(ends.end_ns[of_clock])]] = True
+        end_ns[of_clock] -= bent.added(ends.end_ns[of_clock])
     kept = ~dropped[ends.collective] if not dropped.all() else np.ones(len(ends.collective), dtype=bool)
     number = np.unique(ends.collective[kept], return_inverse=True)[1].ravel()
     return Ends(number, ends.clock[kept], start_ns[kept], end_ns[kept], ends.alike[kept])
 
 
 def _sum(one: Bends | None, other: Bends | None) -> Bends:
-    """The bends of a GPU's clock against its host's, and those of the host."""
+    """Add the bends of a GPU's clock against its host's to those of the host; None for a clock without any."""
     if one is None or other is None:
         bends = one or other
         assert bends is not None
@@ -132,7 +137,7 @@ def _sum(one: Bends | None, other: Bends | None) -> Bends:
 
 
 class _Units(NamedTuple):
-    """Calls of hosts, or of clocks, one row per collective and unit, by collective: when and how long they ran."""
+    """When collectives ran on units, which are hosts or clocks: one row per collective and unit, by collective."""
 
     collective: Ints
     unit: Ints
@@ -144,7 +149,7 @@ class _Units(NamedTuple):
 
 
 def _units(ends: Ends, unit_of_clock: Ints) -> _Units:
-    """A host ends a collective when half of its ranks have."""
+    """The ends by unit: a host ends a collective when half of its ranks have."""
     unit = unit_of_clock[ends.clock]
     key = ends.collective * (int(unit_of_clock.max()) + 1) + unit
     distinct, first, number = np.unique(key, return_index=True, return_inverse=True)
@@ -160,9 +165,10 @@ def _units(ends: Ends, unit_of_clock: Ints) -> _Units:
 
 
 def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
-    """How the clocks of a host bend against its first one; or the next one, if most bend against that: then it does.
+    """How the clocks of a host bend, by clock: against its first one, or if most do, against another one.
 
-    All others are compared with the first host's first clock, whatever it does.
+    If most clocks bend against the first one, it is the first one that bends. But if the host `is_first`, its first
+    clock is what all others are compared with, whatever it does.
     """
     bent = dict(_each(units))
     several = sum(b.bends is not None for b in bent.values())
@@ -175,7 +181,11 @@ def _of_host(units: _Units, *, is_first: bool) -> dict[int, _Bent]:
 
 
 def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Iterator[tuple[int, _Bent]]:
-    """How each unit's clock bends against the first one that collectives link with it, in as few steps as possible."""
+    """Yield how each unit's clock bends, against the first unit that collectives link with it.
+
+    Units are compared one after another with one that has been straightened: with the first one where it shares enough
+    collectives, as each comparison adds an error.
+    """
     names, unit = np.unique(units.unit, return_inverse=True)
     rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
     common = shared_collectives(units.collective, unit.ravel(), len(names))
@@ -200,17 +210,18 @@ def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Ite
 
 
 class _Bent(NamedTuple):
-    """Bends of one clock against another, None if it runs straight, and how wrong what is stated may be."""
+    """The bends of one clock against another, None if it runs straight, and how wrong that may be, in ns."""
 
     bends: Bends | None
     extra_ns: float
 
 
 class _Series(NamedTuple):
-    """Common collectives of two clocks, in order: when ours ended, by our clock, and how much later than theirs.
+    """The collectives that two clocks share, in order; all of shape (collectives,).
 
-    `longer_ns` is by how much our calls are longer, `low_ns` and `high_ns` how far ahead our clock can be, as nobody
-    ends before all have begun. `alike` numbers the kinds of collectives.
+    `at_ns` is when ours ended by our clock, `apart_ns` how much later than theirs, `longer_ns` by how much our call is
+    longer. `low_ns` and `high_ns` are the least and the most that our clock can be ahead, as no rank ends before all
+    have begun. `alike` is a code for group, kind and size.
     """
 
     at_ns: Ints
@@ -221,12 +232,16 @@ class _Series(NamedTuple):
     alike: Ints
 
     def without(self, by_ns: Floats) -> _Series:
-        """The series if our clock were less ahead by this."""
+        """The series as it would be if our clock were ahead by `by_ns` less; one value per collective."""
         apart, low, high = self.apart_ns - by_ns, self.low_ns - by_ns, self.high_ns - by_ns
         return self._replace(apart_ns=apart, low_ns=low, high_ns=high)
 
 
 def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_hosts: bool, curved: bool) -> _Bent:
+    """How our clock bends against theirs, by the rows of both in `units`.
+
+    `straight_ns` are the ends of all rows without the bends that are known already.
+    """
     _, i, j = np.intersect1d(units.collective[ours], units.collective[theirs], return_indices=True)
     i, j = np.asarray(ours[i], dtype=np.int64), np.asarray(theirs[j], dtype=np.int64)
     apart = units.end_ns[i] - straight_ns[j]
@@ -257,10 +272,10 @@ def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_host
 
 
 def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
-    """How far apart ends are, made level over collectives that are not alike, and which are not too rare to be used.
+    """How far apart ends are without what kinds of collectives always differ by; and which kinds are frequent enough.
 
-    Those of each kind are compared with the nearest ones of other kinds: only a difference that they always have is
-    taken out.
+    The ends of each kind are compared with the nearest ones of other kinds. Only a difference that they always have is
+    taken out, so a jump stays.
     """
     kinds, kind, counts = np.unique(alike, return_inverse=True, return_counts=True)
     kind = kind.ravel()
@@ -272,15 +287,15 @@ def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
     first, *others = [place for place in np.argsort(-counts, kind="stable").tolist() if kept[kind == place].any()]
     known = np.flatnonzero(kind == first)
     for other in others:
-        own = np.flatnonzero(kind == other)
-        after = np.searchsorted(known, own).clip(0, len(known) - 1)
+        of_kind = np.flatnonzero(kind == other)
+        after = np.searchsorted(known, of_kind).clip(0, len(known) - 1)
         before = np.maximum(after - 1, 0)
         nearby = np.column_stack([level_ns[known[before]], level_ns[known[after]]])
-        more = (level_ns[own][:, np.newaxis] - nearby).ravel()
+        more = (level_ns[of_kind][:, np.newaxis] - nearby).ravel()
         scatter = _OF_NORMAL * float(np.median(np.abs(more - np.median(more)))) + _LEAST_NOISE_NS
         if abs(np.median(more)) > 2 * scatter:
-            level_ns[own] -= np.median(more)
-        known = np.sort(np.concatenate([known, own]))
+            level_ns[of_kind] -= np.median(more)
+        known = np.sort(np.concatenate([known, of_kind]))
     return level_ns, kept
 
 
@@ -291,7 +306,7 @@ def _noise_ns(values: Floats) -> float:
 
 
 def _tail_ns(values: Floats) -> float:
-    """What eight of ten values are within, by the differences of neighbours: more than the noise has where it jumps."""
+    """As `_noise_ns`, but by what eight of ten neighbours differ by at most: larger if there is a long tail."""
     return float(np.quantile(np.abs(np.diff(values)), 0.8, method="lower")) / 2**0.5
 
 
@@ -311,14 +326,17 @@ class _Jump(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """All jumps of a clock, in order, how wrong they may be together, and the largest step that is taken for none."""
+    """The jumps of a clock, in order.
+
+    `error_ns` is how wrong they may be together, `doubted_ns` the largest step that is not believed to be a jump.
+    """
 
     jumps: list[_Jump]
     error_ns: float
     doubted_ns: float
 
     def total(self, count: int) -> Floats:
-        """How far the clock has jumped by each of `count` collectives; in between, by half."""
+        """How far the clock has jumped up to each of `count` collectives; by half between the two sides of a jump."""
         change = np.zeros(count + 1)
         for jump in self.jumps:
             change[jump.before + 1] += jump.by_ns / 2
@@ -327,7 +345,11 @@ class _Steps(NamedTuple):
 
 
 def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
-    """All jumps in the differences of ends, from which a drift has been taken out, roughly."""
+    """The jumps of a clock; a drift has been taken out of the series, roughly.
+
+    `of_hosts` if the two clocks are those of hosts: the clock of a GPU hardly jumps against that of its host, so that
+    needs a proof.
+    """
     level_ns, noise_ns, tail_ns = series.apart_ns, _noise_ns(series.apart_ns), _tail_ns(series.apart_ns)
     least_ns = max(_LEAST_JUMP_NS, _BEYOND_TAIL * tail_ns)
     inner = _cuts(level_ns, noise_ns, least_ns)
@@ -364,14 +386,14 @@ def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
 
 
 def _small_ns(level_ns: Floats, noise_ns: float) -> float:
-    """The largest step that is left, too small for a jump: ends differ by that, or the clock."""
+    """The largest step in what is left without the jumps: the clock may have moved by that, or the ends; in ns."""
     steps = [0, *(cut + 1 for cut in _cuts(level_ns, noise_ns, _LEAST_STEP_NS)), len(level_ns)]
     middle = [float(np.median(level_ns[begin:end])) for begin, end in pairwise(steps)]
     return float(np.abs(np.diff(middle)).max(initial=0.0))
 
 
 def _cuts(level_ns: Floats, noise_ns: float, least_ns: float) -> list[int]:
-    """The last values before each step of at least that size, in order."""
+    """The positions of the last values before each step of at least `least_ns`, ascending."""
     pieces, cuts = [(0, len(level_ns))], []
     while pieces:
         begin, end = pieces.pop()
@@ -383,7 +405,7 @@ def _cuts(level_ns: Floats, noise_ns: float, least_ns: float) -> list[int]:
 
 
 def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> bool:
-    """Whether nearly all collectives of both sides show a jump, and most kinds of them."""
+    """Whether nearly all collectives on both sides of a step show it, and nearly all kinds that both sides have."""
     level_ns = series.apart_ns * np.sign(by_ns)
     middle_ns = float(np.median(level_ns[left]) + np.median(level_ns[right])) / 2
     if min((level_ns[left] < middle_ns).mean(), (level_ns[right] > middle_ns).mean()) < _APART_FRAC:
@@ -400,7 +422,10 @@ def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> b
 
 
 def _allowed(series: _Series, before: int, cut: int, beyond: int, by_ns: float) -> bool:
-    """Whether the clock can have jumped by that, given that nobody ends before all have begun, on both sides of it."""
+    """Whether the clock can have jumped by `by_ns` behind `cut`, as no rank ends before all have begun.
+
+    The sides are (before, cut] and (cut, beyond].
+    """
     since = np.abs(series.at_ns - series.at_ns[cut]).astype(np.float64)
     low, high = series.low_ns - LARGEST_DRIFT * since, series.high_ns + LARGEST_DRIFT * since
     left, right = slice(before + 1, cut + 1), slice(cut + 1, beyond + 1)
@@ -409,7 +434,7 @@ def _allowed(series: _Series, before: int, cut: int, beyond: int, by_ns: float) 
 
 
 def _largest_jump(values: Floats, noise_ns: float, least_ns: float) -> int | None:
-    """The place of the most significant jump in a piece, the last value before it; None if there is none."""
+    """The position of the last value before the most significant step; None if none is significant."""
     best: tuple[float, int, int] | None = None
     for width in _WIDTHS:
         if len(values) < 2 * width:
@@ -435,13 +460,16 @@ def _largest_jump(values: Floats, noise_ns: float, least_ns: float) -> int | Non
 
 
 def _misfit(values: Floats, cut: int) -> float:
-    """How far values are from the medians of both sides of a cut behind one of them."""
+    """How far values are from the median of their side, in all, if they are cut behind position `cut`."""
     sides = values[: cut + 1], values[cut + 1 :]
     return sum(float(np.abs(side - np.median(side)).sum()) for side in sides if len(side))
 
 
 def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
-    """Jumps behind which, or before which, there are one or two collectives: their calls must not be longer."""
+    """Steps near an edge, with one or two collectives on one side: their calls must not be longer.
+
+    `after` are the steps that are known already. Returns positions as `_cuts` does.
+    """
     level_ns = series.apart_ns
     cuts: list[int] = []
     inner = (after[0] if after else len(level_ns) - 1), (after[-1] + 1 if after else 0)
@@ -465,7 +493,10 @@ def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
 
 
 def _off_line_ns(since: Floats, level_ns: Floats) -> float:
-    """How far the ends of the window, its middle and what is between are off a line, though too few for a curve."""
+    """Twice what the four quarters of the window are off a line at most, in ns; 0 if that may be chance.
+
+    For clocks with too few collectives for a curve.
+    """
     count = 4
     number = np.arange(len(since)) * count // len(since)
     at, middle = medians(since, number, count), medians(level_ns, number, count)
@@ -477,7 +508,7 @@ def _off_line_ns(since: Floats, level_ns: Floats) -> float:
 
 
 class _Knots(NamedTuple):
-    """A curve through medians: times since the first collective, how far the clock is off a line there, and errors."""
+    """A curve through medians: how far the clock is off a line at times since the first collective; and its error."""
 
     since: Floats
     by_ns: Floats
@@ -485,7 +516,7 @@ class _Knots(NamedTuple):
 
 
 def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
-    """What ends follow beyond a line, None if that may be chance."""
+    """The curve that ends follow beyond a line; None if that may be chance."""
     count = min(max(len(since) // (2 * _LEAST_IN_KNOT), min(len(since) // _LEAST_IN_KNOT, 8)), _MOST_KNOTS)
     if count < _LEAST_KNOTS:
         return None
@@ -516,7 +547,7 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
 
 
 class _Side(NamedTuple):
-    """When a clock jumped, since the first collective, and how far ahead it was before, meanwhile and behind."""
+    """When one or more jumps began and ended, since the first collective, and the levels before, between and behind."""
 
     begins: float
     ends: float
@@ -524,7 +555,7 @@ class _Side(NamedTuple):
 
 
 def _drawn(at_ns: Ints, steps: _Steps, knots: _Knots | None) -> Bends:
-    """The bends through the knots of a curve, and both sides of each jump.
+    """Bends with the knots of a curve, and with one knot on each side of each jump.
 
     A clock that is set back shows some times twice, and what was before the jump is then unclear as well.
     """

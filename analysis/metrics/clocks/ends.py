@@ -14,7 +14,7 @@ import numpy as np
 from .frame import ClockFrame, Flags, Floats, Ints
 from .medians import Trend, medians, trend
 
-# What a trace can show: timestamps of torch 2.3 and older are whole microseconds.
+# Smaller differences say nothing: timestamps of torch 2.3 and older are whole microseconds.
 RESOLUTION_NS = 2_000
 # Ends of one collective differ by up to 96 us between the ranks of a host, in traces of eight GPUs.
 COINCIDE_NS = 150_000
@@ -23,9 +23,11 @@ _DENSE = 20_000_000
 
 
 class Ends(NamedTuple):
-    """Matched calls, one row per collective and rank. Collectives and clocks (those of the ranks) count from 0.
+    """Matched calls, one row per collective and rank; all of shape (rows,).
 
-    `alike` numbers collectives of one group, kind and size: what one rank does differently in them, it always does.
+    Collectives are numbered from 0, and so are clocks, one per rank. Times are in ns by the rank's own clock. `alike`
+    is a code for group, kind and size of the collective: if a rank ends one late for a reason that lies in the program,
+    it ends all that are alike late.
     """
 
     collective: Ints
@@ -41,7 +43,10 @@ class Ends(NamedTuple):
 
 
 def alike_codes(collective: Ints, group: Ints, kind: Ints, size: Ints) -> Ints:
-    """`Ends.alike` of calls: sizes are alike to a factor of two, and a collective has those of its first call."""
+    """`Ends.alike` of calls: sizes count as alike up to a factor of two. All of shape (calls,).
+
+    A collective has the group, kind and size of its first call.
+    """
     magnitude = np.log2(np.maximum(size, 0) + 1).astype(np.int64)
     first = np.unique(collective, return_index=True, return_inverse=True)
     code = np.unique(np.column_stack([group, kind, magnitude]), axis=0, return_inverse=True)[1].ravel()
@@ -50,7 +55,10 @@ def alike_codes(collective: Ints, group: Ints, kind: Ints, size: Ints) -> Ints:
 
 
 def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dict[int, Trend]]:
-    """Offset and drift of every host's clock, and the last trend of those that drift; `hosts` by clock, from 0."""
+    """The offset and drift of every host's clock by the ends alone, and the trend of each host that drifts, by host.
+
+    `hosts` gives the host of each clock, from 0; `zero_ns` is the origin of all clocks.
+    """
     frame = _linked(ends, hosts, ClockFrame.unlinked(hosts, zero_ns))
     drifts: dict[int, Trend] = {}
     if not len(ends.collective):
@@ -71,7 +79,7 @@ def fitted_frame(ends: Ends, hosts: Ints, zero_ns: int) -> tuple[ClockFrame, dic
 
 
 def _linked(ends: Ends, hosts: Ints, frame: ClockFrame) -> ClockFrame:
-    """Link every host with the one with which it shares most collectives."""
+    """Link the clocks of hosts that share collectives, those that share most first, by the median of their ends."""
     host = hosts[ends.clock]
     order = np.lexsort((ends.end_ns, host, ends.collective))
     key = ends.collective[order] * (int(hosts.max()) + 1) + host[order] if len(order) else order
@@ -93,7 +101,7 @@ def _linked(ends: Ends, hosts: Ints, frame: ClockFrame) -> ClockFrame:
 
 
 def apart_ns(ends: Ends, frame: ClockFrame) -> Floats:
-    """How much later each call ends than the median of its collective, on the clocks of the frame."""
+    """How much later each call ends than the median of its collective, by the clocks of the frame, in ns; (rows,)."""
     times = (frame.common(ends.clock, ends.end_ns) - frame.origin_ns[0]).astype(np.float64)
     middle = medians(times, ends.collective, ends.collectives)
     result: Floats = times - middle[ends.collective]
@@ -101,9 +109,10 @@ def apart_ns(ends: Ends, frame: ClockFrame) -> Floats:
 
 
 def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
-    """One value per host: the median of its clocks, without those that are late compared with the first ones.
+    """One value per host: the median over its clocks that are not clearly later than its earliest one.
 
-    A rank may always end late, but never early.
+    `of_clock` is how much later each clock ends, in ns, NaN if not known. A rank may always end late, but none can end
+    early: so what is late says nothing about the clock.
     """
     count = int(hosts.max()) + 1
     earliest = np.full(count, np.inf)
@@ -113,7 +122,7 @@ def of_hosts(of_clock: Floats, hosts: Ints) -> Floats:
 
 
 def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
-    """By host the trend of its ends against those of the others, if these are enough for one."""
+    """The trend of each host's ends against those of the others, by host; only of hosts with enough ends for one."""
     apart, host = apart_ns(ends, frame), hosts[ends.clock]
     if len(np.unique(host)) < 2:
         return {}
@@ -121,17 +130,18 @@ def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
     apart = apart - np.nan_to_num(medians(apart, ends.clock, len(hosts)))[ends.clock]
     since = ends.end_ns - frame.origin_ns[ends.clock]
     of_host = {}
-    for own in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
-        line = trend(since[own], apart[own])
+    for rows_of_host in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
+        line = trend(since[rows_of_host], apart[rows_of_host])
         if line is not None:
-            of_host[int(host[own[0]])] = line
+            of_host[int(host[rows_of_host[0]])] = line
     return of_host
 
 
 def bounds(ends: Ends, frame: ClockFrame, group: Ints) -> tuple[Floats, Floats]:
-    """How far each group of clocks may be moved down (<= 0) and up before a rank leaves before all have arrived.
+    """The least and the most by which the clock of each group may be moved so that no rank ends before all have begun.
 
-    `group` by clock, from 0. A group without others in its collectives has no bounds.
+    `group` gives the group of each clock, from 0. The bounds, in ns, are of shape (groups,): <= 0 and >= 0 if the frame
+    is possible as it is, infinite for a group that shares no collective with another one.
     """
     count = int(group.max()) + 1
     low, high = np.full(count, -np.inf), np.full(count, np.inf)
@@ -148,7 +158,7 @@ def bounds(ends: Ends, frame: ClockFrame, group: Ints) -> tuple[Floats, Floats]:
 
 
 def of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
-    """The largest value among the other groups of the same collective, -inf where there are none."""
+    """For each row, the largest value among other groups in its collective, -inf where there are none; (rows,)."""
     count = int(collective.max()) + 1 if len(collective) else 0
     order = np.lexsort((-values, collective))
     begins = np.searchsorted(collective[order], np.arange(count))
@@ -163,7 +173,10 @@ def of_others(values: Floats, collective: Ints, group: Ints) -> Floats:
 
 
 def shared_collectives(collective: Ints, unit: Ints, count: int) -> Floats:
-    """How many collectives each two units share; of a part of them, if there are many."""
+    """How many collectives each two units share, of shape (count, count); counted in a part of them if there are many.
+
+    `collective` and `unit`, a clock or host from 0 to `count` - 1, are of shape (rows,).
+    """
     every = -(-(int(collective.max()) + 1) * count // _DENSE)
     used = collective % every == 0
     takes_part = np.zeros((int(collective.max()) // every + 1, count), dtype=np.float32)

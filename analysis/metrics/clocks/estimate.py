@@ -49,9 +49,9 @@ _UNBOUND = 1e18
 
 @dataclass(frozen=True)
 class ClockEstimate:
-    """Clocks against the first of their component, how wrong they may be in ns, and which are doubtful.
+    """The clocks, against the first one of their component, and how wrong each may be in ns; all by clock.
 
-    `late` are clocks that are used raw although ends say otherwise: their ranks may always end late. Shape (clocks,).
+    `late` are clocks that are used raw although ends say otherwise, since their ranks may always end late.
     """
 
     frame: ClockFrame
@@ -60,48 +60,53 @@ class ClockEstimate:
 
 
 def estimated(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags, named: Flags) -> ClockEstimate:
-    """The clocks of ranks from the ends of their collectives; `hosts` by clock, from 0.
+    """Estimate the clocks of ranks from the ends of their collectives.
 
-    `shared` says which clocks are exactly those of their hosts, as clocks of CPUs are; `named`, of which the host is
-    known. Before anything is estimated, raw clocks that agree are taken for those of one host.
+    `hosts` gives the host of each clock, from 0, and `named` whether it is known: otherwise each rank has a host of its
+    own, and those whose raw clocks agree are taken for one host. `shared` says which clocks are exactly those of their
+    hosts, as clocks of CPUs are, while GPUs convert them. `zero_ns` is their first origin.
     """
     together = _as_one_host(ends, hosts, named)
     # A jump would look like a drift, and a drift like a wrong offset: so bends come out first.
     straight = straightened(ends, together, shared=shared)
     estimate = _on_straight(straight, hosts, together, zero_ns, shared=shared, named=named)
     # A bend within what the clock is uncertain by is covered, and following it would leave calls beside it unsplit.
-    seen = {
+    large = {
         clock: bends for clock, bends in straight.bends.items() if bends.largest_ns > estimate.uncertainty_ns[clock]
     }
-    if len(seen) == len(straight.bends):
+    if len(large) == len(straight.bends):
         return estimate
-    return _on_straight(straight.following(seen, ends), hosts, together, zero_ns, shared=shared, named=named)
+    return _on_straight(straight.following(large, ends), hosts, together, zero_ns, shared=shared, named=named)
 
 
 def _on_straight(
     straight: Straightened, hosts: Ints, together: Ints, zero_ns: int, *, shared: Flags, named: Flags
 ) -> ClockEstimate:
-    """The same where clocks have no bends; ranks of unknown hosts that agree are `together` on one."""
+    """Estimate clocks whose bends have been taken out.
+
+    `together` are the hosts by which clocks are fitted, where ranks of unknown hosts that agree share one; others as
+    for `estimated`.
+    """
     ends = straight.ends
     frame, drifts = fitted_frame(ends, together, zero_ns)
     if not len(ends.collective):
         return ClockEstimate(frame, np.full(len(hosts), RESOLUTION_NS), np.zeros(len(hosts), dtype=bool))
-    seen = _Seen.of(ends, frame, together, drifts, shared)
-    frame, corrected, on_host = _gpus_corrected(seen, frame)
+    lateness = _Lateness.of(ends, frame, together, drifts, shared)
+    frame, corrected, on_host = _gpus_corrected(lateness, frame)
     frame = frame.referred()
-    frame, raw, doubtful_ns = _raw_where_that_agrees(seen, frame, corrected)
+    frame, raw, doubtful_ns = _raw_where_ends_agree(lateness, frame, corrected)
     frame = _moved_into_bounds(ends, frame, together, raw).referred()
     confirmed = raw & (doubtful_ns == 0)
-    uncertainty = _uncertainty(seen, frame, hosts, confirmed, doubtful_ns, corrected)
+    uncertainty = _uncertainty(lateness, frame, hosts, confirmed, doubtful_ns, corrected)
     uncertainty += np.rint(straight.extra_ns).astype(np.int64)
     frame = _unnamed_kept_raw(frame, straight, uncertainty, named)
     return ClockEstimate(replace(frame, bends=straight.bends), uncertainty, on_host | (doubtful_ns > 0))
 
 
 def _unnamed_kept_raw(frame: ClockFrame, straight: Straightened, uncertainty_ns: Ints, named: Flags) -> ClockFrame:
-    """The frame with raw clocks where no host is known and the raw clock lies within what the estimate is uncertain by.
+    """The frame with raw clocks where no host is known, and the raw clock is within the uncertainty of the estimate.
 
-    Such ranks may well be of one host; then raw is exact, and an estimate that may be off by more is no better guess.
+    Such ranks may well be of one host. Then the raw clock is exact, and the estimate is no better guess.
     """
     span_ns = float(np.ptp(frame.common(straight.ends.clock, straight.ends.end_ns)))
     off_ns = np.abs(frame.offset_ns) + np.abs(frame.drift) * span_ns
@@ -111,18 +116,21 @@ def _unnamed_kept_raw(frame: ClockFrame, straight: Straightened, uncertainty_ns:
 
 
 def rough(ends: Ends, hosts: Ints, zero_ns: int, *, shared: Flags) -> ClockFrame:
-    """The clocks of ranks by their ends alone, not against the first one: a cheaper `estimated`."""
+    """The clocks of ranks by their ends alone: cheaper than `estimated`, and enough to match by time.
+
+    Offsets are not against the first clock, raw clocks are not preferred, and no uncertainty is given.
+    """
     straight = straightened(ends, hosts, shared=shared, curved=False)
     frame, drifts = fitted_frame(straight.ends, hosts, zero_ns)
     if len(ends.collective):
-        frame = _gpus_corrected(_Seen.of(straight.ends, frame, hosts, drifts, shared), frame)[0]
+        frame = _gpus_corrected(_Lateness.of(straight.ends, frame, hosts, drifts, shared), frame)[0]
     return replace(frame, bends=straight.bends)
 
 
 def _as_one_host(ends: Ends, hosts: Ints, named: Flags) -> Ints:
-    """The hosts, with ranks of unknown ones together if their raw clocks agree.
+    """The hosts, but ranks of unknown hosts share one if their raw clocks agree; by clock, from 0.
 
-    Each is compared with the rank among those that agree so far with which it shares most collectives.
+    Each rank is compared with one of those that agree so far: the one with which it shares most collectives.
     """
     result, left = hosts.copy(), np.flatnonzero(~named & np.isin(np.arange(len(hosts)), ends.clock)).tolist()
     rows = {clock: np.flatnonzero(ends.clock == clock) for clock in left}
@@ -144,7 +152,10 @@ def _as_one_host(ends: Ends, hosts: Ints, named: Flags) -> Ints:
 
 
 def _raw_agree(ends: Ends, ours: Ints, theirs: Ints) -> bool:
-    """Could two ranks have met in all collectives by their raw clocks, and do their ends differ as on one host?"""
+    """Whether two ranks may share a clock: by raw clocks their calls overlap, and their ends differ as on one host.
+
+    `ours` and `theirs` are their rows of `ends`.
+    """
     _, i, j = np.intersect1d(ends.collective[ours], ends.collective[theirs], return_indices=True)
     ours, theirs = ours[i], theirs[j]
     if (ends.start_ns[ours] - ends.end_ns[theirs]).max() > _GPU_NS:
@@ -161,8 +172,12 @@ def _raw_agree(ends: Ends, ours: Ints, theirs: Ints) -> bool:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What ends say about each clock, on a frame that is right for hosts: how much later than others it ends."""
+class _Lateness:
+    """How much later than others each clock ends its collectives, on a frame that is right for hosts; in ns.
+
+    `of_clock` is by clock, `of_host` by host; `drifts` has the trends of hosts that drift, and `unseen` is the drift
+    of each clock that may remain unseen.
+    """
 
     ends: Ends
     hosts: Ints
@@ -173,8 +188,8 @@ class _Seen:
     shared: Flags
 
     @classmethod
-    def of(cls, ends: Ends, frame: ClockFrame, hosts: Ints, drifts: dict[int, Trend], shared: Flags) -> _Seen:
-        """Computed from the ends, on the clocks of the frame."""
+    def of(cls, ends: Ends, frame: ClockFrame, hosts: Ints, drifts: dict[int, Trend], shared: Flags) -> _Lateness:
+        """The lateness of each clock by the ends, on the clocks of the frame."""
         of_clock = centres(apart_ns(ends, frame), ends.clock, len(hosts))
         of_host = of_hosts(of_clock.centre, hosts)
         return cls(ends, hosts, of_clock, of_host, drifts, _unseen_drift(ends, frame, hosts), shared)
@@ -187,13 +202,16 @@ class _Seen:
 
     @property
     def gpu_ns(self) -> Floats:
-        """How much of that a GPU's clock may account for."""
+        """How much of `beyond_host_ns` the clock of a GPU may account for; the rest is the rank's own lateness."""
         beyond = self.beyond_host_ns
         return np.where((np.abs(beyond) <= _MOST_GPU_NS) & ~self.shared, beyond, 0.0)
 
     @property
     def error_ns(self) -> Floats:
-        """Standard error of the host of each clock: that of its clocks, as what disturbs one may disturb all."""
+        """Standard error of what is known of each clock's host: the mean over its clocks, not less.
+
+        What makes one rank of a host end late may make all of them end late.
+        """
         known = ~np.isnan(self.of_clock.error)
         count = np.bincount(self.hosts[known], minlength=len(self.of_host))
         total = np.bincount(self.hosts[known], self.of_clock.error[known], minlength=len(self.of_host))
@@ -202,14 +220,14 @@ class _Seen:
 
     @property
     def drifting(self) -> Flags:
-        """Which clocks are of hosts that drift."""
+        """Whether the host of each clock drifts."""
         return np.isin(self.hosts, list(self.drifts))
 
 
 def _unseen_drift(ends: Ends, frame: ClockFrame, hosts: Ints) -> Floats:
-    """By how much the clock of each clock's host may drift beyond the frame without being seen.
+    """How much faster the host of each clock may run than the frame says without ends showing it; dimensionless.
 
-    What ends follow but no clock does is believed of neither, so it is uncertain.
+    If ends follow a line that is too steep for a clock, it is not followed: so the clock is uncertain by as much.
     """
     result = np.full(len(hosts), LARGEST_DRIFT)
     if len(np.unique(hosts[ends.clock])) == 1:
@@ -221,43 +239,51 @@ def _unseen_drift(ends: Ends, frame: ClockFrame, hosts: Ints) -> Floats:
     return result
 
 
-def _gpus_corrected(seen: _Seen, frame: ClockFrame) -> tuple[ClockFrame, Flags, Flags]:
-    """The frame corrected for clocks of GPUs that differ from their hosts', which, and what clearly ends late instead.
+def _gpus_corrected(lateness: _Lateness, frame: ClockFrame) -> tuple[ClockFrame, Flags, Flags]:
+    """Correct the clocks of GPUs that differ from those of their hosts.
 
-    A difference larger than conversion errors is the rank's own lateness, unless that is impossible.
+    Returns the frame, which clocks are corrected, and which ranks clearly end late instead. A difference is taken for
+    the rank's own lateness, unless a rank would then end before all have begun: that is impossible, so it is the clock.
     """
-    beyond, error = seen.beyond_host_ns, np.nan_to_num(seen.of_clock.error)
-    differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~seen.shared
-    low, high = bounds(seen.ends, frame, np.arange(len(seen.hosts)))
+    beyond, error = lateness.beyond_host_ns, np.nan_to_num(lateness.of_clock.error)
+    differs = (np.abs(beyond) > np.maximum(_GPU_NS, _SIGNIFICANT * error)) & ~lateness.shared
+    low, high = bounds(lateness.ends, frame, np.arange(len(lateness.hosts)))
     impossible = (low > RESOLUTION_NS) | (high < -RESOLUTION_NS)
     # Ranks of a host share its clock, and ends on one host differ by as much: only what is impossible is put right.
     corrected = differs & impossible
     return frame.moved(corrected, beyond[corrected]), corrected, differs & (np.abs(beyond) > _MOST_GPU_NS) & ~corrected
 
 
-def _raw_where_that_agrees(seen: _Seen, frame: ClockFrame, corrected: Flags) -> tuple[ClockFrame, Flags, Floats]:
-    """The frame with raw clocks where the ends do not contradict them; which these are, and the disagreement in ns.
+def _raw_where_ends_agree(lateness: _Lateness, frame: ClockFrame, corrected: Flags) -> tuple[ClockFrame, Flags, Floats]:
+    """Use raw clocks where the ends do not contradict them.
 
-    If a single host is off while all others agree, its ranks may always end late instead.
+    Returns the frame, which clocks are raw, and by how much, in ns, ends disagree with a raw clock that is used all the
+    same: that of a single host that is off while all others agree, as its ranks may always end late instead.
     """
     # What the clocks of GPUs were corrected by stays: only hosts are put back.
-    gpu = np.where(corrected, seen.gpu_ns, 0.0)
+    gpu = np.where(corrected, lateness.gpu_ns, 0.0)
     offset = frame.offset_ns - (gpu - gpu[frame.firsts])
-    error = seen.error_ns + seen.error_ns[frame.firsts]
-    steady = ~seen.drifting & ~seen.drifting[frame.firsts]
+    error = lateness.error_ns + lateness.error_ns[frame.firsts]
+    steady = ~lateness.drifting & ~lateness.drifting[frame.firsts]
     agrees = np.abs(offset) <= np.maximum(RESOLUTION_NS, _SIGNIFICANT * error)
-    low, high = bounds(seen.ends, frame, seen.hosts)
-    possible = (-offset >= low[seen.hosts]) & (-offset <= high[seen.hosts])
+    low, high = bounds(lateness.ends, frame, lateness.hosts)
+    possible = (-offset >= low[lateness.hosts]) & (-offset <= high[lateness.hosts])
     # If one host is off by much while all others agree, its clock is wrong or its ranks always end late. Nothing says
     # which, so the raw clock stays, and the whole disagreement is its uncertainty.
-    others = np.array([agrees[seen.hosts != host].all() for host in range(int(seen.hosts.max()) + 1)])[seen.hosts]
-    alone = ~agrees & others & possible & (len(np.unique(seen.hosts)) > 2) & (np.abs(offset) > COINCIDE_NS)
+    others = np.array([agrees[lateness.hosts != host].all() for host in range(int(lateness.hosts.max()) + 1)])[
+        lateness.hosts
+    ]
+    alone = ~agrees & others & possible & (len(np.unique(lateness.hosts)) > 2) & (np.abs(offset) > COINCIDE_NS)
     raw = (agrees | alone) & steady
     return frame.moved(raw, -offset[raw]), raw, np.where(alone & steady, np.abs(offset), 0.0)
 
 
 def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -> ClockFrame:
-    """The frame with offsets by which no rank leaves before all have arrived; in half steps, as the others move too."""
+    """The frame with offsets by which no rank ends before all have begun.
+
+    Clocks move by half of what is needed at a time, as those that they are compared with move as well. Raw clocks move
+    only if the bounds leave no choice.
+    """
     kept = np.unique(hosts[raw])
     for _ in range(_ROUNDS):
         low, high = (np.clip(side, -_UNBOUND, _UNBOUND) for side in bounds(ends, frame, hosts))
@@ -270,30 +296,31 @@ def _moved_into_bounds(ends: Ends, frame: ClockFrame, hosts: Ints, raw: Flags) -
 
 
 def _uncertainty(
-    seen: _Seen, frame: ClockFrame, hosts: Ints, confirmed: Flags, doubtful_ns: Floats, corrected: Flags
+    lateness: _Lateness, frame: ClockFrame, hosts: Ints, confirmed: Flags, doubtful_ns: Floats, corrected: Flags
 ) -> Ints:
-    """How wrong each offset against the first clock of its component may be, in ns; `hosts` as they are known.
+    """How wrong each offset may be, against the first clock of its component, in ns.
 
-    `confirmed` are those for which two witnesses agree: raw clocks and ends.
+    `hosts` are the hosts that are known, `confirmed` the clocks for which two witnesses agree, raw clock and ends;
+    `doubtful_ns` is from `_raw_where_ends_agree`, and `corrected` from `_gpus_corrected`.
     """
-    first, ends = frame.firsts, seen.ends
+    first, ends = frame.firsts, lateness.ends
     same_host = hosts == hosts[first]
     # At the ends of the window an error of the drift adds as much again, or the drift itself where it is not known.
     half_ns = float(np.ptp(frame.common(ends.clock, ends.end_ns))) / 2
-    unseen = np.where(hosts == hosts[first], 0.0, np.maximum(seen.unseen, seen.unseen[first]))
-    by_ends = np.where(confirmed, 1, 3) * _SURE * (seen.error_ns + seen.error_ns[first]) * ~same_host
+    unseen = np.where(hosts == hosts[first], 0.0, np.maximum(lateness.unseen, lateness.unseen[first]))
+    by_ends = np.where(confirmed, 1, 3) * _SURE * (lateness.error_ns + lateness.error_ns[first]) * ~same_host
     by_ends += unseen * half_ns * np.where(unseen == LARGEST_DRIFT, 2, 1)
     # A difference between a GPU's clock and its host's may be the lateness of its rank, or chance: what is stated
     # covers the raw clock and the corrected one, whichever is used.
-    gpu = seen.gpu_ns
-    apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(seen.of_clock.error)
+    gpu = lateness.gpu_ns
+    apart, error = np.abs(gpu - gpu[first]), np.nan_to_num(lateness.of_clock.error)
     by_ends += np.where(apart > RESOLUTION_NS, apart, 0.0)
     by_ends += np.where(corrected, _SURE * error, 0.0)
     # A rank that is alone on its host may always end late: only bounds distinguish that from a clock that is off.
     alone = np.bincount(hosts)[hosts] == 1
     by_ends[(alone | alone[first]) & ~same_host & ~confirmed] = np.inf
     # So may all ranks of a host, which the lengths of their calls show if each host comes last at times.
-    asymmetry = _asymmetry(seen, frame)
+    asymmetry = _asymmetry(lateness, frame)
     by_ends += np.where(same_host | confirmed, 0.0, asymmetry)
     low, high = bounds(ends, frame, hosts)
     contradiction = np.maximum(np.nan_to_num(low - high, neginf=0.0), 0)[hosts] * ~same_host
@@ -310,14 +337,15 @@ def _uncertainty(
     return uncertainty
 
 
-def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
-    """By how much more the ranks of each clock's host may always end later than those of the first one's, in ns.
+def _asymmetry(lateness: _Lateness, frame: ClockFrame) -> Floats:
+    """How much later than the first clock's host each clock's host may always end, in ns.
 
-    The rank that comes last does not wait: its call lasts as long as moving the data does, and until it has noticed.
-    So where both hosts clearly come last at times in collectives that are alike, the difference of these lengths is
-    by how much later the one always ends, without any clock. If not, it may be as much as has been seen elsewhere.
+    The rank that comes last does not wait: its call lasts only as long as data move, and until the rank notices the
+    end. So if two hosts each come clearly last at times, in collectives that are alike, the durations of their calls
+    then differ by how much later one of them always ends, and no clock is needed. If they do not, the difference may be
+    as large as any that has been seen elsewhere.
     """
-    ends, hosts = seen.ends, seen.hosts
+    ends, hosts = lateness.ends, lateness.hosts
     host, start = hosts[ends.clock], (frame.common(ends.clock, ends.start_ns) - frame.origin_ns[0]).astype(np.float64)
     lead = start - of_others(start, ends.collective, host)
     order = np.lexsort((-start, ends.collective))
@@ -334,10 +362,10 @@ def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
             if size >= _LEAST_LAST:
                 known.setdefault(key % count, {})[key // count] = (float(length), float(error))
         for clock, first in enumerate(frame.firsts.tolist()):
-            own, other = known.get(int(hosts[clock]), {}), known.get(int(hosts[first]), {})
+            ours, other = known.get(int(hosts[clock]), {}), known.get(int(hosts[first]), {})
             each = [
-                abs(own[alike][0] - other[alike][0]) + 2 * (own[alike][1] + other[alike][1])
-                for alike in own.keys() & other.keys()
+                abs(ours[alike][0] - other[alike][0]) + 2 * (ours[alike][1] + other[alike][1])
+                for alike in ours.keys() & other.keys()
             ]
             # A host that ends later by more than the margin might have come last only because of that.
             if each and max(each) < margin_ns:
@@ -346,9 +374,10 @@ def _asymmetry(seen: _Seen, frame: ClockFrame) -> Floats:
 
 
 def _proven(ends: Ends, frame: ClockFrame, unseen: Floats) -> Floats:
-    """How far each offset can be off at most, by the collectives that its clock shares with the first one.
+    """How wrong each offset can be at most, by the collectives that its clock shares with the first one, in ns.
 
-    They bound it when they begin and end; in between, and before and after, it may drift as much as nobody has seen.
+    No rank ends before all have begun, which bounds the offset whenever a collective begins and ends. At other times
+    the clock may have drifted from there, by as much as ends would not have shown (`unseen`).
     """
     first = frame.firsts
     start, end = (
@@ -361,18 +390,21 @@ def _proven(ends: Ends, frame: ClockFrame, unseen: Floats) -> Floats:
     of_first[1, ends.collective[is_first]] = end[is_first]
     result = np.full(len(first), np.inf)
     for clock in np.unique(ends.clock).tolist():
-        own = np.flatnonzero(ends.clock == clock)
-        lasts = np.array([start[own].min(), end[own].max()])
-        own = own[~np.isnan(of_first[0, ends.collective[own]])]
-        high, low = end[own] - of_first[0, ends.collective[own]], start[own] - of_first[1, ends.collective[own]]
-        if len(own) and high.min() >= 0 >= low.max():
-            ahead, behind = (_reached(end[own], bound, lasts, float(unseen[clock])) for bound in (high, -low))
+        rows = np.flatnonzero(ends.clock == clock)
+        lasts = np.array([start[rows].min(), end[rows].max()])
+        rows = rows[~np.isnan(of_first[0, ends.collective[rows]])]
+        high, low = end[rows] - of_first[0, ends.collective[rows]], start[rows] - of_first[1, ends.collective[rows]]
+        if len(rows) and high.min() >= 0 >= low.max():
+            ahead, behind = (_largest_error_ns(end[rows], bound, lasts, float(unseen[clock])) for bound in (high, -low))
             result[clock] = max(ahead, behind)
     return result
 
 
-def _reached(at: Floats, bound_ns: Floats, lasts: Floats, drift: float) -> float:
-    """How far a clock can get between two times if it is bounded at some, and drifts by no more than this."""
+def _largest_error_ns(at: Floats, bound_ns: Floats, lasts: Floats, drift: float) -> float:
+    """How far a clock can be off between the two times `lasts`, if it drifts by no more than `drift`, in ns.
+
+    `bound_ns` says how far it can be off at the times `at`.
+    """
     order = np.argsort(at)
     at, bound_ns = at[order], bound_ns[order]
     before = np.minimum.accumulate(bound_ns - drift * at) + drift * at

@@ -19,10 +19,11 @@ LARGEST_DRIFT = 50e-6
 
 @dataclass(frozen=True)
 class Bends:
-    """What the error of a clock is beyond offset and drift, through knots: times that it shows, ascending.
+    """The error of a clock beyond offset and drift, as a line through knots; all of shape (knots,).
 
-    Between knots the error changes evenly, outside it stays. From a knot with `jumps` to the next one the clock jumped,
-    at an unknown moment: times in between are uncertain by the whole jump.
+    At `at_ns`, ascending times that the clock shows, it is ahead by `by_ns` more. Between knots this changes evenly,
+    and outside of them it stays. Where `jumps`, the clock jumped between this knot and the next one, at an unknown
+    moment: times in between are uncertain by the whole jump.
     """
 
     at_ns: Ints
@@ -30,13 +31,13 @@ class Bends:
     jumps: Flags
 
     def added(self, times_ns: Ints) -> Ints:
-        """How much of these times is the clock's error."""
+        """How far the clock is ahead because of its bends, in ns, when it shows these times."""
         first = self.at_ns[0]  # counted from it, as a double does not hold ns since 1970
         added: Ints = np.rint(np.interp(times_ns - first, self.at_ns - first, self.by_ns)).astype(np.int64)
         return added
 
     def unclear(self, times_ns: Ints) -> Flags:
-        """Which of these times lie where the clock jumped."""
+        """Whether each of these times lies where the clock jumped, so that it cannot be compared."""
         after = np.searchsorted(self.at_ns, times_ns)
         inside = (after > 0) & (after < len(self.at_ns)) & (times_ns < self.at_ns[-1])
         inside &= times_ns != self.at_ns[after.clip(0, len(self.at_ns) - 1)]
@@ -45,7 +46,7 @@ class Bends:
 
     @property
     def largest_ns(self) -> int:
-        """How wrong offset and drift are by themselves."""
+        """How wrong the clock is by offset and drift alone, in ns."""
         return int(np.abs(self.by_ns).max())
 
     def __str__(self) -> str:
@@ -64,10 +65,10 @@ class Bends:
 
 @dataclass(frozen=True)
 class ClockFrame:
-    """The error of each clock: offset + drift x (t - origin) + its bends, where t is the time it shows.
+    """How far each clock is ahead: offset + drift x (t - origin) + its bends, where t is the time it shows.
 
-    All of shape (clocks,), but `bends`, by clock, which few have. The origins of clocks of one `component`, which can
-    be compared, are what they show at one and the same moment.
+    All of shape (clocks,), but for `bends`, by clock, which few have. Clocks of one `component` can be compared; their
+    origins are what they show at one moment.
     """
 
     offset_ns: Floats
@@ -78,12 +79,15 @@ class ClockFrame:
 
     @classmethod
     def unlinked(cls, component: Ints, zero_ns: int) -> ClockFrame:
-        """Clocks without errors, each within its component; components cannot be compared."""
+        """Clocks without errors, in these components, as they are before anything is known.
+
+        `zero_ns` is the origin of all of them.
+        """
         count = len(component)
         return cls(np.zeros(count), np.zeros(count), np.full(count, zero_ns, dtype=np.int64), component.copy())
 
     def ahead(self, clock: int | Ints, times_ns: Ints) -> Ints:
-        """How much of each time is the clock's error, in ns."""
+        """How far a clock is ahead when it shows each of these times, in ns; `clock` is one, or one per time."""
         error = self.offset_ns[clock] + self.drift[clock] * (times_ns - self.origin_ns[clock])
         ahead: Ints = np.rint(error).astype(np.int64)
         for which, bends in self.bends.items():
@@ -91,12 +95,12 @@ class ClockFrame:
         return ahead
 
     def common(self, clock: int | Ints, times_ns: Ints) -> Ints:
-        """The times without the error of their clocks."""
+        """The times on the common clock of their component: without the error of the clock that showed them."""
         aligned: Ints = times_ns - self.ahead(clock, times_ns)
         return aligned
 
     def moved(self, clocks: Ints | Flags, level_ns: float | Floats, slope: float | Floats = 0.0) -> ClockFrame:
-        """The frame with these clocks further ahead by `level_ns`, and faster by `slope`."""
+        """The frame with these clocks further ahead by `level_ns` at the origin, and faster by `slope`."""
         offset, drift, origin = self.offset_ns.copy(), self.drift.copy(), self.origin_ns.copy()
         offset[clocks] += level_ns
         origin[clocks] += np.rint(level_ns).astype(np.int64)
@@ -104,9 +108,9 @@ class ClockFrame:
         return replace(self, offset_ns=offset, drift=drift, origin_ns=origin)
 
     def linked(self, component: int, base: int, level_ns: float, slope: float = 0.0) -> ClockFrame:
-        """The frame with all clocks of a component ahead by `level_ns` more, faster by `slope`, and part of `base`."""
-        own = self.component == component
-        return replace(self.moved(own, level_ns, slope), component=np.where(own, base, self.component))
+        """The frame with a component as part of `base`: its clocks are ahead by `level_ns` more, faster by `slope`."""
+        clocks = self.component == component
+        return replace(self.moved(clocks, level_ns, slope), component=np.where(clocks, base, self.component))
 
     def referred(self) -> ClockFrame:
         """The frame with the first clock of each component right, and the errors of the others against it."""
@@ -116,18 +120,21 @@ class ClockFrame:
         return replace(self, offset_ns=self.offset_ns - self.offset_ns[first], drift=drift)
 
     def since(self, first_ns: Ints) -> ClockFrame:
-        """The frame with origins at which the first clock of each component shows this; by clock, from `referred`."""
+        """The frame with other origins: those at which the first clock of each component shows its `first_ns`.
+
+        `first_ns` is by clock; the frame must come from `referred`.
+        """
         first = self.firsts
-        own = (first_ns[first] - self.origin_ns[first]) / (1 - self.drift)
+        since_ns = (first_ns[first] - self.origin_ns[first]) / (1 - self.drift)
         return replace(
             self,
-            offset_ns=self.offset_ns + self.drift * own,
-            origin_ns=self.origin_ns + np.rint(own).astype(np.int64),
+            offset_ns=self.offset_ns + self.drift * since_ns,
+            origin_ns=self.origin_ns + np.rint(since_ns).astype(np.int64),
         )
 
     @property
     def firsts(self) -> Ints:
-        """The first clock of the component of each clock."""
+        """The first clock of each clock's component; shape (clocks,)."""
         _, first, which = np.unique(self.component, return_index=True, return_inverse=True)
         firsts: Ints = first[which]
         return firsts

@@ -36,7 +36,7 @@ def medians(values: Floats, group: Ints, count: int) -> Floats:
 
 
 class Centres(NamedTuple):
-    """Median of each group, the standard error of that, and the number of values; all of shape (groups,)."""
+    """The median of each group, its standard error, and the number of values; all of shape (groups,)."""
 
     centre: Floats
     error: Floats
@@ -56,7 +56,10 @@ def centres(values: Floats, group: Ints, count: int) -> Centres:
 
 
 class Trend(NamedTuple):
-    """A line through differences: its level in ns at the origin, its slope, and how wrong that may be by chance."""
+    """A line through differences over time: its level at the origin in ns, its slope, and how wrong that may be.
+
+    `slope_error` is five standard errors, `span_ns` the time that the differences span.
+    """
 
     level_ns: float
     slope: float
@@ -65,19 +68,20 @@ class Trend(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether it is more than chance."""
+        """Whether the slope is more than chance."""
         return abs(self.slope) * self.span_ns >= _LEAST_DRIFT_NS and abs(self.slope) >= self.slope_error
 
     @property
     def drifts(self) -> bool:
-        """Whether it is more than chance, and possible for a clock."""
+        """Whether the slope is more than chance, and one that a clock may have."""
         return self.significant and abs(self.slope) <= LARGEST_SLOPE
 
 
 def trend(since_ns: Ints, apart_ns: Floats) -> Trend | None:
-    """The line that the differences follow, or None if they are too few. Both arrays have one length.
+    """The line that the differences follow; None if they are too few, or all at one time.
 
-    Through medians of bins, so that outliers do not count.
+    `since_ns` is the time of each difference since the origin. The line goes through medians of bins, so that single
+    late ends do not count.
     """
     if len(since_ns) < LEAST_FOLLOWED or not np.ptp(since_ns):
         return None

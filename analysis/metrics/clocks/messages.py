@@ -1,9 +1,9 @@
 """Link clocks that no collective links, by messages in both directions, as NTP does.
 
-Nobody has received before the other side began to send, whatever the protocol. So messages of both directions bound an
-offset on both sides, and that is a proof; those of one direction leave it open on the other side. The root of a
-broadcast or scatter sends to all others, and they send to the root of a reduce or gather. Definitions:
-docs/metrics/clocks.md.
+Whatever the protocol, no message is received before its sender has begun to send it. So messages in both directions
+bound an offset on both sides, which is a proof. Messages in one direction leave it open on the other side. Collectives
+with a root are messages, too: the root of a broadcast or scatter sends to all others, and these send to the root of a
+reduce or gather. Definitions: docs/metrics/clocks.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 
 
 class Sent(NamedTuple):
-    """Messages: when the sender's call began, and the receiver's ended, each on its own clock."""
+    """Messages: when the sender's call began and the receiver's ended, in ns, each by its own clock; (messages,).
+
+    `source` and `target` are clocks.
+    """
 
     source: Ints
     target: Ints
@@ -30,7 +33,10 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounded:
-    """Clocks after linking by messages: which these `linked`, and which they bound on `one_side` only."""
+    """Clocks after linking by messages, and how wrong each may be, in ns; all by clock.
+
+    `linked` are the clocks that messages have linked, `one_side` those that messages bound on one side only.
+    """
 
     frame: ClockFrame
     uncertainty_ns: Ints
@@ -39,7 +45,10 @@ class Bounded:
 
 
 def messages_of(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Sent:
-    """Sends and receives, and collectives with a root, that were matched for certain."""
+    """The messages in sends and receives, and in collectives with a root, that are matched for certain.
+
+    `calls` and `matches` are the tables of these names; `ranks`, ascending, has the rank of each clock.
+    """
     kinds = ["send", "recv", *_FROM_ROOT, *_TO_ROOT]
     usable = calls.loc[calls["collective"].isin(kinds), ["call_id", "rank", "collective", "root", "start_ns", "dur_ns"]]
     table = usable.merge(matches.loc[matches["certain"].fillna(False), ["call_id", "collective_id"]], on="call_id")
@@ -59,7 +68,10 @@ def messages_of(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Sent
 
 
 def bounded(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> Bounded:
-    """The frame with components that messages of both directions link, those that are bounded most tightly first."""
+    """Link the components of clocks that messages in both directions bound, those with the closest bounds first.
+
+    `uncertainty_ns` is how wrong each clock of the frame may be, against the first one of its component.
+    """
     linked = np.zeros(len(uncertainty_ns), dtype=bool)
     uncertainty = uncertainty_ns.copy()
     while True:
@@ -69,21 +81,21 @@ def bounded(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> Bounded:
             break
         link = min(both, key=lambda each: each.half_ns)
         first = frame.firsts
-        own = frame.component == link.component
+        is_moved = frame.component == link.component
         frame = replace(
             frame,
-            offset_ns=frame.offset_ns + np.where(own, link.level_ns, 0.0),
-            component=np.where(own, link.base, frame.component),
+            offset_ns=frame.offset_ns + np.where(is_moved, link.level_ns, 0.0),
+            component=np.where(is_moved, link.base, frame.component),
         )
         inside = np.where(first == np.arange(len(first)), 0, uncertainty)
-        uncertainty = np.where(own, inside + round(link.half_ns), uncertainty)
-        linked |= own
+        uncertainty = np.where(is_moved, inside + round(link.half_ns), uncertainty)
+        linked |= is_moved
     one_side = np.isin(frame.component, [part for link in links for part in (link.component, link.base)])
     return Bounded(frame, uncertainty, linked, one_side)
 
 
 class _Link(NamedTuple):
-    """How far a component of clocks is ahead of another one, and how wrong that may be: inf, if one side is open."""
+    """How far a component of clocks is ahead of another, and how wrong that may be, in ns: inf if one side is open."""
 
     component: int
     base: int
@@ -92,7 +104,7 @@ class _Link(NamedTuple):
 
 
 def _links(frame: ClockFrame, uncertainty_ns: Ints, messages: Sent) -> list[_Link]:
-    """What messages say about each two components; the later one moves."""
+    """What messages say about each pair of components that exchange some; the later one is to be moved."""
     if not len(messages.source):
         return []
     place = frame.firsts

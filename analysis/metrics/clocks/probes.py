@@ -30,13 +30,13 @@ _LARGEST_SLEW = 500e-6
 
 @dataclass(frozen=True)
 class Ahead:
-    """How far clocks are ahead at both ends of the window, and how uncertain that is: one row per clock, in ns."""
+    """How far clocks are ahead when the window begins and ends, and how uncertain that is; both (clocks, 2), in ns."""
 
     ns: Floats
     uncertainty_ns: Floats
 
     def bounds(self, clock: int) -> tuple[Floats, Floats]:
-        """The least and the most that the clock can be ahead."""
+        """The least and the most that a clock can be ahead, when the window begins and when it ends."""
         return self.ns[clock] - self.uncertainty_ns[clock], self.ns[clock] + self.uncertainty_ns[clock]
 
 
@@ -54,7 +54,10 @@ class Witnessed:
 
 
 def probed(probes: pd.DataFrame, clock_of: Mapping[int, int], count: int, calls: pd.DataFrame) -> Ahead:
-    """What the probe alone says about each of `count` clocks against rank 0's, NaN where it says nothing."""
+    """What the probe alone says about each of `count` clocks against rank 0's, NaN where it says nothing.
+
+    `probes` and `calls` are the tables of these names; `clock_of` gives the clock of each rank.
+    """
     moments = _moments(probes, clock_of)
     nothing = np.full((count, 2), np.nan)
     if len(moments) < 2:
@@ -66,9 +69,11 @@ def probed(probes: pd.DataFrame, clock_of: Mapping[int, int], count: int, calls:
 def witnessed(
     model: ClockFrame, uncertainty_ns: Ints, probes: pd.DataFrame, clock_of: Mapping[int, int], calls: pd.DataFrame
 ) -> Witnessed:
-    """What the collectives say, checked against the probes, narrowed by them, and linked where only probes link.
+    """Combine clocks by collectives with the probes.
 
-    `clock_of` gives the clock of each rank; probes of other ranks are ignored.
+    Where both know a clock, they are checked against each other, and the probe narrows its offset; where collectives do
+    not link clocks, the probe does. `model` and `uncertainty_ns` are what collectives say. `clock_of` gives the clock
+    of each rank; probes of other ranks are ignored.
     """
     moments = _moments(probes, clock_of)
     nothing = np.full((len(uncertainty_ns), 2), np.nan)
@@ -87,7 +92,7 @@ def witnessed(
 
 
 def _moments(probes: pd.DataFrame, clock_of: Mapping[int, int]) -> dict[int, list[tuple[int, int, int]]]:
-    """(time on the clock, offset, uncertainty) of each clock in order of time; none for rank 0's own."""
+    """(time on the clock, offset, uncertainty) of each measurement, in order of time, by clock; none for rank 0's."""
     known = probes[probes["rank"].isin(list(clock_of))]
     table = known.assign(clock=known["rank"].map(clock_of)).sort_values("uncertainty_ns", kind="stable")
     table = table.drop_duplicates(["clock", "at"]).sort_values("unix_ns", kind="stable")
@@ -105,7 +110,7 @@ def _window(
     clock_of: Mapping[int, int],
     calls: pd.DataFrame,
 ) -> Ints:
-    """What each clock showed at the first start and the last end of any rank's calls."""
+    """What each clock showed when the first call of any rank began, and when the last one ended; (clocks, 2), in ns."""
     rough = np.zeros(len(model.offset_ns), dtype=np.int64)
     parts, anchors = np.unique(model.component[sorted(moments)], return_index=True)
     for part, anchor in zip(parts, anchors, strict=True):
@@ -117,28 +122,31 @@ def _window(
     start = calls["start_ns"].to_numpy(dtype=np.int64)[here] - rough[of_call[here]]
     end = start + calls["dur_ns"].to_numpy(dtype=np.int64)[here]
     if not len(start):
-        start = end = np.array([time - ahead for own in moments.values() for time, ahead, _ in own])
+        start = end = np.array([time - ahead for measurements in moments.values() for time, ahead, _ in measurements])
     times: Ints = rough[:, np.newaxis] + np.array([start.min(), end.max()])
     return times
 
 
 def _against_rank_0(moments: Mapping[int, list[tuple[int, int, int]]], times: Ints) -> Ahead:
-    """What the probe says about each clock against rank 0's at these times."""
+    """What the probe says about each clock against rank 0's, at `times` by that clock, of shape (clocks, 2)."""
     ahead, uncertainty = np.full(times.shape, np.nan), np.full(times.shape, np.nan)
-    for clock, own in moments.items():
-        if not own:
+    for clock, measurements in moments.items():
+        if not measurements:
             ahead[clock] = uncertainty[clock] = 0
-        elif len(own) == 1:
-            ((time, offset, bound),) = own
+        elif len(measurements) == 1:
+            ((time, offset, bound),) = measurements
             ahead[clock] = offset
             uncertainty[clock] = bound + LARGEST_DRIFT * np.abs(times[clock] - time).max()
         else:
-            ahead[clock], uncertainty[clock] = _between(own[0], own[-1], times[clock])
+            ahead[clock], uncertainty[clock] = _between(measurements[0], measurements[-1], times[clock])
     return Ahead(ahead, uncertainty)
 
 
 def _between(first: tuple[int, int, int], last: tuple[int, int, int], times: Ints) -> tuple[Floats, Floats]:
-    """The line through two moments, and its uncertainty, including how far the clock may `WANDER` in between."""
+    """The offset of a clock at these times, by the line through two measurements, and its uncertainty.
+
+    That includes how far the clock may `WANDER` in between, and drift outside of the two.
+    """
     (time, offset, bound), (last_time, last_offset, last_bound) = first, last
     span, change = last_time - time, last_offset - offset
     if abs(change) - bound - last_bound > _LARGEST_SLEW * span:  # it was set, at an unknown time
@@ -162,14 +170,14 @@ def _against_first(model: ClockFrame, uncertainty_ns: Ints, times: Ints) -> Ahea
 
 
 def _anchors(model: ClockFrame, probe: Ahead, collective: Ahead, measured: Ints) -> dict[int, int]:
-    """For each component that collectives link, the clock that both witnesses together know best."""
+    """For each component that collectives link, the measured clock that both witnesses together know best."""
     total = (probe.uncertainty_ns + collective.uncertainty_ns).max(axis=1)
     ordered = measured[np.argsort(total[measured], kind="stable")]
     return {int(model.component[clock]): int(clock) for clock in ordered[::-1]}
 
 
 def _moved(probe: Ahead, collective: Ahead, anchor: int) -> Ahead:
-    """The probe against the first clock instead of rank 0's, by way of a clock that both know."""
+    """What the probe says, against the first clock instead of rank 0's; both witnesses know the `anchor`."""
     by = collective.ns[anchor] - probe.ns[anchor]
     uncertain = collective.uncertainty_ns[anchor] + probe.uncertainty_ns[anchor]
     return Ahead(probe.ns + by, probe.uncertainty_ns + uncertain)
@@ -181,15 +189,15 @@ def _placed(model: ClockFrame, probe: Ahead, collective: Ahead, anchors: Mapping
     for component, anchor in anchors.items():
         if component == base:
             continue
-        own = model.component == component
-        ahead[own] += probe.ns[anchor] - collective.ns[anchor]
-        uncertainty[own] += probe.uncertainty_ns[anchor] + collective.uncertainty_ns[anchor]
+        clocks = model.component == component
+        ahead[clocks] += probe.ns[anchor] - collective.ns[anchor]
+        uncertainty[clocks] += probe.uncertainty_ns[anchor] + collective.uncertainty_ns[anchor]
         uncertainty[anchor] = probe.uncertainty_ns[anchor]
     return Ahead(ahead, uncertainty)
 
 
 def _combined(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witnessed:
-    """What both witnesses together say about every clock."""
+    """What both witnesses together say about every clock; `placed` comes from `_placed`."""
     model, probe = before.model, before.probe
     origin_ns = np.where(model.origin_ns == 0, times[:, 0], model.origin_ns)
     frame = ClockFrame(model.offset_ns.copy(), model.drift.copy(), origin_ns, model.component.copy())
@@ -218,9 +226,9 @@ def _combined(before: Witnessed, times: Ints, placed: Ahead, first: int) -> Witn
 
 
 def _line(low: Floats, high: Floats, *, drifts: bool) -> tuple[Floats, int]:
-    """The offset at both ends of the window, and its uncertainty: 0 if that is possible, else constant, else changing.
+    """The simplest offset between two bounds, when the window begins and ends, and its uncertainty, in ns.
 
-    Whether the clock `drifts` is known from the collectives.
+    It is 0 if the bounds allow that, else constant, else changing. A clock that `drifts`, as collectives say, changes.
     """
     at_least, at_most = low.max(), high.min()
     if drifts or at_least > at_most:
@@ -230,7 +238,7 @@ def _line(low: Floats, high: Floats, *, drifts: bool) -> tuple[Floats, int]:
 
 
 def _draw(frame: ClockFrame, clock: int, times: Ints, ahead: Floats) -> None:
-    """Set how far the clock is ahead at these times."""
+    """Set the offset and drift of a clock so that it is ahead by this at these two times. Changes `frame`."""
     drift = (ahead[1] - ahead[0]) / max(int(times[1] - times[0]), 1)
     frame.drift[clock] = drift
     frame.offset_ns[clock] = ahead[0] + drift * int(frame.origin_ns[clock] - times[0])

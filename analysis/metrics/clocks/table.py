@@ -34,11 +34,11 @@ def clocks(
     hosts: Mapping[int, str | None],
     probes: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """One row per rank: its clock's offset and drift, and how uncertain they are.
+    """The table of clocks, one row per rank: the offset and drift of its clock, and how uncertain they are.
 
-    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock, but GPUs convert
-    it differently. Clocks are compared only where collectives or the clock `probes` link them: offsets are against the
-    first rank of those linked.
+    `calls`, `matches` and `probes` are the tables of these names. `hosts` gives the host of each rank, None where it is
+    not known; ranks of one host share a clock, but GPUs convert it differently. Clocks are compared only where
+    collectives, messages or probes link them; offsets are against the first rank of those linked.
     """
     ranks = np.array(sorted(hosts), dtype=np.int64)
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
@@ -53,9 +53,9 @@ def clocks(
 
 
 def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
-    """The same for a run that does not say when calls began: nothing is compared by clocks, and none is needed.
+    """The table of clocks of a run that does not say when calls began: nothing is compared by them.
 
-    Durations are known to `RESOLUTION_NS`.
+    Durations are known to within `RESOLUTION_NS`.
     """
     plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "basis": NO_STARTS}
     plain |= {"uncertainty_ns": RESOLUTION_NS, "bent_uncertainty_ns": RESOLUTION_NS}
@@ -64,7 +64,7 @@ def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Known:
-    """Clocks of ranks by all witnesses; `of_hosts` is the same by host, with what the probe says."""
+    """The clocks of ranks by all witnesses; `of_hosts` is the same by host, with what the probe alone says."""
 
     frame: ClockFrame
     uncertainty_ns: Ints
@@ -87,7 +87,10 @@ def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: 
 
 
 def matched_ends(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints) -> Ends:
-    """The calls that say something about clocks: matched for certain, and no rank can end before all have begun."""
+    """The calls that are evidence on clocks: matched for certain, and of kinds that no rank ends before all have begun.
+
+    In a large run only some of the collectives. `ranks`, ascending, has the rank of each clock.
+    """
     usable = calls["collective"].isin(SYNCHRONISING) | calls["collective"].isna()
     joined = calls.loc[usable, ["call_id", "rank", "start_ns", "dur_ns", *_ALIKE, "size_bytes"]].merge(
         matches.loc[matches["certain"].fillna(False), ["call_id", "collective_id"]], on="call_id"
@@ -117,7 +120,7 @@ def _with_probe(
     probes: pd.DataFrame,
     calls: pd.DataFrame,
 ) -> _Known:
-    """The estimate combined with the clock probe, which measures hosts: what a GPU differs from its host by stays."""
+    """Combine the estimate with the clock probe, which measures hosts; how GPUs differ from their hosts stays."""
     frame = estimate.frame
     first = np.unique(host_of, return_index=True)[1]
     hosts = ClockFrame(frame.offset_ns[first], frame.drift[first], frame.origin_ns[first], _parts(frame, first))
@@ -141,14 +144,14 @@ def _with_probe(
 
 
 def _parts(frame: ClockFrame, first: Ints) -> Ints:
-    """The components of some clocks, each named by the first of these in it."""
+    """The components of the clocks at `first`, each as the position of its first member there."""
     _, begins, which = np.unique(frame.component[first], return_index=True, return_inverse=True)
     parts: Ints = begins[which]
     return parts
 
 
 def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints, known: _Known) -> Row:
-    """One rank's row; the reference of linked clocks is that of their first rank."""
+    """The row of one rank; the reference of linked clocks is that of their first rank."""
     frame, host = known.frame, int(host_of[clock])
     linked = frame.component == frame.component[clock]
     probe, bound = known.of_hosts.probe.ns[host, 0], known.of_hosts.probe.uncertainty_ns[host].max()
@@ -171,6 +174,7 @@ def _row(clock: int, ranks: Ints, hosts: Mapping[int, str | None], host_of: Ints
 
 
 def _basis(clock: int, host: str | None, host_of: Ints, linked: Flags, known: _Known) -> str:
+    """Which evidence the offset of a clock rests on, in words."""
     by_probe = known.of_hosts.basis.get(int(host_of[clock]))
     if by_probe:
         return by_probe
@@ -202,9 +206,12 @@ _ESTIMATED = "estimated from collectives"
 
 
 def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:
-    """Times without the error of each rank's clock, comparable among linked ranks."""
-    own = clocks.set_index("rank").loc[rank]
-    offset_ns, drift_ppm, origin_ns = (own[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
+    """Times on a common clock, in ns: without the error of each rank's clock, comparable among linked ranks.
+
+    `rank` is the rank whose clock showed each time, `clocks` the table.
+    """
+    of_time = clocks.set_index("rank").loc[rank]
+    offset_ns, drift_ppm, origin_ns = (of_time[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
     common = on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns)
     for which, bends in _bends(clocks):
         rows = (rank == which).to_numpy()
@@ -213,7 +220,7 @@ def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame
 
 
 def unclear(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[bool]:
-    """Which times lie where the clock of their rank jumped, at an unknown moment: they cannot be compared."""
+    """Whether each time lies where the clock of its rank jumped, at an unknown moment, and so cannot be compared."""
     result = np.zeros(len(times_ns), dtype=bool)
     for which, bends in _bends(clocks):
         rows = (rank == which).to_numpy()
@@ -230,7 +237,10 @@ def _bends(clocks: pd.DataFrame) -> list[tuple[int, Bends]]:
 def on_common_clock(
     times_ns: Ints, offset_ns: int | Ints, drift_ppm: float | NDArray[np.float64], origin_ns: int | Ints
 ) -> NDArray[np.int64]:
-    """Times without the error of the clock, or of their clocks, that is given as in the table of clocks."""
+    """Times without the error of a clock, in ns, but for its bends; the error is given as in the table of clocks.
+
+    One value for all times, or one per time.
+    """
     drift = drift_ppm / 1e6 * (times_ns - origin_ns)
     common: NDArray[np.int64] = times_ns - (offset_ns + np.rint(drift).astype(np.int64))
     return common

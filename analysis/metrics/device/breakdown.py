@@ -27,7 +27,7 @@ NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 class Ran(NamedTuple):
     """The activities of a device in one cycle, all of shape (activities,); the step is NO_STEP outside of steps.
 
-    `of_kind` says of each kind which activities are.
+    `of_kind` has flags for each kind of KINDS.
     """
 
     of_kind: dict[str, NDArray[np.bool_]]
@@ -44,7 +44,7 @@ class Split(NamedTuple):
 
 
 class HeldWaits(NamedTuple):
-    """Waits of a device's calls by start, without overlap, all of shape (waits,)."""
+    """The waits of a device's calls, sorted by start and without overlap, so that each moment counts once; (waits,)."""
 
     call_id: NDArray[np.int64]
     starts: Times
@@ -52,7 +52,7 @@ class HeldWaits(NamedTuple):
 
     @classmethod
     def of(cls, call_id: NDArray[np.int64], starts: Times, ends: Times) -> HeldWaits:
-        """Make waits disjoint: each moment belongs to the wait that ends last, since only it holds the device."""
+        """Make waits disjoint: each moment belongs to the wait that ends last, as that one holds up the device."""
         order = np.lexsort((call_id, starts))
         reach = np.maximum.accumulate(ends[order])
         order = order[np.append(True, ends[order][1:] > reach[:-1])] if len(order) else order
@@ -61,7 +61,7 @@ class HeldWaits(NamedTuple):
 
 
 class StepProfile(NamedTuple):
-    """A step on a device: [start_ns, end_ns), and the columns of its breakdown that need no other rank."""
+    """A step on a device, [start_ns, end_ns), and those columns of its breakdown that need no other rank."""
 
     step: int
     start_ns: int
@@ -70,9 +70,9 @@ class StepProfile(NamedTuple):
 
 
 class DeviceProfile(NamedTuple):
-    """What one device did in one cycle, without knowledge of other ranks.
+    """What one device did in one cycle, in [start_ns, end_ns), without knowledge of other ranks.
 
-    `exposed` is when it communicated and did not compute. Nothing of it is outside of [start_ns, end_ns).
+    `exposed` is when it communicated and did not compute.
     """
 
     rank: int
@@ -142,7 +142,7 @@ def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:
 
 
 def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
-    """The row of a device over all its cycles."""
+    """The row of `breakdown` of a device over all its cycles."""
     measured = [profile.measures | _split_measures(profile.exposed, split) for profile in cycles]
     counts = {name: sum(profile.counts[name] for profile in cycles) for name in cycles[0].counts}
     row = {"rank": cycles[0].rank, "device": cycles[0].device, "cycles": len(measured), **counts}
@@ -150,7 +150,7 @@ def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
 
 
 def step_rows(device: DeviceProfile, split: Split) -> list[Row]:
-    """The rows of a device's steps in one cycle."""
+    """The rows of `breakdown_steps` of a device in one cycle."""
     return [
         _with_shares(
             {"rank": device.rank, "device": device.device, "step": step}

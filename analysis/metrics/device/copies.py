@@ -1,6 +1,6 @@
 """Copies and fills: bytes by direction, bandwidth, and time during which nothing else ran.
 
-What a copy is stands in its name, as Kineto and the reader of Nsight's exports write it:
+The name of a copy says what it is, as Kineto and the reader of Nsight's exports write it:
 `Memcpy HtoD (Pinned -> Device)`, `Memset (Device)`.
 
 Source: bandwidth is bytes / duration, which Kineto writes as `memory bandwidth (GB/s)` beside each copy.
@@ -29,7 +29,7 @@ _NEEDED = ["rank", "device", "cycle", "stream", "kind", "name", "start_ns", "dur
 
 
 class _Way(NamedTuple):
-    """Direction of a copy, and the kind of host memory it uses; None if not known."""
+    """The direction of a copy, and the kind of host memory it uses; each None if not known."""
 
     direction: str | None
     memory: str | None
@@ -48,7 +48,7 @@ def copies(activities: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_device(activities: pd.DataFrame) -> list[tuple[_Way, int, Row]]:
-    """Values to sum over the copies of a device in one cycle."""
+    """The copies of a device in one cycle, summed by way and stream."""
     codes, names = pd.factorize(activities["name"])
     is_memory = (activities["kind"] == MEMORY).to_numpy(dtype=bool)
     chosen = is_memory | np.array([*map(is_copy, names), False], dtype=bool)[codes]

@@ -1,7 +1,7 @@
 """Every gap of a device: how it divides by cause, and what the host did.
 
-The parts are those of `idle`, to which they add up. The rest describes one moment of each gap: that in which its
-largest part shows. See docs/metrics/idle.md.
+The parts are those of `idle`, and add up to it. The other columns describe one moment of each gap: the one at which its
+largest part is under way. See docs/metrics/idle.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _of_device(
 
 
 def _largest(known: dict[str, Times], count: int) -> Ints:
-    """Index of the largest cause of each gap, -1 if not known."""
+    """The position in `_CAUSES` of the largest part of each gap, -1 if it is not known."""
     if "starved" not in known:
         return np.full(count, _NONE)
     nothing = np.zeros(count, dtype=np.int64)
@@ -137,7 +137,7 @@ def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
 
 
 def _longest(starts: Times, ends: Times, begin: Times, until: Times) -> Ints:
-    """Index of the interval that covers most of each [begin, until), -1 for none. Intervals are sorted by start."""
+    """The position of the interval that covers most of each [begin, until), -1 for none; intervals ascend by start."""
     longest = np.full(len(begin), _NONE)
     if not len(starts):
         return longest

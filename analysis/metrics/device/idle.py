@@ -1,8 +1,8 @@
 """Why a device was idle: what the host did before launching the activity that ends each gap.
 
-The activity that ends a gap [g, a) was launched by the runtime or driver call [l, m) of the same correlation. Until l
-nothing was queued (`starved`), until m the call was at work (`launching`), and from m on the device had all it needs
-(`queued`). One launch of a CUDA graph is the call of all its kernels, so the gaps between them are queued.
+The activity that ends a gap [g, a) was launched by the runtime or driver call [l, m) of the same correlation. Up to l
+nothing was queued (`starved`), up to m the call was running (`launching`), and from m on the device could begin
+(`queued`). One call launches all kernels of a CUDA graph, so the gaps between them are queued.
 
 Source: HolisticTraceAnalysis, get_idle_time_breakdown, calls a gap host_wait if the call begins after the kernel before
 it ended, stream by stream and as a whole; here all streams together, and to the ns. Examples: docs/metrics/idle.md.
@@ -38,11 +38,11 @@ _UNKNOWN = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
 
 QUEUE = ("starved", "launching", "queued", "unknown")
-"""Parts of idle time: what was queued on the device."""
+"""The parts of idle time, by what was queued on the device."""
 HOST = ("sync", "alloc", "data", "operator", "outside")
-"""Parts of starved time: what the launching thread did. Where they nest, the first one counts."""
+"""The parts of starved time, by what the launching thread did. Where they nest, the first of this list counts."""
 OF_WHICH = ("gc", "cpu_comm", "compile")
-"""Parts of `operator` and `outside`. Where they nest, the first one counts."""
+"""Special parts of `operator` and `outside`. Where they nest, the first of this list counts."""
 
 
 def is_sync(call: str) -> bool:
@@ -73,7 +73,7 @@ class HostCalls(NamedTuple):
 
 @dataclass(frozen=True)
 class Host:
-    """Activity of the CPU of one rank in one cycle, as tables."""
+    """What the CPU of one rank did in one cycle, as tables of these names."""
 
     runtime_calls: pd.DataFrame
     operators: pd.DataFrame
@@ -99,7 +99,7 @@ class Host:
         )
 
     def spans_of(self, thread: int) -> dict[str, Spans]:
-        """When a thread did each of HOST and OF_WHICH, without `outside`."""
+        """When a thread did each of HOST and OF_WHICH but `outside`, which is the rest."""
         calls, here = self.calls, self.calls.thread == thread
         marks = self.annotations[bare(self.annotations["thread"]) == thread]
         operators = self.operators[bare(self.operators["thread"]) == thread]
@@ -118,7 +118,7 @@ class Host:
         }
 
     def _waits_for_gloo(self, thread: int, marks: pd.DataFrame, operators: pd.DataFrame) -> Spans:
-        """When a thread did nothing between handing a collective to gloo and its end.
+        """When a thread waited for a collective that it had handed to gloo.
 
         Gloo works on threads of its own, and no trace shows its caller waiting. But a caller that does nothing else
         before the operation ends has waited for it.
@@ -161,7 +161,7 @@ class Host:
 
     @cached_property
     def launches(self) -> Ints:
-        """Index of the first call of each correlation, by correlation."""
+        """The position in `calls` of the first call of each correlation, sorted by correlation."""
         order = np.lexsort((self.calls.start_ns, self.calls.correlation))
         sorted_ids = self.calls.correlation[order]
         first = np.ones(len(order), dtype=bool)
@@ -170,7 +170,7 @@ class Host:
         return launches
 
     def launch_of(self, correlation: Ints) -> Ints:
-        """Index of the call that launched each activity, -1 for none."""
+        """The position in `calls` of the call that launched each activity, by its correlation; -1 for none."""
         launches = self.launches
         if not len(launches):
             return np.full(len(correlation), -1)
@@ -179,7 +179,7 @@ class Host:
         return np.where(known[at] == correlation, launches[at], -1)
 
     def was_blocked(self, thread: Ints, times: Times) -> Flags:
-        """Whether the thread of each time was then in a blocking call that had begun before."""
+        """Whether each `thread` was, at the time given for it, in a blocking call that had begun before; (times,)."""
         result = np.zeros(len(times), dtype=bool)
         for number in np.unique(thread):
             here, syncs = thread == number, np.flatnonzero((self.calls.thread == number) & self.calls.is_sync)
@@ -192,11 +192,12 @@ class Host:
 
 
 class Gaps(NamedTuple):
-    """Idle time of a device in one cycle, in pieces that each lie in one step, all of shape (pieces,).
+    """Idle time of a device in one cycle, cut into pieces that each lie in one step; all of shape (pieces,).
 
-    A piece is starved in [start_ns, begun_ns), launching in [begun_ns, done_ns), queued in [done_ns, end_ns), unless
-    it is not `is_known` which call ended it. `window` counts into the windows of the steps, -1 outside of them. `call`
-    counts into the calls of the host, -1 for none; `ender` into the activities.
+    A piece is starved in [start_ns, begun_ns), launching in [begun_ns, done_ns), and queued in [done_ns, end_ns), if it
+    `is_known` which call launched the activity that ends it; `thread` made that call. A piece `is_drained` if that
+    thread was in a blocking call when the gap began. The rest are positions: of the step in `windows`, -1 outside of
+    steps; of the `call` in the host's calls, -1 for none; and of the activity that ends the gap (`ender`).
     """
 
     start_ns: Times
@@ -212,7 +213,10 @@ class Gaps(NamedTuple):
 
 
 def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) -> tuple[int, Gaps]:
-    """Window in ns and idle pieces of a device in one cycle. Without a host no call is known."""
+    """The length of the window of a device in one cycle, in ns, and its idle pieces.
+
+    `windows` are those of its steps; without a `host` no call is known.
+    """
     starts = activities["start_ns"].to_numpy()
     ends = starts + activities["dur_ns"].to_numpy()
     first, last = int(starts.min()), int(ends.max())
@@ -240,7 +244,7 @@ def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) 
 
 
 def _cut(gaps: Gaps, windows: list[Window]) -> Gaps:
-    """Cut the gaps at the boundaries of steps."""
+    """Cut the gaps where steps begin and end; `window` of each piece is its step."""
     bounds = np.array([*(each.start_ns for each in windows), *(each.end_ns for each in windows[-1:])], dtype=np.int64)
     inside = bounds[_is_within(bounds, gaps)]
     start = np.unique(np.concatenate((gaps.start_ns, inside)))
@@ -298,7 +302,7 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
 
 
 def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
-    """Time of each interval by cause, in ns; where several causes hold, the first one counts."""
+    """How long each interval has each cause, in ns, by cause; where several hold at once, the first one counts."""
     result, counted = {}, did[causes[0]]
     before = np.zeros(len(starts), dtype=np.int64)
     for cause in causes:
@@ -309,7 +313,7 @@ def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends:
 
 
 class IdleParts(NamedTuple):
-    """Parts of idle time in ns, of shape (pieces,); which pieces are not known, and why."""
+    """The parts of idle time in ns, each of shape (pieces,); which parts are not known (`absent`), and why (`note`)."""
 
     known: dict[str, Times]
     absent: tuple[str, ...]
@@ -374,7 +378,7 @@ def _by_window(values: Times, window: Ints, windows: int) -> list[int]:
 
 @dataclass(frozen=True)
 class HostTables:
-    """CPU activity of all ranks; empty unless `is_read`."""
+    """What the CPUs of all ranks did, as tables; these are empty unless `is_read`."""
 
     calls: pd.DataFrame
     operators: pd.DataFrame

@@ -28,7 +28,10 @@ _CALL = ["rank", "cycle", "device", "stream", "start_ns"]
 
 
 def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
-    """Activities that compute or communicate, in order; calls have wait, transfer and hidden time."""
+    """The activities that compute or communicate, in order, with `wait_ns`, `transfer_ns` and `hidden_ns`.
+
+    The arguments are the tables of these names.
+    """
     busy = activities[activities["kind"] != MEMORY]
     split = calls[["call_id", *_CALL]].merge(participation[["call_id", "wait_ns", "transfer_ns"]], on="call_id")
     # Several activities of a stream may start at the same time if a trace has only whole microseconds.

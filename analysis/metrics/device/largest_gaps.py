@@ -1,4 +1,4 @@
-"""The activity before which a typical step idles most, and idle time at a trace's edge that may be work."""
+"""Before which activity devices idle most in a typical step, and idle time as the trace begins that may be work."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NEARLY_ALL = 0.9
 class LargestGaps(NamedTuple):
     """Where idle time lies, mean over windows of devices, in ns.
 
-    Most idle time, `before_ns`, comes before `before`, one of few kernels, copies or fills; None if before none. For
-    `unseen_ns` at the beginning of the trace, work was queued and a CPU stood in the call `waiting_in`, but no work is
-    in the trace.
+    Most idle time, `before_ns`, comes before the kernel, copy or fill `before`; None if most comes before no single
+    one, or if that one is common anyway. For `unseen_ns` at the beginning of the trace, a CPU waited in the call
+    `waiting_in` for work that was queued, but the trace shows no such work.
     """
 
     before: str | None

@@ -1,7 +1,7 @@
 """Duration of launches: of the call, and from its end until the launched work begins.
 
-A call may launch several activities, as that of a CUDA graph does: then the first of them says when it began, and all
-of them how long they ran.
+A call may launch several activities, as for a CUDA graph. Then what it launched begins with the first of them, and its
+running time is the sum of all.
 
 Source: HolisticTraceAnalysis 0.6.1, get_cuda_kernel_launch_stats: launch_delay is the start of the kernel minus the end
 of the call, at least 0, and its cutoffs are 50 us for calls and 100 us for delays. There a row is a call, and only

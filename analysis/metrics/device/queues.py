@@ -35,13 +35,13 @@ _NOT_CUDA = re.compile(r"\b(?:AMD|HIP|Radeon|mtia|xccl|hccl)\b")
 
 
 class Depth(NamedTuple):
-    """Number of waiting launches from each time until the next; both of shape (changes,)."""
+    """The number of launches that wait, from each time until the next one; both of shape (changes,)."""
 
     time_ns: Times
     depth: Ints
 
     def within(self, start_ns: int, end_ns: int) -> Depth:
-        """The depth from `start_ns`, where it has a value, to `end_ns`."""
+        """The depth in [start_ns, end_ns), with a value at `start_ns`."""
         before = int(np.searchsorted(self.time_ns, start_ns, side="right")) - 1
         inside = (self.time_ns > start_ns) & (self.time_ns < end_ns)
         first = self.depth[before] if before >= 0 else 0
@@ -87,7 +87,7 @@ def ranks_without_limit(traces: pd.DataFrame) -> frozenset[int]:
 
 
 def depth_of(called_ns: Times, begun_ns: Times) -> Depth:
-    """The depth at each moment at which it changes."""
+    """The depth by launches, each of which waits from its call until it begins; both of shape (launches,)."""
     waits = begun_ns > called_ns
     moments = np.concatenate((called_ns[waits], begun_ns[waits]))
     time_ns, at = np.unique(moments, return_inverse=True)

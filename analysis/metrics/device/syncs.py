@@ -1,7 +1,7 @@
 """Runtime calls that block, allocate, or copy to pageable memory: their operator, duration and cost.
 
-A call costs a device what of its starved time falls into it, see `idle`: while the call lasted, nothing was queued, and
-the thread that was to launch the next activity was in the call.
+A call costs a device its starved time (see `idle`) during the call: nothing was queued, and the thread that was to
+launch the next activity was in the call.
 
 Source: CUDA, API synchronization behavior: a transfer from the device to pageable memory returns once it is complete.
 """

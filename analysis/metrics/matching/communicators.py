@@ -1,9 +1,10 @@
 """Tell communicators apart that no trace names, by who waits for whom.
 
 Where nothing says which ranks belong together, calls of the same kernel at the same time are taken for one collective.
-They may be several, of ranks that run the same program. Then ends coincide more closely within each communicator; but
-so they do within each host of a single one. The difference is what each waits for: moving the data takes equally long
-each time, counted from the arrival of the communicator's own last rank, whatever other ranks do.
+They may be several, of ranks that run the same program. Then the ends within a communicator are closer to each other
+than to those of another one. But so are the ends within a host of a single communicator. What differs is whom they wait
+for: from the arrival of a communicator's own last rank on, moving the data takes equally long each time, whatever other
+ranks do.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from .state import UNMATCHED, Findings, Grouping, State, rows_by_key
 
 # With fewer collectives, the distance of ends by chance is not known.
 _LEAST = 16
+# Of more collectives, so many are compared.
 _MOST = 256
+# Clocks are in one block if their ends are at most this many times as far apart as those of the nearest clocks.
 _NEARLY = 1.6
+# By this factor durations must scatter less if counted from the block's own last arrival.
 _CLEARLY = 1.5
 _RESOLUTION_NS = 1_000.0
 
 
 def by_stream(state: State, calls: pd.DataFrame) -> Findings:
-    """Calls whose process group is not known, by the streams they run on: NCCL gives each communicator its own.
+    """Group calls of unknown process groups by stream, since NCCL gives each communicator a stream of its own.
 
-    Only if all ranks have the same streams; otherwise the streams of two ranks cannot be identified.
+    Only if all ranks use streams of the same numbers: otherwise nothing says which streams of two ranks correspond.
     """
     rows = unknown(state, calls)
     if not len(rows):
@@ -39,30 +43,37 @@ def by_stream(state: State, calls: pd.DataFrame) -> Findings:
 
 
 def unknown(state: State, calls: pd.DataFrame) -> Ints:
-    """The calls on GPUs whose process group is not known."""
+    """The rows of collectives on GPUs whose process group is not known, as positions in `calls`."""
     nothing = calls["process_group"].isna() & calls["pg_ranks"].isna() & (calls["device"] != "cpu")
     nothing &= ~calls["collective"].isin(["send", "recv", "peer_copy"])
     return np.flatnonzero(nothing.to_numpy() & ~np.isin(state.group, list(state.named)))
 
 
 def communicators_apart(state: State, calls: pd.DataFrame) -> Findings:
-    """Split collectives of unknown process groups whose ranks turn out to be several communicators."""
+    """Split collectives of unknown process groups where the ranks are clearly several communicators.
+
+    Collectives of one kernel and size are compared together. They are split only if each communicator waits for its
+    own last rank (`_wait_apart`), and is no larger than the traces say.
+    """
     rows = unknown(state, calls)
     rows = rows[(state.rung[rows] != UNMATCHED) & (state.collective[rows] >= 0)]
     alike = (state.group[rows], state.calls.name[rows], state.calls.size[rows])
     kinds = np.unique(np.column_stack(alike), axis=0, return_inverse=True)[1].ravel()
-    for own in rows_by_key(kinds, np.arange(len(rows))).values():
-        clocks, start, end = _times(state, rows[own])
+    for of_kind in rows_by_key(kinds, np.arange(len(rows))).values():
+        clocks, start, end = _times(state, rows[of_kind])
         communicator = _blocks(end)
         if communicator is None or not _wait_apart(start, end, communicator):
             continue
-        sizes, known = np.bincount(communicator)[communicator], state.group_size[rows[own]].max()
+        sizes, known = np.bincount(communicator)[communicator], state.group_size[rows[of_kind]].max()
         if known <= 0 or (sizes <= known).all():
-            yield from _split(state, rows[own], clocks, communicator)
+            yield from _split(state, rows[of_kind], clocks, communicator)
 
 
 def _times(state: State, rows: Ints) -> tuple[Ints, Floats, Floats]:
-    """The clocks that show these calls, and their starts and ends: (collectives, clocks), NaN where one lacks them."""
+    """The clocks that show these calls, and the starts and ends of collectives that all of them show.
+
+    Starts and ends are of shape (collectives, clocks), on a common clock.
+    """
     clocks, at = np.unique(state.clock[rows], return_inverse=True)
     numbers, which = np.unique(state.collective[rows], return_inverse=True)
     shown = np.full((2, len(numbers), len(clocks)), np.nan)
@@ -74,7 +85,10 @@ def _times(state: State, rows: Ints) -> tuple[Ints, Floats, Floats]:
 
 
 def _blocks(end: Floats) -> Ints | None:
-    """The block of each clock, if ends within a block are always closer to each other than to those of another."""
+    """The block of each clock: ends within a block are closer to each other than to those of any other block.
+
+    None if there is only one block, if one has a single clock, or if blocks cannot be told apart.
+    """
     collectives, count = end.shape
     if count < 4 or collectives < _LEAST:
         return None
@@ -96,12 +110,15 @@ def _blocks(end: Floats) -> Ints | None:
 
 
 def _wait_apart(start: Floats, end: Floats, block: Ints) -> bool:
-    """Whether each block takes equally long after the arrival of its own last rank, but not after that of all."""
+    """Whether each block takes equally long from the arrival of its own last rank on, but not from that of all ranks.
+
+    If so, no block waits for the ranks of another one. `start` and `end` are of shape (collectives, clocks).
+    """
     last_of_all = start.max(axis=1)
     for part in np.unique(block):
         first_end, last = end[:, block == part].min(axis=1), start[:, block == part].max(axis=1)
-        own, all_of_them = (np.ptp(np.quantile(first_end - since, [0.1, 0.9])) for since in (last, last_of_all))
-        if own > all_of_them / _CLEARLY:
+        from_own, from_all = (np.ptp(np.quantile(first_end - since, [0.1, 0.9])) for since in (last, last_of_all))
+        if from_own > from_all / _CLEARLY:
             return False
     return True
 
@@ -110,9 +127,9 @@ def _split(state: State, rows: Ints, clocks: Ints, communicator: Ints) -> Findin
     """Give each communicator its own collectives and process group."""
     of_row = communicator[np.searchsorted(clocks, state.clock[rows])]
     for part in np.unique(communicator).tolist():
-        own = rows[of_row == part]
-        number = np.unique(state.collective[own], return_inverse=True)[1].ravel()
-        yield state.decided(own)._replace(collective=state.collectives + number)
+        rows_of_part = rows[of_row == part]
+        number = np.unique(state.collective[rows_of_part], return_inverse=True)[1].ravel()
+        yield state.decided(rows_of_part)._replace(collective=state.collectives + number)
         members = tuple(state.ranks[clocks[communicator == part]].tolist())
-        group, size = np.full_like(own, state.groups + 1), np.full_like(own, len(members))
-        yield Grouping(own, group, size, {state.groups + 1: (None, members)})
+        group, size = np.full_like(rows_of_part, state.groups + 1), np.full_like(rows_of_part, len(members))
+        yield Grouping(rows_of_part, group, size, {state.groups + 1: (None, members)})

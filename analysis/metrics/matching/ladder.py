@@ -24,20 +24,21 @@ import pandas as pd
 
 from ...core.tables.communication import CLOCK_PROBES, MATCHES, PENDING, PROCESS_GROUPS
 from .communicators import by_stream, communicators_apart, unknown
-from .doubts import doubtful_groups, steps_contradicted, strangers
+from .doubts import clocks_off_host, doubtful_groups, steps_contradicted
 from .groups import by_membership
 from .ids import by_id
-from .pairs import by_turn
+from .pairs import by_message_order
 from .state import ALONE, RUNGS, SENDS, UNMATCHED, Decision, Findings, State, codes, rows_by_key, state_of
 from .steps import by_step
 from .times import by_time, linked_clocks, rematched_by_time
 
 
 class Evidence(NamedTuple):
-    """What else says which calls belong together; None where it is missing.
+    """What besides the calls says which of them belong together; None where it is missing.
 
-    Clock `probes` confirm how far a clock is ahead where the calls alone leave a doubt; `pending` is what was issued
-    and did not run; `groups` are those that headers name. If not `has_starts`, times say nothing.
+    `probes` are measurements of clocks (table `clock_probes`), which confirm an offset that the calls alone leave in
+    doubt; `pending` are calls that were issued and did not run, which count for the order; `groups` are the process
+    groups that headers of traces name. Unless the traces have starts (`has_starts`), times say nothing.
     """
 
     probes: pd.DataFrame | None = None
@@ -48,9 +49,10 @@ class Evidence(NamedTuple):
 
 
 def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evidence | None = None) -> pd.DataFrame:
-    """Which collective each call belongs to: one row per call, collectives numbered by first start.
+    """Which collective each call belongs to: table `matches`, one row per call, collectives numbered by first start.
 
-    `hosts` gives the host of each rank, None where it is not known; ranks of one host share a clock.
+    `calls` is the table of that name. `hosts` gives the host of each rank, None where it is not known; ranks of one
+    host share a clock, until their times contradict that.
     """
     if not len(calls):
         return MATCHES.empty()
@@ -77,7 +79,7 @@ def _with_starts(state: State, calls: pd.DataFrame, evidence: Evidence, world_si
     # is linked: a wrong step would move the clock, and then all that times say would agree with it.
     yield from by_step(state, calls, PENDING.empty() if evidence.pending is None else evidence.pending)
     yield from steps_contradicted(state)
-    yield state.clocks.parted(strangers(state))
+    yield state.clocks.on_own_hosts(clocks_off_host(state))
 
     # Which ranks take part must be settled before clocks are: two communicators taken for one would link ranks that
     # never waited for each other.
@@ -94,11 +96,11 @@ def _with_starts(state: State, calls: pd.DataFrame, evidence: Evidence, world_si
 
     # Messages between CPUs say nothing about clocks, as a send may end before it is received, but need them: so last.
     for rows in rows_by_key(state.group, np.flatnonzero((state.collective < 0) & state.pair_on_cpu)).values():
-        yield by_turn(state, rows)
+        yield by_message_order(state, rows)
 
 
 def _without_starts(state: State, calls: pd.DataFrame) -> Findings:
-    """Where a format has no starts, it gives ids to the calls that may be compared; nothing else says anything."""
+    """The ladder of formats without starts: the ids they give to calls, and nothing else."""
     yield _copies_alone(state, calls)
     messages = np.flatnonzero(_messages(calls))
     yield state.alone(messages, "each rank numbers its own sends and receives, and times say nothing")
@@ -108,21 +110,27 @@ def _without_starts(state: State, calls: pd.DataFrame) -> Findings:
 
 
 def _copies_alone(state: State, calls: pd.DataFrame) -> Decision:
+    """Leave copies between GPUs alone: one rank makes them, and no other takes part."""
     copies = np.flatnonzero(calls["collective"].isin(["peer_copy"]))
     return state.alone(copies, "a copy from one GPU to another, one rank's own")
 
 
 def _messages(calls: pd.DataFrame) -> pd.Series[bool]:
+    """Which calls are sends or receives."""
     return calls["collective"].isin(["send", "recv"])
 
 
 def _who_takes_part(state: State, calls: pd.DataFrame, world_size: int) -> Findings:
-    """Where no trace names the process group: whether these ranks waited for each other, and for nobody else."""
+    """Where no trace names the process group: split what are several, and doubt what need not be a whole one.
+
+    Ranks take part in one collective if they waited for each other, and for nobody else.
+    """
     yield from communicators_apart(state, calls)
     yield from doubtful_groups(state, unknown(state, calls), codes(calls["stream"]), world_size)
 
 
 def _table(state: State, calls: pd.DataFrame) -> pd.DataFrame:
+    """The table `matches` of what has been decided."""
     start = pd.Series(calls["start_ns"].to_numpy()).groupby(state.collective).min().sort_values(kind="stable")
     number = pd.Series(np.arange(len(start)), index=start.index)
     members = np.bincount(state.collective, minlength=state.collectives)[state.collective]

@@ -27,14 +27,19 @@ from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset, offset_at
 from .state import BY_STEP, SAME_CLOCK_SLACK_NS, STEPS_ALONE, Finding, State, StepsIgnored, rows_by_key
 
+# By this factor ends must be closer together to be a better fit.
 _CLEARLY = 2.0
+# If more than this part contradicts the steps, they are numbered differently.
 _CONTRADICTED_FRAC = 0.1
+# How many moments are tried at which a clock may have been set, and how many calls must be impossible to count.
 _DIVISIONS, _LEAST_MISSED = 30, 2
+# Fewer ends that coincide do not contradict steps.
 _LEAST_BETTER = 8
 # Clocks that were never compared may be off by more than a step, and half of all offsets lie within a quarter of some
 # step: one that is merely the nearest is not enough.
 _NEAR_FRAC = 0.25
-_MOST_ASKED = 8
+# With so many other hosts each one is compared.
+_MOST_COMPARED = 8
 
 
 class Numbered(Enum):
@@ -53,7 +58,10 @@ class StepsOfHosts(NamedTuple):
 
 
 def steps_of_hosts(state: State, meeting: Flags) -> StepsOfHosts:
-    """What speaks for and against the steps of hosts, by calls of all kinds that are `meeting`: see `doubts`."""
+    """Which hosts number their steps differently, and which matches between hosts no witness confirms.
+
+    `meeting` says which calls no rank leaves before all have arrived.
+    """
     hosts = state.clocks.hosts
     lanes = sides_by_group(state, np.flatnonzero(meeting), hosts)
     present = np.unique(hosts[state.clock[meeting & (state.rung == BY_STEP)]]).tolist()
@@ -76,24 +84,30 @@ def steps_of_hosts(state: State, meeting: Flags) -> StepsOfHosts:
 
 
 def sides_by_group(state: State, rows: Ints, side: Ints) -> dict[int, dict[int, Entries]]:
-    """What each side shows of each group: its collectives, and the unmatched calls of the rank that shows most.
+    """What each side shows of each group: side by side, its collectives, and calls that are not matched.
 
-    `side` gives the clock, or the host, of each clock; `row` is negative for calls without a collective.
+    `rows` are the calls to use, and `side` says to which side each clock belongs: the clock itself, or its host. Calls
+    that are not matched are those of one rank, the one that shows most, and their `row` is negative.
     """
     shown: dict[int, dict[int, Entries]] = {}
     for group, of_group in rows_by_key(state.group, rows).items():
-        for which, own in rows_by_key(side[state.clock], of_group).items():
-            shows_most = np.bincount(state.clock[own]).argmax()
-            calls = state.shown(own[(state.collective[own] >= 0) | (state.clock[own] == shows_most)])
+        for which, rows_of_side in rows_by_key(side[state.clock], of_group).items():
+            shows_most = np.bincount(state.clock[rows_of_side]).argmax()
+            calls = state.shown(
+                rows_of_side[(state.collective[rows_of_side] >= 0) | (state.clock[rows_of_side] == shows_most)]
+            )
             number = np.where(state.collective[calls.row] >= 0, state.collective[calls.row], -1 - calls.row)
             shown.setdefault(group, {})[which] = calls.of_collectives(number)
     return shown
 
 
 def most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[int]) -> list[tuple[int, list[Lane]]]:
-    """The hosts with which this one shares most collectives, and what both show of common groups."""
+    """The hosts with which this one shares collectives, those with most first, and what both show of common groups.
+
+    `lanes` comes from `sides_by_group`.
+    """
     counted = []
-    for other in others[:: -(-len(others) // _MOST_ASKED) or 1]:
+    for other in others[:: -(-len(others) // _MOST_COMPARED) or 1]:
         shared = [Lane(parts[host], parts[other]) for parts in lanes.values() if host in parts and other in parts]
         counted.append((sum(len(common(lane)[0]) for lane in shared), other, shared))
     counted.sort(key=lambda counts: -counts[0])
@@ -101,19 +115,22 @@ def most_shared(lanes: dict[int, dict[int, Entries]], host: int, others: list[in
 
 
 def common(lane: Lane) -> tuple[Ints, Ints]:
-    """The collectives that both show: where they are in ours, and in theirs."""
+    """The collectives that both sides show: their positions in ours, and in theirs."""
     _, i, j = np.intersect1d(lane.ours.row, lane.theirs.row, return_indices=True)
     return i, j
 
 
 def level_ns(lanes: list[Lane]) -> float:
-    """How much later our ends of common collectives are than theirs: the median."""
+    """How much later we end common collectives than they do, in ns: the median, by raw clocks."""
     pairs = [(lane, *common(lane)) for lane in lanes]
     return float(np.median(np.concatenate([lane.ours.end[i] - lane.theirs.end[j] for lane, i, j in pairs])))
 
 
 def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | None) -> Numbered:
-    """What ids, times and clocks say, in this order; `probed` is how far the first clock is ahead, and how surely."""
+    """Whether two hosts number their steps alike: by ids, else by times, else by their clocks.
+
+    `probed` is how far the clock of the first host is ahead by the clock probe, and how wrong that may be, in ns.
+    """
     alike = _same_steps_by_ids(state, lanes)
     if len(alike):
         # What carries an id is the same collective on both sides, so its steps are known to be the same step.
@@ -136,7 +153,7 @@ def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | Non
 
 
 def _same_steps_by_ids(state: State, lanes: list[Lane]) -> Flags:
-    """Whether each collective that ids have matched was issued in steps of the same number on both sides."""
+    """Whether each collective that ids have matched was issued in steps of one number on both sides."""
     by_id = np.unique(state.collective[(state.rung < BY_STEP) & (state.collective >= 0)])
     same = []
     for lane in lanes:
@@ -171,9 +188,11 @@ def _step_ns(lanes: list[Lane]) -> float:
 
 
 def _doubts_between(state: State, part: dict[int, int]) -> list[Finding]:
-    """Of each collective that steps join across parts, one stays certain; `part` by host. Steps of the others are lost.
+    """Doubt what steps alone join across parts, which are hosts whose steps are known to be numbered alike.
 
-    That is the part with most calls of all, if it takes part, so that what is certain is so with the same hosts.
+    `part` gives the part of each host. Of each collective the calls of one part stay certain. That is the part with
+    most calls in all, if it takes part, so that it is the same hosts that stay certain; else the one with most calls of
+    the collective. Steps of hosts outside of the largest part are ignored from then on.
     """
     if len(set(part.values())) < 2:
         return []
@@ -198,12 +217,11 @@ def _doubts_between(state: State, part: dict[int, int]) -> list[Finding]:
 
 
 def _never_met(lanes: list[Lane]) -> bool:
-    """Whether of the calls that steps have matched between two hosts, too many cannot have met at any offset.
+    """Whether too many of the calls that steps have matched between two hosts cannot overlap at any offset.
 
-    No rank leaves before all have arrived, wherever the clocks are: at the offset by which ends differ, one begins
-    before the other ends. What does not belong together differs by what ranks take longer here than there, which
-    changes from call to call. Clocks may drift, and one may have been set once: that explains two offsets, one after
-    the other, but no more.
+    No rank leaves before all have arrived. So calls that belong together overlap at the offset by which their ends
+    differ. The ends of others differ by what ranks do in between, which changes from call to call. A clock may drift,
+    and may have been set once: that explains two offsets, one after the other, but no more.
     """
     apart, missed, at = [], [], []
     for lane in lanes:
@@ -224,18 +242,22 @@ def _never_met(lanes: list[Lane]) -> bool:
 
 
 def _in_two(count: int) -> Iterator[list[slice]]:
-    """The whole, and some divisions into two."""
+    """Ways to divide `count` calls into parts with one offset each: not at all, or into two at some moment."""
     yield [slice(count)]
     for begin in np.unique(np.linspace(0, count, _DIVISIONS + 2).astype(np.int64))[1:-1].tolist():
         yield [slice(begin), slice(begin, count)]
 
 
 def _missed(late: Floats, early: Floats, ends: Floats) -> Flags:
-    """Which calls cannot have met at the offset by which most ends differ."""
+    """Which calls do not overlap at the offset by which most ends differ; all of shape (calls,), in ns.
+
+    `late` is our start minus their end, `early` their start minus our end, and `ends` our end minus theirs.
+    """
     level = np.median(ends)
     missed: Flags = np.maximum(late - level, early + level) > SAME_CLOCK_SLACK_NS
     return missed
 
 
 def _are_wrong(missed: Flags) -> bool:
+    """Whether too many calls do not overlap."""
     return int(missed.sum()) >= _LEAST_MISSED and bool(missed.mean() > _CONTRADICTED_FRAC)

@@ -37,15 +37,17 @@ AMBIGUOUS = "its process group is not known, and several would fit"
 
 SAME_CLOCK_SLACK_NS = 20_000
 """Times of GPUs of one host are converted from their own clocks, to within some microseconds."""
-SENDS = len(CALL_KINDS)  # a kernel named SendRecv: one of several kinds, and none of the others
-ANY = SENDS + 1
+# Two more kinds, for kernels whose names say little. SendRecv may be any kind that NCCL makes of sends.
+SENDS = len(CALL_KINDS)
+ANY = SENDS + 1  # any kind at all
 _BY_SENDS = ("all_to_all", "gather", "scatter", "send_recv")
 
 
 class Decision(NamedTuple):
-    """What a rung says about `rows`, each once; every other field is one value, or one value per row.
+    """What a rung decides about some calls.
 
-    Equal numbers in `collective` are one collective, and those from `State.collectives` on are new; -1 is undecided.
+    `rows` are positions in the table of calls, each once; every other field is one value, or one value per row. Calls
+    with one number in `collective` are one collective; numbers from `State.collectives` on are new, -1 is undecided.
     `rung` indexes `RUNGS`. Where `group_assumed`, the process group was inferred and another one would fit as well:
     such a call is never certain. `note` is a reason to doubt, or None.
     """
@@ -59,7 +61,10 @@ class Decision(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Another process group for `rows`: its code and size, by row; `named` gives name and ranks of inferred groups."""
+    """The process group of `rows` as a rung infers it: code and size, by row.
+
+    `named` gives name and ranks of groups, by code; the name is None where nothing tells it.
+    """
 
     rows: Ints
     group: Ints
@@ -68,17 +73,17 @@ class Grouping(NamedTuple):
 
 
 class StepsIgnored(NamedTuple):
-    """Calls whose step number is worth nothing, as their rank counts steps differently."""
+    """Calls whose steps are to be ignored, because their rank numbers steps differently; `rows` has a flag per call."""
 
     rows: Flags
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """What is known about the clocks of ranks, which are numbered in order of rank.
+    """What is known about the clocks of ranks, one clock per rank, in order of rank.
 
-    `hosts` gives the code of the host of each clock, `probe` what the clock probe measured by host, `frame` how far
-    each clock is ahead. `ends_ns` is how far apart ends of one collective may be.
+    `hosts` gives a code for the host of each clock, `probe` what the clock probe measured, by host, and `frame` how far
+    each clock is ahead. `ends_ns` is how far apart the ends of one collective may be, in ns.
     """
 
     hosts: Ints
@@ -86,8 +91,8 @@ class Clocks:
     frame: ClockFrame
     ends_ns: int = 0
 
-    def parted(self, clocks: list[int]) -> Clocks:
-        """These ranks with a host of their own each, which no probe measured; before clocks are linked."""
+    def on_own_hosts(self, clocks: list[int]) -> Clocks:
+        """Give each of these clocks a host of its own, which no probe has measured. Only before clocks are linked."""
         hosts, (ahead, uncertainty) = self.hosts.copy(), (self.probe.ns, self.probe.uncertainty_ns)
         hosts[clocks] = len(ahead) + np.arange(len(clocks))
         unknown = np.full((len(clocks), 2), np.nan)
@@ -95,9 +100,9 @@ class Clocks:
         return replace(self, hosts=hosts, probe=probe, frame=ClockFrame.unlinked(hosts, int(self.frame.origin_ns[0])))
 
     def probed_apart(self, part: int, base: int) -> tuple[float, float] | None:
-        """How far the clock probe puts one component of clocks ahead of another, and how wrong that may be, in ns.
+        """How far component `part` of the clocks is ahead of `base` by the clock probe, and how wrong that may be.
 
-        None where it says nothing.
+        Both in ns. None where the probe did not measure both components.
         """
         ahead = []
         for component in (part, base):
@@ -121,12 +126,13 @@ Findings = Iterator[Finding]
 class State:
     """Calls as columns, all of shape (calls,), and what is known about each. Rungs only read it: `apply` changes it.
 
-    `calls` has times as the ranks show them. `clock` is the place of the call's rank in `ranks`, `member` its rank,
-    device and cycle. `sent` are sends, `pair_on_cpu` sends and receives of CPUs. `compatible` says which kinds may be
-    one collective.
+    Given: `calls` has times by the clocks of their ranks. `clock` is the position of the call's rank in `ranks`, and
+    `member` a code for its rank, device and cycle. `sent` says which are sends, `pair_on_cpu` which are sends and
+    receives of CPUs, `named_by_trace` of which the trace names the process group. `compatible`, of shape (kinds,
+    kinds), says which kinds may be one collective.
 
-    What is inferred: the `clocks`; the code of the process `group` of each call, its size, and the `named` ones, which
-    no trace names; and what `Decision` says about each call.
+    Inferred: the `clocks`; a code for the process `group` of each call, and the size of the group, -1 if not known;
+    `named`, the name and ranks of groups that no trace names, by code; and what `Decision` says about each call.
     """
 
     calls: Entries
@@ -162,7 +168,7 @@ class State:
         self.groups = int(self.group.max(initial=0))
 
     def apply(self, finding: Finding) -> None:
-        """Take over the finding of a rung."""
+        """Change the state as the finding says. Only the ladder calls this."""
         match finding:
             case Decision(rows, collective, rung, certain, group_assumed, note):
                 self.collective[rows], self.rung[rows], self.certain[rows] = collective, rung, certain
@@ -178,43 +184,47 @@ class State:
                 self.clocks = finding
 
     def decided(self, rows: Ints) -> Decision:
-        """What is decided about these calls so far: a rung replaces what it knows better."""
+        """The decision that holds for these calls so far; a rung replaces the fields that it decides anew."""
         return Decision(
             rows, self.collective[rows], self.rung[rows], self.certain[rows], self.group_assumed[rows], self.note[rows]
         )
 
     def together(self, rows: Ints, number: Ints, rung: int) -> Decision:
-        """The calls as new collectives: equal numbers, from 0, are one."""
+        """Decide that the calls with one `number`, from 0 on, are one new collective."""
         return self.decided(rows)._replace(collective=self.collectives + number, rung=rung)
 
     def alone(self, rows: Ints, note: str) -> Decision:
-        """The calls as belonging to no other, and why."""
+        """Decide that each call belongs to no other one; `note` says why."""
         return self.together(rows, np.arange(len(rows)), UNMATCHED)._replace(note=note)
 
     def undecided(self, rows: Ints) -> Decision:
-        """The calls as undecided again; a doubt about their process group stays."""
+        """Undo the decision on these calls, so that later rungs look at them; a doubt about their group stays."""
         group_assumed = self.group_assumed[rows]
         note: Notes = np.full(len(rows), None)
         note[group_assumed] = AMBIGUOUS
         return Decision(rows, collective=-1, rung=UNMATCHED, certain=True, group_assumed=group_assumed, note=note)
 
     def shown(self, rows: Ints) -> Entries:
-        """Calls on the common clock of their component, each for itself, in order."""
+        """These calls on the common clock of their component, sorted by `order`."""
         calls, clock = self.calls.take(rows), self.clock[rows]
-        calls = calls.ahead(self.clocks.frame.ahead(clock, calls.end))
+        calls = calls.earlier(self.clocks.frame.ahead(clock, calls.end))
         return calls.take(np.argsort(calls.order, kind="stable"))
 
     def timeline(self, rows: Ints) -> Entries:
-        """The collectives of calls that are placed, on the common clock of their component."""
+        """The collectives of these calls, which all have one, on the common clock of their component."""
         if not len(rows):
             return self.calls.take(rows)
         calls = self.calls.take(rows)
-        shown = calls.ahead(self.clocks.frame.ahead(self.clock[rows], calls.end))
+        shown = calls.earlier(self.clocks.frame.ahead(self.clock[rows], calls.end))
         return shown.of_collectives(self.collective[rows])
 
 
 def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.DataFrame) -> State:
-    """Nothing decided yet. `hosts` gives the host of each rank, None where it is not known."""
+    """The state before any rung, with nothing decided.
+
+    `calls` and `probes` are the tables of calls and of clock probes. `hosts` gives the host of each rank, None where it
+    is not known: such a rank has a clock of its own.
+    """
     pairs, sent = calls["collective"].isin(["send", "recv"]), calls["collective"].isin(["send"])
     ranks = calls["rank"].to_numpy(dtype=np.int64)
     distinct = np.unique(ranks)
@@ -244,12 +254,12 @@ def state_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], probes: pd.Da
 
 
 def codes(column: pd.Series[Any]) -> Ints:
-    """Integers with -1 for what is not known; they may be changed, which from pandas 3 on a view would pass on."""
+    """The column as integers, -1 for NA; always a copy, which may be changed."""
     return column.astype("Int64").fillna(-1).to_numpy(dtype=np.int64, copy=True)
 
 
 def group_codes(rows: pd.DataFrame) -> Ints:
-    """The process group of each row, by its name and ranks; for sends and receives each pair of ranks by itself."""
+    """A code for the process group of each row, by name and ranks; for messages also by sender and receiver."""
     pairs, sent = rows["collective"].isin(["send", "recv"]), rows["collective"].isin(["send"])
     rank, peer = rows["rank"].astype("Int64"), rows["root"]
     keys = pd.DataFrame({
@@ -262,19 +272,19 @@ def group_codes(rows: pd.DataFrame) -> Ints:
 
 
 def rows_by_key(keys: Ints, rows: Ints) -> dict[int, Ints]:
-    """`rows` by their key, each in ascending order."""
+    """Group `rows` by their key in `keys`, which has one for every call; the rows of a key keep their order."""
     ordered = rows[np.argsort(keys[rows], kind="stable")]
     distinct, starts = np.unique(keys[ordered], return_index=True)
     return dict(zip(distinct.tolist(), np.split(ordered, starts[1:]), strict=True)) if len(rows) else {}
 
 
 def known_kind(kind: Ints) -> Ints:
-    """Kinds, with -1 for those that are unknown or only partly known."""
+    """The kinds, with -1 for SENDS and ANY, which are no single kind."""
     return np.where(kind >= SENDS, -1, kind)
 
 
 def kind_codes(calls: pd.DataFrame) -> Ints:
-    """The kind of each row's collective: an index of `compatible`."""
+    """The kind of each row's collective: an index of CALL_KINDS, or SENDS or ANY."""
     of_name = {name: i for i, name in enumerate(CALL_KINDS)}
     kinds = calls["collective"].mask(calls["collective"].isin(["send", "recv"]), "send_recv").map(of_name)
     if "name" not in calls:
@@ -284,7 +294,7 @@ def kind_codes(calls: pd.DataFrame) -> Ints:
 
 
 def _compatible() -> Flags:
-    """Which kinds can be the same collective: equal ones, and unknown ones with what they can be."""
+    """Which kinds may be one collective: equal ones, and SENDS and ANY with what they may be; shape (kinds, kinds)."""
     result = np.eye(ANY + 1, dtype=bool)
     result[ANY, :] = result[:, ANY] = True
     for kind in _BY_SENDS:
@@ -293,6 +303,7 @@ def _compatible() -> Flags:
 
 
 def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Entries:
+    """The table of calls as entries, in its order; `pairs` says which are sends and receives."""
     kind = kind_codes(calls)
     start = calls["start_ns"].to_numpy(dtype=np.int64)
     end = start + calls["dur_ns"].to_numpy(dtype=np.int64)
@@ -323,7 +334,7 @@ def _columns(calls: pd.DataFrame, pairs: pd.Series[bool]) -> Entries:
 
 
 def _until(calls: pd.DataFrame, end: Ints) -> Ints:
-    """The end of the last call of the window in which each call was recorded.
+    """The end of the last call of the window in which each call was recorded, in ns.
 
     What was launched before the profiler started is recorded as well, but only what the device still reports: the last
     of it may be missing. So it is a window of its own, beside the calls of which the launch is known.

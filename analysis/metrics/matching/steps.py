@@ -21,7 +21,12 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class _Issued(NamedTuple):
-    """What ranks issued in steps, by group, step, process and turn; `row` is the call, or -1 for what did not run."""
+    """What ranks issued in steps, sorted by group, step, process and turn; all of shape (issued,).
+
+    `row` is the position in the table of calls, -1 for what was issued and did not run. A process is a rank in one
+    profiling cycle, `turn` the place among its calls of the group in the step, and `signature` a code of kind, dtype
+    and size.
+    """
 
     row: Ints
     group: Ints
@@ -33,7 +38,10 @@ class _Issued(NamedTuple):
 
 
 def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> Findings:
-    """Match the calls that no id has matched, and whose step, turn and process group are known."""
+    """Match the calls that are undecided, and whose step, turn and process group are known.
+
+    `calls` and `pending` are the tables of these names.
+    """
     issued = _issued(calls, pending)
     if not len(issued.row):
         return
@@ -52,6 +60,7 @@ def by_step(state: State, calls: pd.DataFrame, pending: pd.DataFrame) -> Finding
 
 
 def _issued(calls: pd.DataFrame, pending: pd.DataFrame) -> _Issued:
+    """All calls whose step, turn and process group are known, whether they ran or not."""
     both = calls[[*_COLUMNS, "name"]].assign(row=np.arange(len(calls)))
     if len(pending):
         unnamed = pd.Series(pd.NA, pending.index, dtype=both["name"].dtype)
@@ -79,15 +88,16 @@ _COLUMNS = [
 
 
 def _number(*columns: Ints) -> Ints:
-    """A number for each distinct combination of values."""
+    """A number from 0 on for each distinct combination of values; columns and result are of one length."""
     number: Ints = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        own, values = pd.factorize(column)
-        number = pd.factorize(number * len(values) + own)[0]
+        codes_of_column, values = pd.factorize(column)
+        number = pd.factorize(number * len(values) + codes_of_column)[0]
     return number
 
 
 def _changes(*columns: Ints) -> Flags:
+    """Whether any column changes from each row to the next."""
     result: Flags = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return result
 
@@ -124,7 +134,10 @@ def _so_far(issued: _Issued, first: Ints, segment: Ints) -> Ints:
 
 
 def _agreed(place: Ints, so_far: Ints, trusted: Flags) -> Ints:
-    """The number of the collective of each row, -1 for those that differ from what most ranks issued."""
+    """The number of the collective of each row; -1 if it is not trusted, or most ranks had issued something else.
+
+    `place` numbers group, step and turn; `so_far` what the process had issued up to there.
+    """
     table = pd.DataFrame({"place": place, "so_far": so_far})[trusted]
     votes = table.groupby(["place", "so_far"], sort=False).size().rename("votes").reset_index()
     votes = votes.sort_values("votes", ascending=False, kind="stable")

@@ -1,9 +1,9 @@
 """The rungs of times: match what neither ids nor steps have matched, by when calls begin and end, group by group.
 
-Where clocks can be compared, calls are laid onto the timeline of their group one rank after another (`placement`).
-Where they cannot, the timelines of the two sides are aligned (`offsets`): all groups together, because a clock has one
-offset, whatever group it is seen in. Times are trusted only where every other placement, shift or offset fits clearly
-worse: in a loop of equal calls, something always fits.
+Where clocks can be compared, calls are placed on the timeline of their group, one rank after another (`placement`).
+Where they cannot, the timelines of the two sides are aligned (`offsets`): by all groups together, because a clock has
+one offset, whatever group it is seen in. In a loop of equal calls something always fits. So times are trusted only
+where every other placement, shift or offset fits clearly worse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.medians import medians
 from ..timelines.entries import Entries
 from ..timelines.offsets import Lane, Offset, offset
-from ..timelines.placement import Nearness, Placement, place
+from ..timelines.placement import Placement, Tolerances, place
 from .state import (
     BY_ORDER,
     BY_STEP,
@@ -47,7 +47,7 @@ _ANY_END_NS = 1 << 62
 
 
 def linked_clocks(state: State) -> Clocks:
-    """Compare clocks by what is matched, and learn how far apart the ends of one collective are."""
+    """Compare clocks by what is matched for certain, and measure how far apart the ends of one collective are."""
     # What is doubtful would move the clocks to where it looks right.
     rows = np.flatnonzero((state.collective >= 0) & state.calls.synchronising & state.certain & ~state.group_assumed)
     sizes = np.bincount(state.collective[rows], minlength=1)
@@ -65,7 +65,7 @@ def linked_clocks(state: State) -> Clocks:
 
 
 def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
-    """How far apart ends of one collective may be: as far as nearly all are, if enough are known."""
+    """How far apart the ends of one collective may be, in ns: some more than nearly all are, if enough are known."""
     if len(ends.collective) < _LEAST_LINKED:
         return COINCIDE_NS
     apart = apart_ns(ends, frame)
@@ -74,7 +74,7 @@ def _ends_ns(ends: Ends, frame: ClockFrame) -> int:
 
 
 def by_time(state: State) -> Findings:
-    """Match all calls that are left, but pairs on CPUs."""
+    """Match all calls that are undecided, but for messages between CPUs."""
     left = (state.collective < 0) & ~state.pair_on_cpu
     # Calls that other rungs have matched are pins: what lies between two of them lies between them on every rank.
     touched = np.isin(state.group, np.unique(state.group[left])) & ((state.rung != UNMATCHED) | left)
@@ -87,16 +87,16 @@ def by_time(state: State) -> Findings:
     lanes: Lanes = []
     for rows in groups:
         lanes.append({})
-        for part, own in rows_by_key(state.clocks.frame.component[state.clock], rows).items():
-            decision, lanes[-1][part] = laid_within(state, own)
+        for part, rows_of_part in rows_by_key(state.clocks.frame.component[state.clock], rows).items():
+            decision, lanes[-1][part] = placed_within(state, rows_of_part)
             yield decision
-    yield from _laid_between(state, lanes)
+    yield from _aligned_between(state, lanes)
     for rows in groups:
         yield from _in_order(state, rows)
 
 
 def rematched_by_time(state: State) -> Findings:
-    """Match by time once more, on the clocks known by then, if some ranks of a group lack calls that others show."""
+    """Match by time once more, with the clocks known by then, if some ranks of a group lack calls that others show."""
     # The first round used the clocks that were linked before it; what it has matched may link more.
     timed = np.flatnonzero((state.rung == BY_TIME) | (state.rung == BY_ORDER))
     timed = timed[~state.pair_on_cpu[timed]]
@@ -114,36 +114,40 @@ def _has_room(state: State, rows: Ints) -> bool:
     return not 0 < limit < len(np.unique(state.clock[rows]))
 
 
-def laid_within(state: State, rows: Ints) -> tuple[Decision, Entries]:
-    """Lay calls of one group, of ranks whose clocks can be compared, onto one timeline, which is returned as well."""
+def placed_within(state: State, rows: Ints) -> tuple[Decision, Entries]:
+    """Place the undecided calls of one group on a timeline; returns the decision, and the timeline with them.
+
+    `rows` are all calls of the group of ranks whose clocks can be compared. Those that are decided are the beginning of
+    the timeline, and stay where they are.
+    """
     ends_ns = state.clocks.ends_ns
     # Where ends scatter widely, so do the clocks of GPUs.
     slack_ns = max(SAME_CLOCK_SLACK_NS, ends_ns // 2) if ends_ns > COINCIDE_NS else SAME_CLOCK_SLACK_NS
-    near = Nearness(slack_ns, _ANY_END_NS if state.on_cpu[rows[0]] else ends_ns)
+    tolerances = Tolerances(slack_ns, _ANY_END_NS if state.on_cpu[rows[0]] else ends_ns)
     timeline = state.timeline(rows[state.collective[rows] >= 0])
     left = {int(member) for member in np.unique(state.member[rows[state.collective[rows] < 0]])}
     members = rows_by_key(state.member, rows)
-    laid, numbers, doubts = [rows[:0]], [rows[:0]], [np.full(0, None)]
+    placed_rows, numbers, doubts = [rows[:0]], [rows[:0]], [np.full(0, None)]
     count = state.collectives
     # The rank that shows most comes first: its calls are the timeline of the others.
     for member in sorted(left, key=lambda m: -len(members[m])):
         calls = state.shown(members[member])
         pins = _positions(timeline, state.collective[calls.row])
-        placed = place(calls, timeline, pins, state.compatible, near)
+        placed = place(calls, timeline, pins, state.compatible, tolerances)
         on = (placed.position >= 0) & (pins < 0)
         new = (placed.position < 0) & (state.collective[calls.row] < 0)
-        own = np.arange(count, count + int(new.sum()))
-        count += len(own)
-        laid += [calls.row[on], calls.row[new]]
-        numbers += [timeline.row[placed.position[on]], own]
-        doubts += [_doubts(placed)[on], np.full(len(own), None)]
+        new_numbers = np.arange(count, count + int(new.sum()))
+        count += len(new_numbers)
+        placed_rows += [calls.row[on], calls.row[new]]
+        numbers += [timeline.row[placed.position[on]], new_numbers]
+        doubts += [_doubts(placed)[on], np.full(len(new_numbers), None)]
         timeline = timeline.extended(placed.position[on], calls.take(on))
-        timeline = timeline.joined(replace(calls.take(new), row=own))
-    return _by_time(state, np.concatenate(laid), np.concatenate(numbers), np.concatenate(doubts)), timeline
+        timeline = timeline.joined(replace(calls.take(new), row=new_numbers))
+    return _by_time(state, np.concatenate(placed_rows), np.concatenate(numbers), np.concatenate(doubts)), timeline
 
 
 def _doubts(placed: Placement) -> Notes:
-    """Why each call may belong elsewhere; None where it is certain."""
+    """Why each call may belong elsewhere, as a note; None where its position is certain."""
     why: Notes = np.full(len(placed.certain), None)
     why[~placed.certain] = REPEATS
     why[placed.far_apart], why[placed.other_step] = FAR_APART, OTHER_STEP
@@ -151,14 +155,14 @@ def _doubts(placed: Placement) -> Notes:
 
 
 def _by_time(state: State, rows: Ints, collective: Ints, doubt: Notes) -> Decision:
-    """The calls as of these collectives; `doubt` says why one may belong elsewhere, None if it is certain."""
+    """Decide by time that the calls are of these collectives; `doubt` is a note on each, None if it is certain."""
     doubtful = doubt != None  # noqa: E711 - elementwise
     note = np.where(doubtful, doubt, state.note[rows])
     return state.decided(rows)._replace(collective=collective, rung=BY_TIME, certain=~doubtful, note=note)
 
 
 def _positions(timeline: Entries, collective: Ints) -> Ints:
-    """Positions of collectives on the timeline, -1 for those that are not on it."""
+    """The position on the timeline of each collective, by its number; -1 for those that are not on it."""
     if not len(timeline):
         return np.full(len(collective), -1)
     order = np.argsort(timeline.row)
@@ -167,11 +171,15 @@ def _positions(timeline: Entries, collective: Ints) -> Ints:
 
 
 Lanes = list[dict[int, Entries]]
-"""For each group, the timeline of each component of clocks."""
+"""For each process group, what each component of clocks shows of it: a timeline."""
 
 
-def _laid_between(state: State, lanes: Lanes) -> Findings:
-    """Align what ranks show whose clocks could not be compared so far, the largest part first."""
+def _aligned_between(state: State, lanes: Lanes) -> Findings:
+    """Align the timelines of components of clocks that could not be compared so far, and merge what they share.
+
+    The largest component comes first, and all others are aligned with it. Where an offset has no rival, it also links
+    the clocks, which may make the next one certain.
+    """
     clocks = state.clocks
     lanes = [parts for parts in lanes if len(parts) > 1]
     waiting = _parts(lanes)
@@ -189,13 +197,13 @@ def _laid_between(state: State, lanes: Lanes) -> Findings:
                     continue
                 clocks = replace(clocks, frame=clocks.frame.linked(part, base, best.level_ns, best.slope))
                 ends_ns = int(np.clip(6 * best.spread_ns, _LEAST_ENDS_NS, COINCIDE_NS))
-                merging.lay(lanes, (part, base), Nearness(SAME_CLOCK_SLACK_NS, ends_ns), best)
+                merging.merge(lanes, (part, base), Tolerances(SAME_CLOCK_SLACK_NS, ends_ns), best)
                 waiting.remove(part)
                 doubtful.pop(part, None)
                 linked = True
         # If an offset has rivals, it is shown as the best guess, but no clock is linked by it.
         for part, best in doubtful.items():
-            merging.lay(lanes, (part, base), Nearness(COINCIDE_NS, COINCIDE_NS), best)
+            merging.merge(lanes, (part, base), Tolerances(COINCIDE_NS, COINCIDE_NS), best)
             waiting.remove(part)
     yield clocks
     yield merging.decision(state)
@@ -203,10 +211,11 @@ def _laid_between(state: State, lanes: Lanes) -> Findings:
 
 @dataclass
 class _Merging:
-    """Which collectives turned out to be the same as others, and why that may be wrong; by their numbers.
+    """Collectives that turned out to be the same as others; all of shape (collectives,).
 
-    Those that `known` ids or steps have matched are never joined with others at a doubtful offset: what is certain of
-    them would become doubtful, and what they would gain is a guess.
+    `other` is the number of the collective that each one is part of, its own if it is merged with none; `doubt` is a
+    note on why that may be wrong, None if it is certain. Those `known`, which ids or steps have matched, are never
+    merged at a doubtful offset: what is certain of them would become doubtful, for no more than a guess.
     """
 
     other: Ints
@@ -216,18 +225,21 @@ class _Merging:
 
     @classmethod
     def of(cls, state: State) -> _Merging:
-        """None merged so far."""
+        """Nothing merged so far."""
         matched = state.collective[(state.rung <= BY_STEP) & (state.collective >= 0)]
         known = np.bincount(matched, minlength=state.collectives) > 1
         return cls(np.arange(state.collectives), known, np.full(state.collectives, None), state.compatible)
 
-    def lay(self, lanes: Lanes, sides: tuple[int, int], near: Nearness, at: Offset) -> None:
-        """Lay the collectives of a part upon those of the base; its timelines take up the rest if that is certain."""
+    def merge(self, lanes: Lanes, sides: tuple[int, int], tolerances: Tolerances, at: Offset) -> None:
+        """Merge the collectives of one component, at its offset, with those of another: `sides` are part and base.
+
+        If the offset is certain, the timelines of the part become part of those of the base: this changes `lanes`.
+        """
         part, base = sides
         for parts in lanes:
             if part not in parts:
                 continue
-            ours = parts[part].ahead(at.ahead(parts[part].end))
+            ours = parts[part].earlier(at.ahead(parts[part].end))
             if base not in parts:
                 if at.unique:
                     parts[base] = ours
@@ -235,7 +247,7 @@ class _Merging:
                 continue
             timeline = parts[base]
             pins = _positions(timeline, self.other[ours.row])
-            placed = place(ours, timeline, pins, self.compatible, near)
+            placed = place(ours, timeline, pins, self.compatible, tolerances)
             on = (placed.position >= 0) & (pins < 0)
             if not at.unique:
                 there = timeline.row[placed.position]
@@ -250,7 +262,7 @@ class _Merging:
                 del parts[part]
 
     def decision(self, state: State) -> Decision:
-        """Number the calls anew."""
+        """The decision that gives the calls of merged collectives one number."""
         moved = self.other != np.arange(len(self.other))
         doubtful = self.doubt != None  # noqa: E711 - elementwise
         rows = np.flatnonzero(state.collective >= 0)
@@ -266,7 +278,7 @@ class _Merging:
 
 
 def _parts(lanes: Lanes) -> list[int]:
-    """The components of clocks that share groups with others, those with most collectives first."""
+    """The components of clocks in these lanes, those with most collectives first."""
     sizes: dict[int, int] = {}
     for parts in lanes:
         for part, timeline in parts.items():
@@ -275,14 +287,14 @@ def _parts(lanes: Lanes) -> list[int]:
 
 
 def _offset_between(clocks: Clocks, compatible: Flags, lanes: Lanes, part: int, base: int) -> Offset | None:
-    """How far the clocks of a part are ahead of those of the base, as far as common groups tell."""
+    """How far the clocks of a part are ahead of those of the base, by the groups that both show; None if none tells."""
     shared = [Lane(parts[part], parts[base]) for parts in lanes if part in parts and base in parts]
     if not shared:
         return None
     # The origins of clocks that can be compared are one moment; before clocks are linked, all show the same there.
     frame = clocks.frame
-    own = np.flatnonzero(frame.component == part)[0]
-    origin_ns = int(frame.origin_ns[own] - np.rint(frame.offset_ns[own]))
+    clock = np.flatnonzero(frame.component == part)[0]
+    origin_ns = int(frame.origin_ns[clock] - np.rint(frame.offset_ns[clock]))
     probed = clocks.probed_apart(part, base)
     by_all = offset(shared, compatible, origin_ns, probed)
     if by_all is None or not by_all.unique:
@@ -295,17 +307,17 @@ def _offset_between(clocks: Clocks, compatible: Flags, lanes: Lanes, part: int, 
 
 
 def _in_order(state: State, rows: Ints) -> Findings:
-    """The rung is `order` where all that a rank shows of the group fits its timeline, call for call."""
+    """Raise to the rung `order` what a rank shows of the group if it fits the timeline call for call, without a gap."""
     clocks = state.clocks
     for part in rows_by_key(clocks.frame.component[state.clock], rows).values():
         if not (state.rung[part] == BY_TIME).any():
             continue
         timeline = state.timeline(part)
         unbroken = [part[:0]]
-        for own in rows_by_key(state.member, part).values():
-            position = np.sort(_positions(timeline, state.collective[own]))
+        for rows_of_member in rows_by_key(state.member, part).values():
+            position = np.sort(_positions(timeline, state.collective[rows_of_member]))
             if (np.diff(position) == 1).all():
-                unbroken.append(own[state.rung[own] == BY_TIME])
+                unbroken.append(rows_of_member[state.rung[rows_of_member] == BY_TIME])
         yield state.decided(np.concatenate(unbroken))._replace(rung=BY_ORDER)
         one_host = len(np.unique(clocks.hosts[state.clock[part]])) == 1
         yield from settled(state, part, SAME_CLOCK_SLACK_NS if one_host else COINCIDE_NS)

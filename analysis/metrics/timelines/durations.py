@@ -1,8 +1,9 @@
-"""Collectives of which only durations are known, split into wait and transfer without any clock.
+"""Split collectives into wait and transfer by the durations of their calls alone, without any clock.
 
-No rank leaves an all_reduce, all_gather, reduce_scatter or all_to_all before the last one has arrived, so all end
-together, and the shortest call is that of the rank that arrived last: it is transfer and nothing else. How much longer
-another call took, it waited. Definition: docs/metrics/wait-and-transfer.md, `wait_clock_free_ns`.
+No rank leaves an all_reduce, all_gather, reduce_scatter or all_to_all before the last one has arrived. So all calls end
+at the same time, and the shortest is that of the rank that arrived last: it waited for nobody, and its whole duration
+is transfer. Every other call waited for as long as it duration longer. Definition: docs/metrics/wait-and-transfer.md,
+`wait_clock_free_ns`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from ..clocks.frame import Floats, Ints
 
 
 class SplitDurations(NamedTuple):
-    """Calls and times in ns of each collective; its shortest call, and by how much (NaN for a single call).
+    """What the durations of its calls say about each collective; all of shape (collectives,), times in ns.
 
-    `wait_ns` is the sum over its calls; `at` is the row of the shortest.
+    `calls` is the number of calls, `sum_ns` the sum of their durations, `wait_ns` the sum of their waits. The shortest
+    call is `shortest_row` of the input, and shorter than the next one by `shortest_by_ns`: NaN for a single call.
     """
 
     calls: Ints
@@ -25,18 +27,21 @@ class SplitDurations(NamedTuple):
     longest_ns: Floats
     sum_ns: Floats
     wait_ns: Floats
-    at: Ints
-    by_ns: Floats
+    shortest_row: Ints
+    shortest_by_ns: Floats
 
 
 def split_durations(number: Ints, dur_ns: Floats) -> SplitDurations:
-    """Split these calls by collective, in ascending order of `number`."""
+    """Split calls into wait and transfer: one value per collective, in ascending order of `number`.
+
+    `number` is the collective of each call and `dur_ns` its duration; both of shape (calls,), in any order.
+    """
     order = np.lexsort((dur_ns, number))
-    ordered, took = number[order], dur_ns[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    calls = np.diff(np.append(begins, len(ordered)))
-    shortest, longest = took[begins], took[begins + calls - 1]
-    total = np.add.reduceat(took, begins) if len(begins) else np.zeros(0)
-    second = took[np.minimum(begins + 1, max(len(took) - 1, 0))] if len(begins) else np.zeros(0)
+    collective, duration = number[order], dur_ns[order]
+    begins = np.flatnonzero(np.append(True, collective[1:] != collective[:-1])[: len(collective)])
+    calls = np.diff(np.append(begins, len(collective)))
+    shortest, longest = duration[begins], duration[begins + calls - 1]
+    total = np.add.reduceat(duration, begins) if len(begins) else np.zeros(0)
+    second = duration[np.minimum(begins + 1, max(len(duration) - 1, 0))] if len(begins) else np.zeros(0)
     by_ns = np.where(calls > 1, second - shortest, np.nan)
     return SplitDurations(calls, shortest, longest, total, total - calls * shortest, order[begins], by_ns)

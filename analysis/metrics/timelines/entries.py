@@ -1,4 +1,7 @@
-"""Calls of one rank, or collectives of one timeline, as columns that can be compared to align windows."""
+"""Calls of one rank, or collectives of one timeline, as columns that can be compared.
+
+A timeline is what ranks whose clocks can be compared show of one process group: its collectives, in order.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,18 @@ _MUST_AGREE = ("dtype", "size", "name", "seq", "comms_id")
 
 @dataclass(frozen=True)
 class Entries:
-    """Columns of equal length; -1 means not known. Times are on a common clock.
+    """Calls, or collectives, as columns of one length. Times are in ns on one clock; -1 is what is not known.
 
-    `kind` indexes `compatible`, a square matrix that says which kinds can be the same collective. `row` is the call's
-    position in the table, or the number of the collective. `order` are times that never decrease: ends on a GPU, where
-    one stream runs the calls of a group; on CPUs, where several threads do, when they were issued. `until` is the end
-    of the last call up to which the same window goes on: what is missing behind it was not lost, but never recorded.
+    `row` is the position of the call in the table of calls, or the number of the collective. `kind` indexes
+    `compatible`, a square matrix that says which kinds may be the same collective. No rank leaves a `synchronising`
+    call before all have arrived.
+
+    Of a call, `last_start` is its start, and `first_end` and `end` are its end. Of a collective, they are the last
+    start, the first end and the median end of its calls. Entries are sorted by `order`: on a GPU, where one stream runs
+    the calls of a group, that is their end; on CPUs, where several threads do, the time at which they were issued.
+
+    `until` is the end of the last call of the recorded window that the call is in. What is missing before that time was
+    lost; what is missing after it was never recorded.
     """
 
     row: Ints
@@ -50,12 +59,15 @@ class Entries:
         return Entries(*[getattr(self, name)[index] for name in _COLUMNS])
 
     def joined(self, other: Entries) -> Entries:
-        """Join the entries with those of `other`, in order."""
+        """Both entries together, sorted by `order`."""
         order = np.argsort(np.concatenate([self.order, other.order]), kind="stable")
         return Entries(*[np.concatenate([getattr(self, name), getattr(other, name)])[order] for name in _COLUMNS])
 
     def extended(self, at: Ints, calls: Entries) -> Entries:
-        """Add calls as members of the collectives at these positions, each once."""
+        """These collectives with one more call each: `calls[k]` joins the one at `at[k]`; no position occurs twice.
+
+        What the collective did not know is taken from the call.
+        """
         columns = {name: getattr(self, name).copy() for name in _COLUMNS}
         columns["last_start"][at] = np.maximum(self.last_start[at], calls.last_start)
         columns["first_end"][at] = np.minimum(self.first_end[at], calls.first_end)
@@ -67,19 +79,20 @@ class Entries:
             columns[name][at] = np.where(known == UNKNOWN, getattr(calls, name), known)
         return Entries(**columns)
 
-    def ahead(self, by_ns: Ints | int) -> Entries:
-        """Move the times to a clock that is behind by `by_ns`."""
+    def earlier(self, by_ns: Ints | int) -> Entries:
+        """The entries with all times earlier by `by_ns`, one value or one per entry: on a clock that is behind."""
         times = {name: getattr(self, name) - by_ns for name in ("last_start", "first_end", "end", "order", "until")}
         return replace(self, **times)
 
     def without_steps(self) -> Entries:
-        """The entries with steps unknown."""
+        """The entries with all steps unknown, so that steps are no evidence in a comparison."""
         return replace(self, step=np.full(len(self), UNKNOWN))
 
     def cover(self, times_ns: Ints, before_ns: float = 0.0, after_ns: float = 0.0) -> Flags:
-        """Whether the windows shown here must contain a call that ends at each of these times.
+        """Whether a call that ends at each of these times would be among the entries, unless its record was lost.
 
-        Not if it ends less than `before_ns` after the first call of a window begins, or `after_ns` after its last ends.
+        So it is where one of the recorded windows contains the time: from `before_ns` after its first call begins
+        to `after_ns` after its last call ends. Shape of `times_ns`.
         """
         if not len(self):
             return np.zeros(len(times_ns), dtype=bool)
@@ -91,9 +104,9 @@ class Entries:
         return covered
 
     def of_collectives(self, number: Ints) -> Entries:
-        """One entry per distinct number, in order; equal numbers are calls of one collective.
+        """The collectives of these calls, sorted by `order`; `number`, of shape (calls,), is that of each call.
 
-        What one of its calls does not say is taken from another.
+        The number becomes `row`. What one call of a collective does not say is taken from another.
         """
         distinct, first, which = np.unique(number, return_index=True, return_inverse=True)
         known = {}
@@ -132,7 +145,10 @@ def _middle(values: Ints, group: Ints, count: int) -> Ints:
 
 
 def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: Flags) -> Flags:
-    """Whether kind, dtype, size, kernel and ids of ours[i] and theirs[j] agree or are unknown; broadcast."""
+    """Whether ours[i] and theirs[j] may be the same collective by kind, dtype, size, kernel and ids.
+
+    Each of them must be equal or unknown on one side. `i` and `j` are positions, and broadcast against each other.
+    """
     result: Flags = compatible[ours.kind[i], theirs.kind[j]]
     for name in _MUST_AGREE:
         mine, other = getattr(ours, name), getattr(theirs, name)
@@ -143,7 +159,7 @@ def same_kind_at(ours: Entries, i: Ints, theirs: Entries, j: Ints, compatible: F
 
 
 def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
-    """Whether kind, dtype, size, kernel and ids agree or are unknown, element by element."""
+    """The same as `same_kind_at`, of entries at the same position of both."""
     result: Flags = compatible[ours.kind, theirs.kind]
     for name in _MUST_AGREE:
         mine, other = getattr(ours, name), getattr(theirs, name)
@@ -151,8 +167,12 @@ def same_kind(ours: Entries, theirs: Entries, compatible: Flags) -> Flags:
     return result
 
 
-def missed_by(ours: Entries, i: Ints, theirs: Entries, j: Ints) -> Ints:
-    """Time from the first leaving to the last arrival of ours[i] and theirs[j], in ns; broadcast."""
+def gap_ns(ours: Entries, i: Ints, theirs: Entries, j: Ints) -> Ints:
+    """Time from the first end to the last start of ours[i] and theirs[j], in ns; negative if they overlap.
+
+    If it is positive, one rank had left before another arrived: these are not one synchronising collective. `i` and
+    `j` are positions, and broadcast against each other.
+    """
     arrived = np.maximum(ours.last_start[i], theirs.last_start[j])
     left = np.minimum(ours.first_end[i], theirs.first_end[j])
     result: Ints = arrived - left

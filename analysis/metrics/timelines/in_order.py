@@ -1,4 +1,9 @@
-"""Assign calls to increasing positions on a timeline with the best total gain, and its lead over others."""
+"""Assign calls to positions on a timeline: in order, and with the largest total gain.
+
+Calls of one rank and collectives of a timeline are in the same order, but either may lack some. So this is the
+alignment of two sequences, by dynamic programming. A call's margin is what the total would lose if the call were
+assigned in any other way: only a large one says that nothing else fits.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +16,24 @@ from ..clocks.frame import Floats, Ints
 _NEVER = -np.inf
 
 
-class Laid(NamedTuple):
-    """Position of each call, -1 if left out, and how much less any other choice for it would gain."""
+class Assigned(NamedTuple):
+    """Position of each call, -1 if it is left out, and its margin over the next best choice; shape (calls,)."""
 
     position: Ints
     margin: Floats
 
 
-def lay_in_order(position: Ints, gain: Floats) -> Laid:
-    """The increasing positions with the largest total gain.
+def assign_in_order(position: Ints, gain: Floats) -> Assigned:
+    """Assign calls, which are in order, to increasing positions so that the sum of their gains is largest.
 
-    For each call, in order, `position` holds candidates and `gain` what each would gain, -inf if it is impossible;
-    shapes (calls, candidates). A call that is left out gains nothing.
+    `position` holds the candidates of each call, and `gain` what each of them gains: -inf if it is impossible. Both are
+    of shape (calls, candidates). A call that is left out gains 0.
     """
     possible = gain > _NEVER
     tried = np.unique(position[possible])
     count = len(position)
     if not len(tried):
-        return Laid(np.full(count, -1), np.full(count, np.inf))
+        return Assigned(np.full(count, -1), np.full(count, np.inf))
     dense = np.full((count, len(tried)), _NEVER)
     row, column = np.nonzero(possible)
     dense[row, np.searchsorted(tried, position[row, column])] = gain[row, column]
@@ -40,22 +45,22 @@ def lay_in_order(position: Ints, gain: Floats) -> Laid:
     chosen = choices[np.arange(count), path + 1]
     choices[np.arange(count), path + 1] = _NEVER
     margin = chosen - choices.max(axis=1)
-    return Laid(np.where(path >= 0, tried[path], -1), margin)
+    return Assigned(np.where(path >= 0, tried[path], -1), margin)
 
 
-def lay_alone(position: Ints, gain: Floats) -> Laid:
-    """The best position of each call by itself, whatever the others take."""
+def assign_alone(position: Ints, gain: Floats) -> Assigned:
+    """Assign each call to its best position, whatever the other calls take; arguments as of `assign_in_order`."""
     each = np.arange(len(position))
     best = gain.argmax(axis=1)
     gained, others = gain[each, best], gain.copy()
     others[each, best] = _NEVER
     taken = gained > 0
     margin = np.where(taken, gained - np.maximum(others.max(axis=1), 0.0), -gained)
-    return Laid(np.where(taken, position[each, best], -1), margin)
+    return Assigned(np.where(taken, position[each, best], -1), margin)
 
 
 def _best_before(gain: Floats) -> Floats:
-    """Largest gain of the rows before i within the first k columns; shape (rows, columns + 1)."""
+    """[i, k]: the largest total gain of the rows before i within the first k columns; shape (rows, columns + 1)."""
     best = np.zeros((len(gain), gain.shape[1] + 1))
     for i in range(len(gain) - 1):
         reached = np.maximum.accumulate(best[i, :-1] + gain[i])
@@ -64,7 +69,7 @@ def _best_before(gain: Floats) -> Floats:
 
 
 def _path(gain: Floats, before: Floats) -> Ints:
-    """The column of each row on the best path, -1 if it is left out."""
+    """The column of each row in the best assignment, -1 if the row is left out; `before` is `_best_before(gain)`."""
     chosen = np.full(len(gain), -1)
     k = gain.shape[1]
     for i in range(len(gain) - 1, -1, -1):

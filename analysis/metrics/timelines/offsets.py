@@ -1,7 +1,11 @@
-"""Offset between two clocks, from the calls of process groups with ranks on both.
+"""The offset between two clocks, from the ends of collectives that both show.
 
-The right offset is the one at which ends coincide. Where calls repeat, others come near: any other offset that fits a
-part of the calls equally well is a rival. Only an offset without rivals is believed.
+All ranks end a collective at nearly the same time. So at the right offset ends coincide, though it is not known which
+calls belong together: that is why this comes before matching by time. Offsets at which many ends come near each other
+are tried (`_peaks`), each is fitted to the pairs of calls that it makes (`_fit`), and the one with most evidence wins.
+
+In a loop the calls of the next iteration come near as well. So another offset that explains the calls about as well is
+a rival (`_rivals`), and only an offset without rivals may link clocks.
 """
 
 from __future__ import annotations
@@ -15,38 +19,45 @@ import numpy as np
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Flags, Floats, Ints
 from ..clocks.medians import trend
-from .entries import CALL_KINDS, Entries, missed_by, same_kind_at
+from .entries import CALL_KINDS, Entries, gap_ns, same_kind_at
 
 # Fewer ends may coincide by chance.
 LEAST_COINCIDING = 4
+# So many of our calls at a time are compared with all of theirs, to find differences that are frequent.
 _CHUNK = 48
+# Offsets are tried at which ends come within COINCIDE_NS; among few calls also those at which they come this close.
 _CLOSE_NS = 20_000
 _CANDIDATES, _CLOSE_CANDIDATES = 12, 40
 _FEW = 4_000
+# Where ends come near less often than in this part of the best case, the offset is no rival.
 _LEAST_SHARE = 0.2
 _LEAST_SPREAD_NS = 1_000
 _TIGHTER, _TIGHTER_OF_FEW = 2.0, 4.1
 _ROUNDS = 6
+# The largest penalty for a call without a partner, where nearly all calls have one.
 _MOST_LOST_NATS = 3.0
-# Of calls that belong together hardly any miss each other, by more than clocks of GPUs differ from their host's.
-_MISSED_NS, _MOST_MISSED = 20_000, 0.1
+# Calls that belong together overlap, to within what clocks of GPUs differ from their host's.
+_DISJOINT_NS, _MOST_DISJOINT = 20_000, 0.1
 
 
 class Lane(NamedTuple):
-    """What two sides show of one process group, each on its own clock."""
+    """One process group as two sides show it, each on its own clock. A side is a rank, a host, or linked clocks."""
 
     ours: Entries
     theirs: Entries
 
 
 def offset_at(lanes: Sequence[Lane], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
-    """The fit of ends at, or near, a given offset; None if no ends coincide."""
+    """How well ends coincide at, or near, an offset of `level_ns`; None if none do. Arguments as of `offset`."""
     usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
     return _fit(usable, compatible, level_ns, origin_ns) if usable else None
 
 
 class _UsableCalls(NamedTuple):
-    """The calls of a lane that say something about clocks, by end, with numbers of their kinds; 0 if any is unknown."""
+    """The synchronising calls of a lane, sorted by end.
+
+    `our_kind` and `their_kind` number combinations of kind, dtype, size and kernel; all are 0 if some are not known.
+    """
 
     ours: Entries
     theirs: Entries
@@ -55,11 +66,13 @@ class _UsableCalls(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """Offset of our clock from theirs, level + slope x (t - level - origin), and how well ends coincide at it.
+    """How far our clock is ahead of theirs when it shows t: level + slope x (t - level - origin), in ns.
 
-    The origin is a time on their clock. `spread_ns` is the standard deviation of the differences, `unmatched` the
-    number of ends without a partner although both show that time. `missed` is the part of the coinciding calls of which
-    one had ended before the other began: they cannot be the same. `unique` says that no other offset is nearly as good.
+    The origin is a time on their clock. The rest says how well ends coincide at this offset: `coinciding` is the number
+    of pairs of calls whose ends do, `spread_ns` the standard deviation of their differences, and `unmatched` the number
+    of calls without a partner at times that both sides show. `same_step_frac` is the part of the pairs, with known
+    steps, that are of one step; `disjoint_frac` is the part of which one call had ended before the other began, so
+    that they cannot be one collective. `unique` says that no other offset is nearly as good.
     """
 
     level_ns: float
@@ -68,22 +81,23 @@ class Offset(NamedTuple):
     coinciding: int
     unmatched: int
     spread_ns: float
-    same_step: float
-    missed: float = 0.0
+    same_step_frac: float
+    disjoint_frac: float = 0.0
     unique: bool = False
 
     def ahead(self, times_ns: Ints) -> Ints:
-        """How far our clock is ahead when it shows these times, in ns."""
+        """How far our clock is ahead when it shows these times, in ns; shape of `times_ns`."""
         return _ahead(times_ns, self.level_ns, self.slope, self.origin_ns)
 
 
 def offset(
     lanes: Sequence[Lane], compatible: Flags, origin_ns: int, expected: tuple[float, float] | None = None
 ) -> Offset | None:
-    """The best offset; None if nothing can be aligned.
+    """The offset with most evidence, by all process groups together; None if no ends coincide at any.
 
-    `origin_ns` is a time on their clock. If another witness `expected` an offset, with some uncertainty, only that is
-    tried.
+    `compatible` says which kinds may be the same collective, `origin_ns` is a time on their clock. `expected` is an
+    offset and its uncertainty in ns, by other evidence such as a clock probe: only offsets that agree with it are
+    tried, if there are any.
     """
     usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
     tried = _peaks(usable, compatible, COINCIDE_NS, _CANDIDATES)
@@ -97,17 +111,17 @@ def offset(
     if not offsets:
         return None
     lost_nats = _lost_nats(offsets)
-    best = max(offsets, key=lambda o: (round(o.same_step, 1), _evidence(o, lost_nats)))
+    best = max(offsets, key=lambda o: (round(o.same_step_frac, 1), _evidence(o, lost_nats)))
     distinct = [o for o in offsets if abs(o.level_ns - best.level_ns) > 2 * COINCIDE_NS]
-    enough = best.coinciding >= LEAST_COINCIDING and best.same_step >= 0.5 and best.missed <= _MOST_MISSED
+    enough = best.coinciding >= LEAST_COINCIDING and best.same_step_frac >= 0.5 and best.disjoint_frac <= _MOST_DISJOINT
     unique = enough and not any(_rivals(o, best, lost_nats) for o in distinct)
     return best._replace(unique=unique)
 
 
 def _by_end(entries: Entries) -> Entries:
-    """The calls that say something about clocks, by end; on CPUs, calls do not end in the order of issue."""
-    telling = np.flatnonzero(entries.synchronising)
-    return entries.take(telling[np.argsort(entries.end[telling], kind="stable")])
+    """The synchronising calls, of which ends coincide, sorted by end; on CPUs entries are sorted by time of issue."""
+    synchronising = np.flatnonzero(entries.synchronising)
+    return entries.take(synchronising[np.argsort(entries.end[synchronising], kind="stable")])
 
 
 def _usable_calls(ours: Entries, theirs: Entries) -> _UsableCalls | None:
@@ -131,12 +145,12 @@ def _lost_nats(offsets: Iterable[Offset]) -> float:
 
 
 def _evidence(fitted: Offset, lost_nats: float) -> float:
-    """How much better than chance the offset is, in nats: tight coincidences minus calls that lack a partner."""
+    """How much better than chance an offset explains the ends, in nats: close coincidences, less lost partners."""
     return fitted.coinciding * math.log(2 * COINCIDE_NS / fitted.spread_ns) - lost_nats * fitted.unmatched
 
 
 def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
-    """Whether the other offset may be the right one, too.
+    """Whether the other offset may be the right one as well.
 
     A spread is the median distance of n ends from a line fitted through them. Few ends tell it only to a factor of
     about exp(1.16 / sqrt(n - 2)), for each of the two offsets. Where windows repeat, the tightest of many offsets may
@@ -150,12 +164,12 @@ def _rivals(other: Offset, best: Offset, lost_nats: float) -> bool:
     tighter = _tighter(min(other.coinciding, best.coinciding))
     tight = other.spread_ns < tighter * best.spread_ns + 2 * _LEAST_SPREAD_NS
     fewer = best.coinciding < 2 * LEAST_COINCIDING and 2 * other.coinciding >= best.coinciding
-    same_step = other.same_step >= best.same_step - 0.3
+    same_steps = other.same_step_frac >= best.same_step_frac - 0.3
     # What has no partner may be lost, but so many ends do not coincide so much more closely by chance.
     many = other.coinciding >= LEAST_COINCIDING and 2 * other.coinciding >= best.coinciding
-    closer = many and other.missed <= _MOST_MISSED and tighter * other.spread_ns < best.spread_ns
+    closer = many and other.disjoint_frac <= _MOST_DISJOINT and tighter * other.spread_ns < best.spread_ns
     explained = explains and ((enough and tight) or (fewer and other.spread_ns < 4 * best.spread_ns + 10_000))
-    return same_step and (explained or closer)
+    return same_steps and (explained or closer)
 
 
 def _tighter(count: int) -> float:
@@ -164,11 +178,11 @@ def _tighter(count: int) -> float:
 
 
 def _peaks(lanes: Iterable[_UsableCalls], compatible: Flags, within_ns: int, most: int) -> list[float]:
-    """Offsets at which many pairs of ends coincide to within `within_ns`, the most frequent first."""
+    """At most `most` offsets in ns at which many ends are within `within_ns` of each other, the most frequent first."""
     counted: list[tuple[int, float]] = []
     apart_of: dict[int, list[Floats]] = {}
     for ours, theirs, *_ in lanes:
-        for part, begin in enumerate(_begins(len(ours))):
+        for part, begin in enumerate(_chunk_starts(len(ours))):
             apart_of.setdefault(part, []).append(_apart(ours.take(slice(begin, begin + _CHUNK)), theirs, compatible))
     for parts in apart_of.values():
         apart = np.sort(np.concatenate(parts))
@@ -192,15 +206,15 @@ def _peaks(lanes: Iterable[_UsableCalls], compatible: Flags, within_ns: int, mos
     return distinct[:most]
 
 
-def _begins(count: int) -> list[int]:
-    """Where the chunks for the search begin: in the middle, at the beginning and at the end of the calls."""
+def _chunk_starts(count: int) -> list[int]:
+    """The first call of each chunk in the search: chunks are in the middle, at the beginning and at the end."""
     if count <= 2 * _CHUNK:
         return [max(0, (count - _CHUNK) // 2), *([0, count - _CHUNK] if count > _CHUNK else [])]
     return [(count - _CHUNK) // 2, 0, count - _CHUNK]
 
 
 def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
-    """Difference of ends, ours minus theirs, of all pairs that could match."""
+    """Differences of ends, ours minus theirs, of all pairs of calls that may be the same collective, in ns."""
     every_i, every_j = np.arange(len(ours))[:, None], np.arange(len(theirs))[None, :]
     i, j = np.nonzero(same_kind_at(ours, every_i, theirs, every_j, compatible))
     result: Floats = (ours.end[i] - theirs.end[j]).astype(np.float64)
@@ -208,17 +222,24 @@ def _apart(ours: Entries, theirs: Entries, compatible: Flags) -> Floats:
 
 
 class _Pairs(NamedTuple):
-    """Coinciding ends: time in ns since the origin, how much later ours is; how many share a step or are alone."""
+    """Pairs of calls whose ends coincide: time since the origin, and how much later ours ends, in ns; shape (pairs,).
+
+    The rest is as in `Offset`.
+    """
 
     since: Ints
     apart: Floats
-    same_step: float
+    same_step_frac: float
     unmatched: int
-    missed: float
+    disjoint_frac: float
 
 
 def _fit(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, origin_ns: int) -> Offset | None:
-    """Fit the offset near this one: start where most ends coincide, then extend to both sides as a drift allows."""
+    """Fit an offset to the ends that coincide near `level_ns`; None if none do.
+
+    A drift moves ends apart that are far from the middle. So the fit begins with an eighth of the time, and takes in
+    more on both sides in each round, with the slope that it has found by then.
+    """
     slope = 0.0
     centre = reach = None
     pairs = None
@@ -251,27 +272,27 @@ def _fit(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, orig
         len(pairs.apart),
         pairs.unmatched,
         max(spread, _LEAST_SPREAD_NS),
-        pairs.same_step,
-        pairs.missed,
+        pairs.same_step_frac,
+        pairs.disjoint_frac,
     )
 
 
 def _pairs(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, slope: float, origin_ns: int) -> _Pairs:
-    since, apart, steps, missed, unmatched = [], [], [], [], 0
+    since, apart, steps, disjoint, unmatched = [], [], [], [], 0
     for lane in lanes:
         ours, theirs = lane.ours, lane.theirs
-        moved = ours.ahead(_ahead(ours.end, level_ns, slope, origin_ns))
-        i, j = _mutual(lane, moved, compatible)
+        moved = ours.earlier(_ahead(ours.end, level_ns, slope, origin_ns))
+        i, j = _mutual_nearest(lane, moved, compatible)
         since.append(moved.end[i] - origin_ns)
         apart.append((moved.end[i] - theirs.end[j]).astype(np.float64))
         known = (ours.step[i] >= 0) & (theirs.step[j] >= 0)
         steps.append((ours.step[i] == theirs.step[j])[known])
-        missed.append(missed_by(moved, i, theirs, j) > _MISSED_NS)
-        unmatched += _within(moved, theirs) + _within(theirs, moved) - 2 * len(i)
+        disjoint.append(gap_ns(moved, i, theirs, j) > _DISJOINT_NS)
+        unmatched += _covered(moved, theirs) + _covered(theirs, moved) - 2 * len(i)
     agree = np.concatenate(steps)
-    same_step = float(agree.mean()) if len(agree) else 1.0
-    gone = float(np.concatenate(missed).mean()) if sum(map(len, missed)) else 0.0
-    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step, max(unmatched, 0), gone)
+    same_step_frac = float(agree.mean()) if len(agree) else 1.0
+    disjoint_frac = float(np.concatenate(disjoint).mean()) if sum(map(len, disjoint)) else 0.0
+    return _Pairs(np.concatenate(since), np.concatenate(apart), same_step_frac, max(unmatched, 0), disjoint_frac)
 
 
 def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Ints:
@@ -280,13 +301,16 @@ def _ahead(times_ns: Ints, level_ns: float, slope: float, origin_ns: int) -> Int
     return ahead
 
 
-def _within(ours: Entries, theirs: Entries) -> int:
-    """Number of our calls that end within the windows of the other side."""
+def _covered(ours: Entries, theirs: Entries) -> int:
+    """Number of our calls that end while the other side was recording."""
     return int(theirs.cover(ours.end, after_ns=COINCIDE_NS).sum())
 
 
-def _mutual(lane: _UsableCalls, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
-    """Pairs of calls that are each other's nearest of their kind and could be the same; ours are `moved`."""
+def _mutual_nearest(lane: _UsableCalls, moved: Entries, compatible: Flags) -> tuple[Ints, Ints]:
+    """Positions of ours and theirs in all pairs that may be one collective: each the other's nearest of its kind.
+
+    `moved` are our calls on their clock.
+    """
     since = min(moved.end[0], lane.theirs.end[0])
     apart = 2 * int(max(moved.end[-1], lane.theirs.end[-1]) - since) + 1
     ours, theirs = moved.end - since + apart * lane.our_kind, lane.theirs.end - since + apart * lane.their_kind

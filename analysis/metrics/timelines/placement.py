@@ -1,8 +1,12 @@
-"""Place calls on a timeline of collectives whose times are on the same clock.
+"""Place the calls of one rank on a timeline: which collective is each of them? All times are on one clock.
 
-Both are in the same order, though either may lack something. A call can be part of a collective if nothing contradicts
-it, if no rank leaves before all have arrived, and if it ends about when the others do. If there is only one such
-collective, that is it; if calls lie between two that are already placed, and exactly fill the gap, order decides.
+Calls and collectives are in the same order, but either side may lack some. A collective is a candidate for a call if
+kind, size and ids agree, if the two overlap, as no rank leaves before all have arrived, and if they end at about the
+same time. The calls are placed in three steps, from the surest to the least sure:
+
+1. a call with a single candidate belongs to it;
+2. calls between two that are placed, which are as many as the collectives between these, belong to them in order;
+3. all others go where the evidence is best in total, and are certain only if every other choice is clearly worse.
 """
 
 from __future__ import annotations
@@ -12,25 +16,27 @@ from typing import NamedTuple
 import numpy as np
 
 from ..clocks.frame import Flags, Floats, Ints
-from .entries import PAIR, Entries, missed_by, same_kind_at
-from .in_order import lay_alone, lay_in_order
+from .entries import PAIR, Entries, gap_ns, same_kind_at
+from .in_order import assign_alone, assign_in_order
 
-# How many collectives are compared with each call.
+# The number of candidates of each call.
 _WIDTH = 8
-_LEAST_TOLD = 8
-_USUAL_NS = 5_000
-_PAIR_ENDS_NS = 20_000
-# What counts for a placement, in nats: that no record was lost, or that none was cut off where a window ends.
+# With fewer placed calls it is not known how far apart ends usually are.
+_LEAST_KNOWN = 8
+# Ends that are apart by less are never far apart; those of a send and its receive on GPUs are hardly further.
+_USUAL_NS, _PAIR_ENDS_NS = 5_000, 20_000
+# What a placement gains, in nats: records are rarely lost, but often cut off where a window begins or ends.
 _LOST, _CUT = 4.0, 1.0
+# The least margin, in nats, of a placement that is certain.
 _SURE = 5.0
-_LEAST_SCALE_NS, _FAR_NS = 2_000.0, 1 << 60
+_LEAST_SCALE_NS, _NO_LIMIT_NS = 2_000.0, 1 << 60
 
 
 class Placement(NamedTuple):
-    """Position of each call on the timeline, or -1, and whether no other position would do.
+    """Position of each call on the timeline, -1 if it has none, and whether that is certain; of shape (calls,).
 
-    It is never certain where the call was issued in another step than its collective (`other_step`), or ends much
-    farther from it than nearly all others do from theirs (`far_apart`).
+    Two things make a position uncertain though no other one fits: the call was issued in another step than its
+    collective (`other_step`), or its end is much farther from the collective's than usual (`far_apart`).
     """
 
     position: Ints
@@ -39,54 +45,61 @@ class Placement(NamedTuple):
     far_apart: Flags
 
 
-class Nearness(NamedTuple):
-    """Tolerances in ns: error of the clocks, and distance of the ends of a collective; `_FAR_NS` for no limit."""
+class Tolerances(NamedTuple):
+    """How wrong the clocks may be, and how far apart the ends of a collective may be, in ns.
+
+    From 2**60 on, `ends_ns` is no limit: then ends say nothing.
+    """
 
     slack_ns: int
     ends_ns: int
 
 
 class _Compared(NamedTuple):
-    """Calls and timeline that are compared, with the rules of the comparison."""
+    """The calls, the timeline, and the rules by which they are compared."""
 
     calls: Entries
     timeline: Entries
     compatible: Flags
-    near: Nearness
+    tolerances: Tolerances
 
 
-def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, near: Nearness) -> Placement:
-    """Place the calls; `pins` are positions already known, or -1. Calls, timeline and pins are in order."""
+def place(calls: Entries, timeline: Entries, pins: Ints, compatible: Flags, tolerances: Tolerances) -> Placement:
+    """Place the calls of one rank on the timeline; both are sorted by `order`.
+
+    `pins` gives the position of each call that is known already, else -1; known positions ascend. `compatible` says
+    which kinds may be the same collective.
+    """
     nothing = np.zeros(len(calls), dtype=bool)
     placed = Placement(pins.copy(), pins >= 0, nothing, nothing)
     if not len(timeline):
         return placed
-    compared = _Compared(calls, timeline, compatible, near)
+    compared = _Compared(calls, timeline, compatible, tolerances)
     candidates = _candidates(compared, pins)
-    placed = _without_choice(candidates, placed)
+    placed = _place_single_candidates(candidates, placed)
     gain = _gains(candidates, calls, timeline, pins)
     runs = _runs(placed)
-    filled = _fill(runs, compared, placed)
-    _lay(runs.take(~filled), candidates, gain, placed)
+    filled = _fill_runs(runs, compared, placed)
+    _assign_runs(runs.take(~filled), candidates, gain, placed)
     other_step = _other_step(calls, timeline, placed.position, pins)
     # Where there is no limit, ends say nothing.
-    far_apart = _far_apart(calls, timeline, placed.position, pins) if near.ends_ns < _FAR_NS else nothing
+    far_apart = _far_apart(calls, timeline, placed.position, pins) if tolerances.ends_ns < _NO_LIMIT_NS else nothing
     return Placement(placed.position, placed.certain & ~other_step & ~far_apart, other_step, far_apart)
 
 
 def _other_step(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
-    """Calls that were issued in another step than the rest of their collective."""
+    """Whether each call was issued in another step than its collective, if both steps are known."""
     there = timeline.step[position]
     other: Flags = (position >= 0) & (pins < 0) & (calls.step >= 0) & (there >= 0) & (calls.step != there)
     return other
 
 
 def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) -> Flags:
-    """Calls that end farther from their collective than nearly all others from theirs."""
+    """Whether each call's end is farther from its collective's than twice what nine of ten calls show."""
     apart = np.where(position >= 0, np.abs(calls.end - timeline.end[position]), 0)
     comparable = (position >= 0) & calls.synchronising
     asked = comparable & (pins < 0)
-    if comparable.sum() < _LEAST_TOLD:
+    if comparable.sum() < _LEAST_KNOWN:
         asked &= (calls.kind == PAIR) & (apart > 2 * _PAIR_ENDS_NS)
         return asked
     usual = max(float(np.quantile(apart[comparable], 0.9)), _USUAL_NS)
@@ -96,7 +109,10 @@ def _far_apart(calls: Entries, timeline: Entries, position: Ints, pins: Ints) ->
 
 
 class _Candidates(NamedTuple):
-    """Candidate positions of each call, whether each is possible, and the distance of ends; all (calls, width)."""
+    """Neighbouring positions of each call, whether it may belong there, and the distance of ends.
+
+    All of shape (calls, `_WIDTH`).
+    """
 
     position: Ints
     possible: Flags
@@ -104,11 +120,11 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(compared: _Compared, pins: Ints) -> _Candidates:
-    calls, timeline, compatible, near = compared
+    calls, timeline, compatible, tolerances = compared
     low, high = _between_pins(pins, len(timeline))
-    reached = np.searchsorted(np.maximum.accumulate(timeline.first_end), calls.last_start - near.slack_ns)
+    reached = np.searchsorted(np.maximum.accumulate(timeline.first_end), calls.last_start - tolerances.slack_ns)
     begun = np.minimum.accumulate(timeline.last_start[::-1])[::-1]
-    passed = np.searchsorted(begun, calls.first_end + near.slack_ns, side="right")
+    passed = np.searchsorted(begun, calls.first_end + tolerances.slack_ns, side="right")
     low = np.where(calls.synchronising, np.maximum(low, reached), low)
     high = np.where(calls.synchronising, np.minimum(high, passed), high)
     nearest = np.searchsorted(timeline.order, calls.order) - _WIDTH // 2
@@ -117,23 +133,23 @@ def _candidates(compared: _Compared, pins: Ints) -> _Candidates:
     inside = at < high[:, np.newaxis]
     at = np.minimum(at, len(timeline) - 1)
     i = np.arange(len(calls))[:, np.newaxis]
-    apart, missed = np.abs(calls.end[i] - timeline.end[at]), missed_by(calls, i, timeline, at)
+    apart, gap = np.abs(calls.end[i] - timeline.end[at]), gap_ns(calls, i, timeline, at)
     # Calls that do not synchronise may end at any time, if they overlap, or nearly so.
-    together = (missed <= near.slack_ns) & (apart <= near.ends_ns)
-    close = np.where(calls.synchronising[i], together, missed <= near.ends_ns)
+    together = (gap <= tolerances.slack_ns) & (apart <= tolerances.ends_ns)
+    close = np.where(calls.synchronising[i], together, gap <= tolerances.ends_ns)
     possible = inside & same_kind_at(calls, i, timeline, at, compatible) & close & (pins[i] < 0)
     return _Candidates(at, possible, apart)
 
 
 def _between_pins(pins: Ints, positions: int) -> tuple[Ints, Ints]:
-    """First and last + 1 position that each call may take between its pinned neighbours."""
+    """The first position, and one more than the last, that each call may take between its pinned neighbours."""
     before = np.maximum.accumulate(np.where(pins >= 0, pins, -1))
     after = np.minimum.accumulate(np.where(pins >= 0, pins, positions)[::-1])[::-1]
     return before + 1, after
 
 
-def _without_choice(candidates: _Candidates, pinned: Placement) -> Placement:
-    """Place the calls that have a single candidate, unless they contradict each other's order."""
+def _place_single_candidates(candidates: _Candidates, pinned: Placement) -> Placement:
+    """Place the calls that have a single candidate, but for those whose positions are not in order."""
     position, certain, *_ = pinned
     single = candidates.possible.sum(axis=1) == 1
     only = candidates.position[np.arange(len(position)), candidates.possible.argmax(axis=1)]
@@ -150,9 +166,10 @@ def _without_choice(candidates: _Candidates, pinned: Placement) -> Placement:
 
 
 class _Runs(NamedTuple):
-    """Calls [begin, end) without a position between two placed calls, and their free positions [low, high).
+    """Runs of calls [begin, end) that are not placed, and the free positions [low, high) of each.
 
-    One `fits` if it has a call for each of these, between neighbours that are certain. All of shape (runs,).
+    A run lies between two calls that are placed. It `fits` if these are certain, and it has as many calls as there are
+    free positions. All of shape (runs,).
     """
 
     begin: Ints
@@ -165,20 +182,20 @@ class _Runs(NamedTuple):
         """The runs at `index`."""
         return _Runs(self.begin[index], self.end[index], self.low[index], self.high[index], self.fits[index])
 
-    def each(self, values: Ints) -> Ints:
-        """Repeat the value of each run for each of its calls."""
+    def repeated(self, values: Ints) -> Ints:
+        """The value of its run for each call of `calls`; `values` are of shape (runs,)."""
         return np.repeat(values, self.end - self.begin)
 
     @property
     def calls(self) -> Ints:
         """Indices of the calls of all runs, run after run."""
         sizes = self.end - self.begin
-        calls: Ints = np.arange(int(sizes.sum())) + self.each(self.begin - np.cumsum(sizes) + sizes)
+        calls: Ints = np.arange(int(sizes.sum())) + self.repeated(self.begin - np.cumsum(sizes) + sizes)
         return calls
 
 
 def _runs(placed: Placement) -> _Runs:
-    """The runs of calls that are not placed. They do not affect one another."""
+    """The runs of calls that are not placed; the positions of one do not depend on those of another."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], placed.position < 0, [False]]).astype(np.int8)))
     begin, end = edges[::2], edges[1::2]
     position = np.concatenate([[-1], placed.position, [np.iinfo(np.int64).max]])
@@ -188,53 +205,60 @@ def _runs(placed: Placement) -> _Runs:
 
 
 def _gains(candidates: _Candidates, calls: Entries, timeline: Entries, pins: Ints) -> Floats:
-    """Evidence for each candidate in nats, (calls, width): lost records are rare, and so are distant ends."""
+    """Evidence for each candidate in nats, -inf if it is impossible; of shape (calls, `_WIDTH`).
+
+    A placement explains why both sides show the collective: otherwise each lacks a record. It costs what ends that far
+    apart are less likely than ends that coincide, by a Cauchy distribution, as some ranks always end late.
+    """
     apart = np.where(calls.synchronising[:, np.newaxis], candidates.apart_ns, 0)
     known = pins >= 0
     usual = np.abs(calls.end[known] - timeline.end[pins[known]])[calls.synchronising[known]]
-    if len(usual) < _LEAST_TOLD:
-        usual = np.where(candidates.possible, apart, _FAR_NS).min(axis=1, initial=_FAR_NS)
+    if len(usual) < _LEAST_KNOWN:
+        usual = np.where(candidates.possible, apart, _NO_LIMIT_NS).min(axis=1, initial=_NO_LIMIT_NS)
     scale_ns = max(float(np.median(usual)) if len(usual) else 0.0, _LEAST_SCALE_NS)
-    lost = np.where(_shown(calls, timeline, scale_ns), _LOST, _CUT)[:, np.newaxis]
-    lost = lost + np.where(_shown(timeline, calls, scale_ns), _LOST, _CUT)[candidates.position]
+    lost = np.where(_is_covered(calls, timeline, scale_ns), _LOST, _CUT)[:, np.newaxis]
+    lost = lost + np.where(_is_covered(timeline, calls, scale_ns), _LOST, _CUT)[candidates.position]
     gain: Floats = np.where(candidates.possible, lost - np.log1p((apart / scale_ns) ** 2), -np.inf)
     return gain
 
 
-def _shown(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
-    """Whether their windows must contain each of our calls; not if a window may have cut it off.
+def _is_covered(ours: Entries, theirs: Entries, scale_ns: float) -> Flags:
+    """Whether the other side must show each of our calls, unless its record was lost.
 
-    What is not shown would have to end at the same time, but before they begin the first one, or after the last.
+    It need not where a call that ends at that time may have been cut off at the beginning or end of a window.
     """
     return theirs.cover(ours.end, 2 * scale_ns, 2 * scale_ns)
 
 
-def _fill(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
-    """Place runs that just fit between their neighbours, unless a call cannot be its collective; return which."""
-    calls, timeline, compatible, near = compared
+def _fill_runs(runs: _Runs, compared: _Compared, placed: Placement) -> Flags:
+    """Place the calls of each run that fits, in order, unless one of them cannot be its collective; return which runs.
+
+    Changes `placed`.
+    """
+    calls, timeline, compatible, tolerances = compared
     fitting = runs.take(runs.fits)
-    row, number = fitting.calls, fitting.each(np.arange(len(fitting.begin)))
-    position = row + fitting.each(fitting.low - fitting.begin)
-    met = missed_by(calls, row, timeline, position) <= near.slack_ns
-    fine = same_kind_at(calls, row, timeline, position, compatible) & (met | ~calls.synchronising[row])
+    row, number = fitting.calls, fitting.repeated(np.arange(len(fitting.begin)))
+    position = row + fitting.repeated(fitting.low - fitting.begin)
+    overlap = gap_ns(calls, row, timeline, position) <= tolerances.slack_ns
+    fine = same_kind_at(calls, row, timeline, position, compatible) & (overlap | ~calls.synchronising[row])
     is_good = np.bincount(number, ~fine, minlength=len(fitting.begin)) == 0
     kept = is_good[number]
-    placed.position[row[kept]], placed.certain[row[kept]] = position[kept], met[kept]
+    placed.position[row[kept]], placed.certain[row[kept]] = position[kept], overlap[kept]
     filled: Flags = runs.fits.copy()
     filled[filled] = is_good
     return filled
 
 
-def _lay(runs: _Runs, candidates: _Candidates, gain: Floats, placed: Placement) -> None:
-    """Place runs between their placed neighbours, with the largest total gain."""
+def _assign_runs(runs: _Runs, candidates: _Candidates, gain: Floats, placed: Placement) -> None:
+    """Place the calls of each run at free positions, with the largest total gain. Changes `placed`."""
     row = runs.calls
     of_call = candidates.position[row]
-    inside = (of_call >= runs.each(runs.low)[:, np.newaxis]) & (of_call < runs.each(runs.high)[:, np.newaxis])
+    inside = (of_call >= runs.repeated(runs.low)[:, np.newaxis]) & (of_call < runs.repeated(runs.high)[:, np.newaxis])
     gain, sizes = np.where(inside, gain[row], -np.inf), runs.end - runs.begin
     first, alone = np.cumsum(sizes) - sizes, sizes == 1
-    parts = [(first[alone], lay_alone(of_call[first[alone]], gain[first[alone]]))]
+    parts = [(first[alone], assign_alone(of_call[first[alone]], gain[first[alone]]))]
     for begin, size in zip(first[~alone].tolist(), sizes[~alone].tolist(), strict=True):
         members = np.arange(begin, begin + size)
-        parts.append((members, lay_in_order(of_call[members], gain[members])))
-    for members, laid in parts:
-        placed.position[row[members]], placed.certain[row[members]] = laid.position, laid.margin >= _SURE
+        parts.append((members, assign_in_order(of_call[members], gain[members])))
+    for members, assigned in parts:
+        placed.position[row[members]], placed.certain[row[members]] = assigned.position, assigned.margin >= _SURE

@@ -37,9 +37,11 @@ class LateInWords(NamedTuple):
 
 
 class Culprits(NamedTuple):
-    """Late ranks and reasons: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
+    """Late ranks and why they are late: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
 
-    `steps` is 0 where none are marked, and None if these are one event: then all of its lateness counts, not a rate.
+    `steps` is 0 where none are marked. It is None if the steps are one event, such as a long step: then lateness is
+    given in all, not per step. `groups` is the process group of each collective, and `on_cpu` says that the run has no
+    GPU.
     """
 
     ranks: pd.DataFrame
@@ -121,7 +123,7 @@ class Culprits(NamedTuple):
         return None
 
     def who(self) -> str | None:
-        """A sentence about the rank that the others wait for most, if one stands out.
+        """A sentence about the rank that the others wait for most; None if none stands out.
 
         `Rank 2 is late by 995.5 ms per step: its CPU runs Python outside of any operator, inside ...`.
         """
@@ -201,7 +203,7 @@ class Culprits(NamedTuple):
 class Fault(NamedTuple):
     """Ranks or links that differ from others of their kind: what a step would gain if they did not, in ms.
 
-    `late` are the ranks, empty for links. If it `may_be_less`, somebody whose trace is missing may be as late.
+    `late` are the ranks, empty for links. The gain `may_be_less` where ranks without a trace may be as late.
     """
 
     ms: float

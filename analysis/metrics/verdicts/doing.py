@@ -9,17 +9,18 @@ import pandas as pd
 from ..causes.cpu_work import IN_CALL, IN_OPERATOR, OUTSIDE, RANGE, WORK
 from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, TOTAL
 
-_MOST_OF_IT = 0.5  # of the extra time; nothing smaller is called the reason
-_ALL_OF_IT = 0.995  # would be shown as 100 %, which goes without saying
-_WORTH_SAYING = 0.1
-_LEAST_STEPS = 2  # of which one may stand out
-_AS_GOOD = 0.9  # of two nested ranges the inner one is named, if it holds nearly as much
+_MOST_OF_IT = 0.5  # of the extra time: what takes less is not called the reason
+_ALL_OF_IT = 0.995  # from there the share would be shown as 100%, and is left out
+_WORTH_SAYING = 0.1  # of the extra time: what takes less is not named at all
+_LEAST_STEPS = 2  # with fewer, none can stand out
+_AS_GOOD = 0.9  # of two nested ranges the inner one is named if it takes that part of what the outer one does
 
 
 class Doing(NamedTuple):
-    """What took most of the time by which a rank fell behind, and how much of it.
+    """What the CPU of a late rank did for most of the time by which it fell behind; `frac` is the part of that time.
 
-    `what` is a call, operator or kernel; `inside` the operator or range around it.
+    `what` is a blocking call or operator, `operator` the operator around it, `inside` the range around both; None for
+    none.
     """
 
     what: str | None
@@ -42,9 +43,10 @@ class Doing(NamedTuple):
 
 
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
-    """What the CPU did for most of the time in which only this rank's device had no work.
+    """What the CPU of a rank did for most of the time in which its device, unlike others, had no work.
 
-    The most exact answer that holds for half of it; if there is none, the largest. None if nothing is known.
+    The most exact answer that holds for half of that time, else the one that holds for most of it. None if nothing
+    takes a tenth of it. `late_work` is the table.
     """
     extra = _extra(late_work, rank, ALL_CPU)
     if extra is None:
@@ -86,7 +88,10 @@ def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> i
 
 
 def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
-    """Extra time by activity over all steps together, with its share of all extra time."""
+    """The extra time of a rank by activity, over all steps, with `frac`, its share of all extra time of its CPU or GPU.
+
+    None if the rank did not take longer than others.
+    """
     of_rank = late_work[late_work["rank"] == rank]
     keys = ["kind", "what", "operator", "range"]
     added = of_rank.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()

@@ -14,7 +14,10 @@ _NOT_KNOWN = "; how much of it compute hid, these files do not tell"
 
 
 def of_durations(row: Row, calls: pd.DataFrame, why: str, latency_us: Callable[[], float | None]) -> tuple[str, str]:
-    """The verdict on the calls of one size; `why` is the reason if too few could be split."""
+    """The verdict on the calls of one size, and its sentence; `why` says why too few could be split, if so.
+
+    `row` is their row of `verdicts`, `latency_us` gives the latency of the collective, None if not known.
+    """
     waiting = _waiting(calls)
     if why or waiting is None:
         return "inconclusive", f"only {row['split_calls']} of {row['calls']} calls could be split, because {why}"
@@ -27,7 +30,7 @@ def of_durations(row: Row, calls: pd.DataFrame, why: str, latency_us: Callable[[
 
 
 def run_of_durations(calls: pd.DataFrame, culprits: Culprits, why: str) -> tuple[str, str]:
-    """The verdict on the run."""
+    """The verdict on the run, and its sentence; `why` says why calls could not be split."""
     waiting = _waiting(calls)
     if waiting is None:
         return "inconclusive", f"no call could be split into wait and transfer, because {why}"

@@ -20,7 +20,7 @@ IDLE_CAUSES = {
     "queued_ns": "launched, not begun",
     "unknown_ns": "cause not known",
 }
-"""Parts of idle time, columns of `idle`, and what people call them. They add up to it."""
+"""Parts of idle time: columns of `idle`, which add up to it, and what people call them."""
 _SENTENCES = {
     "sync_ns": "in blocking calls",
     "alloc_ns": "allocating or freeing memory",
@@ -35,9 +35,9 @@ _REMEDIES = {
     "input-bound": ("no_data_wait",),
     "launch-bound": ("launch_ahead", "no_gc"),
 }
-"""Verdicts on idle time, and the remedies of which the larger gain is their price."""
+"""Verdicts on idle time, and their remedies: the larger gain of these is the price of the cause."""
 _ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
-"""Remedies that have a price where causes are not known, and what CPUs did."""
+"""Remedies that are replayed without a GPU, where causes of idle time are not known; and what the CPU did instead."""
 _BLOCKED = ("sync-bound", "allocator-bound", "input-bound")
 IDLE_VERDICTS = frozenset({*_REMEDIES, "idle"})
 IDLE_SHORTLY = {
@@ -63,9 +63,10 @@ def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
 
 
 def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) -> str:
-    """The verdict on a run whose largest loss is idle time.
+    """The verdict on a run whose largest loss is idle time: by the cause without which a step would gain most.
 
-    Of what its host does, that without which a step gains most, or else that which takes most of it.
+    Where no cause was replayed, or most time is not due to the host, it is the cause that takes most of it. `causes`
+    come from `idle_causes`.
     """
     if causes is None:
         name, _ = _on_cpu(prices)
@@ -76,7 +77,7 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) 
 
 
 def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: float) -> float | None:
-    """Gain of a step without the largest cause, at most its idle time, in ns; None if not known."""
+    """What a step would gain without the largest cause of idle time, at most `idle_ns`, in ns; None if not known."""
     if causes is None:
         name, gain_ns = _on_cpu(prices)
         return None if name is None else min(gain_ns, idle_ns)
@@ -112,11 +113,11 @@ def _sizes(causes: dict[str, float]) -> dict[str, float]:
 
 
 def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
-    """Gain of a step by verdict, in ns, for the causes that were replayed.
+    """What a step would gain without each cause that was replayed, in ns, by verdict.
 
-    Python's garbage collections count as launching late. That everything is launched in time is a bound, in which
-    the host has nothing to do: so it counts no more than the host's time that is not in calls whose absence gains
-    as much.
+    Python's garbage collections count as launching late. Launching everything in time is a bound: it takes the host to
+    need no time at all, also not for blocking calls and the like. So it counts no more than the host's time without
+    what the absence of these would gain.
     """
     if prices is None:
         return {}
@@ -134,7 +135,7 @@ def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
 
 
 def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:
-    """The remedy that gains most without a GPU, and its gain in ns; None if there is none."""
+    """The remedy that gains most on a run without a GPU, and its gain in ns; None and 0 if there is none."""
     gains = {name: prices.gains[name].ns for name in _ON_CPU if name in prices.gains} if prices is not None else {}
     name = max(gains, key=lambda remedy: gains[remedy], default=None)
     return (name, gains[name]) if name is not None and gains[name] > 0 else (None, 0.0)

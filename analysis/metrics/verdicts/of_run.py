@@ -103,9 +103,9 @@ class KnownCalls(NamedTuple):
     """How much is known of the calls of a run.
 
     Of its `calls`, `split_calls` could be split into wait and transfer; `why` is the kind of reason why not all could
-    be (`unsplit.reason`). `waited_at_least_ns` is how much of exposed communication surely is
-    waiting, in a typical step; `beyond_fastest` is the part of the calls' time that is more than the fastest call like
-    it takes, None if there is none like it. `fastest` says what bandwidth calls have at least, waiting included.
+    (`unsplit.reason`). `waited_at_least_ns` is how much of the exposed communication of a typical step is waiting for
+    certain. `beyond_fastest` is the part of the calls' time by which they took longer than the fastest similar call,
+    None if none is similar. `fastest` is a clause on the bandwidth that calls reach at least, waiting included.
     """
 
     calls: int
@@ -153,14 +153,14 @@ def of_run(
 ) -> RunVerdict:
     """The verdict on a run that does not hang.
 
-    What ranks or links cost that differ from others is said first if it is half as much as the largest loss: the others
-    show that it can be had, and of a loss that all ranks share, such as transfers, only a part can.
+    A fault, which is a rank or link that differs from others, comes first if it is large enough beside the largest
+    loss (`order`): the others show that all of it can be gained, and of a loss that all share only a part can.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known, `gaps` what it comes before; `syncs_steps`
     is the table of that name.
-    `prices` are None where the run cannot be played again. `few_traces` says how many ranks of the job have a trace;
-    for certain `some_missing`, or perhaps.
+    `prices` are None where the run cannot be replayed. `few_traces` is a clause on how many ranks have a trace, and
+    `some_missing` says that the job certainly has others.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     losses = [
@@ -226,7 +226,7 @@ def _little_alone(loss: Loss, step: Step, prices: Prices | None) -> str:
 
 
 def _worth_changing(step: Step, prices: Prices | None) -> bool:
-    """Whether some change gains as much as a loss must have to count; true if none was replayed."""
+    """Whether some change would gain as much as a loss must cost to count; true if none was replayed."""
     if prices is None:
         return True
     differing = [each.gain for each in (prices.late, prices.slow) if each is not None]
@@ -234,10 +234,11 @@ def _worth_changing(step: Step, prices: Prices | None) -> bool:
 
 
 class Loss(NamedTuple):
-    """A part of a step outside compute, in ms, with the verdict if it is the largest, and a sentence.
+    """A part of a step without compute, in ms, and the verdict if it is the largest one.
 
-    That says `what` takes `of_ms`, which is this part or most of it, and `more`. A headline ends `shortly`; where it is
-    about ranks that make the others wait, these are its `subject`, and `reason` is why they are late.
+    Its sentence consists of `what`, the time `of_ms`, which is this part or, if `most_ms` is given, most of it, and
+    `more`. Its headline ends `shortly`; if ranks or a host are `late`, it says that these make the others wait
+    `wait_ms`.
     """
 
     ms: float
@@ -293,7 +294,7 @@ def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) 
 
 
 def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) -> Loss:
-    """The loss by communication. Without `culprits` it names no ranks: another sentence does."""
+    """The loss by exposed communication. Without `culprits` it names no ranks, because another sentence does."""
 
     def named(of: str = "it") -> str:
         return culprits.named(of) if culprits is not None else ""
@@ -331,9 +332,9 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) 
 
 
 def _as_priced(loss: Loss, step: Step, prices: Prices | None) -> Loss:
-    """Turn a loss by waiting into one by transfers if hiding transfers gains more than equally fast ranks.
+    """Turn a loss by waiting into one by transfers if hiding transfers gains more than making ranks equally fast.
 
-    So it is in pipelines: stages wait for each other, none of them is late, and faster links shorten the waits.
+    That is so in pipelines: stages wait for each other though none is late, and faster links shorten the waits.
     """
     if prices is None or loss.verdict != "skew-bound" or "overlap" not in prices.gains:
         return loss

@@ -1,7 +1,8 @@
 """The order of causes, in the verdict, in `remedies`, and wherever they are shown.
 
-Losses are ordered by what a step would gain without them, and remedies by their gains. What differs from others comes
-before both if it is large enough: the others show that it can be had, and of what all share only a part can.
+Losses are ordered by what a step would gain without them, and remedies by their gains. But a fault, which is a rank or
+link that differs from others, comes before both if it is large enough: the others show that all of it can be gained,
+and of a loss that all ranks share only a part can.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _EXPOSED = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
 
 
 def price_ns(remedies: tuple[str, ...], prices: Prices, most_ns: float) -> float | None:
-    """Gain of a step without a loss, at most its size, in ns; None if it was not replayed."""
+    """What a step would gain without a loss, in ns: the larger gain of its remedies, at most its size `most_ns`.
+
+    None if none of them was replayed.
+    """
     gains = [prices.gains[name].ns for name in remedies if name in prices.gains]
     return min(max(gains), most_ns) if gains else None
 
@@ -29,8 +33,9 @@ def leading_fault(
 ) -> str | None:
     """The remedy of the costliest fault, if it comes first; None if it does not.
 
-    Where somebody without a trace may be as late, nothing is gained for certain: then it has to be larger for that.
-    `parts` are those of a typical step, `idle` those of its idle time, of which `unseen_ns` count as no loss.
+    Where ranks without a trace may be as late, nothing is gained for certain, and the fault must be larger to come
+    first. `parts` are those of a typical step, `idle` those of its idle time, both in ns; `unseen_ns` of the idle time
+    count as no loss.
     """
     faults = {"no_straggler": prices.late, "slow_links": prices.slow}
     gains = {remedy: fault.gain.ns for remedy, fault in faults.items() if fault is not None}
@@ -47,9 +52,10 @@ def leading_fault(
 def leading_remedy(
     prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
 ) -> str | None:
-    """The remedy to show first, before larger gains: that of a fault, or of the main cause of idle time.
+    """The remedy to show first, before larger gains: that of a fault or of the main cause of idle time, else None.
 
-    That everything is launched in time is a bound that holds most other gains of idle time. None for neither.
+    The gain of launching everything in time includes most other gains of idle time, so it would nearly always come
+    first. Arguments as of `leading_fault`.
     """
     fault = leading_fault(prices, parts, idle, unseen_ns)
     if fault is not None:
@@ -62,7 +68,7 @@ def leading_remedy(
 def _losses_ns(
     prices: Prices, parts: Mapping[str, float], idle: dict[str, float] | None, unseen_ns: float
 ) -> dict[str, float | None]:
-    """Price in ns of each loss that all ranks share and that is large enough; None where it was not replayed."""
+    """The price of each loss that all ranks share and that is large enough, in ns; None where it was not replayed."""
     idle_ns, copies_ns = parts["idle_ns"] - unseen_ns, parts["exposed_memory_ns"]
     communication_ns = sum(parts[part] for part in _EXPOSED)
     losses = {

@@ -26,13 +26,15 @@ _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
 class Measured(NamedTuple):
-    """The tables that verdicts rest on; `missing` ranks of the job have no trace, `world_size` is None if unknown.
+    """What verdicts rest on: tables of these names, and more.
 
-    The verdict on the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`.
-    Both are None where the files do not say when calls started, since then nothing is known of what was exposed.
-    `culprits` made the others wait in these steps, `culprits_in` says who did in others, taken as one event. `idle`
-    says why devices were idle in these steps, `gaps` before what, `syncs_steps` which calls of the runtime blocked or
-    allocated, and `prices` what a step would gain without each cause, None where the run cannot be played again.
+    `ranks` have a trace, `missing` ones of the job have none; `world_size` is None if it is not known. The verdict on
+    the run rests on the `typical` step, and on the rows of `participation` in its steps, `of_typical`. Both are None
+    where the files do not say when calls started, since then it is not known what was exposed.
+
+    Of these steps, `culprits` are the ranks that others waited for, `idle` the causes of idle time in ns, and `gaps`
+    what the largest gaps come before; `prices` is what a step would gain without each cause, None where the run cannot
+    be replayed. `culprits_in` gives the culprits in other steps, taken as one event.
     """
 
     collectives: pd.DataFrame
@@ -60,7 +62,10 @@ class Measured(NamedTuple):
 
 
 def verdicts(measured: Measured) -> pd.DataFrame:
-    """The run first, then one row per process group, collective, dtype and size, the longest exposed first."""
+    """The table `verdicts`: the run first, then a row per process group, collective, dtype and size.
+
+    Those with most exposed time come first.
+    """
     calls = measured.participation.merge(measured.collectives[["collective_id", *_KEYS]], on="collective_id")
     if not len(calls) and not len(measured.hangs) and measured.typical is None:
         return VERDICTS.empty()
@@ -146,14 +151,14 @@ def _of_size(row: Row, latency_us: float | None, why: str) -> tuple[str, str]:
 
 
 def _beyond_fastest(participation: pd.DataFrame) -> float | None:
-    """Share of the calls' time above the fastest similar call, from durations alone."""
+    """The part of the calls' time by which they took longer than the fastest similar call; None if none is similar."""
     known = participation[participation["excess_ns"].notna()]
     spent = int(known["dur_ns"].sum())
     return int(known["excess_ns"].sum()) / spent if spent else None
 
 
 def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> str | None:
-    """Bandwidth of the fastest call of the size that takes most time; None if few sizes are known."""
+    """A clause on the bandwidth of the fastest call of the size that takes most time; None if few sizes are known."""
     sized = calls.merge(collectives[["collective_id", "group_size"]], on="collective_id")
     sized = sized[~kernel_of(sized).duplicated()]
     spent = int(sized["dur_ns"].sum())
@@ -202,7 +207,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
 
 
 def _unsplit_waited_at_least(participation: pd.DataFrame) -> float:
-    """Least exposed wait of calls that could not be split, in ns."""
+    """How long calls that could not be split waited exposed at least, in ns."""
     kernels = participation[~kernel_of(participation).duplicated()]
     return float(kernels["exposed_wait_low_ns"][kernels["wait_ns"].isna()].sum())
 

@@ -41,9 +41,10 @@ def reason(
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
-    """The kind of reason why most unsplit time could not be split; empty if all calls were split.
+    """The kind of reason, a key of `_ADVICE`, why most of the unsplit time could not be split; empty if all was.
 
-    `ranks` are those that have a trace; are there others? Without starts, only durations are known.
+    `ranks` are those with a trace; `some_missing` if the job has others. Without starts (`has_starts`), only durations
+    are known.
     """
     unsplit = participation[participation["wait_ns"].isna()][["collective_id", "rank", "start_ns", "dur_ns"]]
     if len(ranks) == 1:

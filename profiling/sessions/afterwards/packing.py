@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from ....common.wording import counted
 from ....contract.rank import Keep
-from ...base import run_directory as rundir
+from ....contract.recording import recording_name
 from ...base.console.notices import say
 from .aside import run_aside
 
@@ -72,7 +72,7 @@ class Packing:
     def _packed(self, trace: Path) -> str | None:
         """Pack this trace; return the reason if that fails."""
         why = run_aside(["pack", "--workers", "1", str(trace)], self._ended.is_set).why
-        if why is None and not trace.with_name(rundir.recording_name(trace.name)).is_file():
+        if why is None and not trace.with_name(recording_name(trace.name)).is_file():
             return "nothing was written"  # where a script's handler of SIGCHLD takes exit codes, all look like 0
         return why
 
@@ -115,7 +115,7 @@ class KeptFiles:
     @property
     def recordings(self) -> list[str]:
         """Complete recordings, by cycle."""
-        return [rundir.recording_name(trace) for trace in self._packed()]
+        return [recording_name(trace) for trace in self._packed()]
 
     @property
     def names(self) -> list[str]:
@@ -123,7 +123,7 @@ class KeptFiles:
         packed, names = self._packed(), []
         for trace in self._traces:
             names += [trace] if trace not in packed or self._keep == "both" or trace in self._stuck else []
-            names += [rundir.recording_name(trace)] if trace in packed else []
+            names += [recording_name(trace)] if trace in packed else []
         return names
 
     def discard(self) -> bool:
