@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from remote_runs import DATA, copied, s3_server, tables_of
 
-import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import UnreadableFile
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import analyse, load_run
 from commtrace.cli import main
 
@@ -61,14 +61,12 @@ def test_tables_are_the_same(server, tmp_path, name, sort, capsys):
     assert tables_of(there) == tables_of(DATA / name)
 
 
-def test_worker_processes_read_it(run, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
-    assert tables_of(run, workers=2) == tables_of(DATA / RUNS[0], workers=1)
+def test_worker_processes_read_it(run):
+    assert tables_of(run, workers=2, sizes=ReadSizes(process_bytes=0)) == tables_of(DATA / RUNS[0], workers=1)
 
 
-def test_it_is_read_rank_by_rank(run, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
-    assert tables_of(run, workers=2) == tables_of(DATA / RUNS[0], workers=1)
+def test_it_is_read_rank_by_rank(run):
+    assert tables_of(run, workers=2, sizes=ReadSizes(spread_bytes=0)) == tables_of(DATA / RUNS[0], workers=1)
 
 
 def test_workers_of_dask_read_it(run):

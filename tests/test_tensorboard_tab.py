@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browsing import BROWSER, looked_at_address
@@ -139,9 +140,9 @@ def test_twenty_requests_at_once_have_each_report_made_once_and_two_at_a_time(
 
 
 @needs_tensorboard
-@pytest.mark.parametrize("setting", ["_MOST_ASKED_FOR", "_PATIENCE_S"])
+@pytest.mark.parametrize("limits", [{"most_asked_for": 2}, {"patience_s": 0.01}])
 def test_who_asks_for_too_much_is_told_to_come_back(
-    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limits: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from commtrace.analysis.tensorboard import plugin
 
@@ -153,11 +154,10 @@ def test_who_asks_for_too_much_is_told_to_come_back(
         return b"page"
 
     monkeypatch.setattr(plugin, "_made", slowly)
-    monkeypatch.setattr(plugin, setting, 2 if setting == "_MOST_ASKED_FOR" else 0.01)
     runs = [tmp_path / str(number) for number in range(3)]
     for run in runs:
         run.mkdir()
-    reports = plugin.Reports()
+    reports = plugin.Reports(**limits)
     with ThreadPoolExecutor(2) as threads:
         pages = [threads.submit(reports.page, run) for run in runs[:2]]
         for _ in pages:

@@ -20,7 +20,6 @@ from ..errors import CannotServe
 
 VIEWER = "https://ui.perfetto.dev"
 _ADDRESS = ("127.0.0.1", 9001)  # the only one that the viewer may read from
-_HOST = ":".join(map(str, _ADDRESS))
 # What a browser says of the viewer's request, and of no picture, frame, script or link of any page. Old ones say none.
 _OF_THE_VIEWER = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
 _HEADERS = {
@@ -31,8 +30,6 @@ _HEADERS = {
     "Vary": "Origin",
     "X-Content-Type-Options": "nosniff",
 }
-_WAITING_S = 600.0
-_REQUEST_S = 10.0
 _STALLED_S = 60.0
 _AT_ONCE = 16
 _POLL_S = 0.2
@@ -45,9 +42,12 @@ class FileServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a connection that is silent ends with this process
 
-    def __init__(self, file: Path) -> None:
-        """Listen. Raises OSError if the address is in use."""
-        super().__init__(_ADDRESS, _Handler)
+    def __init__(self, file: Path, address: tuple[str, int], request_s: float = 10.0) -> None:
+        """Listen at the address; a request may take `request_s` to arrive. Raises OSError if the address is in use."""
+        super().__init__(address, _Handler)
+        self.address: tuple[str, int] = self.socket.getsockname()
+        self.host = _host(self.address)
+        self.request_s = request_s
         self.file = file
         self.path = f"/{secrets.token_urlsafe(24)}/{quote(file.name)}"
         self.is_read = Event()
@@ -57,7 +57,7 @@ class FileServer(ThreadingHTTPServer):
     @property
     def viewer_url(self) -> str:
         """The URL of the viewer with the file."""
-        return f"{VIEWER}/#!/?url=http://{_HOST}{self.path}"
+        return f"{VIEWER}/#!/?url=http://{self.host}{self.path}"
 
     def serve(self, patience_s: float) -> bool:
         """Serve for at most `patience_s`; return whether the file was read."""
@@ -68,7 +68,8 @@ class FileServer(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - as the base class has it
         """Accept only processes of this user, if the system can tell, and not too many at a time."""
-        return user_of(client_address) in (None, 0, os.geteuid()) and self._free.acquire(blocking=False)
+        user = user_of(client_address, self.address)
+        return user in (None, 0, os.geteuid()) and self._free.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle the request, then allow another connection."""
@@ -90,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Set a time limit for the whole request, however slowly it arrives."""
         super().setup()
-        self._too_late = Timer(_REQUEST_S, _shut, [self.connection])
+        self._too_late = Timer(self.server.request_s, _shut, [self.connection])
         self._too_late.daemon = True
         self._too_late.start()
 
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the viewer asks for the file; others get the same refusal whether it exists or not."""
         self._too_late.cancel()
         asked = self.headers
-        is_viewer = asked.get("Origin") == VIEWER and asked.get("Host") == _HOST
+        is_viewer = asked.get("Origin") == VIEWER and asked.get("Host") == self.server.host
         is_viewer &= all(asked.get(name, value) == value for name, value in _OF_THE_VIEWER.items())
         if is_viewer and secrets.compare_digest(self.path.encode(), self.server.path.encode()):
             return True
@@ -157,13 +158,13 @@ def _shut(connection: socket.socket) -> None:
         return
 
 
-def user_of(client: tuple[str, int]) -> int | None:
+def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """The user id whose process has this end of a connection to us, -1 if nobody; None if not known.
 
     An end that is closed for writing can still read, so its state does not matter.
     Source: Documentation/networking/proc_net_tcp.rst of Linux.
     """
-    ends = [f"{_as_kernel_prints(socket.inet_aton(host))}:{port:04X}" for host, port in (client, _ADDRESS)]
+    ends = [f"{_as_kernel_prints(socket.inet_aton(host))}:{port:04X}" for host, port in (client, server)]
     for table, mapped in (("tcp", ""), ("tcp6", f"{0:016X}{_as_kernel_prints(bytes((0, 0, 255, 255)))}")):
         try:
             rows = Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]
@@ -177,6 +178,11 @@ def user_of(client: tuple[str, int]) -> int | None:
     return -1
 
 
+def _host(address: tuple[str, int]) -> str:
+    """The address as the header `Host` names it."""
+    return ":".join(map(str, address))
+
+
 def _as_kernel_prints(content: bytes) -> str:
     """Four bytes as the kernel prints them: one number in the byte order of this machine."""
     return f"{int.from_bytes(content, sys.byteorder):08X}"
@@ -185,17 +191,16 @@ def _as_kernel_prints(content: bytes) -> str:
 def server_of(file: Path) -> FileServer:
     """Start a server for the file. Raises CannotServe."""
     try:
-        return FileServer(file)
+        return FileServer(file, _ADDRESS)
     except OSError as err:
-        raise CannotServe(
-            f"{_HOST}: cannot be served from, {err.strerror}; end what uses it, or open {file} in {VIEWER} by hand"
-        ) from err
+        where, what_else = _host(_ADDRESS), f"open {file} in {VIEWER} by hand"
+        raise CannotServe(f"{where}: cannot be served from, {err.strerror}; end what uses it, or {what_else}") from err
 
 
-def serve_once(server: FileServer) -> None:
-    """Open the viewer, and serve its file until it has been read once. Raises CannotServe."""
+def serve_once(server: FileServer, patience_s: float = 600.0) -> None:
+    """Open the viewer, and serve its file until it has been read once, `patience_s` at most. Raises CannotServe."""
     with server:
         webbrowser.open_new_tab(server.viewer_url)
-        if not server.serve(_WAITING_S):
-            minutes = f"{_WAITING_S / 60:g} minutes"
+        if not server.serve(patience_s):
+            minutes = f"{patience_s / 60:g} minutes"
             raise CannotServe(f"{server.file}: no viewer has read it in {minutes}; open it in {VIEWER} by hand")

@@ -32,15 +32,7 @@ from .trace_input import TraceInput
 from .worker import Answer
 
 _LOG = logging.getLogger("commtrace.reading")
-# Below these sizes reading a file takes less time than starting a process, finding and sending a part, or a cache.
-WORTH_A_PROCESS_BYTES = 32 << 20
-WORTH_A_PART_BYTES = 16 << 20
-WORTH_A_CACHE_BYTES = 32 << 20
 _PACKED = 15  # how many times larger a packed file is than it looks
-# Below this much JSON, all tables of a run fit into one process, and nothing needs to be looked at twice.
-SPREAD_FROM_BYTES = 1_000_000_000
-# The usual run of eight ranks and a few steps. Details of more would take long, and memory that may not be there.
-SMALL_BYTES = 300_000_000
 _RECORDED = 300  # how many times larger than a recording its trace is
 # A worker that is done early takes another part. Parts of a plain file are limited, so that copies of what is found in
 # them never exist in several places for long.
@@ -55,7 +47,7 @@ def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bo
     if len(traces) < 2 or options.details or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
         return False
     fetch_begins(one.path for one in traces)
-    return sum(map(_json_bytes, traces)) >= SPREAD_FROM_BYTES
+    return sum(map(_json_bytes, traces)) >= options.sizes.spread_bytes
 
 
 def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) -> ReadOptions:
@@ -64,7 +56,7 @@ def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) ->
     if not options.details_if_small or is_limited or not all(one.is_for_all for one in traces):
         return options
     fetch_begins(one.path for one in traces)
-    return replace(options, details=sum(map(_json_bytes, traces)) <= SMALL_BYTES)
+    return replace(options, details=sum(map(_json_bytes, traces)) <= options.sizes.details_bytes)
 
 
 def check_calls(traces: Sequence[TraceInput], options: ReadOptions) -> None:
@@ -209,7 +201,8 @@ class Reading:
     def _divided(self, workers: int) -> Iterator[tuple[_File, int]]:
         """The files for other processes to read, each with the numbers of its parts; none if it is not worth it."""
         regular = [file for file in self._files if file.trace.is_for_all]
-        if workers < 2 or sum(file.weight_bytes for file in regular) < WORTH_A_PROCESS_BYTES or not sys.executable:
+        weight_bytes = sum(file.weight_bytes for file in regular)
+        if workers < 2 or weight_bytes < self.options.sizes.process_bytes or not sys.executable:
             return
         last = len(regular) % workers or workers  # files that are left when all others are read
         for file in regular[-last:]:
@@ -245,7 +238,7 @@ class Reading:
         if file.is_packed:
             # Each would fetch those before it.
             wanted = 1 if is_remote(file.trace.path) else min(workers, _MOST_PACKED_PARTS)
-        parts = min(wanted, file.weight_bytes // WORTH_A_PART_BYTES)
+        parts = min(wanted, file.weight_bytes // self.options.sizes.part_bytes)
         if workers < 2 or parts < 2 or self.options.verify or file.reader.parts is None:
             return
         file.parts = parts
@@ -323,7 +316,7 @@ class Reading:
             return err
 
     def _cache_of(self, file: _File) -> Cache | None:
-        if self._cache is None or file.weight_bytes >= WORTH_A_CACHE_BYTES:
+        if self._cache is None or file.weight_bytes >= self.options.sizes.cache_bytes:
             return self._cache
         return Cache(keeps=False)
 

@@ -11,6 +11,7 @@ from isal import igzip_lib
 from ..core.budget import Budget
 from ..errors import NotATrace
 from .shared_files import file_of
+from .sizes import USUAL_SIZES
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -19,9 +20,8 @@ _SKIPPED_BYTES = 256 << 10  # at a time
 _AT_ONCE = 16 << 20
 _LEAST_GZIP_BYTES = 18
 _FIRST_BYTES = 4 << 10  # enough to tell formats apart
-# Traces shrink 15 to 40 times. A file beyond this ratio and size is made to fill the memory.
+# Traces shrink 15 to 40 times. A file beyond this ratio, and not of harmless size, is made to fill the memory.
 _MOST_TIMES = 200
-_HARMLESS_BYTES = 1 << 30
 _NO_GZIP: Any = (igzip_lib.error, EOFError)
 
 
@@ -64,12 +64,12 @@ def is_gzip(path: Path) -> bool:
         return False
 
 
-def unpacked(path: Path, file: BufferedReader) -> Source:
-    """The content of an open file. Raises NotATrace for other packings."""
+def unpacked(path: Path, file: BufferedReader, harmless_bytes: int = USUAL_SIZES.harmless_bytes) -> Source:
+    """The content of an open file, see `ReadSizes` for `harmless_bytes`. Raises NotATrace for other packings."""
     magic = file.peek(4)[:4]
     if magic == _ZSTD_MAGIC:
         raise NotATrace(f"{path}: is packed with zstd, which is not read here; unpack it first with zstd -d")
-    return _Gunzip(file) if magic[:2] == _GZIP_MAGIC else _Plain(file)
+    return _Gunzip(file, harmless_bytes) if magic[:2] == _GZIP_MAGIC else _Plain(file)
 
 
 def all_bytes(path: Path, file: BufferedReader, budget: Budget) -> bytes:
@@ -126,8 +126,9 @@ class _Plain:
 class _Gunzip:
     """Unpack one gzip member after another, and only as much as requested, so that a bomb does no harm."""
 
-    def __init__(self, file: BufferedReader) -> None:
+    def __init__(self, file: BufferedReader, harmless_bytes: int) -> None:
         self._file = file
+        self._harmless_bytes = harmless_bytes
         self._member = _member()
         self._packed = b""
         self._taken_bytes = 0
@@ -149,7 +150,7 @@ class _Gunzip:
                 raise BrokenPacking(f"is damaged gzip ({err})") from err
             if data:
                 self._given_bytes += len(data)
-                if self._given_bytes > max(_HARMLESS_BYTES, _MOST_TIMES * self._taken_bytes):
+                if self._given_bytes > max(self._harmless_bytes, _MOST_TIMES * self._taken_bytes):
                     raise BrokenPacking(f"is gzip that grows more than {_MOST_TIMES} times, as no trace does,")
                 return data
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..core.budget import GB, Budget
 from ..core.kinds import comm_pattern
+from .sizes import USUAL_SIZES, ReadSizes
 
 _MOST_NUMBERS = 1 << 20
 
@@ -41,7 +42,7 @@ class ReadOptions:
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: of the scheduler at this
     address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
-    all of them are read. `run_facts` come from all files of the run together.
+    all of them are read. `run_facts` come from all files of the run together. `sizes` decide how files are read.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class ReadOptions:
     hosts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     run_facts: RunFacts = RunFacts()
+    sizes: ReadSizes = USUAL_SIZES
 
     @property
     def pattern(self) -> re.Pattern[str]:

@@ -17,7 +17,6 @@ from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..reading.cache import Cache
 from ..reading.executor import Executor, results
-from ..reading.pool import WORTH_A_CACHE_BYTES
 from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
 from ..recording.options import Progress, ReadOptions
@@ -86,7 +85,7 @@ class SpreadReading:
             yield _found_at(self.paths[number], part, known)
 
     def _cache_of(self, number: int) -> Cache | None:
-        if self._cache is None or self._sizes[number] >= WORTH_A_CACHE_BYTES:
+        if self._cache is None or self._sizes[number] >= self.options.sizes.cache_bytes:
             return self._cache
         return Cache(keeps=False)
 

@@ -37,10 +37,6 @@ from .waiting_calls import (
 )
 
 _LOG = logging.getLogger("commtrace.reading")
-MOST_WAITING = 2_000_000
-"""Calls whose collectives are not complete; each takes some 60 bytes, and twice that for a moment."""
-_BLOCKS_BYTES, _LEAST_BLOCK_BYTES = 64 << 20, 64 << 10
-"""Of so much text of all logs together some is kept, but not less of each."""
 _LATE_US = 1_000_000
 _SLACK = 64
 """By so many numbers a log may be out of order."""
@@ -90,8 +86,21 @@ class _Stream:
 class LogsOverTime:
     """Logs being read; `table` when finished. Unusable logs are in `failed`, remarks in `notes`."""
 
-    def __init__(self, paths: Sequence[Path], every_ns: int, *, keep_going: bool = False) -> None:
-        """Read nothing yet. With `keep_going`, unreadable lines are skipped, else they are errors."""
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        every_ns: int,
+        *,
+        keep_going: bool = False,
+        most_waiting: int = 2_000_000,
+        blocks_bytes: int = 64 << 20,
+        least_block_bytes: int = 64 << 10,
+    ) -> None:
+        """Read nothing yet. With `keep_going`, unreadable lines are skipped, else they are errors.
+
+        At most `most_waiting` calls wait until their collectives are complete; each takes some 60 bytes, and twice that
+        for a moment. Of all logs together `blocks_bytes` of text are kept, but of each at least `least_block_bytes`.
+        """
         self.paths = list(paths)
         self.failed: list[str] = []
         self.notes: list[str] = []
@@ -99,15 +108,16 @@ class LogsOverTime:
         self.total_bytes = sum(map(packed_bytes, paths))
         self._keep_going = keep_going
         self._over_time = OverTime(every_ns)
-        self._waiting = WaitingCalls(MOST_WAITING, self._met)
+        self._most_waiting = most_waiting
+        self._waiting = WaitingCalls(most_waiting, self._met)
         self._groups: list[_Group] = []
         self._ids: dict[str, int] = {}
         self._behind: tuple[int, tuple[int, int], int] | None = None
         self._damaged: set[int] = set()
-        self._streams = [self._opened(path) for path in paths]
+        block_bytes = min(max(blocks_bytes // max(1, len(paths)), least_block_bytes), LOG_BLOCK_BYTES)
+        self._streams = [self._opened(path, block_bytes) for path in paths]
 
-    def _opened(self, path: Path) -> _Stream:
-        block_bytes = min(max(_BLOCKS_BYTES // len(self.paths), _LEAST_BLOCK_BYTES), LOG_BLOCK_BYTES)
+    def _opened(self, path: Path, block_bytes: int) -> _Stream:
         stream = _Stream(InspectorLog(path, block_bytes), packed_bytes(path), iter(()))
         _LOG.info("%r: to be read as a log of NCCL Inspector, %d bytes", str(path), stream.size)
 
@@ -197,7 +207,7 @@ class LogsOverTime:
         The keys ascend.
         """
         over = np.zeros(len(keys), dtype=bool)
-        most, self._behind = MOST_WAITING // 16, None
+        most, self._behind = self._most_waiting // 16, None
         sn = key_parts(keys)[2]
         for lane, own in runs_of(keys >> LANE_BITS):
             last, slowest = self._reached(lane)

@@ -31,8 +31,6 @@ _ASSETS = Path(__file__).with_name("assets")
 _KEPT = 32
 _AT_ONCE = 2
 """Reports that are made at a time; each takes a core, and the memory of a run."""
-_MOST_ASKED_FOR = 64
-_PATIENCE_S = 300.0
 _RETRY_S = "10"
 _ERROR_POLICY = "default-src 'none'"
 
@@ -101,7 +99,9 @@ class Busy(Exception):
 class Reports:
     """Reports by run: each made once in its own process until a trace changes, a few at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_asked_for: int = 64, patience_s: float = 300.0) -> None:
+        """Make or let wait at most `most_asked_for` reports at a time; nobody waits longer than `patience_s`."""
+        self._most_asked_for, self._patience_s = most_asked_for, patience_s
         self._pages: OrderedDict[Path, tuple[Stamp, bytes]] = OrderedDict()
         self._changing = Lock()
         self._asked_for: dict[Path, Future[bytes]] = {}
@@ -120,21 +120,21 @@ class Reports:
                 return known[1]
             others = self._asked_for.get(run)
             if others is None:
-                if len(self._asked_for) >= _MOST_ASKED_FOR:
+                if len(self._asked_for) >= self._most_asked_for:
                     raise Busy("Too many other reports are asked for.")
                 page = self._asked_for[run] = Future()
         if others is None:
             self._make(run, stamp, page)
             return page.result()
         try:
-            return others.result(_PATIENCE_S)
+            return others.result(self._patience_s)
         except TooLate:
             raise Busy("The report is still being made.") from None
 
     def _make(self, run: Path, stamp: Stamp, page: Future[bytes]) -> None:
         """Make the page when there is a free place, and notify all who wait for it."""
         try:
-            if not self._places.acquire(timeout=_PATIENCE_S):
+            if not self._places.acquire(timeout=self._patience_s):
                 raise Busy("Other reports are still being made.")
             try:
                 made = _made(run)

@@ -11,7 +11,6 @@ from ..base.flight_recorder import DUMP_PREFIX, keep_dumps_in
 from ..base.torch_private import flight_recorder_dump, flight_recorder_state
 from ..errors import CaptureError
 
-_LOOK_EVERY_S = 1.0
 STILL_S = 60.0
 """So long without a call issued or done a rank stands still, whether it waits in a call or never comes to the next."""
 
@@ -23,12 +22,12 @@ class FlightRecorder:
     done. So whoever stands still is dumped before that, whatever the backend.
     """
 
-    def __init__(self, run_dir: Path, rank: int, still_s: float = STILL_S) -> None:
+    def __init__(self, run_dir: Path, rank: int, still_s: float = STILL_S, look_every_s: float = 1.0) -> None:
         """Prepare to watch. Raises CaptureError if this torch has no recorder."""
         if not flight_recorder_state():
             raise CaptureError("this torch cannot dump its flight recorder; leave out --flight-recorder, or update it")
         self._path = run_dir / f"{DUMP_PREFIX}{rank}"
-        self._still_s = still_s
+        self._still_s, self._look_every_s = still_s, look_every_s
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._kept: dict[str, str] | None = None
@@ -61,7 +60,7 @@ class FlightRecorder:
 
     def _watch(self) -> None:
         known, since_s = flight_recorder_state(), time.monotonic()
-        while not self._stopped.wait(_LOOK_EVERY_S):
+        while not self._stopped.wait(self._look_every_s):
             state = flight_recorder_state()
             if state != known:
                 known, since_s = state, time.monotonic()

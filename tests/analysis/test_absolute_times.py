@@ -12,7 +12,6 @@ from builders import LAYOUTS, Trace, write_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.formats.kineto.joining import Joining
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
 from commtrace.analysis.formats.kineto.verified import verified
@@ -20,6 +19,7 @@ from commtrace.analysis.formats.recordings.content import TraceSource, packed
 from commtrace.analysis.formats.recordings.reader import recorded_in
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.run.file_tables import trace_file
 
 NOW_NS = 1_694_128_201_426_557_048
@@ -61,9 +61,7 @@ NEAR = st.integers(-(10**15), 10**15).map(lambda ns: NOW_NS + ns)
        st.sampled_from([300, 900, 1 << 19]))  # fmt: skip
 def test_absolute_times_are_exact(tmp_path_factory, starts_ns, layout, chunk_bytes):
     path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", document_of(starts_ns, layout))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
-        raw = read_kineto(path, OPTIONS)
+    raw = read_kineto(path, ReadOptions(sizes=ReadSizes(chunk_bytes=chunk_bytes)))
     assert starts(raw, path) == [starts_ns, sorted(starts_ns), starts_ns, starts_ns]
     assert starts(verified(path, raw), path)[0] == starts_ns
     recording = packed(raw, TraceSource("rank0.json", "Kineto", 1), [])
@@ -74,13 +72,13 @@ def many(count: int) -> list[int]:
     return [NOW_NS + 1_048 * number for number in range(count)]
 
 
-def test_parts_of_a_file_agree(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 5_000)
+def test_parts_of_a_file_agree(tmp_path):
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=5_000))
     path = write_bytes(tmp_path / "rank0.json", document_of(many(200), "kineto"))
     joining = Joining()
     for part in range(3):
-        joining.add(read_part(path, OPTIONS, part, 3))
-    assert starts(joined_trace(path, joining, OPTIONS), path)[0] == many(200)
+        joining.add(read_part(path, options, part, 3))
+    assert starts(joined_trace(path, joining, options), path)[0] == many(200)
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 2, 3])
@@ -90,11 +88,11 @@ def test_any_number_of_decimals(tmp_path, decimals):
     assert starts(read_kineto(path, OPTIONS), path)[0] == times
 
 
-def test_decimals_that_come_after_whole_microseconds(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 3_000)
+def test_decimals_that_come_after_whole_microseconds(tmp_path):
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=3_000))
     times = [NOW_NS // 1000 * 1000 + 1000 * number for number in range(300)] + many(300)
     path = write_bytes(tmp_path / "rank0.json", document_of(times, "kineto"))
-    assert starts(read_kineto(path, OPTIONS), path)[0] == times
+    assert starts(read_kineto(path, options), path)[0] == times
 
 
 def test_a_time_far_from_all_others_does_no_harm(tmp_path):

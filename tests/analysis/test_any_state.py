@@ -19,19 +19,18 @@ import pytest
 from builders import LAYOUTS, MS, US, Collective, Trace, traces_of, write_bytes, write_run
 from small_trace import KERNELS, content, good_events, read, trace
 
-import commtrace.analysis.formats.kineto.reader
-import commtrace.analysis.formats.kineto.stream
-import commtrace.analysis.recording.compression
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import AnalysisError, DamagedTrace, TraceError, UnreadableFile
 from commtrace.analysis.formats.kineto.stream import EventStream
-from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
+from commtrace.analysis.results.opening import OpenRun, load_run
 from commtrace.analysis.run.file_tables import trace_file
 from commtrace.cli import main
 
 
-def names(path: Path, *, keep_damaged: bool = False) -> list[str]:
-    return trace_file(path, read(path, keep_damaged=keep_damaged)).activities["name"].tolist()
+def names(path: Path, *, keep_damaged: bool = False, sizes: ReadSizes = USUAL_SIZES) -> list[str]:
+    return trace_file(path, read(path, keep_damaged=keep_damaged, sizes=sizes)).activities["name"].tolist()
 
 
 ALL = [*(f"gemm {n}" for n in range(KERNELS)), "ncclDevKernel_Generic"]
@@ -79,25 +78,23 @@ HARMLESS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("state", HARMLESS)
 @pytest.mark.parametrize("name", ["rank0.json", "rank0.json.gz"])
 @pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
-def test_read_all_the_same(tmp_path, monkeypatch, state, name, chunk_bytes):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+def test_read_all_the_same(tmp_path, state, name, chunk_bytes):
+    sizes = ReadSizes(chunk_bytes=chunk_bytes)
     changed = HARMLESS[state](content())
     assert changed != content()
     path = write_bytes(tmp_path / name, changed)
     plain = write_bytes(tmp_path / "plain.json", content())
-    assert names(path) == ALL
-    assert records(trace_file(path, read(path)).activities) == records(trace_file(plain, read(plain)).activities)
+    assert names(path, sizes=sizes) == ALL
+    found, wanted = (records(trace_file(one, read(one, sizes=sizes)).activities) for one in (path, plain))
+    assert found == wanted
 
 
 def test_quotes_in_the_names_of_kernels(tmp_path):
     for layout in ("kineto", "kineto of torch 2.13"):
         text = LAYOUTS[layout](trace().document()).replace(b"gemm ", b'k<"a", {"c"> ')
         for chunk_bytes in (300, 1 << 19):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
-                assert names(write_bytes(tmp_path / "t.json", text)) == [
-                    n.replace("gemm ", "k<'a', {'c'> ") for n in ALL
-                ]
+            path, sizes = write_bytes(tmp_path / "t.json", text), ReadSizes(chunk_bytes=chunk_bytes)
+            assert names(path, sizes=sizes) == [n.replace("gemm ", "k<'a', {'c'> ") for n in ALL]
 
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13"])
@@ -276,13 +273,13 @@ def ordered(order: str, times: list[object]) -> bytes:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("chunk_bytes", [300, 1 << 19])
-def test_a_damaged_byte_in_another_order_of_keys(tmp_path, monkeypatch, order, chunk_bytes):
+def test_a_damaged_byte_in_another_order_of_keys(tmp_path, order, chunk_bytes):
     """No quote belongs to a name only because another name's end follows it somewhere."""
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+    sizes = ReadSizes(chunk_bytes=chunk_bytes)
     path = write_bytes(tmp_path / "t.json", ordered(order, [*range(40)]).replace(b'"ts": 25,', b'"ts": 2,5,'))
     with pytest.raises(DamagedTrace, match=r"is not JSON at byte [0-9,]+ \(25 events"):
-        read(path)
-    assert names(path, keep_damaged=True) == [f"gemm {n}" for n in range(25)]
+        read(path, sizes=sizes)
+    assert names(path, keep_damaged=True, sizes=sizes) == [f"gemm {n}" for n in range(25)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -302,13 +299,12 @@ def test_many_names_without_end_take_no_hours(tmp_path, piece):
 
 
 @pytest.mark.parametrize("behind", [b'"hip_runtime_version": "abc"', b'"traceEvents": [{"a": 1}]', b'"host_name": 5'])
-def test_damage_behind_the_events_leaves_them_in_large_files_too(tmp_path, monkeypatch, behind):
+def test_damage_behind_the_events_leaves_them_in_large_files_too(tmp_path, behind):
     text = content()
     path = write_bytes(tmp_path / "t.json", text[: text.rindex(b"}")] + b", " + behind + b"}")
-    kept = read(path, keep_damaged=True)
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
-    assert read(path, keep_damaged=True) == kept
-    assert names(path, keep_damaged=True) == ALL
+    kept, large = read(path, keep_damaged=True), ReadSizes(slow_to_count_bytes=0)
+    assert read(path, keep_damaged=True, sizes=large) == kept
+    assert names(path, keep_damaged=True, sizes=large) == ALL
 
 
 def test_a_list_of_events_whose_arguments_look_like_a_trace(tmp_path):
@@ -363,12 +359,15 @@ def piped(path: Path, parts: Iterator[bytes]) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_pipes_are_read_once_beside_files(tmp_path, monkeypatch, workers):
-    monkeypatch.setattr("commtrace.analysis.reading.pool.WORTH_A_PROCESS_BYTES", 0)
+def test_pipes_are_read_once_beside_files(tmp_path, workers):
+    options = ReadOptions(workers=workers, sizes=ReadSizes(process_bytes=0))
     made = traces_of(3, [Collective((0, 1 * MS, 2 * MS))])
     files = [t.write(tmp_path / "files") for t in made]
-    with piped(tmp_path / "pipe", iter([files[1].read_bytes()])) as pipe:
-        run = load_run([files[0], pipe, files[2]], workers=workers)
+    with (
+        piped(tmp_path / "pipe", iter([files[1].read_bytes()])) as pipe,
+        OpenRun([files[0], pipe, files[2]], options) as opened,
+    ):
+        run = opened.run()
     assert run.ranks == [0, 1, 2]
     assert run.activities.equals(load_run([tmp_path / "files"]).activities)
 
@@ -417,38 +416,30 @@ def test_a_name_that_no_file_can_have(tmp_path):
 
 
 @pytest.mark.parametrize("gz", [False, True])
-def test_a_file_that_shrinks(tmp_path, monkeypatch, gz):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(commtrace.analysis.recording.compression, "_PACKED_BYTES", 4096)
+def test_a_file_that_shrinks(tmp_path, gz):
     made = Trace()
     for number in range(20_000):
         made.kernel(f"k{number * 7919 % 10007}", number * US, 500)
     path = made.write(tmp_path, gz=gz)
-    stream = EventStream(path)
+    stream = EventStream(path, sizes=ReadSizes(chunk_bytes=4096))
     with pytest.raises(UnreadableFile, match=r"was written to while it was read"):  # noqa: PT012
         for batch in stream:
             os.truncate(path, 20_000 if batch.first_event else path.stat().st_size)
     assert 0 < stream.events_read < 40_000
 
 
-def test_a_file_that_grows(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 512)
+def test_a_file_that_grows(tmp_path):
     text = content()
     path = write_bytes(tmp_path / "rank0.json", text[:3000])
     with pytest.raises(UnreadableFile, match=r"was written to while it was read"):  # noqa: PT012
-        for _ in EventStream(path):
+        for _ in EventStream(path, sizes=ReadSizes(chunk_bytes=512)):
             path.write_bytes(text)
 
 
 # --- nothing fills the memory ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_limits(monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "ENTRY_LIMIT_BYTES", 1 << 20)
-    monkeypatch.setattr(commtrace.analysis.recording.compression, "_HARMLESS_BYTES", 4 << 20)
-
-
+SMALL_LIMITS = ReadSizes(entry_limit_bytes=1 << 20, harmless_bytes=4 << 20)
 ENDLESS = {
     "one text": (b'{"traceEvents": [{"name": "', b"x" * 65536, "an event takes more than"),
     "one text of escapes": (b'{"traceEvents": [{"name": "', b"\\\\" * 32768, "an event takes more than"),
@@ -467,15 +458,13 @@ ENDLESS = {
 }
 
 
-@pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("state", ENDLESS)
 def test_endless_streams_end(tmp_path, state):
     begin, more, reason = ENDLESS[state]
     with piped(tmp_path / "pipe", iter([begin, *[more] * 1000])) as pipe, pytest.raises(TraceError, match=reason):
-        read(pipe)
+        read(pipe, sizes=SMALL_LIMITS)
 
 
-@pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("event", [b"{},", b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},'])
 def test_gzip_bombs_of_good_events_end(tmp_path, event):
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
@@ -483,4 +472,4 @@ def test_gzip_bombs_of_good_events_end(tmp_path, event):
     parts += [packer.compress(event * 10_000) for _ in range(20_000_000 // len(event) // 10_000)]
     path = write_bytes(tmp_path / "t.json.gz", b"".join(parts) + packer.flush())
     with pytest.raises(DamagedTrace, match="grows more than 200 times"):
-        read(path)
+        read(path, sizes=SMALL_LIMITS)

@@ -14,7 +14,6 @@ from recordings import as_file, content_in, odd_contents
 import commtrace.analysis.formats.kineto.reader
 import commtrace.analysis.formats.registry
 import commtrace.analysis.reading.cache
-import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.analysis.formats.kineto.entry import KINETO
 from commtrace.analysis.formats.kineto.reader import read_kineto
@@ -23,6 +22,7 @@ from commtrace.analysis.reading.pool import Reading
 from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import load_run
 
 OPTIONS = ReadOptions()
@@ -245,12 +245,12 @@ def test_damaged_traces_are_not_kept(trace, reads):
     assert len(reads) == 4
 
 
-def test_workers_use_it_for_large_files(tmp_path, trace, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+def test_workers_use_it_for_large_files(tmp_path, trace):
     for limit, kept in ((1 << 30, False), (0, True)):
-        monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", limit)
         for workers in (1, 2):
             cache = Cache(tmp_path / f"cache {limit} {workers}")
-            with Reading([TraceInput(trace)], ReadOptions(workers=workers, cache=str(cache.folder))) as reading:
+            sizes = ReadSizes(process_bytes=0, cache_bytes=limit)
+            options = ReadOptions(workers=workers, cache=str(cache.folder), sizes=sizes)
+            with Reading([TraceInput(trace)], options) as reading:
                 assert list(reading) == [read_kineto(trace, OPTIONS)]
             assert cache.place(trace).is_file() == kept

@@ -10,9 +10,9 @@ from builders import LAYOUTS, write_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.errors import DamagedTrace, NotATrace, UnreadableFile
 from commtrace.analysis.formats.kineto.stream import EventStream
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 
 NASTY = [
     "plain",
@@ -54,9 +54,9 @@ def document(names: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(path: Path) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+def read(path: Path, sizes: ReadSizes = USUAL_SIZES) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Name and arguments of every event, and the document without its events."""
-    stream = EventStream(path)
+    stream = EventStream(path, sizes=sizes)
     events = [(e["name"], e["args"]) for e in events_in(stream)]
     return events, json.loads(stream.surrounding.before + stream.surrounding.behind)
 
@@ -70,30 +70,28 @@ def without_trace_name(surrounding: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(params=[64, 257, 1000, 1 << 20], ids=lambda n: f"chunks of {n}")
-def chunk_bytes(request, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", request.param)
+def sizes(request) -> ReadSizes:
+    return ReadSizes(chunk_bytes=request.param)
 
 
-@pytest.mark.usefixtures("chunk_bytes")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
-def test_every_layout_gives_the_same_events(tmp_path, layout, gz):
+def test_every_layout_gives_the_same_events(tmp_path, layout, gz, sizes):
     content = document(NASTY * 3)
     path = write_bytes(tmp_path / "trace.json", LAYOUTS[layout](content), gz=gz)
-    events, surrounding = read(path)
+    events, surrounding = read(path, sizes)
     wanted, around = expected(content)
     assert events == wanted
     assert without_trace_name(surrounding) == around
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_place_where_a_chunk_can_end(tmp_path, layout, monkeypatch):
+def test_every_place_where_a_chunk_can_end(tmp_path, layout):
     content = document(["},{", '\\"]', "x"])
     path = write_bytes(tmp_path / "trace.json", LAYOUTS[layout](content))
     wanted, _ = expected(content)
     for size in range(1, 150, 3):
-        monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", size)
-        assert read(path)[0] == wanted, f"chunks of {size} bytes"
+        assert read(path, ReadSizes(chunk_bytes=size))[0] == wanted, f"chunks of {size} bytes"
 
 
 @settings(max_examples=80)
@@ -105,29 +103,24 @@ def test_every_place_where_a_chunk_can_end(tmp_path, layout, monkeypatch):
 def test_names_made_of_brackets_and_quotes(tmp_path_factory, names, size, layout):
     content = document(names)
     path = write_bytes(tmp_path_factory.mktemp("chunks") / "trace.json", LAYOUTS[layout](content))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", size)
-        assert read(path)[0] == expected(content)[0]
+    assert read(path, ReadSizes(chunk_bytes=size))[0] == expected(content)[0]
 
 
-def test_one_event_larger_than_a_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 1000)
+def test_one_event_larger_than_a_chunk(tmp_path):
     content = document(["small", "x" * 300_000 + "},{", "small again"])
     path = write_bytes(tmp_path / "trace.json", LAYOUTS["compact"](content))
-    assert read(path)[0] == expected(content)[0]
+    assert read(path, ReadSizes(chunk_bytes=1000))[0] == expected(content)[0]
 
 
-@pytest.mark.usefixtures("chunk_bytes")
 @pytest.mark.parametrize("content", ["[]", ' \n[{"name": "a"}, {"name": "b"}]\n', '[{"name": "},{"}]'])
-def test_a_bare_array_of_events(tmp_path, content):
+def test_a_bare_array_of_events(tmp_path, content, sizes):
     path = write_bytes(tmp_path / "trace.json", content.encode())
-    assert events_in(EventStream(path)) == json.loads(content)
+    assert events_in(EventStream(path, sizes=sizes)) == json.loads(content)
 
 
-@pytest.mark.usefixtures("chunk_bytes")
-def test_no_events_at_all(tmp_path):
+def test_no_events_at_all(tmp_path, sizes):
     path = write_bytes(tmp_path / "trace.json", b'{"traceEvents": [\n  ],\n "after": [{"a": 1}, {"b": 2}]}')
-    assert read(path) == ([], {"traceEvents": [], "after": [{"a": 1}, {"b": 2}]})
+    assert read(path, sizes) == ([], {"traceEvents": [], "after": [{"a": 1}, {"b": 2}]})
 
 
 def test_the_content_decides_whether_it_is_gzip(tmp_path):
@@ -150,15 +143,14 @@ def test_it_counts_what_it_read(tmp_path):
     assert stream.bytes_read == len(content)
 
 
-@pytest.mark.usefixtures("chunk_bytes")
 @pytest.mark.parametrize("layout", ["kineto", "compact", "indented"])
-def test_a_file_cut_off_among_its_events_is_damaged(tmp_path, layout):
+def test_a_file_cut_off_among_its_events_is_damaged(tmp_path, layout, sizes):
     content = LAYOUTS[layout](document(["one", "two", "three"]))
     first, last = content.index(b'"one"'), content.index(b'"three"')
     for length in range(first, last, 37):
         path = write_bytes(tmp_path / "trace.json", content[:length])
         with pytest.raises(DamagedTrace, match=r"trace\.json: .*events?, all good"):
-            read(path)
+            read(path, sizes)
 
 
 def test_gzip_cut_off_anywhere_is_damaged(tmp_path):

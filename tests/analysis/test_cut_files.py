@@ -17,12 +17,11 @@ from oracle import Tables, oracle_tables, tables_of
 from samples import with_slow
 from small_trace import content, good_events, read, trace
 
-import commtrace.analysis.formats.kineto.reader
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import DamagedTrace, NotATrace, TraceError
 from commtrace.analysis.metrics.damaged import resting_on
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.run.file_tables import trace_file
@@ -42,12 +41,12 @@ def told_by(path: Path, packed: bytes) -> Tables:
     return tables_of(trace_file(path, msgspec.msgpack.decode(packed, type=RawTrace)))
 
 
-def assert_what_is_left(path: Path, text: bytes) -> int:
+def assert_what_is_left(path: Path, text: bytes, sizes: ReadSizes) -> int:
     """How many events are left of a damaged file; its numbers are those of these events."""
     with pytest.raises(TraceError):
-        read(path)
+        read(path, sizes=sizes)
     try:
-        found = read(path, keep_damaged=True)
+        found = read(path, keep_damaged=True, sizes=sizes)
     except TraceError:
         return 0
     events = good_events(found)
@@ -68,34 +67,31 @@ def assert_what_is_left(path: Path, text: bytes) -> int:
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact", "crlf", "events first"])
 @pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize("places", with_slow([30], [300]))
-def test_cut_at_any_byte(tmp_path, monkeypatch, layout, gz, places):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 700)
+def test_cut_at_any_byte(tmp_path, layout, gz, places):
     text = LAYOUTS[layout](trace().document() | {"host_name": "naïve 核 🚀"})
     content = gzip.compress(text[:1500]) + gzip.compress(text[1500:]) if gz else text
     path, left = tmp_path / "rank0.json", []
     last = len(content) - 8 * gz - 1
     for length in sorted({*random.Random(places).sample(range(last), min(places, last)), last}):
         path.write_bytes(content[:length])
-        left.append(assert_what_is_left(path, text))
+        left.append(assert_what_is_left(path, text, ReadSizes(chunk_bytes=700)))
     assert left == sorted(left)
     assert left[-1] == len(trace().events)
 
 
-def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_path, monkeypatch):
+def test_a_large_file_tells_the_same_though_its_events_are_counted_later(tmp_path):
     """A small one is counted at once; a large one only once it is known to be damaged."""
-    text = content()
+    text, large = content(), ReadSizes(slow_to_count_bytes=0)
     for length in range(len(text) // 2, len(text) - 9, 307):
         path = write_bytes(tmp_path / "rank0.json", text[:length])
         kept, error = read(path, keep_damaged=True), error_of(path)
-        with monkeypatch.context() as patch:
-            patch.setattr(commtrace.analysis.formats.kineto.reader, "SLOW_TO_COUNT_BYTES", 0)
-            assert error_of(path) == error
-            assert read(path, keep_damaged=True) == kept
+        assert error_of(path, large) == error
+        assert read(path, keep_damaged=True, sizes=large) == kept
 
 
-def error_of(path: Path) -> str:
+def error_of(path: Path, sizes: ReadSizes = USUAL_SIZES) -> str:
     with pytest.raises(DamagedTrace, match=r"[1-9][0-9]* events") as caught:
-        read(path)
+        read(path, sizes=sizes)
     return str(caught.value)
 
 

@@ -10,12 +10,12 @@ from damaged_traces import attack
 from samples import a_sample
 from small_trace import OPTIONS, content, read
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.core.budget import default_limit_bytes
 from commtrace.analysis.errors import DamagedTrace, TooLarge
 from commtrace.analysis.formats.kineto.reader import read_kineto
 from commtrace.analysis.formats.kineto.verified import verified
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import load_run
 from commtrace.cli import main
 from commtrace.registry import COMMANDS, table_commands
@@ -38,10 +38,9 @@ def text_of(made: Trace, folder) -> bytes:
 
 
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
-def test_nothing_is_silently_wrong(tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 4096)
+def test_nothing_is_silently_wrong(tmp_path, layout):
     sources = [content(layout), LAYOUTS[layout](frames().document())]
-    counts, wrong = attack(tmp_path, 250, 3, sources=sources)
+    counts, wrong = attack(tmp_path, 250, 3, sources, ReadSizes(chunk_bytes=4096))
     assert wrong == []
     assert counts["refused"] > 100  # or nothing was damaged
 

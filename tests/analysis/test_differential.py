@@ -18,8 +18,9 @@ from reading_checks import (
     without_fast_path,
 )
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.errors import NotATrace
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 
 
 @pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
@@ -96,17 +97,17 @@ DOCUMENTS = st.builds(
 def test_generated_files(tmp_path_factory, document, layout, chunk_bytes):
     content = LAYOUTS[layout](document)
     path = write_bytes(tmp_path_factory.mktemp("made") / "rank0.json", content)
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=chunk_bytes))
+    wanted = oracle_tables(content)
+    try:
+        found = tables(path, options)
+    except NotATrace:  # with something of a device, but nothing that is known
+        assert not wanted["activities"]
+        return
+    assert_same_tables(found, wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
-        wanted = oracle_tables(content)
-        try:
-            found = tables(path)
-        except NotATrace:  # with something of a device, but nothing that is known
-            assert not wanted["activities"]
-            return
-        assert_same_tables(found, wanted)
         without_fast_path(patch)
-        assert_same_tables(tables(path), found)
+        assert_same_tables(tables(path, options), found)
 
 
 def alternating(layout: str, pairs: int) -> bytes:
@@ -160,10 +161,10 @@ def test_a_communication_kernel_without_arguments(tmp_path, layout):
 
 
 @pytest.mark.parametrize("chunk_bytes", [700, 1 << 19])
-def test_older_and_newer_spellings_in_one_file(tmp_path, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+def test_older_and_newer_spellings_in_one_file(tmp_path, chunk_bytes):
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=chunk_bytes))
     trace = Trace(0, 2)
     for number in range(12):
         trace.event("Kernel" if number % 3 == 1 else "kernel", f"gemm {number}", number * 1000, 500, tid=7)
     content = LAYOUTS["kineto"](trace.document())
-    assert_same_tables(tables(write_bytes(tmp_path / "rank0.json", content)), oracle_tables(content))
+    assert_same_tables(tables(write_bytes(tmp_path / "rank0.json", content), options), oracle_tables(content))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from builders import LAYOUTS, MS, US, Trace, write_bytes
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NotATrace
 from commtrace.analysis.formats.kineto.joining import Joining
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
 from commtrace.analysis.formats.kineto.verified import verified
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.show.facts import warnings
@@ -98,9 +98,8 @@ def test_xpu_is_read(tmp_path, layout):
 
 
 @pytest.mark.parametrize("make", [of_mtia, of_xpu])
-def test_parts_and_both_readings_agree(tmp_path, monkeypatch, make):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 2_000)
-    options = ReadOptions()
+def test_parts_and_both_readings_agree(tmp_path, make):
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=2_000))
     path = make().write(tmp_path, "rank0.json", gz=False)
     whole, joining = read_kineto(path, options), Joining()
     for part in range(3):

@@ -79,7 +79,7 @@ def test_every_table_is_written_down_for_every_run() -> None:
 def test_files_are_read_alike_in_every_way(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_three_readings_agree(path, tmp_path, monkeypatch)
     monkeypatch.undo()
-    assert_parts_join_to_the_whole(path, tmp_path, monkeypatch)
+    assert_parts_join_to_the_whole(path, tmp_path)
 
 
 def test_generated_traces_are_what_the_simulator_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
 from commtrace.analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import analyse, analyse_with
 from commtrace.cli import main
 
@@ -383,7 +384,7 @@ def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, caps
 # --- the first screen ----------------------------------------------------------------------------------------------
 
 
-def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path, monkeypatch):
+def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     nested().write(run)
@@ -391,8 +392,7 @@ def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path, monkeypat
     assert only(analyse_with(run, wanted).idle)["sync_ns"] == 10 * US
     assert not analyse_with(run, ReadOptions()).run.details
     assert not analyse_with(run, replace(wanted, memory_gb=1.0)).run.details
-    monkeypatch.setattr("commtrace.analysis.reading.pool.SMALL_BYTES", 100)
-    assert not analyse_with(run, wanted).run.details
+    assert not analyse_with(run, replace(wanted, sizes=ReadSizes(details_bytes=100))).run.details
 
 
 @pytest.mark.parametrize("kept", [["--no-details"], []])

@@ -1,7 +1,6 @@
 """What a trace file becomes: activities, launches, annotations and arguments, exact to the nanosecond."""
 
 import json
-import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ import pandas as pd
 import pytest
 from builders import BASE_NS, GLOO_THREAD, LAYOUTS, MS, US, Trace, comm_args, write_bytes
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.errors import AnalysisError, DamagedTrace, NotATrace
 from commtrace.analysis.formats.kineto.reader import read_kineto
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.run.file_tables import TraceFile, trace_file
 
 OPTIONS = ReadOptions()
@@ -38,12 +37,12 @@ def busy_trace() -> Trace:
     return trace.c10d("allreduce_", 44 * US, dims=[[[77]], []], types=["TensorList", ""])
 
 
-def read_trace(path: Path, comm_names: re.Pattern[str]) -> TraceFile:
-    return trace_file(path, read_kineto(path, comm_names))
+def read_trace(path: Path, options: ReadOptions) -> TraceFile:
+    return trace_file(path, read_kineto(path, options))
 
 
-def tables(path) -> dict[str, list[dict[str, Any]]]:
-    file = read_trace(path, OPTIONS)
+def tables(path, options: ReadOptions = OPTIONS) -> dict[str, list[dict[str, Any]]]:
+    file = read_trace(path, options)
     return {name: json.loads(getattr(file, name).to_json(orient="records")) for name in TABLES}
 
 
@@ -57,21 +56,21 @@ def oracle_activities(document: dict[str, Any]) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-def found_activities(path) -> list[tuple[Any, ...]]:
-    table = read_trace(path, OPTIONS).activities
+def found_activities(path, options: ReadOptions) -> list[tuple[Any, ...]]:
+    table = read_trace(path, options).activities
     columns = ["name", "start_ns", "dur_ns", "device", "stream", "correlation"]
     return [tuple(row) for row in table[columns].astype(object).to_numpy().tolist()]
 
 
 @pytest.mark.parametrize("chunk_bytes", [257, 1000, 1 << 20])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_the_same_tables(tmp_path, layout, chunk_bytes, monkeypatch):
+def test_every_layout_gives_the_same_tables(tmp_path, layout, chunk_bytes):
     trace = busy_trace()
     reference = tables(trace.write(tmp_path / "reference"))
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=chunk_bytes))
     path = trace.write(tmp_path, layout=layout, gz=False)
-    assert tables(path) == reference
-    assert found_activities(path) == oracle_activities(trace.document())
+    assert tables(path, options) == reference
+    assert found_activities(path, options) == oracle_activities(trace.document())
 
 
 def test_the_header_is_read_wherever_it_stands(tmp_path):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from builders import MS, Collective, traces_of, write_run
+from default_sizes import default_sizes
 from pandas.testing import assert_frame_equal
 from sweep_builders import Cell, write_sweep
 
 import commtrace.analysis.reading.cache
 import commtrace.analysis.reading.executor
-import commtrace.analysis.reading.pool
 from commtrace import analyse, analyse_sweep, compare
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.cli import main
@@ -37,7 +37,7 @@ def started(monkeypatch) -> list[int]:
         begun.append(worker.pid)
         return worker
 
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+    default_sizes(monkeypatch, process_bytes=0)
     monkeypatch.setattr(commtrace.analysis.reading.executor, "start_worker", noted)
     return begun
 
@@ -52,7 +52,7 @@ def reads(monkeypatch) -> list[Path]:
         done.append(path)
         store(place, key, found, path)
 
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    default_sizes(monkeypatch, cache_bytes=0)
     monkeypatch.setattr(commtrace.analysis.reading.cache, "_store", noted)
     return done
 

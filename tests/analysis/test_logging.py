@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from builders import Trace, write_bytes
 from capturing import fresh_python
+from default_sizes import default_sizes
 
-from commtrace.analysis.reading import pool
 from commtrace.analysis.results.opening import analyse
 from commtrace.cli import main
 
@@ -30,7 +30,7 @@ def said(capsys, *words: object) -> list[str]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_nothing_unless_asked_for(run_dir, capfd, monkeypatch, workers):
-    monkeypatch.setattr(pool, "WORTH_A_PROCESS_BYTES", 0)
+    default_sizes(monkeypatch, process_bytes=0)
     analyse(run_dir, workers=workers)
     assert main(["breakdown", str(run_dir), "--workers", str(workers)]) == 0
     assert capfd.readouterr().err == ""
@@ -45,7 +45,7 @@ def test_the_library_sets_no_level_and_no_handler():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_each_file_and_its_format(run_dir, capsys, monkeypatch, workers):
-    monkeypatch.setattr(pool, "WORTH_A_PROCESS_BYTES", 0)
+    default_sizes(monkeypatch, process_bytes=0)
     lines = said(capsys, run_dir, "--verbose", "--workers", workers)
     assert all(re.match(LINE, line) for line in lines)
     for path in run_dir.glob("*.json.gz"):
@@ -58,8 +58,10 @@ def test_new_interpreters_send_what_they_log(run_dir):
     """A process with threads is not forked."""
     done = fresh_python(
         "-c",
-        "import sys, threading; from commtrace.analysis.reading import pool; from commtrace.cli import main\n"
-        "pool.WORTH_A_PROCESS_BYTES = 0; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "import sys, threading; from commtrace.cli import main\n"
+        "from commtrace.analysis.recording.options import ReadOptions, ReadSizes\n"
+        "ReadOptions.__init__.__kwdefaults__['sizes'] = ReadSizes(process_bytes=0)\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         f"sys.exit(main(['breakdown', '--verbose', '--workers', '2', {str(run_dir)!r}]))",
     )
     assert done.returncode == 0
@@ -67,7 +69,7 @@ def test_new_interpreters_send_what_they_log(run_dir):
 
 
 def test_a_cache_and_a_recording_instead(run_dir, capsys, monkeypatch):
-    monkeypatch.setattr(pool, "WORTH_A_CACHE_BYTES", 0)
+    default_sizes(monkeypatch, cache_bytes=0)
     assert sum("cached in" in line for line in said(capsys, "--verbose", run_dir)) == 4
     again = said(capsys, "--verbose", run_dir)
     assert sum("its cache is used instead" in line for line in again) == 4
@@ -80,8 +82,7 @@ def test_a_cache_and_a_recording_instead(run_dir, capsys, monkeypatch):
 
 
 def test_what_goes_another_way(tmp_path, capsys, monkeypatch):
-    for name in ("WORTH_A_PROCESS_BYTES", "WORTH_A_PART_BYTES"):
-        monkeypatch.setattr(pool, name, 1)
+    default_sizes(monkeypatch, process_bytes=1, part_bytes=1)
     trace = Trace(0, 1)
     for number in range(12_000):
         trace.kernel("gemm", number * 1000, 500)

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from builders import LAYOUTS, US, Trace
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace import analyse
 from commtrace.analysis.formats.kineto.joining import Joining
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
 from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 
 DETAILED = ReadOptions(details=True)
 
@@ -49,9 +49,9 @@ def test_modules_are_details_and_sizes_are_not(tmp_path: Path) -> None:
     assert run.activities["size_bytes"].sum() == 1_000 + 1_001 + 1_002
 
 
-@pytest.mark.parametrize("options", [DETAILED, ReadOptions()])
-def test_parts_join_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: ReadOptions) -> None:
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 2_000)
+@pytest.mark.parametrize("details", [True, False])
+def test_parts_join_to_the_whole(tmp_path: Path, details: bool) -> None:
+    options = ReadOptions(details=details, sizes=ReadSizes(chunk_bytes=2_000))
     path = trace(40).write(tmp_path, layout="kineto", gz=False)
     joining = Joining()
     for part in range(3):

@@ -12,7 +12,6 @@ from inspector_logs import BEGIN_US, Comm, Log, write_logs
 from samples import with_slow
 from simulator import PRESETS, simulate
 
-import commtrace.analysis.streaming.logs
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.analysis.metrics.over_time import collectives_over_time
 from commtrace.analysis.results.opening import analyse
@@ -90,18 +89,15 @@ def test_logs_in_one_pass_and_as_tables_give_the_same(tmp_path, world, version):
 
 
 @pytest.mark.parametrize("apart_us", [0, 3_600_000_000], ids=["one clock", "clocks hours apart"])
-def test_little_memory_does(tmp_path, monkeypatch, apart_us):
+def test_little_memory_does(tmp_path, apart_us):
     hours(tmp_path, apart_us=apart_us)
     whole, _ = streamed(tmp_path)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "MOST_WAITING", 64)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_BLOCKS_BYTES", 8_000)
-    little, logs = streamed(tmp_path)
+    little, logs = streamed(tmp_path, most_waiting=64, blocks_bytes=8_000, least_block_bytes=2_000)
     assert logs.notes == []
     pd.testing.assert_frame_equal(little, whole)
 
 
-def test_logs_of_very_different_length_are_read_as_others_need_them(tmp_path, monkeypatch):
+def test_logs_of_very_different_length_are_read_as_others_need_them(tmp_path):
     hours(tmp_path)
     long = sorted(tmp_path.iterdir())[2]
     more = Log(pid=102)
@@ -110,25 +106,19 @@ def test_logs_of_very_different_length_are_read_as_others_need_them(tmp_path, mo
     text = "\n".join(more.lines("v4.0")) + "\n"
     long.write_text(text + long.read_text())  # what others wait for comes last
     whole, _ = streamed(tmp_path)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "MOST_WAITING", 400)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_BLOCKS_BYTES", 8_000)
-    little, logs = streamed(tmp_path)
+    little, logs = streamed(tmp_path, most_waiting=400, blocks_bytes=8_000, least_block_bytes=2_000)
     assert logs.notes == []
     pd.testing.assert_frame_equal(little, whole)
 
 
-def test_what_is_given_up_is_told_and_counted_once(tmp_path, monkeypatch):
+def test_what_is_given_up_is_told_and_counted_once(tmp_path):
     for rank in range(2):
         log, numbers = Log(pid=rank), list(range(400))
         random.Random(rank).shuffle(numbers)  # no log is in this disorder
         for sn in numbers:
             log.call(Comm("0xa", rank, 2), "all_reduce", sn, 100)
         log.write(tmp_path)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "MOST_WAITING", 64)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_LEAST_BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(commtrace.analysis.streaming.logs, "_BLOCKS_BYTES", 4_000)
-    found, logs = streamed(tmp_path)
+    found, logs = streamed(tmp_path, most_waiting=64, blocks_bytes=4_000, least_block_bytes=2_000)
     assert found["calls"].sum() == 400
     assert found["split_calls"].sum() < 400
     assert any("left out: they stand so much later" in note for note in logs.notes)

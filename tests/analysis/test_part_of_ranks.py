@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import commtrace.analysis.reading.pool
 from commtrace.analysis.catalog import CATALOG, InputKind
 from commtrace.analysis.errors import NoSuchRanks, NothingMeasured
-from commtrace.analysis.recording.options import numbers_in
+from commtrace.analysis.recording.options import ReadOptions, numbers_in
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 from commtrace.analysis.render import as_csv
-from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.results.opening import analyse, analyse_with
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 
 def tables_of(run: Path, **options) -> dict[str, str]:
     """Every table of a run as CSV, or why it has none."""
-    found = analyse(run, **options)
+    found = analyse_with(run, ReadOptions(**options))
     tables = {}
     for name in TABLES:
         try:
@@ -40,17 +40,16 @@ def ranks_of(run: Path) -> dict[Path, int]:
 
 @pytest.mark.parametrize("spread", [False, True], ids=["at once", "rank by rank"])
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts"])
-def test_as_if_the_other_files_were_not_there(tmp_path, monkeypatch, name, spread):
-    if spread:
-        monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+def test_as_if_the_other_files_were_not_there(tmp_path, name, spread):
+    sizes = ReadSizes(spread_bytes=0) if spread else USUAL_SIZES
     some = tmp_path / name
     some.mkdir()
     for path, rank in ranks_of(DATA / name).items():
         if rank in (0, 1):
             shutil.copy(path, some)
     without = {"facts"}  # which have the notes
-    alone = {table: rows for table, rows in tables_of(some, workers=1).items() if table not in without}
-    found = tables_of(DATA / name, ranks="0-1", workers=1)
+    alone = {table: rows for table, rows in tables_of(some, workers=1, sizes=sizes).items() if table not in without}
+    found = tables_of(DATA / name, ranks=(0, 1), workers=1, sizes=sizes)
     assert {table: rows for table, rows in found.items() if table not in without} == alone
 
 

@@ -14,17 +14,19 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from default_sizes import default_sizes
 from fsspec.implementations.memory import MemoryFileSystem
 from remote_runs import DATA, asked, copied, tables_of
 from samples import with_slow
 from sweep_builders import Cell, write_json, write_sweep
 from training_builders import Trained, write_training
 
-import commtrace.analysis.reading.pool
 from commtrace.analysis.core.places import filesystem
 from commtrace.analysis.core.places.place import address, path_at, path_named
 from commtrace.analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
-from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
+from commtrace.analysis.results.opening import analyse, analyse_with
 from commtrace.cli import main
 from commtrace.contract.comms import COMMS_TOOL
 
@@ -100,38 +102,36 @@ def test_plain_files_and_single_ones_are_read_too(tmp_path):
     assert one_by_one.run.name == "plain"
 
 
-def test_other_processes_read_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+def test_other_processes_read_it(tmp_path):
+    options = ReadOptions(workers=2, sizes=ReadSizes(process_bytes=0))
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
-    assert analyse(url, workers=2).breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
+    assert analyse_with(url, options).breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
 
 
-def test_it_is_read_rank_by_rank(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+def test_it_is_read_rank_by_rank(tmp_path):
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
-    found = analyse(url, workers=2)
+    found = analyse_with(url, ReadOptions(workers=2, sizes=ReadSizes(spread_bytes=0)))
     assert found.run.spread is not None
     assert found.breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
 
 
-def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path, monkeypatch):
-    for name in ("WORTH_A_PROCESS_BYTES", "WORTH_A_CACHE_BYTES"):
-        monkeypatch.setattr(commtrace.analysis.reading.pool, name, 0)
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PART_BYTES", 20_000)
+def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path):
     (file,) = sorted((DATA / RUN).iterdir())[:1]
     (tmp_path / "rank0.json").write_bytes(gzip.decompress(file.read_bytes()))
     url = copied(tmp_path, f"local://{tmp_path}/there")
     cache = tmp_path / "cache"
-    first = analyse(f"{url}/rank0.json", workers=2, cache=cache)
+    sizes = ReadSizes(process_bytes=0, part_bytes=20_000, cache_bytes=0)
+    options = ReadOptions(workers=2, cache=str(cache), sizes=sizes)
+    first = analyse_with(f"{url}/rank0.json", options)
     (kept,) = cache.iterdir()
     assert kept.stat().st_size
-    again = analyse(f"{url}/rank0.json", workers=2, cache=cache)
+    again = analyse_with(f"{url}/rank0.json", options)
     assert again.breakdown.equals(first.breakdown)
     assert first.breakdown.equals(analyse(tmp_path / "rank0.json").breakdown)
 
 
 def test_what_has_no_state_is_not_cached(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+    default_sizes(monkeypatch, cache_bytes=0)
     assert main(["breakdown", "--cache", str(tmp_path / "known"), run]) == 0
     assert len(list((tmp_path / "known").iterdir())) == 4
     monkeypatch.setattr("commtrace.analysis.core.places.filesystem._TIMES", ())

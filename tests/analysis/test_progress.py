@@ -19,9 +19,9 @@ COMMAND = """
 import sys
 from commtrace import cli
 from commtrace.analysis.cli import output
-from commtrace.analysis.reading import pool
+from commtrace.analysis.recording.options import ReadOptions, ReadSizes
 output._QUIET_S = float(sys.argv.pop(1))
-pool.WORTH_A_PROCESS_BYTES = 0
+ReadOptions.__init__.__kwdefaults__["sizes"] = ReadSizes(process_bytes=0)
 sys.exit(cli.main())
 """
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from capturing import fresh_python
 from samples import with_slow
 
 import commtrace.analysis.reading.executor
-import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import DamagedTrace, TraceError, UnreadableFile
 from commtrace.analysis.reading.cache import Cache
 from commtrace.analysis.reading.executor import cores
@@ -19,11 +19,11 @@ from commtrace.analysis.reading.pool import Reading
 from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import ReadSizes
 
-
-@pytest.fixture(autouse=True)
-def every_file_is_worth_a_process(monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 0)
+EVERY_FILE = ReadSizes(process_bytes=0)
+EVERY_PART = ReadSizes(process_bytes=0, part_bytes=1)
+"""Every file, and every part of one, is worth a process."""
 
 
 def trace(rank: int, kernels: int = 5) -> Trace:
@@ -38,8 +38,10 @@ def written(folder: Path) -> list[Path]:
     return [trace(rank, 4000 - 1000 * rank).write(folder, gz=rank == 2) for rank in range(4)]
 
 
-def read(paths: list[Path], workers: int, **options: bool) -> list[RawTrace | TraceError]:
-    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, **options)) as reading:
+def read(
+    paths: list[Path], workers: int, sizes: ReadSizes = EVERY_FILE, **options: bool
+) -> list[RawTrace | TraceError]:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, sizes=sizes, **options)) as reading:
         return list(reading)
 
 
@@ -51,16 +53,11 @@ def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, worker
     assert read(paths, workers) == here
 
 
-@pytest.fixture
-def every_part_is_worth_it(monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PART_BYTES", 1)
-
-
 @pytest.mark.parametrize("workers", [2, 3])
-def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, workers):
+def test_a_file_read_in_parts_is_the_same(tmp_path, workers):
     path = trace(2, 12_000).write(tmp_path)  # several chunks long
     told: list[int] = []
-    with Reading([TraceInput(path)], ReadOptions(workers=workers)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=workers, sizes=EVERY_PART)) as reading:
         assert len(reading.processes) == workers
         assert list(reading.results(told.append)) == read([path], 1)
     assert told == sorted(told)
@@ -68,27 +65,25 @@ def test_a_file_read_in_parts_is_the_same(tmp_path, every_part_is_worth_it, work
 
 
 @pytest.mark.parametrize(("workers", "parts"), with_slow([(2, [1, 1, 2]), (7, [8, 8, 2])], [(3, [1, 1, 1])]))
-def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(
-    tmp_path, every_part_is_worth_it, workers, parts
-):
+def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(tmp_path, workers, parts):
     paths = written(tmp_path)[:3]
-    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, sizes=EVERY_PART)) as reading:
         assert [file.parts for file in reading._files] == parts
         assert list(reading) == read(paths, 1)
 
 
 @pytest.mark.parametrize("name", with_slow(["rank0.json.gz"], ["rank0.json"]))
-def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, every_part_is_worth_it, name):
+def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, name):
     path = trace(0, 12_000).write(tmp_path, name)
-    with Reading([TraceInput(path)], ReadOptions(workers=64)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=64, sizes=EVERY_PART)) as reading:
         assert len(reading.processes) == 8
         assert list(reading) == read([path], 1)
 
 
 @pytest.mark.parametrize("workers", with_slow([2], [1]))
-def test_the_first_file_can_be_looked_at_before(tmp_path, every_part_is_worth_it, workers):
+def test_the_first_file_can_be_looked_at_before(tmp_path, workers):
     paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
-    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, sizes=EVERY_PART)) as reading:
         first = reading.first(None)
         again, other = reading
     assert again is first
@@ -100,41 +95,43 @@ def test_what_can_be_read_only_once_can_be_looked_at_before(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(content,))
     writer.start()
-    with Reading([TraceInput(pipe)], ReadOptions()) as reading:
+    with Reading([TraceInput(pipe)], ReadOptions(sizes=EVERY_FILE)) as reading:
         first = reading.first(None)
         assert list(reading) == [first]
     writer.join()
     assert isinstance(first, RawTrace)
 
 
-def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path, every_part_is_worth_it):
+def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path):
     small = trace(0).write(tmp_path)
     damaged = write_bytes(tmp_path / "damaged.json", trace(1, 12_000).write(tmp_path, gz=False).read_bytes()[:-40])
     for path in (small, damaged):
-        (found,) = read([path], 3)
+        (found,) = read([path], 3, EVERY_PART)
         assert str(found) == str(read([path], 1)[0])
-        (kept,) = read([path], 3, keep_going=True)
+        (kept,) = read([path], 3, EVERY_PART, keep_going=True)
         assert [kept] == read([path], 1, keep_going=True)
 
 
-def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path, monkeypatch, every_part_is_worth_it):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_CACHE_BYTES", 0)
+def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path):
     path, cache = trace(2, 12_000).write(tmp_path), Cache(tmp_path / "cache")
     cache.folder.mkdir()
-    with Reading([TraceInput(path)], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
+    options = ReadOptions(workers=2, cache=str(cache.folder), sizes=replace(EVERY_PART, cache_bytes=0))
+    with Reading([TraceInput(path)], options) as reading:
         first = list(reading)
-    with Reading([TraceInput(path)], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
+    with Reading([TraceInput(path)], options) as reading:
         assert not reading.processes
         assert list(reading) == first == read([path], 1)
     cache.place(path).write_bytes(b"nonsense")
-    with Reading([TraceInput(path)], ReadOptions(workers=2, cache=str(cache.folder))) as reading:
+    with Reading([TraceInput(path)], options) as reading:
         (again,) = reading
     assert again.notes == [f"{path.name}: its cache is damaged; the trace was read again"]
 
 
 def test_patterns_of_the_user_reach_the_workers(tmp_path):
     paths = [Trace().kernel("MY_fancy_kernel", 0, 5).write(tmp_path, f"t{n}.json") for n in range(2)]
-    with Reading(list(map(TraceInput, paths)), ReadOptions(comm_names=("my_fancy",), workers=2)) as reading:
+    with Reading(
+        list(map(TraceInput, paths)), ReadOptions(comm_names=("my_fancy",), workers=2, sizes=EVERY_FILE)
+    ) as reading:
         assert [found.kinds for found in reading if isinstance(found, RawTrace)] == [["comm"], ["comm"]]
 
 
@@ -182,17 +179,17 @@ def test_a_file_that_only_this_process_has_is_read_here(tmp_path):
 
 def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
     paths = written(tmp_path)
-    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=2)) as reading:
+    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=2, sizes=EVERY_FILE)) as reading:
         for worker in reading.processes:
             os.kill(worker.pid, signal.SIGKILL)
         assert list(reading) == read(paths, 1)
 
 
-def test_progress_stays_within_the_file_where_parts_do_not_join(tmp_path, every_part_is_worth_it):
+def test_progress_stays_within_the_file_where_parts_do_not_join(tmp_path):
     content = trace(1, 12_000).write(tmp_path, gz=False).read_bytes()
     path = write_bytes(tmp_path / "rank1.json", content[:-40])
     told: list[int] = []
-    with Reading([TraceInput(path)], ReadOptions(workers=2)) as reading:
+    with Reading([TraceInput(path)], ReadOptions(workers=2, sizes=EVERY_PART)) as reading:
         list(reading.results(told.append))
     assert told == sorted(told)
     assert max(told) <= reading.total_bytes
@@ -208,7 +205,7 @@ def test_where_no_process_can_be_started_this_one_reads(tmp_path, monkeypatch):
 
 
 def test_no_worker_outlives_the_block(tmp_path):
-    with Reading(list(map(TraceInput, written(tmp_path))), ReadOptions(workers=2)) as reading:
+    with Reading(list(map(TraceInput, written(tmp_path))), ReadOptions(workers=2, sizes=EVERY_FILE)) as reading:
         workers = reading.processes
         assert len(workers) == 2
     assert all(worker.returncode is not None for worker in workers)
@@ -218,7 +215,7 @@ def test_progress_ends_at_the_size_of_all_files(tmp_path):
     paths = written(tmp_path)
     for workers in (1, 2):
         told: list[int] = []
-        with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers)) as reading:
+        with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, sizes=EVERY_FILE)) as reading:
             list(reading.results(told.append))
         assert told == sorted(told)
         assert told[-1] == sum(path.stat().st_size for path in paths)
@@ -229,8 +226,7 @@ def test_without_workers_all_is_read_here(tmp_path):
     assert read(paths, 0) == read(paths, 1)
 
 
-def test_little_is_read_here(tmp_path, monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "WORTH_A_PROCESS_BYTES", 1 << 30)
+def test_little_is_read_here(tmp_path):
     with Reading(list(map(TraceInput, written(tmp_path))), ReadOptions(workers=2)) as reading:
         assert not reading.processes
         assert len(list(reading)) == 4

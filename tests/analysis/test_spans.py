@@ -5,24 +5,31 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from pathlib import Path
 
 import pytest
 from builders import LAYOUTS, US, Trace, write_bytes
-from reading_checks import OPTIONS, OWN_FILES, assert_parts_join_to_the_whole, in_parts, whole
+from reading_checks import OWN_FILES, assert_parts_join_to_the_whole
+from reading_checks import in_parts as read_in_parts
 
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.errors import TraceError
 from commtrace.analysis.formats.kineto.joining import Joining
 from commtrace.analysis.formats.kineto.part_stream import Indivisible
-from commtrace.analysis.formats.kineto.reader import joined_trace, read_part
+from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
+from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import ReadSizes
 
 KINETO = ("kineto", "kineto of torch 2.13")
+OPTIONS = ReadOptions(sizes=ReadSizes(chunk_bytes=600))
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 600)
+def in_parts(path: Path, count: int) -> RawTrace:
+    return read_in_parts(path, count, OPTIONS)
+
+
+def whole(path: Path) -> RawTrace:
+    return read_kineto(path, OPTIONS)
 
 
 def made(kernels: int = 60) -> Trace:
@@ -42,21 +49,20 @@ def test_parts_join_to_the_whole(tmp_path, layout, count, packed):
     assert in_parts(path, count) == whole(path)
 
 
-def test_the_process_does_not_depend_on_how_a_file_is_taken_apart(tmp_path, monkeypatch):
+def test_the_process_does_not_depend_on_how_a_file_is_taken_apart(tmp_path):
     document = made().document()
     events = sorted(document["traceEvents"], key=lambda event: event.get("cat") == "user_annotation")
     document["traceEvents"] = [event | {"pid": number} for number, event in enumerate(events)]
     path = write_bytes(tmp_path / "rank1.json", LAYOUTS["kineto"](document))
     pids = {in_parts(path, 5).pid}
     for chunk_bytes in (200, 600, 1 << 19):
-        monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
-        pids.add(whole(path).pid)
+        pids.add(read_kineto(path, ReadOptions(sizes=ReadSizes(chunk_bytes=chunk_bytes))).pid)
     assert pids == {len(events) - 2}, "that of the first annotation"
 
 
 @pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
-def test_recorded_files(tmp_path, monkeypatch, path):
-    assert_parts_join_to_the_whole(path, tmp_path, monkeypatch)
+def test_recorded_files(tmp_path, path):
+    assert_parts_join_to_the_whole(path, tmp_path)
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - set(KINETO)))

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from builders import Collective, write_run
 
-import commtrace.analysis.reading.pool
 from commtrace.analysis.catalog import CATALOG, InputKind
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
 from commtrace.analysis.reading.executor import Processes, results
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.render import as_csv
-from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.results.opening import analyse, analyse_with
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,15 +28,13 @@ RUNS = [
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 
 
-@pytest.fixture
-def spread(monkeypatch) -> None:
-    """Every run of several files is spread, however small it is."""
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
+SPREAD = ReadSizes(spread_bytes=0)
+"""Every run of several files is spread, however small it is."""
 
 
 def tables_of(run: Path, **options) -> dict[str, str]:
     """Every table of a run as CSV, or why it has none; and its summary."""
-    found = analyse(run, **options)
+    found = analyse_with(run, ReadOptions(**options))
     tables: dict[str, str] = {"summary": found.summary(everything=True), "notes": "\n".join(found.run.notes)}
     for name in TABLES:
         try:
@@ -46,26 +45,20 @@ def tables_of(run: Path, **options) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_every_table_is_the_same(run, monkeypatch):
-    whole = tables_of(run, workers=1)
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
-    assert tables_of(run, workers=1) == whole
+def test_every_table_is_the_same(run):
+    assert tables_of(run, workers=1, sizes=SPREAD) == tables_of(run, workers=1)
 
 
-def test_whoever_makes_them_and_from_whatever_file(tmp_path, monkeypatch):
+def test_whoever_makes_them_and_from_whatever_file(tmp_path):
     run = DATA / "nccl-straggler"
     assert main(["pack", "--output", str(tmp_path / run.name), str(run)]) == 0
-    whole = tables_of(tmp_path / run.name, workers=1)
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
-    assert tables_of(tmp_path / run.name, workers=2) == whole
-    named = tables_of(tmp_path / run.name, workers=2, comm_names=["my_.*"])
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 1 << 60)
-    assert named == tables_of(tmp_path / run.name, workers=2, comm_names=["my_.*"])
+    for comm_names in ((), ("my_.*",)):
+        whole = tables_of(tmp_path / run.name, workers=1, comm_names=comm_names)
+        assert tables_of(tmp_path / run.name, workers=2, comm_names=comm_names, sizes=SPREAD) == whole
 
 
-@pytest.mark.usefixtures("spread")
 def test_tables_of_all_ranks_are_never_in_one_process_unless_asked_for():
-    found = analyse(DATA / "nccl-straggler", workers=1)
+    found = analyse_with(DATA / "nccl-straggler", ReadOptions(workers=1, sizes=SPREAD))
     for name in ("breakdown", "breakdown_steps", "verdicts", "lateness", "ranks", "gpus", "bandwidth", "hangs"):
         assert len(found.table(name)) or name == "hangs"
     assert found.summary(everything=False)
@@ -75,32 +68,29 @@ def test_tables_of_all_ranks_are_never_in_one_process_unless_asked_for():
     assert "whole" in vars(found.run.spread)
 
 
-def test_damage_costs_the_same(tmp_path, monkeypatch):
+def test_damage_costs_the_same(tmp_path):
     run = write_run(tmp_path / "run", 3, [Collective((0, 10, 20))] * 5)
     damaged = run / "node_1.0001.pt.trace.json.gz"
     damaged.write_bytes(damaged.read_bytes()[:-200])
     whole = tables_of(run, keep_going=True, workers=1)
     with pytest.raises(DamagedTrace) as of_whole:
         analyse(run, workers=1)
-    monkeypatch.setattr(commtrace.analysis.reading.pool, "SPREAD_FROM_BYTES", 0)
-    assert tables_of(run, keep_going=True, workers=1) == whole
+    assert tables_of(run, keep_going=True, workers=1, sizes=SPREAD) == whole
     with pytest.raises(DamagedTrace) as of_spread:
-        analyse(run, workers=2)
+        analyse_with(run, ReadOptions(workers=2, sizes=SPREAD))
     assert str(of_spread.value) == str(of_whole.value)
 
 
-@pytest.mark.usefixtures("spread")
 def test_a_run_that_does_not_fit_says_so(tmp_path):
     run = write_run(tmp_path / "run", 2, [Collective((0, 10))] * 50)
     with pytest.raises(TooLarge, match=r"and 0\.0001 GB may be used here"):
-        analyse(run, memory_gb=1e-4, workers=1)
+        analyse_with(run, ReadOptions(memory_gb=1e-4, workers=1, sizes=SPREAD))
 
 
-@pytest.mark.usefixtures("spread")
 def test_files_may_be_gone_once_they_are_read(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(DATA / "nccl-straggler", run)
-    found = analyse(run, workers=1)
+    found = analyse_with(run, ReadOptions(workers=1, sizes=SPREAD))
     shutil.rmtree(run)
     assert as_csv("breakdown", found.breakdown) == as_csv("breakdown", analyse(DATA / "nccl-straggler").breakdown)
 

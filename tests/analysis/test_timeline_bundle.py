@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import socket
 import tarfile
@@ -15,6 +16,7 @@ from perfetto_reading import tracks_of
 
 from commtrace.analysis.cli import serving
 from commtrace.analysis.cli.commands import timeline
+from commtrace.analysis.errors import CannotServe
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.timeline.bundle import bundle, tar
 from commtrace.analysis.timeline.drawing import run_timeline
@@ -22,6 +24,7 @@ from commtrace.cli import main
 
 RUN = Path(__file__).parent.parent / "data" / "nccl-two-hosts"
 VIEWER = "https://ui.perfetto.dev"
+ANY_PORT = ("127.0.0.1", 0)
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -118,7 +121,6 @@ def port(monkeypatch) -> int:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
     monkeypatch.setattr(serving, "_ADDRESS", ("127.0.0.1", free))
-    monkeypatch.setattr(serving, "_HOST", f"127.0.0.1:{free}")
     return free
 
 
@@ -165,23 +167,21 @@ def test_the_viewer_gets_the_file_once(tmp_path, monkeypatch, port, capsys):
         fetched(f"http://127.0.0.1:{port}/")
 
 
-def test_if_no_viewer_comes_it_ends(tmp_path, monkeypatch, port, capsys):
+def test_if_no_viewer_comes_it_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(serving.webbrowser, "open_new_tab", lambda url: None)
-    monkeypatch.setattr(serving, "_WAITING_S", 0.3)
     target = tmp_path / "x.pftrace"
-    assert main(["timeline", "--open", "--output", str(target), str(RUN)]) == 1
-    assert f"error: {target}: no viewer has read it in" in capsys.readouterr().err
-    assert target.exists()
+    server = serving.FileServer(target, ANY_PORT)
+    with pytest.raises(CannotServe, match=re.escape(f"{target}: no viewer has read it in 0.005 minutes")):
+        serving.serve_once(server, patience_s=0.3)
 
 
-def test_requests_that_do_not_come_to_an_end_are_ended(tmp_path, monkeypatch, port):
-    monkeypatch.setattr(serving, "_REQUEST_S", 0.2)
+def test_requests_that_do_not_come_to_an_end_are_ended(tmp_path):
     (tmp_path / "x.pftrace").write_bytes(b"x")
-    with serving.server_of(tmp_path / "x.pftrace") as server:
+    with serving.FileServer(tmp_path / "x.pftrace", ANY_PORT, request_s=0.2) as server:
         waiting = threading.Thread(target=server.serve, args=(20.0,))
         waiting.start()
         for begin in (b"", b"GET / HTTP/1.1\r\nOrigin: "):
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
+            with socket.create_connection(server.address, timeout=20) as silent:
                 silent.sendall(begin)
                 assert silent.recv(100) == b""
         server.is_read.set()

@@ -27,17 +27,16 @@ COPIED = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only L
 BEGIN = """
 import os, signal, sys, threading
 from pathlib import Path
-import commtrace.analysis.reading.pool
 from commtrace.analysis.errors import TraceError
 from commtrace.analysis.reading.trace_input import TraceInput
-from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.options import ReadOptions, ReadSizes
 from commtrace.analysis.reading.pool import Reading
 
-commtrace.analysis.reading.pool.WORTH_A_PROCESS_BYTES = 0
+EVERY_FILE = ReadSizes(process_bytes=0)
 traces = [TraceInput(Path(name)) for name in sys.argv[1:]]
 
-def read(workers, before=lambda reading: None):
-    with Reading(traces, ReadOptions(workers=workers)) as reading:
+def read(workers, before=lambda reading: None, sizes=EVERY_FILE):
+    with Reading(traces, ReadOptions(workers=workers, sizes=sizes)) as reading:
         before(reading)
         found = list(reading)
     codes = [worker.wait() for worker in reading.processes]
@@ -131,8 +130,8 @@ def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
 import time
 import commtrace.analysis.reading.worker
 commtrace.analysis.reading.worker._REPORT_EVERY_S = -1
-commtrace.analysis.reading.pool.WORTH_A_PART_BYTES = {part_bytes}
-print(*(type(found).__name__ for found in read(2, lambda reading: time.sleep(0.7))[0]))
+sizes = ReadSizes(process_bytes=0, part_bytes={part_bytes})
+print(*(type(found).__name__ for found in read(2, lambda reading: time.sleep(0.7), sizes)[0]))
 """
     assert run(code, [path]) == ("DamagedTrace\n" if cut else "RawTrace\n")
 
@@ -189,7 +188,7 @@ end.set()
 @COPIED
 def test_a_copy_ends_when_the_process_it_reads_for_is_killed(tmp_path):
     code = """
-reading = Reading(traces, ReadOptions(workers=2))
+reading = Reading(traces, ReadOptions(workers=2, sizes=EVERY_FILE))
 print(*(worker.pid for worker in reading.processes), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

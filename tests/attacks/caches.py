@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from attacking import called, mutated, run_attack
 from builders import MS, Collective, traces_of
+from default_sizes import default_sizes
 
-import commtrace.analysis.reading.pool
 from commtrace.analysis.formats.recordings.content import MAGIC
 from commtrace.analysis.reading.cache import Cache
 from commtrace.analysis.reading.trace_input import TraceInput
@@ -108,7 +109,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     truth = [Collective((k * MS, k * MS + 3000), 1 * MS, elems=250_000) for k in range(3)]
     traces = [trace.write(folder / "run") for trace in traces_of(2, truth)]
     os.environ["XDG_CACHE_HOME"] = str(folder / "home")
-    commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
+    default_sizes(pytest.MonkeyPatch(), cache_bytes=0)
     place = Cache().place(traces[0])
     expected = called("table", "calls", "-f", "csv", "--no-cache", folder / "run")[1]
     counts: Counter[str] = Counter()

@@ -25,6 +25,7 @@ from commtrace.analysis.errors import AnalysisError
 from commtrace.analysis.formats.kineto.reader import read_kineto
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import Extent
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 
 SHARED = ROOT.parent / "shared" / "traces"
 MOST_BYTES = 3_000_000  # larger ones take a second each
@@ -117,10 +118,10 @@ def is_json(text: bytes | str) -> bool:
     return True
 
 
-def outcome(path: Path, *, details: bool) -> tuple[bytes | None, int]:
+def outcome(path: Path, *, details: bool, sizes: ReadSizes) -> tuple[bytes | None, int]:
     """All that is read of a file, None if it is refused; and how many bytes it says it did not understand."""
     try:
-        found = read_kineto(path, ReadOptions(details=details))
+        found = read_kineto(path, ReadOptions(details=details, sizes=sizes))
     except AnalysisError:
         return None, 0
     told = found.extent.not_understood_bytes
@@ -130,7 +131,9 @@ def outcome(path: Path, *, details: bool) -> tuple[bytes | None, int]:
     return msgspec.msgpack.encode(sound), 1 if told is None else told
 
 
-def attack(folder: Path, tries: int, seed: int, sources: list[bytes] | None = None) -> tuple[Counter[str], list[str]]:
+def attack(
+    folder: Path, tries: int, seed: int, sources: list[bytes] | None = None, sizes: ReadSizes = USUAL_SIZES
+) -> tuple[Counter[str], list[str]]:
     """See `attacking.Attack`; without `sources`, of the real traces at hand."""
     texts = real_traces() if sources is None else sources
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
@@ -140,14 +143,14 @@ def attack(folder: Path, tries: int, seed: int, sources: list[bytes] | None = No
         which, details, damage = chance.randrange(len(texts)), chance.random() < 0.3, chance.choice(DAMAGE)
         if (which, details) not in sound:
             path.write_bytes(texts[which])
-            read, told = outcome(path, details=details)
+            read, told = outcome(path, details=details, sizes=sizes)
             assert read is not None
             assert told == 0
             sound[which, details] = read
         text = bytearray(texts[which])
         damage(text, chance)
         path.write_bytes(text)
-        found, told = outcome(path, details=details)
+        found, told = outcome(path, details=details, sizes=sizes)
         if found is None:
             what = "refused"
         elif found == sound[which, details]:

@@ -39,7 +39,8 @@ TAB = (
     "print(len(Reports().page(Path('run'))))"
 )
 WORKERS = (
-    BEGIN + "import threading, commtrace.analysis.reading.pool as pool; pool.WORTH_A_PROCESS_BYTES = 0; "
+    BEGIN + "import threading; from commtrace.analysis.recording.options import ReadOptions, ReadSizes; "
+    "ReadOptions.__init__.__kwdefaults__['sizes'] = ReadSizes(process_bytes=0); "
     "threading.Thread(target=threading.Event().wait, daemon=True).start(); "
     "from commtrace.cli import main; sys.exit(main(['breakdown', '--no-cache', '--workers', '2', 'run']))"
 )

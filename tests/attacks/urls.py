@@ -20,10 +20,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import fsspec
+import pytest
 from attacking import ROOT, called, complaint, run_attack
+from default_sizes import default_sizes
 from fsspec.implementations.memory import MemoryFileSystem
-
-import commtrace.analysis.reading.pool
 
 RUN = ROOT / "tests/data/nccl-straggler"
 # S is where the secret stands.
@@ -67,7 +67,7 @@ class Odd(Exception):
 def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]]:
     """See `attacking.Attack`."""
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
-    commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES = 0
+    default_sizes(pytest.MonkeyPatch(), cache_bytes=0)
     shutil.copytree(RUN, folder / "run")
     contents = {file.name: file.read_bytes() for file in (folder / "run").iterdir()}
     for number in range(tries):

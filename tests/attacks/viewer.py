@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from unittest.mock import patch
 
 from attacking import run_attack
 
@@ -88,9 +87,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
 @contextmanager
 def served(file: Path) -> Iterator[serving.FileServer]:
     """A server for the file, on a port of its own, until it was read."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = probe.getsockname()
-    with patch.multiple(serving, _ADDRESS=address, _HOST=f"127.0.0.1:{address[1]}"), serving.server_of(file) as server:
+    with serving.FileServer(file, ("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=server.serve, args=(PATIENCE_S,))
         thread.start()
         yield server

@@ -21,7 +21,6 @@ class Recorder:
         self.issued, self.done = 1, 0
         monkeypatch.setattr(flight_recorder, "flight_recorder_dump", self.dump)
         monkeypatch.setattr(flight_recorder, "flight_recorder_state", self.state)
-        monkeypatch.setattr(flight_recorder, "_LOOK_EVERY_S", 0.01)
         monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", "")
 
     def dump(self) -> bytes:
@@ -50,7 +49,7 @@ def until_written(folder: Path, content: str) -> bool:
 
 
 def test_a_rank_that_stands_still_is_dumped_before_it_ends(recorder: Recorder, tmp_path: Path) -> None:
-    watched = FlightRecorder(tmp_path, 3, still_s=0.05)
+    watched = FlightRecorder(tmp_path, 3, still_s=0.05, look_every_s=0.01)
     watched.start()
     assert until_written(tmp_path, "1 0")
     recorder.done = 1  # it failed, and looks done
@@ -59,7 +58,7 @@ def test_a_rank_that_stands_still_is_dumped_before_it_ends(recorder: Recorder, t
 
 
 def test_what_was_issued_meanwhile_is_worth_more(recorder: Recorder, tmp_path: Path) -> None:
-    watched = FlightRecorder(tmp_path, 3, still_s=0.05)
+    watched = FlightRecorder(tmp_path, 3, still_s=0.05, look_every_s=0.01)
     watched.start()
     assert until_written(tmp_path, "1 0")
     recorder.issued = recorder.done = 2

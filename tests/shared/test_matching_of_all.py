@@ -14,11 +14,6 @@ SETS = sorted(path for kind in ("traces", "truth", "foresight") for path in (SHA
 SEVERAL = [path for path in SETS if len(list(chain(path.glob("*.json"), path.glob("*.json.gz")))) > 1]
 
 
-@pytest.fixture(autouse=True)
-def without_cache(monkeypatch):
-    monkeypatch.setattr("commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
-
-
 @pytest.mark.parametrize("path", a_sample(SEVERAL, 8), ids=lambda path: path.name)
 def test_every_doubt_has_a_reason(path):
     if path.name == "holes":

@@ -39,8 +39,8 @@ def test_the_real_files_are_there():
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if "rank0" in path.name], ids=of_file)
-def test_parts_join_to_the_whole(tmp_path, monkeypatch, path):
-    assert_parts_join_to_the_whole(path, tmp_path, monkeypatch)
+def test_parts_join_to_the_whole(tmp_path, path):
+    assert_parts_join_to_the_whole(path, tmp_path)
 
 
 @pytest.mark.parametrize("path", a_sample(CHOSEN, 3, seed=5), ids=of_file)

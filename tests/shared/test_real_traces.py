@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from beside_checkout import EXPECTED, TRACES, needs_shared
 from builders import US
+from default_sizes import default_sizes
 from samples import a_sample, with_slow
 
 from commtrace.analysis.core.schema import records
@@ -31,7 +32,7 @@ COUNTS = ("n_compute", "n_comm", "n_memory")
 @pytest.fixture(autouse=True)
 def without_cache(monkeypatch):
     """Nothing is written beside traces of others, and each test reads them anew."""
-    monkeypatch.setattr("commtrace.analysis.reading.pool.WORTH_A_CACHE_BYTES", 1 << 60)
+    default_sizes(monkeypatch, cache_bytes=1 << 60)
 
 
 def expected(name: str, traces: str) -> list[dict[str, str]]:

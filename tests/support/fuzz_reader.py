@@ -25,18 +25,17 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
-import pytest  # noqa: E402
 from builders import LAYOUTS  # noqa: E402
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from oracle import Incomparable, oracle_tables, tables_of  # noqa: E402
 
-import commtrace.analysis.formats.kineto.stream  # noqa: E402
 from commtrace.analysis.errors import AnalysisError  # noqa: E402
 from commtrace.analysis.formats.kineto.joining import Joining  # noqa: E402
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part  # noqa: E402
 from commtrace.analysis.recording.options import ReadOptions  # noqa: E402
 from commtrace.analysis.recording.recording import RawTrace  # noqa: E402
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes  # noqa: E402
 from commtrace.analysis.render import as_csv  # noqa: E402
 from commtrace.analysis.results.analysis import Analysis  # noqa: E402
 from commtrace.analysis.results.one_device import lone_device  # noqa: E402
@@ -47,7 +46,6 @@ SHARED = ROOT.parent / "shared" / "traces"
 LIMIT_S = 20
 LIMIT_MIB = 300
 SEED_BYTES = 60_000
-OPTIONS = ReadOptions()
 _OPENING = b"\n  {\n    "
 _TOKENS = [
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b"\r\n", b"\0", b"\xff", b"\xef\xbb\xbf", b"NaN",
@@ -198,23 +196,22 @@ class Finding(Exception):
     """What must not happen."""
 
 
-def outcome(path: Path, *, keep_damaged: bool = False) -> RawTrace | None:
+def outcome(path: Path, *, keep_damaged: bool = False, sizes: ReadSizes = USUAL_SIZES) -> RawTrace | None:
     try:
-        return read_kineto(path, ReadOptions(keep_going=keep_damaged))
+        return read_kineto(path, ReadOptions(keep_going=keep_damaged, sizes=sizes))
     except AnalysisError:
         return None
 
 
-def in_parts(path: Path, chunk_bytes: int) -> RawTrace | None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", chunk_bytes)
-        try:
-            parts = Joining()
-            for part in range(3):
-                parts.add(read_part(path, OPTIONS, part, 3))
-            return joined_trace(path, parts, OPTIONS)
-        except AnalysisError:
-            return None
+def in_parts(path: Path, sizes: ReadSizes) -> RawTrace | None:
+    options = ReadOptions(sizes=sizes)
+    try:
+        parts = Joining()
+        for part in range(3):
+            parts.add(read_part(path, options, part, 3))
+        return joined_trace(path, parts, options)
+    except AnalysisError:
+        return None
 
 
 def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> None:
@@ -237,7 +234,8 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
             counts["measured alone"] += device is not None
             if device is not None and as_csv("breakdown", device.breakdown) != as_csv("breakdown", table):
                 raise Finding("one device alone is measured otherwise")
-    divided = in_parts(path, chunk_bytes)
+    in_chunks = ReadSizes(chunk_bytes=chunk_bytes)
+    divided = in_parts(path, in_chunks)
     counts["read in parts"] += divided is not None
     try:
         wanted = oracle_tables(_unpacked(mutant))
@@ -252,14 +250,12 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
     if found is None:
         counts["valid but refused"] += 1
         return
-    for size in (commtrace.analysis.formats.kineto.stream.CHUNK_BYTES, chunk_bytes):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", size)
-            again = outcome(path)
+    for sizes in (USUAL_SIZES, in_chunks):
+        again = outcome(path, sizes=sizes)
         told = tables_of(trace_file(path, again)) if again else {}
         wrong = [key for key, rows in wanted.items() if told.get(key) != rows]
         if wrong:
-            raise Finding(f"with chunks of {size} bytes {wrong} are not those of plain json")
+            raise Finding(f"with chunks of {sizes.chunk_bytes} bytes {wrong} are not those of plain json")
 
 
 def _unpacked(content: bytes) -> bytes:

@@ -12,7 +12,6 @@ from builders import write_bytes
 from oracle import Tables, oracle_tables, tables_of
 
 import commtrace.analysis.formats.kineto.reader
-import commtrace.analysis.formats.kineto.stream
 from commtrace.analysis.formats.kineto.joining import Joining
 from commtrace.analysis.formats.kineto.part_stream import Indivisible
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
@@ -21,6 +20,7 @@ from commtrace.analysis.formats.kineto.stream import EventStream
 from commtrace.analysis.metrics.device import breakdown as breakdown_module
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.one_device import LoneDevice, lone_device
@@ -35,37 +35,34 @@ OPTIONS = ReadOptions()
 # --- in parts --------------------------------------------------------------------------------------------------------
 
 
-def whole(path: Path) -> RawTrace:
-    return read_kineto(path, OPTIONS)
-
-
-def in_parts(path: Path, count: int) -> RawTrace:
+def in_parts(path: Path, count: int, options: ReadOptions) -> RawTrace:
     parts = Joining()
     for part in range(count):
-        parts.add(read_part(path, OPTIONS, part, count))
-    return joined_trace(path, parts, OPTIONS)
+        parts.add(read_part(path, options, part, count))
+    return joined_trace(path, parts, options)
 
 
-def assert_parts_join_to_the_whole(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_parts_join_to_the_whole(path: Path, folder: Path) -> None:
     """Packed and plain."""
-    monkeypatch.setattr(commtrace.analysis.formats.kineto.stream, "CHUNK_BYTES", 16 << 10)
+    options = ReadOptions(sizes=ReadSizes(chunk_bytes=16 << 10))
     plain = write_bytes(folder / "plain.json", gzip.decompress(path.read_bytes()))
     divided = 0
     for file in (path, plain):
         try:
-            assert in_parts(file, 3) == whole(file)
+            assert in_parts(file, 3, options) == read_kineto(file, options)
             divided += 1
         except Indivisible:
             continue
     # What is not in Kineto's own layout, too small, or a run on the CPU of a machine with GPUs, is read as a whole.
-    assert divided == 2 or "vllm" in str(path) or path.stat().st_size < 40_000 or not whole(path).activities["ts"]
+    is_whole = "vllm" in str(path) or path.stat().st_size < 40_000 or not read_kineto(path, options).activities["ts"]
+    assert divided == 2 or is_whole
 
 
 # --- three ways to read ----------------------------------------------------------------------------------------------
 
 
-def tables(path: Path) -> Tables:
-    return tables_of(trace_file(path, read_kineto(path, OPTIONS)))
+def tables(path: Path, options: ReadOptions = OPTIONS) -> Tables:
+    return tables_of(trace_file(path, read_kineto(path, options)))
 
 
 def assert_same_tables(found: Tables, wanted: Tables) -> None:

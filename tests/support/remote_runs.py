@@ -13,8 +13,9 @@ import pytest
 
 from commtrace.analysis.catalog import CATALOG, InputKind
 from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render import as_csv
-from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.results.opening import analyse_with
 
 DATA = Path(__file__).parents[1] / "data"
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
@@ -22,7 +23,7 @@ TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 
 def tables_of(run: Path | str, **options: Any) -> dict[str, str]:
     """Every table of a run as CSV, or why it has none."""
-    found = analyse(run, **options)
+    found = analyse_with(run, ReadOptions(**options))
     tables = {}
     for name in TABLES:
         try:

@@ -11,6 +11,7 @@ from builders import LAYOUTS, MS, Trace
 from commtrace.analysis.formats.kineto.reader import read_kineto
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 
 OPTIONS = ReadOptions()
 KERNELS = 6
@@ -29,8 +30,8 @@ def content(layout: str = "kineto") -> bytes:
     return LAYOUTS[layout](trace().document())
 
 
-def read(path: Path, *, keep_damaged: bool = False) -> RawTrace:
-    return read_kineto(path, ReadOptions(keep_going=keep_damaged))
+def read(path: Path, *, keep_damaged: bool = False, sizes: ReadSizes = USUAL_SIZES) -> RawTrace:
+    return read_kineto(path, ReadOptions(keep_going=keep_damaged, sizes=sizes))
 
 
 def good_events(found: RawTrace) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...errors import TraceError
 from ...recording.compression import BrokenPacking, Source, is_gzip, unpacked_bytes
+from ...recording.sizes import ReadSizes
 from .stream import CLOSING, OPENING, SEPARATOR, EventStream, P, Pick, Surrounding
 
 _PACKED_PART_RATIO = 0.85  # size of each part of a packed file to the one before it, so that all take equally long
@@ -36,8 +37,9 @@ class SpanStream(EventStream[P]):
         progress: Callable[[int], None] | None = None,
         *,
         picker: Callable[[Surrounding], Pick[P]],
+        sizes: ReadSizes,
     ) -> None:
-        super().__init__(path, progress, picker=picker, counted=False)
+        super().__init__(path, progress, picker=picker, counted=False, sizes=sizes)
         self._is_first = part == 0
         begins = _begins(path, parts)
         self._from = begins[part]

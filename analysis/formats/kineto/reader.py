@@ -70,8 +70,6 @@ from .scan import picked
 from .stream import Batch, EventStream, Pick, Surrounding
 
 _LOG = logging.getLogger("commtrace.reading")
-# On disk. Counting the events of a smaller file costs less than reading a damaged one twice.
-SLOW_TO_COUNT_BYTES = 2 << 20
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,18}\Z")
 _HANDING_OVER = ("c10d::", "record_param_comms")
 _OF_KERNELS = (*KERNEL_CATEGORIES, MTIA_ACTIVITIES)
@@ -97,7 +95,7 @@ def read_kineto(
     """
     is_lasting = is_regular(path)  # a pipe can be read only once
     with_operators = None if is_lasting and not options.details else True
-    if is_lasting and packed_bytes(path) >= SLOW_TO_COUNT_BYTES:
+    if is_lasting and packed_bytes(path) >= options.sizes.slow_to_count_bytes:
         # The second reading counts: it tells how many events are good, and keeps them.
         try:
             uncounted = replace(options, keep_going=False)
@@ -121,7 +119,7 @@ def read_part(
     Raises Indivisible, UnreadableFile, NotATrace, DamagedTrace, TooLarge.
     """
     reading = _Reading(path, options, True if options.details else None)
-    stream = SpanStream(path, part, parts, progress, picker=reading.picker)
+    stream = SpanStream(path, part, parts, progress, picker=reading.picker, sizes=options.sizes)
     _add_all(reading, stream)
     with_operators, around = bool(reading.with_operators), stream.surrounding
     return Part(reading.result(), with_operators, around, stream.began_at, stream.ended_at, stream.state)
@@ -145,7 +143,8 @@ def _read(
     *,
     counted: bool = False,
 ) -> RawTrace:
-    stream = EventStream(path, progress, picker=reading.picker, counted=counted)
+    sizes = reading.options.sizes
+    stream = EventStream(path, progress, picker=reading.picker, counted=counted, sizes=sizes)
     damage = None
     try:
         _add_all(reading, stream)

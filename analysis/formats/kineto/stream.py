@@ -22,6 +22,7 @@ from ...core.json_repairs import Habits, with_quoted_names
 from ...core.places.files import open_state
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
+from ...recording.sizes import USUAL_SIZES, ReadSizes
 from .cuts import (
     NO_JSON,
     Elements,
@@ -32,9 +33,6 @@ from .cuts import (
     texts_or_none,
     whole_elements,
 )
-
-CHUNK_BYTES = 512 << 10  # about what fits into the cache of one core
-ENTRY_LIMIT_BYTES = 16 << 20  # of one event, and of what surrounds the events
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -121,16 +119,19 @@ class EventStream(Generic[P]):
         *,
         picker: Callable[[Surrounding], Pick[P]] | None = None,
         counted: bool = True,
+        sizes: ReadSizes = USUAL_SIZES,
     ) -> None:
         """Open a file; `progress` is called at times with the position in the file, in bytes on disk.
 
         `picker` is called once, when it is known what stands before the events. Unless `counted`, events that are
-        picked from are not counted, so errors do not say how many there were.
+        picked from are not counted, so errors do not say how many there were. `sizes` are those of what is read at a
+        time, and of what is too much.
         """
         self.path = path
         self._picker = picker
         self._pick: Pick[P] | None = None
         self._counted = counted
+        self._sizes = sizes
         self.events_read = 0
         self.bytes_read = 0
         self.state: tuple[int, ...] = ()
@@ -170,7 +171,7 @@ class EventStream(Generic[P]):
 
     def _counting(self, file: BufferedReader) -> Iterator[Batch[P]]:
         """Yield batches, and count their events and report progress."""
-        for batch in self._batches(unpacked(self.path, file)):
+        for batch in self._batches(unpacked(self.path, file, self._sizes.harmless_bytes)):
             if batch.picked is None:
                 self.events_read += len(batch.texts)
             elif self._counted:
@@ -257,7 +258,7 @@ class EventStream(Generic[P]):
 
     def _step_bytes(self, buffer: bytes) -> int:
         """Bytes to read next: twice as many after a buffer that was too small, up to the limit."""
-        return max(1, min(max(CHUNK_BYTES, len(buffer)), ENTRY_LIMIT_BYTES + 1 - len(buffer)))
+        return max(1, min(max(self._sizes.chunk_bytes, len(buffer)), self._sizes.entry_limit_bytes + 1 - len(buffer)))
 
     def _read(self, source: Source, size: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end, or where unpacking fails."""
@@ -313,9 +314,10 @@ class EventStream(Generic[P]):
 
     def _check_size(self, buffer: bytes, what: str) -> None:
         """Raise DamagedTrace before the buffer fills the memory: no trace, or a gzip bomb."""
-        if len(buffer) > ENTRY_LIMIT_BYTES:
+        limit_bytes = self._sizes.entry_limit_bytes
+        if len(buffer) > limit_bytes:
             raise DamagedTrace(
-                f"{self.path}: {what} takes more than {ENTRY_LIMIT_BYTES >> 20} MiB before byte {self.bytes_read:,} "
+                f"{self.path}: {what} takes more than {limit_bytes >> 20} MiB before byte {self.bytes_read:,} "
                 f"({counted(self.events_read, 'event')}, all good); no trace of torch.profiler has that"
             )
 
