@@ -17,7 +17,7 @@ from ..errors import NothingMeasured
 from ..results.analysis import Analysis
 from .page import content_security_policy
 from .run_report import live_page
-from .steps import Names, StepsOfRun, as_json
+from .steps import NameNumbers, StepsOfRun, compact_json
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -77,7 +77,7 @@ class ReportServer(ThreadingHTTPServer):
             return None
         with self._one_at_a_time:  # tables are computed when first asked for, which two must not do at once
             content = make[what](self._steps, *number)
-        return None if content is None else ("application/json", as_json(content).encode())
+        return None if content is None else ("application/json", compact_json(content).encode())
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors: a browser that went away may ask again."""
@@ -96,12 +96,12 @@ def _step(run: StepsOfRun, key: str, number: int) -> dict[str, object] | None:
     step = run.step_of(number) if key == "collective" else number
     if step is None or step not in run.order:
         return None
-    names = Names()
+    names = NameNumbers()
     return {"steps": [run.step(step, names)], "names": names.texts}
 
 
 def _behind(run: StepsOfRun, _: str, number: int) -> dict[str, object] | None:
-    names = Names()
+    names = NameNumbers()
     found = run.behind(number, names)
     return None if found is None else {"behind": {str(number): found}, "names": names.texts}
 

@@ -85,7 +85,7 @@ class StepsOfRun:
         steps = self._collectives["step"][self._collectives["collective_id"] == collective]
         return int(steps.iloc[0]) if len(steps) and pd.notna(steps.iloc[0]) else None
 
-    def step(self, step: int, names: Names, most_spans: int = _MOST_OF_DEVICE) -> dict[str, Any]:
+    def step(self, step: int, names: NameNumbers, most_spans: int = _MOST_OF_DEVICE) -> dict[str, Any]:
         """A step with its collectives, and who was late to them; compute of a device in at most so many spans."""
         shown = self._collectives[self._collectives["step"] == step]
         late = self._analysis.lateness
@@ -106,7 +106,7 @@ class StepsOfRun:
         worst: list[int] = pd.concat([late[first], late[~first]])["collective_id"].head(most).tolist()
         return worst
 
-    def behind(self, collective: int, names: Names) -> dict[str, Any] | None:
+    def behind(self, collective: int, names: NameNumbers) -> dict[str, Any] | None:
         """What the late rank and one that waited did before a collective; None if nobody was late, or left no call."""
         lateness, members = self._analysis.lateness, self._analysis.participation
         rows = records(lateness[lateness["collective_id"] == collective])
@@ -142,7 +142,7 @@ class StepsOfRun:
         return {rank: np.sort(own["end_ns"].to_numpy()) for (rank,), own in ends}
 
 
-def steps_data(analysis: Analysis, first: int | None = None) -> StepsData | None:
+def steps_data(analysis: Analysis, first: int | None = None, most_calls: int = _MOST_CALLS) -> StepsData | None:
     """As many steps as a page can hold, `first` and those with most waiting; None where no calls are known."""
     try:
         run = StepsOfRun(analysis)
@@ -150,8 +150,8 @@ def steps_data(analysis: Analysis, first: int | None = None) -> StepsData | None
         return None
     order = run.order if first is None else [first, *(step for step in run.order if step != first)]
     order = [step for step in order if step in run.order]
-    kept = sorted(_kept(order, run))
-    names = Names()
+    kept = sorted(_kept(order, run, most_calls))
+    names = NameNumbers()
     most = max(_MOST_SPANS // max(sum(map(run.count_devices, kept)), 1), _LEAST_SPANS)
     # Without details the files would have to be read again, which may take long.
     worst = run.worst(kept, _MOST_LATE) if analysis.run.details else []
@@ -165,22 +165,22 @@ def steps_data(analysis: Analysis, first: int | None = None) -> StepsData | None
     left_out = len(order) - len(kept)
     how = "`commtrace serve` shows all"
     note = f"{left_out:,} steps with less waiting are not in this page; {how}." if left_out else ""
-    return StepsData(as_json(content), order[0], note)
+    return StepsData(compact_json(content), order[0], note)
 
 
 def steps_to_ask_for(run: StepsOfRun, first: int | None = None) -> StepsData:
     """The same for a page that asks for each step when it is looked at."""
     begin = first if first in run.order else run.order[0]
     content = {"steps": [], "behind": {}, "all": sorted(run.order), "whole": _WHOLE, "names": []}
-    return StepsData(as_json(content), begin, "")
+    return StepsData(compact_json(content), begin, "")
 
 
-def as_json(content: Any) -> str:
+def compact_json(content: Any) -> str:
     """Compact JSON in ASCII."""
     return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
 
 
-class Names:
+class NameNumbers:
     """Each name once, as its number."""
 
     def __init__(self) -> None:
@@ -198,13 +198,13 @@ class Names:
         return self._numbers[text]
 
 
-def _kept(order: Sequence[int], run: StepsOfRun) -> list[int]:
-    """The first steps of the order, while a page can hold their calls."""
+def _kept(order: Sequence[int], run: StepsOfRun, most_calls: int) -> list[int]:
+    """The first steps of the order, while they have no more calls than that."""
     kept: list[int] = []
     total = 0
     for step in order:
         total += run.count_calls(step)
-        if kept and total > _MOST_CALLS:
+        if kept and total > most_calls:
             break
         kept.append(step)
     return kept
@@ -265,7 +265,7 @@ def _relative(whole: Spans) -> list[int]:
     return relative
 
 
-def _collective(row: Row, names: Names) -> list[Any]:
+def _collective(row: Row, names: NameNumbers) -> list[Any]:
     """Name, bytes, group, its ranks, sequence number, last rank, and step."""
     return [
         names(row["collective"]),
@@ -282,7 +282,7 @@ def _collective(row: Row, names: Names) -> list[Any]:
 _EXTRA = ("compute", "memory", "comm", "data", "cpu", "start")
 
 
-def _late(row: Row, names: Names) -> list[Any]:
+def _late(row: Row, names: NameNumbers) -> list[Any]:
     """The late rank, its lateness, waiting caused, why, where that began, the kernel and operator, the extra times."""
     return [
         row["rank"],
@@ -297,7 +297,9 @@ def _late(row: Row, names: Names) -> list[Any]:
     ]
 
 
-def _lanes(analysis: Analysis, rank: int, window: tuple[int, int], clock: Row | None, names: Names) -> dict[str, Any]:
+def _lanes(
+    analysis: Analysis, rank: int, window: tuple[int, int], clock: Row | None, names: NameNumbers
+) -> dict[str, Any]:
     """What a rank did in the window: [name, start, duration, depth] of its CPU, launches, and [name, start, duration,
     kind] of its device, in ns since the window began."""
     ahead = int(ahead_ns(clock, np.array([window[0]]))[0])

@@ -19,6 +19,7 @@ from ..results.analysis import Analysis
 
 _WORTH_TRYING = 0.01
 """Of a step: changes that gain less, or are about less, are left out."""
+_SHOWN_FROM = 0.01
 _LARGE_BYTES = 1 << 20
 """Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
 _MOST_OF_HOST = 8
@@ -92,7 +93,10 @@ class Rate:
     @property
     def beside(self) -> str:
         """`64% of NVLink 4`; empty without a yardstick."""
-        return "" if self.of_yardstick_frac is None else f"{self.of_yardstick_frac:.0%} of {self.yardstick}"
+        if self.of_yardstick_frac is None:
+            return ""
+        share = f"{self.of_yardstick_frac:.0%}" if self.of_yardstick_frac >= _SHOWN_FROM else "under 1%"
+        return f"{share} of {self.yardstick}"
 
 
 @dataclass(frozen=True)

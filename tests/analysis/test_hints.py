@@ -31,8 +31,8 @@ def test_the_hint_of_the_first_screen_works(name, tmp_path, monkeypatch, capsys)
     shutil.copytree(RUN, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     assert main([name]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("More: "))
-    command = line.removeprefix("More: commtrace")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Everything: "))
+    command = line.removeprefix("Everything: commtrace")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     shell = f"{shlex.quote(sys.executable)} -m commtrace{command}"
     done = subprocess.run(["bash", "-c", shell], env=environment, capture_output=True, text=True, check=False)

@@ -10,7 +10,6 @@ from builders import MS, Collective, analysed, traces_of
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.report import steps as steps_module
 from commtrace.analysis.report.steps import steps_data
 
 DATA = Path(__file__).parent.parent / "data"
@@ -77,7 +76,7 @@ def test_what_the_late_rank_did_is_there(tmp_path) -> None:
     data, _ = held(run)
     [late] = records(run.lateness)
     number = str(late["collective_id"])
-    assert data["late"][number][:3] == [1, late["late_ns"], late["caused_wait_ns"]]
+    assert data["steps"][0]["late"][number][:3] == [1, late["late_ns"], late["caused_wait_ns"]]
     behind = data["behind"][number]
     assert [rank["rank"] for rank in behind["ranks"]] == [1, 0]
     [(name, _, dur, depth)] = [
@@ -92,7 +91,7 @@ def test_without_details_nothing_is_read_again(tmp_path) -> None:
     late_on_cpu(tmp_path)
     data, _ = held(analyse(tmp_path))
     assert data["behind"] == {}
-    assert data["late"]
+    assert data["steps"][0]["late"]
 
 
 def test_the_step_asked_for_comes_first_and_else_the_worst() -> None:
@@ -103,13 +102,14 @@ def test_the_step_asked_for_comes_first_and_else_the_worst() -> None:
     assert held(run, other)[1].first == other
 
 
-def test_of_many_calls_the_steps_with_most_waiting_are_kept(monkeypatch) -> None:
+def test_of_many_calls_the_steps_with_most_waiting_are_kept() -> None:
     run = analyse(DATA / "nccl-straggler")
-    monkeypatch.setattr(steps_module, "_MOST_CALLS", 1)
-    data, made = held(run)
-    assert [step["step"] for step in data["steps"]] == [made.first]
-    assert made.note == f"{len(run.run.steps) - 1} steps with less waiting are not in this page."
-    assert {collective[6] for collective in data["collectives"].values()} == {made.first}
+    made = steps_data(run, most_calls=1)
+    assert made is not None
+    data = json.loads(made.json)
+    assert [step["step"] for step in data["steps"]] == data["all"] == [made.first]
+    left_out = len(run.run.steps) - 1
+    assert made.note == f"{left_out} steps with less waiting are not in this page; `commtrace serve` shows all."
 
 
 def test_a_run_without_steps_is_one_window(tmp_path) -> None:

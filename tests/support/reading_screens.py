@@ -17,6 +17,8 @@ _UNITS = {"us": 1e3, "ms": 1e6}
 _TIME = r"([\d,]+(?:\.\d+)?) (ms|us)"
 _ROW = re.compile(rf"^(\s+)(\S.*?)\s+{_TIME}\s+([\d.]+)%(?:  \S*)?$")
 _FIRST = re.compile(rf"([\d,.]+) of {_TIME} in (?:a step|the window) \((\d+)%\)")
+_HEADLINE = re.compile(r"^(?P<headline>.*?) \((?P<verdict>[a-z-]+)\)\.(?: (?P<why>.*))?$")
+_OF_EVERY = re.compile(rf"{_TIME} of (?:every|the) {_TIME} (?:step|window)")
 _WHO = re.compile(rf"^  rank (\d+)(?: \(\S+\))?: {_TIME}(?: a step)?, (\d+)% of the exposed wait")
 _IMPOSSIBLE = re.compile(r"\bnan\b|<NA>|\bNone(?! of)\b|\binf\b|-0\.0|\be[+-]\d\d|  \.|(?<!\w)\(\)", re.IGNORECASE)
 _LOSSES = {"idle_ns": "idle", "exposed_memory_ns": "copies"}
@@ -40,7 +42,10 @@ class Read:
     """A first screen, in parts."""
 
     verdict: str = ""
+    headline: str = ""
+    why: str = ""
     because: str = ""
+    """Of the table `verdicts`."""
     not_known: str = ""
     title: str = ""
     parts: list[Line] = field(default_factory=list)
@@ -70,7 +75,9 @@ def read(screen: str) -> Read:
     result = Read(lines=screen.splitlines())
     said = " ".join(line.strip() for line in blocks[1])
     said, _, result.not_known = said.partition("Not known: ")
-    result.verdict, _, result.because = said.strip().partition(": ")
+    first = _HEADLINE.match(said.strip())
+    if first is not None:
+        result.verdict, result.headline, result.why = first["verdict"], first["headline"], first["why"] or ""
     for block in blocks[2:]:
         title = block[0]
         if title.startswith(("A step takes", "Steps ", "The window is")):
@@ -92,6 +99,7 @@ def read(screen: str) -> Read:
 def contradictions(analysis: Analysis, screen: str, width: int) -> list[str]:
     """What two numbers of a screen, or a number and a table, say differently; empty if all agree."""
     said = read(screen)
+    said.because = str(analysis.verdicts["because"].iloc[0])
     return [
         *_in_text(said, width),
         *(_in_step(analysis, said) if len(analysis.breakdown) else ()),
@@ -100,16 +108,18 @@ def contradictions(analysis: Analysis, screen: str, width: int) -> list[str]:
 
 
 def _in_text(said: Read, width: int) -> Iterator[str]:
-    copied = next((line for line in said.lines if line.startswith("More: ")), "")
+    copied = ("Everything: ", "Pictures: ")
     for line in said.lines:
-        if line != copied and cell_len(line) > width:
+        if not line.startswith(copied) and cell_len(line) > width:
             yield f"wider than {width}: {line}"
-        if line != copied and (found := _IMPOSSIBLE.search(line)):
+        if not line.startswith(copied) and (found := _IMPOSSIBLE.search(line)):
             yield f"{found[0]!r} on the screen: {line}"
         if re.search(r"\s0(\.0)? (ms|us)\s+0\.0%", line):
             yield f"says nothing: {line}"
     if "hidden" in said.because:
         yield f"calls something hidden: {said.because}"
+    if not said.headline:
+        yield f"no headline: {said.lines[:5]}"
 
 
 def _in_step(analysis: Analysis, said: Read) -> Iterator[str]:
@@ -159,7 +169,7 @@ def _differs(row: Line, ns: float, whole: float) -> Iterator[str]:
 
 
 def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: float) -> Iterator[str]:
-    verdict = said.verdict.lower()
+    verdict = said.verdict
     losses = {name: parts[part] for part, name in _LOSSES.items()}
     losses["communication"] = sum(parts[part] for part in _COMM)
     largest = max(losses, key=lambda name: losses[name])
@@ -198,6 +208,7 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
         "Exposed transfers take": parts["exposed_transfer_ns"],
         "Compute fills": parts["compute_alone_ns"] + parts["overlap_ns"],
     }  # fmt: skip
+    yield from _in_headline(said, amounts, whole)
     usual = _of_usual_steps(said)
     sentences = re.split(r"(?<=\.) (?=[A-Z])", usual)
     for sentence in sentences:
@@ -222,6 +233,22 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
             yield f"{number} {unit} is more than a step"
 
 
+def _in_headline(said: Read, amounts: dict[str, float], whole: float) -> Iterator[str]:
+    """The headline's number is that of the table, its base is the step."""
+    found = _OF_EVERY.search(said.headline)
+    if found is None:
+        yield f"no number in {said.headline!r}"
+        return
+    (ns, off), (of_ns, of_off) = _ns(found[1], found[2]), _ns(found[3], found[4])
+    if abs(of_ns - whole) > of_off * 1.01 + 1:
+        yield f"{said.headline!r}, but a step is {whole}"
+    for start, amount in amounts.items():
+        if said.headline.startswith(start) and abs(ns - amount) > off * 1.01 + 1:
+            yield f"{said.headline!r}, but it is {amount}"
+    if " others wait " in said.headline and ns - off > amounts["Ranks wait"]:
+        yield f"{said.headline!r}, but ranks wait {amounts['Ranks wait']}"
+
+
 def _of_usual_steps(said: Read) -> str:
     """Without what is said of steps that are not counted, or longer than the others."""
     return re.split(r"(?<=\.) Steps? \d", said.because)[0]
@@ -238,8 +265,10 @@ def _in_who(analysis: Analysis, said: Read) -> Iterator[str]:
         if abs(ns - share / 100 * waited) > 0.00501 * waited + 0.06e6:
             yield f"rank {rank}: {ns} is not {share}% of {waited}"
     usual = _of_usual_steps(said)
-    if said.verdict != "Hang" and (named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)):
+    if said.verdict != "hang" and (named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)):
         share, rank = (int(text) for text in named[0])
+        if not said.who and said.headline.startswith(f"Rank {rank} "):
+            return
         if not said.who or said.who[0][0] != rank:
             yield f"rank {rank} is named, but the list begins with {said.who[:1]}"
         elif said.who[0][2] != share:

@@ -13,7 +13,7 @@ from ..output import print_message
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")]
-Idle = Annotated[
+IdleMinutes = Annotated[
     float,
     typer.Option("--idle-minutes", min=0.1, metavar="M", help="End when no page has been open for so many minutes."),
 ]
@@ -24,7 +24,7 @@ Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the 
 def serve_command(
     runs: Runs,
     port: Port = 0,
-    idle_minutes: Idle = 15.0,
+    idle_minutes: IdleMinutes = 15.0,
     ceiling: CeilingFile = None,
     *,
     browser: Browser = True,
@@ -39,7 +39,9 @@ def serve_command(
     \b
     Examples:
       commtrace serve traces/my-run
-      commtrace serve --no-browser --port 8123 traces/my-run   # then ssh -L 8123:127.0.0.1:8123 HOST
+      commtrace serve --no-browser --port 8123 traces/my-run
+
+    On another machine, `ssh -L 8123:127.0.0.1:8123 HOST` brings the page to yours.
     """
     analysis = analysis_of(runs, reading, ceiling, details=True)
     from ...report.server import ReportServer
