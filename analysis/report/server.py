@@ -46,6 +46,7 @@ class ReportServer(ThreadingHTTPServer):
         self._page = live_page(analysis, self._steps).html.encode("utf-8", "backslashreplace")
         self._secret = secrets.token_urlsafe(24)
         self._one_at_a_time = threading.Lock()
+        self._is_ended = threading.Event()
         self._last_asked_s = time.monotonic()
         super().__init__(("127.0.0.1", port), _Handler)
         self.timeout = _POLL_S
@@ -56,9 +57,13 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{self._secret}/"
 
     def serve_until_idle(self, idle_s: float) -> None:
-        """Serve until nothing has been asked for so long; an open page asks once a minute."""
-        while time.monotonic() - self._last_asked_s < idle_s:
+        """Serve until nothing has been asked for so long, or `end`; an open page asks once a minute."""
+        while time.monotonic() - self._last_asked_s < idle_s and not self._is_ended.is_set():
             self.handle_request()
+
+    def end(self) -> None:
+        """Let another thread, which serves, end within half a second."""
+        self._is_ended.set()
 
     def answer(self, address: str) -> tuple[str, bytes] | None:
         """Type and content of what an address asks for; None if there is no such thing."""
