@@ -71,7 +71,7 @@ def timeline_command(
     from ...timeline.drawing import run_timeline
 
     timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
-    for note in analysis.run.notes:
+    for note in (*analysis.run.notes, *timeline.notes):
         print_message(note, kind="note")
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
     write_parts(_bundled(analysis, timeline, of_ranks) if bundle else timeline.parts, target)
