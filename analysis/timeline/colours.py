@@ -14,11 +14,11 @@ import numpy as np
 
 from .slices import Texts
 
-WAIT, BLOCKED, LATE, STEP, FACT = "wait 609", "blocked 698", "late 515", "step 173", "fact 15"
-TRANSFER, CALL = "transfer 1884", "call 498"
-COMPUTE = ("compute 186", "compute 381", "compute 184", "compute 188", "compute 420", "compute 343", "compute 955")
-COPY = ("copy 169", "copy 171", "copy 188", "copy 32")
-IDLE = {
+OF_WAITS, OF_BLOCKING, OF_LATENESS, OF_STEPS, OF_FACTS = "wait 609", "blocked 698", "late 515", "step 173", "fact 15"
+OF_TRANSFERS, OF_CALLS = "transfer 1884", "call 498"
+OF_COMPUTE = ("compute 186", "compute 381", "compute 184", "compute 188", "compute 420", "compute 343", "compute 955")
+OF_COPYING = ("copy 169", "copy 171", "copy 188", "copy 32")
+OF_IDLE = {
     "sync": "idle 44",
     "alloc": "idle 61",
     "data": "idle 785",
@@ -30,13 +30,13 @@ IDLE = {
     "unknown": "idle 445",
     "idle": "idle 445",
 }
-OF_LINK = {
-    "compute": COMPUTE[2],
-    "copy": COPY[1],
-    "transfer": TRANSFER,
-    "unsplit": CALL,
-    "cpu": IDLE["operator"],
-    "launch": IDLE["launching"],
+OF_LINKS = {
+    "compute": OF_COMPUTE[2],
+    "copy": OF_COPYING[1],
+    "transfer": OF_TRANSFERS,
+    "unsplit": OF_CALLS,
+    "cpu": OF_IDLE["operator"],
+    "launch": OF_IDLE["launching"],
 }
 """Of pieces of the critical path, by kind."""
 

@@ -161,7 +161,7 @@ def _critical_path(tables: Tables) -> list[Track]:
 
 def _shades_of(kinds: pd.Series[str]) -> tuple[Numbers, tuple[str, ...]]:
     codes, values = pd.factorize(kinds)
-    return codes.astype(np.int64), tuple(colours.OF_LINK[kind] for kind in values)
+    return codes.astype(np.int64), tuple(colours.OF_LINKS[kind] for kind in values)
 
 
 def _about(tables: Tables, zero_ns: int, end_ns: int, moved: int, notes: tuple[str, ...]) -> tuple[Slices, str]:
@@ -175,4 +175,4 @@ def _about(tables: Tables, zero_ns: int, end_ns: int, moved: int, notes: tuple[s
     counts_from = f"0 here is {zero_ns:,} ns on the common clock"
     title = ". ".join([*filter(None, [tables.headline]), counts_from, *notes])
     names = Texts.same(tables.headline or f"{tables.name}: {counts_from}", 1)
-    return Slices(begun, ended, names, facts).shaded(colours.FACT), title
+    return Slices(begun, ended, names, facts).shaded(colours.OF_FACTS), title

@@ -36,7 +36,7 @@ _LATE_INTEGERS = ("collective_id", "late_ns", "new_ns", "caused_wait_ns", "kerne
 _NAMING = ["only_last", "because", "operator", "kernel"]
 _NO_ROWS = np.array([], dtype=np.int64)
 _TITLES = {COMPUTE: "compute", COMM: "communication", MEMORY: "copies"}
-_SHADES = {COMPUTE: colours.COMPUTE, MEMORY: colours.COPY}
+_SHADES = {COMPUTE: colours.OF_COMPUTE, MEMORY: colours.OF_COPYING}
 _IDLE = {column.removesuffix("_ns"): words for column, words in IDLE_CAUSES.items()}
 _IDLE |= {"starved": "nothing is launched", "idle": "idle"}
 """What slices of idle time are called, by cause."""
@@ -186,7 +186,7 @@ def _idle(devices: OfRank, idle: pd.DataFrame | None, clock: RankClock) -> Itera
         of_device = idle.iloc[rows]
         codes, causes = pd.factorize(of_device["cause"])
         start_ns, end_ns = (clock.common(of_device[key].to_numpy()) for key in ("start_ns", "end_ns"))
-        names, shades = (Texts(codes, tuple(of[cause] for cause in causes)) for of in (_IDLE, colours.IDLE))
+        names, shades = (Texts(codes, tuple(of[cause] for cause in causes)) for of in (_IDLE, colours.OF_IDLE))
         slices = Slices(start_ns, end_ns, names, shades=shades)
         yield Track("idle" if device == "cpu" else f"idle GPU {device}", slices)
 
@@ -198,7 +198,7 @@ def _cpu(threads: OfRank, cpus: pd.DataFrame | None, clock: RankClock) -> Iterat
         work = cpus.iloc[rows]
         start_ns = work["start_ns"].to_numpy(dtype=np.int64)
         end_ns = start_ns + work["dur_ns"].to_numpy(dtype=np.int64)
-        shades = Texts(np.where(work["blocks"].to_numpy(dtype=bool), 0, -1), (colours.BLOCKED,))
+        shades = Texts(np.where(work["blocks"].to_numpy(dtype=bool), 0, -1), (colours.OF_BLOCKING,))
         slices = Slices(clock.common(start_ns), clock.common(end_ns), names_in(work["name"]), shades=shades)
         yield from nesting(f"CPU thread {thread}", slices)
 
@@ -255,14 +255,14 @@ class DrawnCalls:
         reaches = (arrow > 0) & moved & (moving >= due)
         early = (arrow > 0) & ~reaches
         return nested(
-            self.around.shaded(colours.CALL),
-            Slices(start[waited], moving[waited], self.waits.taken(waited)).shaded(colours.WAIT),
+            self.around.shaded(colours.OF_CALLS),
+            Slices(start[waited], moving[waited], self.waits.taken(waited)).shaded(colours.OF_WAITS),
             Slices(
                 moving[moved],
                 end[moved],
                 Texts.same("transfer", int(moved.sum())),
                 into=Integers(arrow[moved], reaches[moved]),
-            ).shaded(colours.TRANSFER),
+            ).shaded(colours.OF_TRANSFERS),
             _released(np.maximum(due, moving)[early], arrow[early]),
         )
 
@@ -271,7 +271,7 @@ def _released(time_ns: Times, arrow: Numbers) -> Slices:
     """Ends of arrows that no transfer can take: it did not begin, or clocks put it too early."""
     names = Texts.same("released", len(time_ns))
     into = Integers(arrow, np.ones(len(arrow), dtype=bool))
-    return Slices(time_ns, time_ns, names, into=into).shaded(colours.TRANSFER)
+    return Slices(time_ns, time_ns, names, into=into).shaded(colours.OF_TRANSFERS)
 
 
 def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] | None) -> Iterator[Track]:
@@ -287,7 +287,7 @@ def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] |
         start, end = (np.array([getattr(w, key) for w in windows], dtype=np.int64) for key in ("start_ns", "end_ns"))
         names = tuple(f"step {window.step}" for window in windows)
         slices = Slices(clock.common(start), clock.common(end), Texts(np.arange(len(names)), names))
-        slices = slices.shaded(colours.STEP)
+        slices = slices.shaded(colours.OF_STEPS)
         yield from on_lanes("steps" if device == "cpu" else f"steps GPU {device}", slices)
 
 
@@ -298,7 +298,7 @@ def _lateness(late: pd.DataFrame) -> Slices:
     notes |= {name: integers_in(late[name]) for name in _LATE_INTEGERS}
     out = Fan(late["arrow"].to_numpy(), late["fan"].to_numpy())
     start_ns, end_ns = (late[key].to_numpy() for key in ("start_ns", "end_ns"))
-    return Slices(start_ns, end_ns, names_in(names), notes, out=out).shaded(colours.LATE)
+    return Slices(start_ns, end_ns, names_in(names), notes, out=out).shaded(colours.OF_LATENESS)
 
 
 def _reason(late: Row) -> str:
@@ -317,7 +317,7 @@ def _clock(ran: _Ran, rows: Numbers, clock: RankClock) -> Track:
     notes: dict[str, Texts | Integers] = {key: Integers.same(row[key]) for key in _OF_CLOCK}
     notes |= {"drift_ppm": Texts.same(f"{row['drift_ppm']:.6g}", 1), "basis": Texts.same(str(row["basis"]), 1)}
     said = _clock_in_words(row)
-    slices = Slices(clock.common(begun), clock.common(ended), Texts.same(said, 1), notes).shaded(colours.FACT)
+    slices = Slices(clock.common(begun), clock.common(ended), Texts.same(said, 1), notes).shaded(colours.OF_FACTS)
     return Track("clock", slices, f"The {said}. {row['basis']}")
 
 

@@ -413,7 +413,7 @@ def test_the_cpu_of_a_rank_that_is_late_because_of_it_is_shown_to_the_nanosecond
     assert within == {"# sparse arch": "ProfilerStep#3", "aten::mm": "# sparse arch", "aten::in": "aten::mm"} | {
         "cudaMalloc": "aten::in"
     }
-    assert {s.shade for _, s in shown.of("CPU") if s.name == "cudaMalloc"} == {colours.BLOCKED}
+    assert {s.shade for _, s in shown.of("CPU") if s.name == "cudaMalloc"} == {colours.OF_BLOCKING}
     assert shown.timeline.notes[0] == (
         "CPUs are drawn of rank 2, because rank 2 gives its device work late; "
         "not of ranks 0-1, 3 (a --bundle has all CPUs)"

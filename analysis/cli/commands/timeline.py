@@ -56,8 +56,9 @@ def timeline_command(
 ) -> None:
     """Write a file for https://ui.perfetto.dev, or its offline viewers.
 
-    It shows for each rank: steps, compute, communication with wait and transfer, copies, how many
-    launches wait, and where it was late and why.
+    It opens at the rank that others wait for, and shows for each rank: steps, where it was late and
+    why, idle time by cause, compute, communication with wait and transfer, copies, and how many
+    launches wait; and what its CPU did, where the verdict speaks of CPUs.
     Arrows lead from a late rank to the ranks that waited for it.
 
     \b
