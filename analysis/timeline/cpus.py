@@ -45,10 +45,11 @@ def shown_cpus(analysis: Analysis, drawn: Collection[int]) -> ShownCpus:
     if not ranks:
         return ShownCpus([], f"no CPU is drawn, because none makes its rank late or its device idle {_ELSEWHERE}")
     reasons = [f"rank {rank} {_ON_CPU[why]}" for rank, why in late.items() if rank in ranks]
-    reasons += [f"the run is {verdict}"] if by_host else []
+    reasons += [f"devices are idle ({verdict})"] if by_host else []
+    are = "CPUs of {} are drawn" if len(ranks) > 1 else "CPU of {} is drawn"
     others = set(drawn) - set(ranks)
-    left_out = f"; not of {ranks_in_words(others)} {_ELSEWHERE}" if others else ""
-    return ShownCpus(ranks, f"CPUs are drawn of {ranks_in_words(ranks)}, because {listed(reasons)}{left_out}")
+    left_out = f"; not that of {ranks_in_words(others)} {_ELSEWHERE}" if others else ""
+    return ShownCpus(ranks, f"the {are.format(ranks_in_words(ranks))}, because {listed(reasons)}{left_out}")
 
 
 def _why_late(analysis: Analysis, rank: int) -> str | None:

@@ -415,8 +415,8 @@ def test_the_cpu_of_a_rank_that_is_late_because_of_it_is_shown_to_the_nanosecond
     }
     assert {s.shade for _, s in shown.of("CPU") if s.name == "cudaMalloc"} == {colours.OF_BLOCKING}
     assert shown.timeline.notes[0] == (
-        "CPUs are drawn of rank 2, because rank 2 gives its device work late; "
-        "not of ranks 0-1, 3 (a --bundle has all CPUs)"
+        "the CPU of rank 2 is drawn, because rank 2 gives its device work late; "
+        "not that of ranks 0-1, 3 (a --bundle has all CPUs)"
     )
     one_step = Shown(shown.found, steps=[1])
     assert {s.name for _, s in one_step.of("CPU")} == {
@@ -434,7 +434,7 @@ def test_the_cpu_is_shown_where_devices_are_idle_because_of_their_hosts():
     copies = cpus(shown) - expected_cpus(shown, [0])
     assert expected_cpus(shown, [0]) - cpus(shown) == Counter()
     assert {name for _, _, name, _, _ in copies} <= {"cudaMemcpyAsync"}  # to pageable memory, which blocks as well
-    assert "because the run is launch-bound" in shown.timeline.notes[0]
+    assert "because devices are idle (launch-bound)" in shown.timeline.notes[0]
 
 
 def test_no_cpu_is_shown_where_the_verdict_speaks_of_none():
