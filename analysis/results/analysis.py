@@ -396,7 +396,7 @@ class Analysis:
         if not self.run.details or not self.run.has_starts:
             return NO_GAPS
         typical = self.typical_step
-        return largest_gaps(self.run.activities, self._hosts, typical.steps, typical.windows)
+        return largest_gaps(self.run.activities, self.host_tables, typical.steps, typical.windows)
 
     @property
     def _idle_of_typical_step(self) -> pd.DataFrame:
@@ -445,12 +445,12 @@ class Analysis:
 
     @cached_property
     def _idle(self) -> IdleTables:
-        return idle_tables(self.run.activities, self._hosts)
+        return idle_tables(self.run.activities, self.host_tables)
 
     @cached_property
     def gaps(self) -> pd.DataFrame:
         """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
-        return self._marked(gaps_module.gaps(self.run.activities, self._hosts))
+        return self._marked(gaps_module.gaps(self.run.activities, self.host_tables))
 
     @cached_property
     def copies(self) -> pd.DataFrame:
@@ -460,12 +460,12 @@ class Analysis:
     @cached_property
     def launches(self) -> pd.DataFrame:
         """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
-        return self._marked(launch_times.launches(self.run.activities, self._hosts))
+        return self._marked(launch_times.launches(self.run.activities, self.host_tables))
 
     @cached_property
     def launches_names(self) -> pd.DataFrame:
         """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
-        return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
+        return self._marked(launch_times.launches_names(self.run.activities, self.host_tables))
 
     @cached_property
     def queue(self) -> pd.DataFrame:
@@ -494,10 +494,11 @@ class Analysis:
 
     @cached_property
     def _blocking_calls(self) -> pd.DataFrame:
-        return syncs_module.blocking_calls(self.run.activities, self._hosts)
+        return syncs_module.blocking_calls(self.run.activities, self.host_tables)
 
     @cached_property
-    def _hosts(self) -> HostTables:
+    def host_tables(self) -> HostTables:
+        """What the CPUs of the run did, by which idle time is explained; not a table of its own."""
         run = self.run
         return HostTables(
             calls=run.runtime_calls,

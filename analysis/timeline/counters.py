@@ -15,6 +15,9 @@ from ..metrics.device.queues import Depth, OnStream
 from .slices import Counter, Track
 
 _Values = NDArray[np.float64]
+_GROUP = ["process_group", "pg_ranks"]
+_BUSY_FROM = 0.02  # of the time in which any group moved data
+_MOST_GROUPS = 8
 
 
 def ranks_waiting(calls: pd.DataFrame) -> Iterator[Track]:
@@ -32,14 +35,31 @@ def ranks_waiting(calls: pd.DataFrame) -> Iterator[Track]:
 
 
 def bus_bandwidths(collectives: pd.DataFrame) -> Iterator[Track]:
-    """Yield the bus bandwidth of each process group, from a collective's last arrival to its last end."""
+    """Yield the bus bandwidth of each process group, the busiest first: from last arrivals to last ends."""
     known = collectives[collectives["busbw_gb_per_s"].notna() & collectives["last_start_ns"].notna()]
     named = known.assign(process_group=known["process_group"].fillna("?"), pg_ranks=known["pg_ranks"].fillna(""))
-    for (group, ranks), rows in grouped(named, ["process_group", "pg_ranks"]):
+    by_group = [*grouped(named, ["process_group", "pg_ranks"])]
+    by_group.sort(key=lambda group: -_moving_ns(group[1]))
+    for (group, ranks), rows in by_group:
         start, end = (rows[key].to_numpy(dtype=np.int64) for key in ("last_start_ns", "last_end_ns"))
         time_ns, value = _summed(start, end, rows["busbw_gb_per_s"].to_numpy(dtype=np.float64))
         of_ranks = f" (ranks {in_runs(ranks)})" if ranks else ""
         yield Track(f"bus bandwidth of group {group}{of_ranks}", Counter(time_ns, value, "GB/s"))
+
+
+def busy(collectives: pd.DataFrame) -> pd.DataFrame:
+    """The collectives of the groups that moved data longest: those with 2% of all that time, and no more than 8."""
+    known = collectives[collectives["busbw_gb_per_s"].notna() & collectives["last_start_ns"].notna()]
+    moving = known.assign(moving_ns=(known["last_end_ns"] - known["last_start_ns"]).astype("int64"))
+    by_group = moving.fillna(dict.fromkeys(_GROUP, "")).groupby(_GROUP)["moving_ns"].sum()
+    most = by_group.sort_values(ascending=False, kind="stable").head(_MOST_GROUPS)
+    chosen = most[most >= _BUSY_FROM * float(by_group.sum())].index
+    of_row = pd.MultiIndex.from_frame(collectives[_GROUP].fillna(""))
+    return collectives[of_row.isin(chosen)]
+
+
+def _moving_ns(collectives: pd.DataFrame) -> int:
+    return int((collectives["last_end_ns"] - collectives["last_start_ns"]).sum())
 
 
 def waiting_launches(
@@ -56,7 +76,7 @@ def waiting_launches(
             streams.setdefault((queue.device, queue.stream), []).append(shown)
     for (device, stream), cycles in streams.items():
         time_ns, depth = (np.concatenate(values) for values in zip(*cycles, strict=True))
-        track = f"waiting launches GPU {device} stream {stream}"
+        track = f"queue depth GPU {device} stream {stream}"
         yield Track(track, Counter(common(time_ns), depth.astype(np.float64), "launches"))
 
 

@@ -42,6 +42,31 @@ def _shared(starts: list[int], ends: list[int]) -> list[int]:
     return lanes_of_slices
 
 
+def nesting_lanes(start_ns: Times, end_ns: Times) -> _Numbers:
+    """Lane of each slice from 0; on a lane, slices lie within each other or do not overlap. All of shape (n,).
+
+    Starts ascend, and of slices that start together the longest comes first. A slice takes the lowest lane it fits on.
+    """
+    numbers = []
+    around: list[list[int]] = []
+    for start, end in zip(start_ns.tolist(), end_ns.tolist(), strict=True):
+        lane = 0
+        while lane < len(around) and not _fits(around[lane], start, end):
+            lane += 1
+        if lane == len(around):
+            around.append([])
+        around[lane].append(end)
+        numbers.append(lane)
+    return np.array(numbers, dtype=np.int64)
+
+
+def _fits(ends: list[int], start: int, end: int) -> bool:
+    """Whether a slice fits into those of a lane that still run, the innermost last. Drops those that have ended."""
+    while ends and ends[-1] <= start:
+        ends.pop()
+    return not ends or ends[-1] >= end
+
+
 def outermost(start_ns: Times, end_ns: Times) -> int:
     """Number of slices not nested in another; sorted, nested or disjoint slices."""
     return int((start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]).sum()) + min(len(start_ns), 1)

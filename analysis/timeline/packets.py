@@ -18,11 +18,11 @@ from .wire import Messages, Piece, fixed64s, in_order, message, number, numbers,
 
 _PACKET = 1
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
-_NOTE, _KIND, _NAME_ID, _TRACK_ID, _VALUE, _OUT, _INTO = 4, 9, 10, 11, 44, 47, 48
+_NOTE, _KIND, _NAME_ID, _TRACK_ID, _VALUE, _OUT, _INTO, _SHADE = 4, 9, 10, 11, 44, 47, 48, 54
 _BEGIN, _END, _COUNTER = (number(_KIND, kind) for kind in (1, 2, 4))
 _CLEARED, _NEEDS_TEXTS = 1, 2
 _OURS = number(_SEQUENCE, 1)
-_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS = 2, 3, 29
+_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS, _SHADES = 2, 3, 29, 43
 
 
 class Writer:
@@ -34,38 +34,47 @@ class Writer:
     def __init__(self, zero_ns: int) -> None:
         self._zero_ns = zero_ns
         self._tracks = 0
-        self._texts: dict[int, dict[str, int]] = {kind: {} for kind in (_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS)}
+        self._texts: dict[int, dict[str, int]] = {
+            kind: {} for kind in (_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS, _SHADES)
+        }
         self._new: list[bytes] = []
 
     def begun(self) -> bytes:
         """The first packet: it makes readers forget texts of other files."""
         return submessage(_PACKET, _OURS + number(_FLAGS, _CLEARED))
 
-    def group(self, group: Group, place: int) -> Iterator[bytes]:
-        """Yield all of a group, whose number is `place`."""
-        parent = self._tracks + 1
-        yield self._described(group.name, 0, place)
+    def group(self, group: Group, place: int = 0, parent: int = 0) -> Iterator[bytes]:
+        """Yield all of a group, which comes at `place` in the group whose track is `parent`; 0 for none."""
+        heading = self._tracks + 1
+        yield self._described(group, place, parent)
+        if group.own is not None:
+            yield self._content(group.own, heading)
         places: dict[str, int] = {}
-        for track in filter(_has_content, group.tracks):
-            unit = track.content.unit if isinstance(track.content, Counter) else None
-            yield self._described(track.name, parent, places.setdefault(track.name, len(places)), unit)
-            yield self._content(track, self._tracks)
+        for each in group.tracks:
+            place_of = places.setdefault(each.name, len(places))
+            if isinstance(each, Group):
+                yield from self.group(each, place_of, heading)
+            elif len(each.content):  # counters of runs without waiting have no point
+                yield self._described(each, place_of, heading)
+                yield self._content(each.content, self._tracks)
 
-    def _described(self, name: str, parent: int, place: int, unit: str | None = None) -> bytes:
+    def _described(self, track: Track | Group, place: int, parent: int) -> bytes:
         """The descriptor of the next track."""
         self._tracks += 1
-        content = number(1, self._tracks) + text(2, printable(name)) + number(11, 3) + number(12, place)
+        content = number(1, self._tracks) + text(2, printable(track.name)) + number(11, 3) + number(12, place)
         if parent:
             content += number(5, parent)
-        if unit is not None:
-            content += submessage(8, text(6, unit))
+        if track.description:
+            content += text(14, printable(track.description))
+        if isinstance(track, Track) and isinstance(track.content, Counter):
+            content += submessage(8, text(6, track.content.unit))
         return submessage(_PACKET, _OURS + submessage(_TRACK, content))
 
-    def _content(self, track: Track, track_number: int) -> bytes:
+    def _content(self, content: Slices | Counter, track: int) -> bytes:
         """Events of a track, after the texts that they use first."""
-        if isinstance(track.content, Counter):
-            return self._values(track.content, track_number).tobytes()
-        events = self._events(track.content, track_number)
+        if isinstance(content, Counter):
+            return self._values(content, track).tobytes()
+        events = self._events(content, track)
         texts, self._new = b"".join(self._new), []
         needed = _OURS + number(_FLAGS, _NEEDS_TEXTS)
         return (submessage(_PACKET, needed + submessage(_INTERNED, texts)) if texts else b"") + events
@@ -91,6 +100,8 @@ class Writer:
         for name, column in slices.notes.items():
             if column.known.all():
                 event += self._note(name, column)
+        if slices.shades is not None and slices.shades.known.all():
+            event += numbers(_SHADE, self._ids(_SHADES, slices.shades))
         if slices.out is not None:
             for number_of_arrow in range(int(slices.out.count.max())):
                 event += fixed64s(_OUT, slices.out.first + number_of_arrow)
@@ -133,15 +144,10 @@ class Writer:
         return known[value]
 
 
-def _has_content(track: Track) -> bool:
-    """Whether a track holds anything: counters of runs without waiting have no point."""
-    return len(track.content) > 0
-
-
 def _alike(slices: Slices) -> list[Mask]:
-    """Masks of slices with the same kinds of notes and arrows, none empty."""
+    """Masks of slices that have notes, arrows and shades of the same kinds, none empty."""
     pattern = np.zeros(len(slices), dtype=np.int64) if slices.out is None else slices.out.count
-    for column in (*slices.notes.values(), slices.into):
+    for column in (*slices.notes.values(), slices.into, slices.shades):
         if column is not None:
             pattern = 2 * pattern + column.known
     return [pattern == value for value in np.unique(pattern).tolist()]

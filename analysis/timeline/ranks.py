@@ -1,8 +1,8 @@
-"""Tracks of one rank: steps, compute, communication, copies, lateness, and its clock."""
+"""Tracks of one rank: steps, idle time, compute, communication, copies, CPU, lateness, and its clock."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from ..core.schema import Row, records
 from ..core.steps import NO_STEP, step_windows
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.table import on_common_clock
+from ..metrics.verdicts.of_idle import IDLE_CAUSES
+from . import colours
 from .arrows import Arrows
 from .counters import waiting_launches
-from .slices import Fan, Group, Integers, Numbers, Slices, Texts, Track, lane_rows, nested, on_lanes
+from .slices import Fan, Group, Integers, Numbers, Slices, Texts, Track, lane_rows, nested, nesting, on_lanes
 from .tables import OfRank, RowsByRank, Tables, integers_in, names_in, rows_by
 
 _TEXTS = {
@@ -34,6 +36,10 @@ _LATE_INTEGERS = ("collective_id", "late_ns", "new_ns", "caused_wait_ns", "kerne
 _NAMING = ["only_last", "because", "operator", "kernel"]
 _NO_ROWS = np.array([], dtype=np.int64)
 _TITLES = {COMPUTE: "compute", COMM: "communication", MEMORY: "copies"}
+_SHADES = {COMPUTE: colours.OF_COMPUTE, MEMORY: colours.OF_COPYING}
+_IDLE = {column.removesuffix("_ns"): words for column, words in IDLE_CAUSES.items()}
+_IDLE |= {"starved": "nothing is launched", "idle": "idle"}
+"""What slices of idle time are called, by cause."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +61,29 @@ class RankClock:
 
 @dataclass(frozen=True)
 class _Ran:
-    """Activities as arrays of shape (n,), on the clocks of their ranks; `step` is NO_STEP for none."""
+    """Activities as arrays of shape (n,), on the clocks of their ranks; `step` is NO_STEP for none.
+
+    `shades` are those of all activities, if they were of this kind.
+    """
 
     start_ns: Times
     end_ns: Times
     step: Numbers
     names: Texts
+    shades: Mapping[str, Texts]
 
     @classmethod
     def of(cls, activities: pd.DataFrame) -> _Ran:
         start_ns = activities["start_ns"].to_numpy()
         step = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-        return cls(start_ns, start_ns + activities["dur_ns"].to_numpy(), step, names_in(activities["name"]))
+        names = names_in(activities["name"])
+        shades = {kind: colours.varied(names, of_kind) for kind, of_kind in _SHADES.items()}
+        return cls(start_ns, start_ns + activities["dur_ns"].to_numpy(), step, names, shades)
 
-    def slices(self, rows: Numbers, clock: RankClock) -> Slices:
-        """These rows on the common clock."""
-        return Slices(clock.common(self.start_ns[rows]), clock.common(self.end_ns[rows]), self.names.taken(rows))
+    def slices(self, rows: Numbers, clock: RankClock, kind: str) -> Slices:
+        """These rows, all of a kind, on the common clock."""
+        start_ns, end_ns, names = self.start_ns[rows], self.end_ns[rows], self.names.taken(rows)
+        return Slices(clock.common(start_ns), clock.common(end_ns), names, shades=self.shades[kind].taken(rows))
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,10 @@ class _Whole:
     ran: _Ran
     calls: DrawnCalls
     late: Slices
+    idle: pd.DataFrame | None
+    cpus: pd.DataFrame | None
+    idle_by_device: RowsByRank
+    cpus_by_thread: RowsByRank
     by_cycle: RowsByRank
     by_stream: RowsByRank
     calls_by_stream: RowsByRank
@@ -87,7 +104,7 @@ class _Whole:
 
 
 def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
-    """Yield the tracks of each rank with activities in the shown steps."""
+    """Yield the tracks of each rank with activities in the shown steps; its first line of steps is the group's own."""
     shown = np.flatnonzero(tables.in_steps(tables.activities))
     # Texts are compared only once.
     keys = tables.activities[["rank", "kind", "device", "stream", "cycle"]]
@@ -96,6 +113,10 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
         _Ran.of(tables.activities),
         DrawnCalls.of(arrows.calls),
         _lateness(arrows.late),
+        tables.idle,
+        tables.cpus,
+        _shown_by(tables, tables.idle, ["rank", "device"]),
+        _shown_by(tables, tables.cpus, ["rank", "thread"]),
         rows_by(keys, ["rank", "device", "cycle"]),
         rows_by(keys.iloc[shown], ["rank", "kind", "device", "stream"], shown),
         rows_by(arrows.calls, ["rank", "device", "stream"]),
@@ -107,8 +128,24 @@ def rank_groups(tables: Tables, arrows: Arrows) -> Iterator[Group]:
         if tracks:
             began, ended = _shown_ns(whole, row["rank"])
             tracks += waiting_launches(tables.queues, row["rank"], began, ended, clock.common)
-            host = row["host"]
-            yield Group(f"rank {row['rank']}" if host is None else f"rank {row['rank']} ({host})", tuple(tracks))
+            yield _group(row, tracks)
+
+
+def _group(row: Row, tracks: list[Track]) -> Group:
+    """A rank's group; its first track of steps is its own line, which is seen while it is closed."""
+    name = f"rank {row['rank']}" if row["host"] is None else f"rank {row['rank']} ({row['host']})"
+    steps = next((track for track in tracks if track.name.startswith("steps")), None)
+    if steps is None or not isinstance(steps.content, Slices) or not len(steps.content):
+        return Group(name, tuple(tracks))
+    return Group(name, tuple(track for track in tracks if track is not steps), steps.content)
+
+
+def _shown_by(tables: Tables, table: pd.DataFrame | None, keys: list[str]) -> RowsByRank:
+    """Rows in the shown steps, as `rows_by` has them."""
+    if table is None or not len(table):
+        return {}
+    shown = np.flatnonzero(tables.in_steps(table))
+    return rows_by(table[keys].iloc[shown], keys, shown)
 
 
 def _shown_ns(whole: _Whole, rank: int) -> tuple[int, int]:
@@ -126,9 +163,11 @@ def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] |
     return [
         *on_lanes("late", whole.late.taken(late)),
         *_steps(whole.by_cycle[rank], whole.ran, clock, steps),
+        *_idle(whole.idle_by_device.get(rank, {}), whole.idle, clock),
         *_ran(on_streams, COMPUTE, whole.ran, clock),
         *_communication(whole.calls_by_stream.get(rank, {}), whole.calls),
         *_ran(on_streams, MEMORY, whole.ran, clock),
+        *_cpu(whole.cpus_by_thread.get(rank, {}), whole.cpus, clock),
         _clock(whole.ran, np.concatenate([*on_streams.values()]), clock),
     ]
 
@@ -137,7 +176,31 @@ def _ran(on_streams: OfRank, kind: str, ran: _Ran, clock: RankClock) -> Iterator
     """Yield the activities on each stream."""
     for (is_kind, device, stream), rows in on_streams.items():
         if is_kind == kind:
-            yield from on_lanes(_title(_TITLES[kind], device, stream), ran.slices(rows, clock))
+            yield from on_lanes(_title(_TITLES[kind], device, stream), ran.slices(rows, clock, kind))
+
+
+def _idle(devices: OfRank, idle: pd.DataFrame | None, clock: RankClock) -> Iterator[Track]:
+    """Yield idle time by cause, of each device."""
+    for (device,), rows in devices.items():
+        assert idle is not None
+        of_device = idle.iloc[rows]
+        codes, causes = pd.factorize(of_device["cause"])
+        start_ns, end_ns = (clock.common(of_device[key].to_numpy()) for key in ("start_ns", "end_ns"))
+        names, shades = (Texts(codes, tuple(of[cause] for cause in causes)) for of in (_IDLE, colours.OF_IDLE))
+        slices = Slices(start_ns, end_ns, names, shades=shades)
+        yield Track("idle" if device == "cpu" else f"idle GPU {device}", slices)
+
+
+def _cpu(threads: OfRank, cpus: pd.DataFrame | None, clock: RankClock) -> Iterator[Track]:
+    """Yield operators, annotations and blocking calls of each thread, within each other; the busiest thread first."""
+    for (thread,), rows in sorted(threads.items(), key=lambda item: -len(item[1])):
+        assert cpus is not None
+        work = cpus.iloc[rows]
+        start_ns = work["start_ns"].to_numpy(dtype=np.int64)
+        end_ns = start_ns + work["dur_ns"].to_numpy(dtype=np.int64)
+        shades = Texts(np.where(work["blocks"].to_numpy(dtype=bool), 0, -1), (colours.OF_BLOCKING,))
+        slices = Slices(clock.common(start_ns), clock.common(end_ns), names_in(work["name"]), shades=shades)
+        yield from nesting(f"CPU thread {thread}", slices)
 
 
 def _title(what: str, device: str, stream: int) -> str:
@@ -155,7 +218,7 @@ def _communication(on_streams: OfRank, calls: DrawnCalls) -> Iterator[Track]:
 
 @dataclass(frozen=True)
 class DrawnCalls:
-    """Calls as slices, with start of transfer, arrival of what they waited for, and incoming arrow.
+    """Calls as slices, with start of transfer, arrival of what they waited for, incoming arrow, and names of waits.
 
     All of shape (n,); an arrow of 0 is none.
     """
@@ -164,6 +227,7 @@ class DrawnCalls:
     moving: Integers
     due: Integers
     arrow: Numbers
+    waits: Texts
 
     @classmethod
     def of(cls, calls: pd.DataFrame) -> DrawnCalls:
@@ -173,11 +237,14 @@ class DrawnCalls:
             **{name: names_in(calls[column]) for name, column in _TEXTS.items()},
             **{name: integers_in(calls[name]) for name in _INTEGERS},
         })  # fmt: skip
-        return cls(around, integers_in(calls["moving_ns"]), integers_in(calls["due_ns"]), arrow)
+        waits = ("wait for rank " + calls["waited_for"].astype("string")).fillna("wait")
+        moving, due = integers_in(calls["moving_ns"]), integers_in(calls["due_ns"])
+        return cls(around, moving, due, arrow, names_in(waits))
 
     def taken(self, rows: Numbers) -> DrawnCalls:
         """The calls at these rows."""
-        return DrawnCalls(self.around.taken(rows), self.moving.taken(rows), self.due.taken(rows), self.arrow[rows])
+        moving, due, waits = self.moving.taken(rows), self.due.taken(rows), self.waits.taken(rows)
+        return DrawnCalls(self.around.taken(rows), moving, due, self.arrow[rows], waits)
 
     def with_parts(self) -> Slices:
         """The calls with wait and transfer nested, and where each arrow ends."""
@@ -188,14 +255,14 @@ class DrawnCalls:
         reaches = (arrow > 0) & moved & (moving >= due)
         early = (arrow > 0) & ~reaches
         return nested(
-            self.around,
-            Slices(start[waited], moving[waited], Texts.same("wait", int(waited.sum()))),
+            self.around.shaded(colours.OF_CALLS),
+            Slices(start[waited], moving[waited], self.waits.taken(waited)).shaded(colours.OF_WAITS),
             Slices(
                 moving[moved],
                 end[moved],
                 Texts.same("transfer", int(moved.sum())),
                 into=Integers(arrow[moved], reaches[moved]),
-            ),
+            ).shaded(colours.OF_TRANSFERS),
             _released(np.maximum(due, moving)[early], arrow[early]),
         )
 
@@ -203,7 +270,8 @@ class DrawnCalls:
 def _released(time_ns: Times, arrow: Numbers) -> Slices:
     """Ends of arrows that no transfer can take: it did not begin, or clocks put it too early."""
     names = Texts.same("released", len(time_ns))
-    return Slices(time_ns, time_ns, names, into=Integers(arrow, np.ones(len(arrow), dtype=bool)))
+    into = Integers(arrow, np.ones(len(arrow), dtype=bool))
+    return Slices(time_ns, time_ns, names, into=into).shaded(colours.OF_TRANSFERS)
 
 
 def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] | None) -> Iterator[Track]:
@@ -219,6 +287,7 @@ def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] |
         start, end = (np.array([getattr(w, key) for w in windows], dtype=np.int64) for key in ("start_ns", "end_ns"))
         names = tuple(f"step {window.step}" for window in windows)
         slices = Slices(clock.common(start), clock.common(end), Texts(np.arange(len(names)), names))
+        slices = slices.shaded(colours.OF_STEPS)
         yield from on_lanes("steps" if device == "cpu" else f"steps GPU {device}", slices)
 
 
@@ -228,7 +297,8 @@ def _lateness(late: pd.DataFrame) -> Slices:
     notes: dict[str, Texts | Integers] = {name: names_in(late[name]) for name in _LATE_TEXTS}
     notes |= {name: integers_in(late[name]) for name in _LATE_INTEGERS}
     out = Fan(late["arrow"].to_numpy(), late["fan"].to_numpy())
-    return Slices(late["start_ns"].to_numpy(), late["end_ns"].to_numpy(), names_in(names), notes, out=out)
+    start_ns, end_ns = (late[key].to_numpy() for key in ("start_ns", "end_ns"))
+    return Slices(start_ns, end_ns, names_in(names), notes, out=out).shaded(colours.OF_LATENESS)
 
 
 def _reason(late: Row) -> str:
@@ -246,5 +316,25 @@ def _clock(ran: _Ran, rows: Numbers, clock: RankClock) -> Track:
     row = clock.row
     notes: dict[str, Texts | Integers] = {key: Integers.same(row[key]) for key in _OF_CLOCK}
     notes |= {"drift_ppm": Texts.same(f"{row['drift_ppm']:.6g}", 1), "basis": Texts.same(str(row["basis"]), 1)}
-    name = f"clock: {row['offset_ns']:+,} ns against rank {row['linked']}, uncertain by {row['uncertainty_ns']:,} ns"
-    return Track("clock", Slices(clock.common(begun), clock.common(ended), Texts.same(name, 1), notes))
+    said = _clock_in_words(row)
+    slices = Slices(clock.common(begun), clock.common(ended), Texts.same(said, 1), notes).shaded(colours.OF_FACTS)
+    return Track("clock", slices, f"The {said}. {row['basis']}")
+
+
+def _clock_in_words(row: Row) -> str:
+    """`clock of rank 3 is 12 us ahead of that of rank 0, uncertain by 2 us`."""
+    clock = f"clock of rank {row['rank']}"
+    if row["linked"] == row["rank"]:
+        return f"{clock} is the one that others are compared with"
+    offset_ns = row["offset_ns"]
+    apart = f"{in_words(abs(offset_ns))} {'ahead of' if offset_ns > 0 else 'behind'}" if offset_ns else "in step with"
+    return f"{clock} is {apart} that of rank {row['linked']}, uncertain by {in_words(row['uncertainty_ns'])}"
+
+
+def in_words(time_ns: int) -> str:
+    """`850 ns`, `12.3 us`, `4.56 ms`, `7 s`: three digits."""
+    for unit, name in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
+        if time_ns >= unit:
+            amount = time_ns / unit
+            return f"{amount:,.0f} {name}" if amount >= 100 else f"{amount:.3g} {name}"
+    return f"{time_ns} ns"

@@ -21,7 +21,9 @@ _MOST_NAMED = 16
 class Tables:
     """Tables of the run `name`; of `steps`, or of all steps for None.
 
-    `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams.
+    `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams;
+    `idle` where its devices were idle, see `idle_pieces`, and `cpus` what its CPUs did, see `cpu_work`. `opened` is the
+    rank whose lines are seen at once; the first one for None. `headline`, and the sentences `notes`, are said of all.
     """
 
     name: str
@@ -33,6 +35,11 @@ class Tables:
     clocks: pd.DataFrame
     path: pd.DataFrame | None = None
     queues: Sequence[OnStream] = ()
+    idle: pd.DataFrame | None = None
+    cpus: pd.DataFrame | None = None
+    opened: int | None = None
+    headline: str = ""
+    notes: tuple[str, ...] = ()
     steps: Collection[int] | None = None
 
     def of_ranks(self, ranks: Collection[int]) -> Tables:
@@ -52,6 +59,8 @@ class Tables:
             lateness=_rows(self.lateness, ranks),
             clocks=_rows(self.clocks, ranks),
             path=None if self.path is None else _rows(self.path, ranks),
+            idle=None if self.idle is None else _rows(self.idle, ranks),
+            cpus=None if self.cpus is None else _rows(self.cpus, ranks),
         )
 
     def of_steps(self, steps: Collection[int]) -> Tables:

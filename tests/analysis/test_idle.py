@@ -14,6 +14,7 @@ from idle_runs import as_tables, call, detailed, gap, only, tables
 
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
+from commtrace.analysis.metrics.device.idle_pieces import idle_pieces
 from commtrace.analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import ReadSizes
@@ -515,3 +516,31 @@ def test_every_tick_counts_once(drawn):
         for kind in ("sync", "alloc"):
             assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == sums[kind]
         assert sum(r["calls"] for r in rows) == sum(c["name"] != "cudaLaunchKernel" for c in calls)
+
+
+@given(tables())
+def test_pieces_lie_apart_and_add_up_by_cause(drawn):
+    table, host = as_tables(drawn)
+    pieces, found = idle_pieces(table, host), idle_tables(table, host)
+    assert (pieces["end_ns"] > pieces["start_ns"]).all()
+    assert (pieces["start_ns"].to_numpy()[1:] >= pieces["end_ns"].to_numpy()[:-1]).all()
+    lasts = pieces["end_ns"] - pieces["start_ns"]
+    whole = only(found.whole)
+    causes = ["launching", "queued", "unknown", *HOST]
+    assert lasts.groupby(pieces["cause"]).sum().to_dict() == {c: whole[f"{c}_ns"] for c in causes if whole[f"{c}_ns"]}
+    for step in records(found.steps):
+        of_step = lasts[pieces["step"] == step["step"]].groupby(pieces["cause"]).sum().to_dict()
+        assert of_step == {c: step[f"{c}_ns"] for c in causes if step[f"{c}_ns"]}
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_pieces_name_no_cause_that_is_not_known(tmp_path, details):
+    """Without operators, nothing tells what a CPU did that was in no call; without details, nothing at all."""
+    trace = call(gap(), "cudaMalloc", 110 * US, 30 * US)
+    trace.write(tmp_path)
+    found = analyse(tmp_path, details=details)
+    pieces = idle_pieces(found.run.activities, found.host_tables)
+    zero_ns = pieces["start_ns"].min() - 100 * US
+    times = [(row["cause"], *((row[key] - zero_ns) // US for key in ("start_ns", "end_ns"))) for row in records(pieces)]
+    alloc = [("starved", 100, 110), ("alloc", 110, 140), ("starved", 140, 190)]
+    assert times == ([*alloc, ("launching", 190, 195), ("queued", 195, 200)] if details else [("idle", 100, 200)])

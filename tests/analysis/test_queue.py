@@ -142,15 +142,15 @@ def test_every_tick_counts_what_waits(waits):
 
 def counters(result: Analysis, **choice: list[int]) -> list[ReadTrack]:
     tracks = tracks_of(b"".join(run_timeline(result, **choice).parts))
-    return [track for track in tracks if track.name.startswith("waiting launches")]
+    return [track for track in tracks if track.name.startswith("queue depth")]
 
 
 def test_the_timeline_has_a_counter_for_each_stream(tmp_path):
     result = of_trace(tmp_path, ahead().kernel("copy", 40 * US, US, launch=30 * US, stream=9))
     shown = counters(result)
     assert [(track.group, track.name, track.unit) for track in shown] == [
-        ("rank 0", "waiting launches GPU 0 stream 7", "launches"),
-        ("rank 0", "waiting launches GPU 0 stream 9", "launches"),
+        ("rank 0", "queue depth GPU 0 stream 7", "launches"),
+        ("rank 0", "queue depth GPU 0 stream 9", "launches"),
     ]
     for track, stream in zip(shown, (7, 9), strict=True):
         assert [(time // US, depth) for time, depth in track.points] == times(result, stream=stream)

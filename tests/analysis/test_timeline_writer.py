@@ -8,9 +8,20 @@ from perfetto_reading import tracks_of
 
 from commtrace.analysis.timeline import wire
 from commtrace.analysis.timeline.counters import in_runs
-from commtrace.analysis.timeline.lanes import event_order, lanes, outermost
+from commtrace.analysis.timeline.lanes import event_order, lanes, nesting_lanes, outermost
 from commtrace.analysis.timeline.packets import Writer
-from commtrace.analysis.timeline.slices import Counter, Fan, Group, Integers, Slices, Texts, Track, nested, on_lanes
+from commtrace.analysis.timeline.slices import (
+    Counter,
+    Fan,
+    Group,
+    Integers,
+    Slices,
+    Texts,
+    Track,
+    nested,
+    nesting,
+    on_lanes,
+)
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 INT64 = st.integers(SMALLEST, LARGEST)
@@ -34,6 +45,23 @@ def test_slices_of_a_lane_do_not_overlap_and_no_lane_is_too_many(pairs):
     assert found.max(initial=-1) + 1 <= max(at_once, default=0) + 1
     if all(dur for _, dur in pairs):
         assert found.max(initial=-1) + 1 == max(at_once, default=0)
+
+
+@given(SLICES)
+def test_slices_of_a_nesting_lane_lie_within_each_other_or_apart(pairs):
+    start, end = arrays(pairs)
+    lane = nesting_lanes(start, end)
+    for number in set(lane.tolist()):
+        own = [*zip(start[lane == number].tolist(), end[lane == number].tolist(), strict=True)]
+        for place, (_, end_of_one) in enumerate(own):
+            assert all(end_of_one <= start_of or end_of <= end_of_one for start_of, end_of in own[place + 1 :])
+    names = Texts(np.arange(len(start)), tuple(map(str, range(len(start)))))
+    tracks = nesting("CPU", Slices(start, end, names, shades=Texts(names.codes % 2 - 1, ("blue",))))
+    read = [s for track in tracks_of(written(0, *tracks)) for s in track.slices]
+    assert sorted((s.start, s.end, int(s.name)) for s in read) == sorted(
+        zip(start.tolist(), end.tolist(), range(len(start)), strict=True)
+    )
+    assert all((s.shade == "blue") == (int(s.name) % 2 == 1) for s in read)
 
 
 @given(SLICES, st.lists(st.integers(0, 8), min_size=40, max_size=40))
@@ -149,6 +177,20 @@ def test_ranks_in_runs_are_the_ranks(ranks):
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     assert found == ranks
+
+
+def test_groups_stand_within_groups_and_headings_have_lines():
+    one = np.array([5], dtype=np.int64)
+    slices = [Slices(one + k, one + k + 1, Texts.same(f"s{k}", 1)) for k in range(3)]
+    inner = Group("inner", (Track("leaf", slices[0], "about the leaf"),), slices[1], "about inner")
+    content = b"".join(
+        [(writer := Writer(0)).begun(), *writer.group(Group("outer", (inner, Track("last", slices[2]))))]
+    )
+    assert [(t.path, t.place, t.description, [s.name for s in t.slices]) for t in tracks_of(content)] == [
+        (("outer", "inner"), 0, "about inner", ["s1"]),
+        (("outer", "inner", "leaf"), 0, "about the leaf", ["s0"]),
+        (("outer", "last"), 1, "", ["s2"]),
+    ]
 
 
 @given(st.lists(st.booleans(), max_size=6))

@@ -56,8 +56,9 @@ def timeline_command(
 ) -> None:
     """Write a file for https://ui.perfetto.dev, or its offline viewers.
 
-    It shows for each rank: steps, compute, communication with wait and transfer, copies, how many
-    launches wait, and where it was late and why.
+    It opens at the rank that others wait for, and shows for each rank: steps, where it was late and
+    why, idle time by cause, compute, communication with wait and transfer, copies, and how many
+    launches wait; and what its CPU did, where the verdict speaks of CPUs.
     Arrows lead from a late rank to the ranks that waited for it.
 
     \b
@@ -71,7 +72,7 @@ def timeline_command(
     from ...timeline.drawing import run_timeline
 
     timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
-    for note in analysis.run.notes:
+    for note in (*analysis.run.notes, *timeline.notes):
         print_message(note, kind="note")
     target = output or Path(f"{analysis.run.name}{'.tar' if bundle else '.pftrace'}")
     write_parts(_bundled(analysis, timeline, of_ranks) if bundle else timeline.parts, target)

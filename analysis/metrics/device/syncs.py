@@ -63,12 +63,7 @@ def _of_none() -> pd.DataFrame:
 
 
 def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
-    calls = host.calls
-    copying = np.zeros(len(calls.thread), dtype=bool)
-    for activities in devices:
-        launch = host.launch_of(_copies_to_pageable(activities))
-        copying[launch[launch >= 0]] = True
-    kinds = np.select([calls.is_sync, calls.is_alloc, copying], [0, 1, 2], default=-1)
+    calls, kinds = host.calls, kinds_of_calls(host, devices)
     chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     if not len(chosen):
@@ -88,6 +83,16 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
         "dur_ns": calls.end_ns[chosen] - start,
         "lost_ns": lost,
     })  # fmt: skip
+
+
+def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
+    """Kind of each runtime call, 0 sync, 1 alloc, 2 copy, and -1 for all others; `devices` have their activities."""
+    calls = host.calls
+    copying = np.zeros(len(calls.thread), dtype=bool)
+    for activities in devices:
+        launch = host.launch_of(_copies_to_pageable(activities))
+        copying[launch[launch >= 0]] = True
+    return np.select([calls.is_sync, calls.is_alloc, copying], [0, 1, 2], default=-1)
 
 
 def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
