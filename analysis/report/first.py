@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.schema import records
 from ..metrics.typical_step import STEP_PARTS, with_parts
 from ..render.plots.colours import LEVELS, PART_KINDS, level
@@ -100,6 +101,7 @@ class FirstView:
     idle: Sequence[LegendEntry]
     basis: str
     cards: Sequence[Card]
+    nothing_to_gain: str
     rank_bars: Sequence[RankBar]
     more_ranks: int
     steps: Sequence[int]
@@ -128,6 +130,7 @@ def first_view(analysis: Analysis) -> FirstView:
         ],
         basis=_basis(analysis) if has_step else "",
         cards=[_card(remedy, screen, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
+        nothing_to_gain=screen.nothing_to_gain,
         rank_bars=_rank_bars(analysis, screen, shown, culprits) if has_step and len(analysis.breakdown) > 1 else [],
         more_ranks=len(set(analysis.breakdown["rank"])) - len(set(shown)) if has_step else 0,
         steps=_steps_of(table),
@@ -138,8 +141,8 @@ def first_view(analysis: Analysis) -> FirstView:
 
 def _basis(analysis: Analysis) -> str:
     typical, devices = analysis.typical_step, len(analysis.breakdown)
-    steps = f" and {len(typical.steps)} steps" if len(typical.steps) > 1 else ""
-    of = f"Mean of {devices} devices{steps}. " if devices > 1 or steps else ""
+    means = [counted(n, what) for n, what in ((devices, "device"), (len(typical.steps), "step")) if n > 1]
+    of = f"Mean of {' and '.join(means)}. " if means else ""
     left_out = analysis.steps[analysis.steps["left_out"].notna()].head(_MOST_LEFT_OUT)
     not_counted = [f"Step {row['step']} is not counted: {row['note']}." for row in records(left_out)]
     return " ".join([f"{of}Every nanosecond is in one part.", *not_counted])

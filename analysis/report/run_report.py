@@ -69,13 +69,15 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
     yield _collectives(analysis)
     yield _bandwidth(analysis)
     yield _ranks(analysis)
-    yield _waits(analysis)
-    yield _causes(analysis)
+    if len(analysis.run.ranks) > 1:
+        yield _waits(analysis)
+        yield _causes(analysis)
     yield _time(analysis, unit)
     yield _path(analysis)
     yield _kernels(analysis)
     yield _traffic(analysis)
-    yield _clocks(analysis)
+    if len(analysis.run.ranks) > 1:
+        yield _clocks(analysis)
     yield Section(
         "limits",
         "What could not be measured",

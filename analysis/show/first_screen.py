@@ -117,6 +117,12 @@ class FirstScreen:
     is_priced: bool
     rates: tuple[Rate, ...]
 
+    @property
+    def nothing_to_gain(self) -> str:
+        """A sentence for runs in which no change is worth a try; empty for others, and where that is not known."""
+        is_known = self.is_priced and self.parts and not self.remedies
+        return f"No change that commtrace knows gains {_WORTH_TRYING:.0%} of a step or more." if is_known else ""
+
 
 def first_screen(analysis: Analysis) -> FirstScreen:
     """What to say first of a run."""

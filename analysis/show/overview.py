@@ -230,6 +230,8 @@ def _try_title(first: FirstScreen) -> str:
 
 def _try(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Iterator[str]:
     """Yield what to try; with unsplit calls, waits may be longer than known, and transfers shorter."""
+    if first.nothing_to_gain:
+        yield f"  {shortened(first.nothing_to_gain, width - 2)}"
     room, unit = width - 26, first.unit
     partly = bool(first.parts) and _is_partly_split(analysis)
     for remedy in first.remedies[:most]:

@@ -27,7 +27,7 @@ _ON_PATH = {
     "copy": ("memory", "copies"),
     "transfer": ("transfer", "transfer"),
     "unsplit": ("unsplit", "transfer or wait"),
-    "cpu": ("wait", "the CPU, before it launches"),
+    "cpu": ("cpu", "the CPU, before it launches"),
     "launch": ("idle", "launches"),
 }
 """Kinds of links -> fill and name."""

@@ -159,13 +159,3 @@ for (const figure of document.querySelectorAll("figure")) {
   const data = dataOf(figure);
   if (data && data.values) heat(figure, data);
 }
-
-// Paper shows everything.
-let closed = [];
-window.addEventListener("beforeprint", () => {
-  closed = [...document.querySelectorAll("details:not([open]),figure[hidden]")];
-  closed.forEach((element) => { element.open = true; element.hidden = false; });
-});
-window.addEventListener("afterprint", () => {
-  closed.forEach((element) => { if (element.matches("figure")) element.hidden = true; else element.open = false; });
-});
