@@ -422,12 +422,13 @@ _ENTRIES = (
         "wait-and-transfer.md#wait-transfer-and-arrival",
         command="table participation",
         shown=(
-            "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
-            "exposed_wait_ns", "exposed_transfer_ns", "partial",
+            "collective_id", "collective", "process_group", "size_bytes", "step", "rank", "arrived_ns", "dur_ns",
+            "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns", "exposed_wait_ns", "exposed_transfer_ns",
+            "partial",
         ),
         narrow=(
-            "collective_id", "rank", "wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "dur_ns",
-            "late_ns",
+            "collective_id", "collective", "size_bytes", "step", "rank", "wait_ns", "transfer_ns", "exposed_wait_ns",
+            "exposed_transfer_ns", "dur_ns", "late_ns", "process_group",
         ),
     ),
     TableEntry(

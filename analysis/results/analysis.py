@@ -237,7 +237,7 @@ class Analysis:
             activities=run.activities,
             runtime_calls=run.runtime_calls,
             calls=self.calls,
-            participation=self.participation,
+            participation=self._members,
             collectives=self.collectives,
             clocks=self.clocks,
             stream_waits=run.stream_waits,
@@ -314,6 +314,11 @@ class Analysis:
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
+        return waiting.named(self._members, self.calls, self.collectives)
+
+    @cached_property
+    def _members(self) -> pd.DataFrame:
+        """The participation without columns of other tables, with which it is merged."""
         return self._marked(self._participation)
 
     @cached_property
@@ -421,7 +426,7 @@ class Analysis:
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
         return self._marked(
             account_module.account_waits(
-                waits=self._work.exposed_waits(), participation=self.participation, lateness=self.lateness
+                waits=self._work.exposed_waits(), participation=self._members, lateness=self.lateness
             )
         )
 
@@ -510,7 +515,7 @@ class Analysis:
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self.participation))
+        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members))
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -525,7 +530,7 @@ class Analysis:
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """One row per interval of `every_ns`, process group, collective and size class."""
         return self._marked(
-            collectives_over_time(collectives=self.collectives, participation=self.participation, every_ns=every_ns)
+            collectives_over_time(collectives=self.collectives, participation=self._members, every_ns=every_ns)
         )
 
     @cached_property
@@ -540,7 +545,7 @@ class Analysis:
         found = ranks_module.ranks(
             traces=self.run.traces,
             collectives=self.collectives,
-            participation=self.participation,
+            participation=self._members,
             lateness=self.lateness,
         )
         if not self.run.has_starts:  # nor is it known what ran at the same time
@@ -559,7 +564,7 @@ class Analysis:
             rank_steps(
                 breakdown_steps=self.breakdown_steps,
                 calls=self.calls,
-                participation=self.participation,
+                participation=self._members,
                 lateness=self.lateness,
             )
         )
@@ -567,7 +572,7 @@ class Analysis:
     @cached_property
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
-        return self._marked(waits(participation=self.participation, lateness=self.lateness))
+        return self._marked(waits(participation=self._members, lateness=self.lateness))
 
     @cached_property
     def traffic(self) -> pd.DataFrame:
@@ -587,7 +592,7 @@ class Analysis:
                     ranks=self.typical_ranks,
                     calls=self.calls,
                     collectives=self.collectives,
-                    participation=self.participation,
+                    participation=self._members,
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
@@ -606,7 +611,7 @@ class Analysis:
         """One row per collective with a late rank: how late, and what it did longer than the others."""
         found = self._marked(self._explained.lateness)
         # Nor can the late rank be compared with a rank whose file is damaged.
-        members = self.participation
+        members = self._members
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
 
@@ -625,7 +630,7 @@ class Analysis:
             self._work,
             calls=self.calls,
             collectives=self.collectives,
-            participation=self.participation,
+            participation=self._members,
             clocks=self.clocks,
             operators=lambda rank: self.detailed(rank).cpu_operators,
         )
@@ -666,7 +671,7 @@ class Analysis:
         waiting = self._of_typical_step
         measured = Measured(
             collectives=self.collectives,
-            participation=self.participation,
+            participation=self._members,
             fits=self.fits,
             hangs=self.hangs,
             clocks=self.clocks,
@@ -696,7 +701,7 @@ class Analysis:
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
         found = kernels_module.device_time(
-            activities=self.run.activities, calls=self.calls, participation=self.participation
+            activities=self.run.activities, calls=self.calls, participation=self._members
         )
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
@@ -761,7 +766,7 @@ class Analysis:
         """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
         if not len(self.steps) or self.steps["left_out"].isna().all():
             return _Waiting(
-                participation=self.participation,
+                participation=self._members,
                 lateness=self.lateness,
                 ranks=self.ranks,
                 hosts=self.hosts,
@@ -772,7 +777,7 @@ class Analysis:
     def _waiting_in(self, steps: Collection[int]) -> _Waiting:
         """Who waited for whom in these steps."""
         of_call = self.calls.set_index("call_id")["step"]
-        own = self.participation[self.participation["call_id"].map(of_call).isin(steps)]
+        own = self._members[self._members["call_id"].map(of_call).isin(steps)]
         late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
         ranks = ranks_module.ranks(
             traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING, NoFormula, bus_factor, item_bytes, size_elems
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, PARTICIPATION
+from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, MEMBERS
 from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
@@ -89,12 +89,16 @@ class TimedDumps:
     @cached_property
     def participation(self) -> pd.DataFrame:
         """One row per call: its wait is the time above the shortest call of its collective."""
+        return waiting.named(self._members, self.calls, self.collectives)
+
+    @cached_property
+    def _members(self) -> pd.DataFrame:
         table = waiting.participation(self.calls, self._matches, self._clocks, None)
         calls = table.merge(self._whole.rename("whole"), left_on="collective_id", right_index=True)
         wait = table["wait_clock_free_ns"].where(calls["whole"].to_numpy())
         one = table["wait_ns"]  # of groups of one rank
         table = table.assign(wait_ns=wait.fillna(one), wait_low_ns=wait.fillna(one))
-        return PARTICIPATION.conform(table.assign(transfer_ns=table["dur_ns"] - table["wait_ns"]))
+        return MEMBERS.conform(table.assign(transfer_ns=table["dur_ns"] - table["wait_ns"]))
 
     @cached_property
     def collectives(self) -> pd.DataFrame:
@@ -130,7 +134,7 @@ class TimedDumps:
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """Bandwidth as nccl-tests defines it, by group, collective, dtype and size."""
-        return bandwidth_module.bandwidth(self.collectives, self.participation)
+        return bandwidth_module.bandwidth(self.collectives, self._members)
 
     @cached_property
     def fits(self) -> pd.DataFrame:

@@ -137,3 +137,14 @@ def test_and_by_the_command(capsys, sweep, reads, started):
     assert not started
     assert shown("--workers", "2", "--no-cache") == plain
     assert len(started) == 2
+
+
+def test_a_row_of_participation_says_what_it_is_of(run_dir) -> None:
+    result = analyse(run_dir)
+    collectives = {row["collective_id"]: row for row in result.collectives.to_dict("records")}
+    calls = {row["call_id"]: row for row in result.calls.to_dict("records")}
+    assert len(result.participation) == len(calls)
+    for row in result.participation.to_dict("records"):
+        for column in ("collective", "process_group", "size_bytes"):
+            assert str(row[column]) == str(collectives[row["collective_id"]][column])
+        assert str(row["step"]) == str(calls[row["call_id"]]["step"])
