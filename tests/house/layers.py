@@ -13,6 +13,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "core": "errors",
         "catalog": "core errors",
         "glossary": "",
+        "explanation": "glossary catalog core errors",
         "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "render catalog core errors",
@@ -37,8 +38,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
-            "results replay streaming metrics run reading formats recording ceilings render glossary catalog core "
-            "errors"
+            "results replay streaming metrics run reading formats recording ceilings render explanation glossary "
+            "catalog core errors"
         ),
     },
     "profiling": {
