@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
-from ..catalog import CATALOG, InputKind
+from ..catalog import CATALOG, InputKind, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
@@ -118,11 +118,13 @@ class Analysis:
         return str(first[0]["because"]) if first else "nothing was measured"
 
     @cached_property
+    @described
     def replay_steps(self) -> pd.DataFrame:
         """One row per step, measured and played again."""
         return self._marked(self.replayed.steps)
 
     @cached_property
+    @described
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
         from ..replay.attribution import PartNames
@@ -165,26 +167,31 @@ class Analysis:
         return leading_remedy(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
 
     @cached_property
+    @described
     def critical_path(self) -> pd.DataFrame:
         """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
         return self._marked(self.path.by_rank)
 
     @cached_property
+    @described
     def critical_path_steps(self) -> pd.DataFrame:
         """One row per rank, kind of link and step: its part of the critical path. Needs `details`."""
         return self._marked(self.path.by_step)
 
     @cached_property
+    @described
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
         return self._marked(self.path.longest(self.run.cpu_operators, self.clocks))
 
     @cached_property
+    @described
     def releases(self) -> pd.DataFrame:
         """One row per process group, collective, and what released its exposed calls. Needs `details`."""
         return self._marked(self._releases.by_group)
 
     @cached_property
+    @described
     def releases_calls(self) -> pd.DataFrame:
         """One row per exposed collective call: what released it, and how much earlier it could have begun."""
         return self._marked(self._releases.calls)
@@ -262,6 +269,7 @@ class Analysis:
         return found
 
     @cached_property
+    @described
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective call."""
         return self._marked(self._communication.calls)
@@ -301,6 +309,7 @@ class Analysis:
         return matches(self.calls, run.hosts, evidence)
 
     @cached_property
+    @described
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
         if not self.run.has_starts:
@@ -312,6 +321,7 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
         return waiting.named(self._members, self.calls, self.collectives)
@@ -347,6 +357,7 @@ class Analysis:
         return WorkHere(self.run.tables.whole, lambda: self._split, self.run.world_size != 1 and not several)
 
     @cached_property
+    @described
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
         return self._marked(
@@ -360,16 +371,19 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
         return self._marked(self._work.breakdown())
 
     @cached_property
+    @described
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
         return self._marked(self._work.breakdown_steps())
 
     @cached_property
+    @described
     def steps(self) -> pd.DataFrame:
         """One row per step, all devices together: how long it took, its parts, and whether it counts."""
         cycles = [CycleSteps(ran.rank, ran.steps, ran.cpu_step_ns) for ran in self.run.tables.ran]
@@ -381,11 +395,13 @@ class Analysis:
         return typical_step(steps=self.steps, breakdown=self.breakdown)
 
     @cached_property
+    @described
     def idle(self) -> pd.DataFrame:
         """One row per rank and device: idle time by what the host did. The causes need a run with `details`."""
         return self._marked(self._idle.whole)
 
     @cached_property
+    @described
     def idle_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: idle time by what the host did."""
         return self._marked(self._idle.steps)
@@ -409,6 +425,7 @@ class Analysis:
         return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
 
     @cached_property
+    @described
     def account(self) -> pd.DataFrame:
         """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
         # Without details, idle time has no causes, and activities need not be looked at.
@@ -416,12 +433,14 @@ class Analysis:
         return self._marked(account_module.accounted(ACCOUNT, breakdown=self.breakdown, idle=idle))
 
     @cached_property
+    @described
     def account_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: all of its time, part by part."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
         return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
 
     @cached_property
+    @described
     def account_waits(self) -> pd.DataFrame:
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
         return self._marked(
@@ -431,6 +450,7 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def account_parts(self) -> pd.DataFrame:
         """One row per part of a typical step, the largest first."""
         return self._marked(account_module.account_parts(self.typical_parts))
@@ -453,31 +473,37 @@ class Analysis:
         return idle_tables(self.run.activities, self._hosts)
 
     @cached_property
+    @described
     def gaps(self) -> pd.DataFrame:
         """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
         return self._marked(gaps_module.gaps(self.run.activities, self._hosts))
 
     @cached_property
+    @described
     def copies(self) -> pd.DataFrame:
         """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
         return self._marked(copies_module.copies(self.run.activities))
 
     @cached_property
+    @described
     def launches(self) -> pd.DataFrame:
         """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
         return self._marked(launch_times.launches(self.run.activities, self._hosts))
 
     @cached_property
+    @described
     def launches_names(self) -> pd.DataFrame:
         """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
         return self._marked(launch_times.launches_names(self.run.activities, self._hosts))
 
     @cached_property
+    @described
     def queue(self) -> pd.DataFrame:
         """One row per rank, device and stream: how many launches wait on it."""
         return self._marked(queue_module.queue(self.launch_queues, queue_module.ranks_without_limit(self.run.traces)))
 
     @cached_property
+    @described
     def queue_times(self) -> pd.DataFrame:
         """One row per change in how many launches wait on a stream."""
         return self._marked(queue_module.queue_times(self.launch_queues))
@@ -488,11 +514,13 @@ class Analysis:
         return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
 
     @cached_property
+    @described
     def syncs(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
         return self._marked(syncs_module.syncs(self._blocking_calls))
 
     @cached_property
+    @described
     def syncs_steps(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, operator and step."""
         return self._marked(syncs_module.syncs_steps(self._blocking_calls))
@@ -513,6 +541,7 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
         return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members))
@@ -523,23 +552,27 @@ class Analysis:
         return link_counters(self.run.nvlink, self.calls)
 
     @cached_property
+    @described
     def bandwidth_times(self) -> pd.DataFrame:
         """One row per minute, process group, collective and size class."""
         return self.over_time(_MINUTE_NS)
 
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """One row per interval of `every_ns`, process group, collective and size class."""
-        return self._marked(
+        found = self._marked(
             collectives_over_time(collectives=self.collectives, participation=self._members, every_ns=every_ns)
         )
+        return CATALOG["bandwidth_times"].schema.described(found)
 
     @cached_property
+    @described
     def bandwidth_ceiling(self) -> pd.DataFrame:
         """The bandwidth table compared with the ceiling; without one, every row says so."""
         table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
         return headroom.against_ceiling(bandwidth=self.bandwidth, ceiling=table)
 
     @cached_property
+    @described
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
         found = ranks_module.ranks(
@@ -558,6 +591,7 @@ class Analysis:
         return culprits(ranks=self.typical_ranks, hosts=self._of_typical_step.hosts)
 
     @cached_property
+    @described
     def rank_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
         return self._marked(
@@ -570,16 +604,19 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
         return self._marked(waits(participation=self._members, lateness=self.lateness))
 
     @cached_property
+    @described
     def traffic(self) -> pd.DataFrame:
         """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
         return self._marked(traffic(calls=self.calls, collectives=self.collectives, matches=self.matches))
 
     @cached_property
+    @described
     def remedies(self) -> pd.DataFrame:
         """One row per change that would shorten the steps, with how much of a step it is about."""
         steps = self.breakdown_steps
@@ -607,6 +644,7 @@ class Analysis:
         return first_gains(self.remedies, self.typical_step.parts["window_ns"]) if self.prices is not None else None
 
     @cached_property
+    @described
     def lateness(self) -> pd.DataFrame:
         """One row per collective with a late rank: how late, and what it did longer than the others."""
         found = self._marked(self._explained.lateness)
@@ -616,6 +654,7 @@ class Analysis:
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
 
     @cached_property
+    @described
     def late_work(self) -> pd.DataFrame:
         """One row per late rank, step and activity while it fell behind, beside the median of other ranks."""
         # Comparing with more ranks would mean to read more files once more.
@@ -641,11 +680,13 @@ class Analysis:
         return cache(self.run.detailed)
 
     @cached_property
+    @described
     def hosts(self) -> pd.DataFrame:
         """One row per host with a name: how long its ranks waited, and how long others waited for them."""
         return self._marked(ranks_module.hosts(self.ranks))
 
     @cached_property
+    @described
     def hangs(self) -> pd.DataFrame:
         """One row per process group with a collective that some ranks issued, but that never ran."""
         return self._marked(
@@ -659,11 +700,13 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def fits(self) -> pd.DataFrame:
         """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
         return self._marked(bandwidth_module.fits(self.collectives))
 
     @cached_property
+    @described
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run
@@ -693,6 +736,7 @@ class Analysis:
         return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
 
     @cached_property
+    @described
     def gpus(self) -> pd.DataFrame:
         """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
         return self._marked(self._work.gpus(self.run.traces))
@@ -707,31 +751,37 @@ class Analysis:
         return _without(found, hidden_by, ["hidden_ns"])
 
     @cached_property
+    @described
     def kernels(self) -> pd.DataFrame:
         """One row per kernel, all ranks and devices together."""
         return self._marked(kernels_module.kernels(self.device_time))
 
     @cached_property
+    @described
     def kernels_devices(self) -> pd.DataFrame:
         """One row per rank, device and kernel."""
         return self._marked(kernels_module.kernels_devices(self.device_time))
 
     @cached_property
+    @described
     def operators(self) -> pd.DataFrame:
         """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
         return self._marked(kernels_module.operators(self.device_time, self.launched_in))
 
     @cached_property
+    @described
     def operators_devices(self) -> pd.DataFrame:
         """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
         return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
 
     @cached_property
+    @described
     def annotation_times(self) -> pd.DataFrame:
         """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
         return self._marked(kernels_module.by_annotation(self.device_time, self._annotated_in))
 
     @cached_property
+    @described
     def annotation_times_devices(self) -> pd.DataFrame:
         """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
         return self._marked(kernels_module.by_annotation_devices(self.device_time, self._annotated_in))
@@ -851,6 +901,7 @@ class Analysis:
         return b"".join(run_timeline(self, steps=steps, ranks=ranks).parts)
 
     @cached_property
+    @described
     def predictions(self) -> pd.DataFrame:
         """One row per usual scenario: priced remedies, without stragglers or jitter, with faster links or full overlap.
 
@@ -872,7 +923,8 @@ class Analysis:
         if not scenarios:
             raise TypeError("predict() needs a scenario; the usual ones are in `predictions`")
         changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
-        return self._marked(self.replayed.predictions(changes))
+        found = self._marked(self.replayed.predictions(changes))
+        return CATALOG["predictions"].schema.described(found)
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table with its column `partial`: whether a row, or its collective, rests on a damaged file."""

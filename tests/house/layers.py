@@ -33,9 +33,9 @@ LAYERS: dict[str, dict[str, str]] = {
         "prediction": "results replay metrics run ceilings core errors",
         "exports": "results formats core errors",
         "tensorboard": "report results core errors",
-        "watching": "results run reading recording formats core errors",
+        "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",
-        "timed_dumps": "hang metrics reading formats core errors",
+        "timed_dumps": "hang metrics reading formats catalog core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
             "results replay streaming metrics run reading formats recording ceilings render explanation glossary "
