@@ -63,10 +63,10 @@ class Head:
     facts: Sequence[tuple[str, str]]
 
 
-def content_security_policy() -> str:
-    """The policy by which browsers only show the report and run its own script."""
+def content_security_policy(script: str) -> str:
+    """The policy by which browsers only show the page and run its own script."""
     return (
-        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(_style())}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -84,12 +84,30 @@ def page(
             steps=steps,
             version=version(),
             sections=[section for section in sections if not section.empty],
-            policy=content_security_policy(),
+            linked=True,
+            policy=content_security_policy(_script()),
             style=_style(),
             script=_script(),
         )
     )
     return ReportPage(head.title, encodable(html))
+
+
+def first_page(first: FirstView) -> ReportPage:
+    """The first screen alone, without links to what is behind it; a notebook shows it as high as it is."""
+    script = _asset("fit.js")
+    html = (
+        _environment()
+        .get_template("first_page.html")
+        .render(
+            first=first,
+            linked=False,
+            policy=content_security_policy(script),
+            style=_style(),
+            script=script,
+        )
+    )
+    return ReportPage(first.screen.name, encodable(html))
 
 
 def _script() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -108,8 +107,11 @@ class Analysis:
         return f"<Analysis of {printable(run.name)}: {size}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The summary, for notebooks."""
-        return f"<pre>{escape(self.summary())}</pre>"
+        """The first screen of the report, for notebooks."""
+        from ..report.first import first_view
+        from ..report.page import first_page
+
+        return first_page(first_view(self))._repr_html_()
 
     @property
     def verdict(self) -> str:
