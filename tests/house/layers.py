@@ -32,7 +32,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "timeline": "results metrics core errors",
         "prediction": "results replay metrics run ceilings core errors",
         "exports": "results formats core errors",
-        "tensorboard": "report results core errors",
+        "tensorboard": "report show results render core errors",
         "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",
         "timed_dumps": "hang metrics reading formats catalog core errors",
