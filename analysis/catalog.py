@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from .core.schema import PlainTable, Schema
 from .core.tables import (
@@ -19,6 +21,12 @@ from .core.tables import (
     sweeps,
     training,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Holder = TypeVar("Holder")
+Arguments = ParamSpec("Arguments")
 
 
 class Topic(str, Enum):
@@ -422,12 +430,13 @@ _ENTRIES = (
         "wait-and-transfer.md#wait-transfer-and-arrival",
         command="table participation",
         shown=(
-            "collective_id", "rank", "arrived_ns", "dur_ns", "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns",
-            "exposed_wait_ns", "exposed_transfer_ns", "partial",
+            "collective_id", "collective", "process_group", "size_bytes", "step", "rank", "arrived_ns", "dur_ns",
+            "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns", "exposed_wait_ns", "exposed_transfer_ns",
+            "partial",
         ),
         narrow=(
-            "collective_id", "rank", "wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns", "dur_ns",
-            "late_ns",
+            "collective_id", "collective", "size_bytes", "step", "rank", "wait_ns", "transfer_ns", "exposed_wait_ns",
+            "exposed_transfer_ns", "dur_ns", "late_ns", "process_group",
         ),
     ),
     TableEntry(
@@ -990,3 +999,16 @@ _ENTRIES = (
 
 CATALOG: Mapping[str, TableEntry] = {entry.name: entry for entry in _ENTRIES}
 """The tables by name, in the order in which people read about them."""
+
+
+def described(
+    method: Callable[Concatenate[Holder, Arguments], pd.DataFrame],
+) -> Callable[Concatenate[Holder, Arguments], pd.DataFrame]:
+    """Have the table that this method makes say in `attrs` what its columns mean; it has the name of the method."""
+    schema = CATALOG[method.__name__].schema
+
+    @wraps(method)
+    def table(holder: Holder, /, *args: Arguments.args, **options: Arguments.kwargs) -> pd.DataFrame:
+        return schema.described(method(holder, *args, **options))
+
+    return table

@@ -27,6 +27,7 @@ AnalysisError
 ├── CannotServe           a viewer cannot be given a file
 ├── WatchedAlready        another process follows the run, and remembers so in the same place
 ├── UnknownTable          no table has this name
+├── UnknownTerm           no term, table or column has this name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── ClusterError          workers elsewhere cannot be reached, or cannot do the work
 └── SchemaError           a table does not have the columns it promises
@@ -149,6 +150,10 @@ class WatchedAlready(AnalysisError):
 
 class UnknownTable(AnalysisError):
     """No table has this name."""
+
+
+class UnknownTerm(AnalysisError):
+    """No term, table or column has this name."""
 
 
 class MissingLibrary(AnalysisError):

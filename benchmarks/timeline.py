@@ -19,7 +19,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from commtrace.analysis.core.tables.communication import ACTIVITIES, CALLS, CLOCKS, COLLECTIVES, LATENESS, PARTICIPATION
+from commtrace.analysis.core.tables.communication import ACTIVITIES, CALLS, CLOCKS, COLLECTIVES, LATENESS, MEMBERS
 from commtrace.analysis.timeline.drawing import timeline_of
 from commtrace.analysis.timeline.tables import Tables
 
@@ -97,7 +97,7 @@ def made_up(ranks: int) -> Tables:
         filled(
             CALLS, members.assign(collective="all_reduce", size_bytes=1 << 20, seq=members["collective_id"], **group)
         ),
-        filled(PARTICIPATION, members),
+        filled(MEMBERS, members),
         filled(COLLECTIVES, collectives),
         filled(LATENESS, late),
         filled(CLOCKS, clocks),

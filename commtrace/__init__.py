@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .analysis.comparison.analysis import Comparison as Comparison
     from .analysis.comparison.analysis import compare as compare
     from .analysis.errors import AnalysisError as AnalysisError
+    from .analysis.explanation import explain as explain
     from .analysis.hang.analysis import Hang as Hang
     from .analysis.hang.analysis import find_hang as find_hang
     from .analysis.results.analysis import Analysis as Analysis
@@ -65,6 +66,7 @@ _HOMES = {
     "analyse_sweep": "analysis.sweeps.analysis",
     "analyse_training": "analysis.training.analysis",
     "compare": "analysis.comparison.analysis",
+    "explain": "analysis.explanation",
     "find_hang": "analysis.hang.analysis",
     "load_run": "analysis.results.opening",
 }

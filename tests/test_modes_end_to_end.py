@@ -164,7 +164,8 @@ def test_messages_of_a_pipeline_are_paired_in_the_order_of_their_step(pipelined)
 def test_a_stage_waits_for_what_it_receives_and_for_nothing_it_sends(pipelined) -> None:
     _, run = pipelined
     found = analyse(run)
-    rows = found.participation.merge(found.calls[["call_id", "collective"]], on="call_id")
+    of_call = found.calls[["call_id", "collective"]]
+    rows = found.participation.drop(columns="collective").merge(of_call, on="call_id")  # there it is send_recv
     sends, receives = (rows[rows["collective"] == kind].set_index("collective_id") for kind in ("send", "recv"))
     assert (sends["wait_ns"] == 0).all()
     late = (sends["arrived_ns"].reindex(receives.index) - receives["arrived_ns"]).clip(lower=0)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
+from ..catalog import described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
@@ -76,6 +77,7 @@ class Comparison:
         return report(self, "table", top=_TOP)
 
     @cached_property
+    @described
     def comparison(self) -> pd.DataFrame:
         """One row per measure of a step. The first is the step's length, tested separately."""
         of_a, of_b = (
@@ -89,11 +91,13 @@ class Comparison:
         return COMPARISON.frame([*judged([self._step]), *judged(rows), *judged([self._peak_memory()])])
 
     @cached_property
+    @described
     def changed_kernels(self) -> pd.DataFrame:
         """One row per kernel of either side: its device time per step, the largest difference first."""
         return CHANGED_KERNELS.frame(self._changed(["name", "kind"], lambda one: one.device_time))
 
     @cached_property
+    @described
     def changed_operators(self) -> pd.DataFrame:
         """One row per operator of either side. Raises NothingMeasured where operators were not read."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ..errors import SchemaError
 
@@ -52,7 +52,8 @@ def plain(table: pd.DataFrame | PlainTable) -> PlainTable:
     """The table as plain Python values."""
     if isinstance(table, PlainTable):
         return table
-    return PlainTable({str(c): _plain(table[c]) for c in table}, {str(c): str(table[c].dtype) for c in table})
+    columns = {str(name): column for name, column in table.items()}
+    return PlainTable({c: _plain(v) for c, v in columns.items()}, {c: str(v.dtype) for c, v in columns.items()})
 
 
 def records(table: pd.DataFrame) -> list[Row]:
@@ -131,6 +132,25 @@ def grouped(
         yield cast("tuple[Any, ...]", key), rows
 
 
+class Meanings(dict[str, str]):
+    """What each column of a table means. It cannot be changed, so that all tables of a schema share one.
+
+    pandas copies `attrs` deeply into every table that it derives, and writes them to Parquet as JSON, which takes only
+    dictionaries.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Meanings:
+        return self
+
+    def __reduce__(self) -> tuple[type[Meanings], tuple[dict[str, str]]]:
+        return Meanings, (dict(self),)
+
+    def _fixed(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("the meanings of columns cannot be changed; make a dictionary of them")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _fixed
+
+
 @dataclass(frozen=True)
 class Schema:
     """Columns of one table, in order: name -> (pandas dtype, meaning)."""
@@ -168,7 +188,18 @@ class Schema:
                 result[column] = whole.astype(cast("Any", dtype))
             except (TypeError, ValueError, OverflowError) as err:
                 raise SchemaError(f"table {self.name}: column {column} is not {dtype}: {err}") from err
+        result.attrs.clear()  # which are those of another table, if that was one of the catalog
         return result
+
+    def described(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The table, whose `attrs` say its name and what its columns mean."""
+        result = table.copy(deep=False)
+        result.attrs = {"table": self.name, "columns": self._meanings}
+        return result
+
+    @cached_property
+    def _meanings(self) -> Meanings:
+        return Meanings((name, meaning) for name, (_, meaning) in self.columns.items())
 
     def empty(self) -> pd.DataFrame:
         """The table without rows."""

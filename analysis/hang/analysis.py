@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..catalog import described
 from ..core.escaping import printable
 from ..core.tables import hang as schemas
 from .answer import answer, notes, shows_nothing, unshown
@@ -53,26 +54,31 @@ class Hang:
         return list(notes(self.origins, self.waits, self.groups, self.dumps.by_rank))
 
     @cached_property
+    @described
     def hang_origins(self) -> pd.DataFrame:
         """The ranks to look at first."""
         return schemas.HANG_ORIGINS.frame(origin_rows(self.origins, self.dumps.by_rank, self._waiting))
 
     @cached_property
+    @described
     def hang_waits(self) -> pd.DataFrame:
         """Every collective or transfer in which a rank waits."""
         return schemas.HANG_WAITS.frame(wait_rows(self.waits, self.origins))
 
     @cached_property
+    @described
     def hang_positions(self) -> pd.DataFrame:
         """Position of every rank in the groups in which a rank waits."""
         return schemas.HANG_POSITIONS.frame(position_rows(self.groups, self.waits, self.dumps.by_rank))
 
     @cached_property
+    @described
     def hang_mismatches(self) -> pd.DataFrame:
         """The first calls in which ranks of a group differ."""
         return schemas.HANG_MISMATCHES.frame(mismatch_rows(self._mismatches))
 
     @cached_property
+    @described
     def hang_stacks(self) -> pd.DataFrame:
         """Positions of code, ranks with equal stacks together."""
         return schemas.HANG_STACKS.frame(stack_rows(self.origins, self.waits, self.dumps.by_rank))

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING, bus_factor
-from ..core.tables.communication import COLLECTIVES, PARTICIPATION
+from ..core.tables.communication import COLLECTIVES, MEMBERS, PARTICIPATION
 from .clocks.table import NO_STARTS, aligned, unclear
 from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
@@ -44,7 +44,7 @@ def participation(
     wait_ns = (needed["needed_ns"].where(split) - joined["arrived_ns"]).mask(by_itself, 0)
     wait_ns = wait_ns.mask((wait_ns > joined["dur_ns"]).fillna(False), joined["dur_ns"])
     several = grouped["rank"].transform("size") > 1
-    return PARTICIPATION.conform(
+    return MEMBERS.conform(
         joined[["collective_id", "call_id", "rank", "device", "start_ns", "dur_ns", "batch"]].assign(
             arrived_ns=joined["arrived_ns"],
             wait_ns=wait_ns,
@@ -61,6 +61,13 @@ def participation(
             exposed_wait_low_ns=None,
         )
     )
+
+
+def named(members: pd.DataFrame, calls: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
+    """The participation as people read it: each row says which collective it is of, of what size, and in which step."""
+    of_collective = collectives.set_index("collective_id")[["collective", "process_group", "size_bytes"]]
+    of_call = calls.set_index("call_id")[["step"]]
+    return PARTICIPATION.conform(members.join(of_collective, on="collective_id").join(of_call, on="call_id"))
 
 
 def _excess(joined: pd.DataFrame) -> pd.Series[int]:

@@ -63,13 +63,18 @@ class Head:
     facts: Sequence[tuple[str, str]]
 
 
-def content_security_policy(*, live: bool = False) -> str:
-    """The policy by which browsers only show the report and run its own script; a `live` page asks its server."""
+def content_security_policy(script: str, *, live: bool = False) -> str:
+    """The policy by which browsers only show the page and run this script; a `live` page asks its server."""
     asks = "connect-src 'self'; " if live else ""
     return (
-        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; {asks}"
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(_style())}'; img-src data:; {asks}"
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def live_policy() -> str:
+    """The policy of the page of a server."""
+    return content_security_policy(_script(), live=True)
 
 
 def page(
@@ -93,13 +98,31 @@ def page(
             steps=steps,
             version=version(),
             sections=[section for section in sections if not section.empty],
+            linked=True,
             live=live,
-            policy=content_security_policy(live=live),
+            policy=content_security_policy(_script(), live=live),
             style=_style(),
             script=_script(),
         )
     )
     return ReportPage(head.title, encodable(html))
+
+
+def first_page(first: FirstView) -> ReportPage:
+    """The first screen alone, without links to what is behind it; a notebook shows it as high as it is."""
+    script = _asset("fit.js")
+    html = (
+        _environment()
+        .get_template("first_page.html")
+        .render(
+            first=first,
+            linked=False,
+            policy=content_security_policy(script),
+            style=_style(),
+            script=script,
+        )
+    )
+    return ReportPage(first.screen.name, encodable(html))
 
 
 def _script() -> str:

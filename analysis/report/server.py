@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ..errors import NothingMeasured
 from ..results.analysis import Analysis
-from .page import content_security_policy
+from .page import live_policy
 from .run_report import live_page
 from .steps import NameNumbers, StepsOfRun, compact_json
 
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Security-Policy", content_security_policy(live=True))
+        self.send_header("Content-Security-Policy", live_policy())
         self.end_headers()
         self.wfile.write(content)
 

@@ -55,8 +55,7 @@ class StepsOfRun:
         if not len(activities) or not len(analysis.calls):
             raise NothingMeasured(f"{analysis.run.name}: has no communication to show")
         self._analysis = analysis
-        of_call = analysis.calls.set_index("call_id")["step"]
-        calls = analysis.participation.assign(step=analysis.participation["call_id"].map(of_call))
+        calls = analysis.participation
         if not analysis.run.steps:
             activities, calls = activities.assign(step=_WHOLE), calls.assign(step=_WHOLE)
         waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()

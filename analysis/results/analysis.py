@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
-from ..catalog import CATALOG, InputKind
+from ..catalog import CATALOG, InputKind, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
@@ -108,8 +107,11 @@ class Analysis:
         return f"<Analysis of {printable(run.name)}: {size}; see .summary()>"
 
     def _repr_html_(self) -> str:
-        """The summary, for notebooks."""
-        return f"<pre>{escape(self.summary())}</pre>"
+        """The first screen of the report, for notebooks."""
+        from ..report.first import first_view
+        from ..report.page import first_page
+
+        return first_page(first_view(self))._repr_html_()
 
     @property
     def verdict(self) -> str:
@@ -118,11 +120,13 @@ class Analysis:
         return str(first[0]["because"]) if first else "nothing was measured"
 
     @cached_property
+    @described
     def replay_steps(self) -> pd.DataFrame:
         """One row per step, measured and played again."""
         return self._marked(self.replayed.steps)
 
     @cached_property
+    @described
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
         from ..replay.attribution import PartNames
@@ -165,26 +169,31 @@ class Analysis:
         return leading_remedy(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
 
     @cached_property
+    @described
     def critical_path(self) -> pd.DataFrame:
         """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
         return self._marked(self.path.by_rank)
 
     @cached_property
+    @described
     def critical_path_steps(self) -> pd.DataFrame:
         """One row per rank, kind of link and step: its part of the critical path. Needs `details`."""
         return self._marked(self.path.by_step)
 
     @cached_property
+    @described
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
         return self._marked(self.path.longest(self.run.cpu_operators, self.clocks))
 
     @cached_property
+    @described
     def releases(self) -> pd.DataFrame:
         """One row per process group, collective, and what released its exposed calls. Needs `details`."""
         return self._marked(self._releases.by_group)
 
     @cached_property
+    @described
     def releases_calls(self) -> pd.DataFrame:
         """One row per exposed collective call: what released it, and how much earlier it could have begun."""
         return self._marked(self._releases.calls)
@@ -237,7 +246,7 @@ class Analysis:
             activities=run.activities,
             runtime_calls=run.runtime_calls,
             calls=self.calls,
-            participation=self.participation,
+            participation=self._members,
             collectives=self.collectives,
             clocks=self.clocks,
             stream_waits=run.stream_waits,
@@ -262,6 +271,7 @@ class Analysis:
         return found
 
     @cached_property
+    @described
     def calls(self) -> pd.DataFrame:
         """One row per rank and collective call."""
         return self._marked(self._communication.calls)
@@ -301,6 +311,7 @@ class Analysis:
         return matches(self.calls, run.hosts, evidence)
 
     @cached_property
+    @described
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
         if not self.run.has_starts:
@@ -312,8 +323,14 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
+        return waiting.named(self._members, self.calls, self.collectives)
+
+    @cached_property
+    def _members(self) -> pd.DataFrame:
+        """The participation without columns of other tables, with which it is merged."""
         return self._marked(self._participation)
 
     @cached_property
@@ -342,6 +359,7 @@ class Analysis:
         return WorkHere(self.run.tables.whole, lambda: self._split, self.run.world_size != 1 and not several)
 
     @cached_property
+    @described
     def collectives(self) -> pd.DataFrame:
         """One row per collective, all ranks together."""
         return self._marked(
@@ -355,16 +373,19 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
         return self._marked(self._work.breakdown())
 
     @cached_property
+    @described
     def breakdown_steps(self) -> pd.DataFrame:
         """One row per rank, device and step."""
         return self._marked(self._work.breakdown_steps())
 
     @cached_property
+    @described
     def steps(self) -> pd.DataFrame:
         """One row per step, all devices together: how long it took, its parts, and whether it counts."""
         cycles = [CycleSteps(ran.rank, ran.steps, ran.cpu_step_ns) for ran in self.run.tables.ran]
@@ -376,11 +397,13 @@ class Analysis:
         return typical_step(steps=self.steps, breakdown=self.breakdown)
 
     @cached_property
+    @described
     def idle(self) -> pd.DataFrame:
         """One row per rank and device: idle time by what the host did. The causes need a run with `details`."""
         return self._marked(self._idle.whole)
 
     @cached_property
+    @described
     def idle_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: idle time by what the host did."""
         return self._marked(self._idle.steps)
@@ -404,6 +427,7 @@ class Analysis:
         return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
 
     @cached_property
+    @described
     def account(self) -> pd.DataFrame:
         """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
         # Without details, idle time has no causes, and activities need not be looked at.
@@ -411,21 +435,24 @@ class Analysis:
         return self._marked(account_module.accounted(ACCOUNT, breakdown=self.breakdown, idle=idle))
 
     @cached_property
+    @described
     def account_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: all of its time, part by part."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
         return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
 
     @cached_property
+    @described
     def account_waits(self) -> pd.DataFrame:
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
         return self._marked(
             account_module.account_waits(
-                waits=self._work.exposed_waits(), participation=self.participation, lateness=self.lateness
+                waits=self._work.exposed_waits(), participation=self._members, lateness=self.lateness
             )
         )
 
     @cached_property
+    @described
     def account_parts(self) -> pd.DataFrame:
         """One row per part of a typical step, the largest first."""
         return self._marked(account_module.account_parts(self.typical_parts))
@@ -448,31 +475,37 @@ class Analysis:
         return idle_tables(self.run.activities, self.host_tables)
 
     @cached_property
+    @described
     def gaps(self) -> pd.DataFrame:
         """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
         return self._marked(gaps_module.gaps(self.run.activities, self.host_tables))
 
     @cached_property
+    @described
     def copies(self) -> pd.DataFrame:
         """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
         return self._marked(copies_module.copies(self.run.activities))
 
     @cached_property
+    @described
     def launches(self) -> pd.DataFrame:
         """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
         return self._marked(launch_times.launches(self.run.activities, self.host_tables))
 
     @cached_property
+    @described
     def launches_names(self) -> pd.DataFrame:
         """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
         return self._marked(launch_times.launches_names(self.run.activities, self.host_tables))
 
     @cached_property
+    @described
     def queue(self) -> pd.DataFrame:
         """One row per rank, device and stream: how many launches wait on it."""
         return self._marked(queue_module.queue(self.launch_queues, queue_module.ranks_without_limit(self.run.traces)))
 
     @cached_property
+    @described
     def queue_times(self) -> pd.DataFrame:
         """One row per change in how many launches wait on a stream."""
         return self._marked(queue_module.queue_times(self.launch_queues))
@@ -483,11 +516,13 @@ class Analysis:
         return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
 
     @cached_property
+    @described
     def syncs(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
         return self._marked(syncs_module.syncs(self._blocking_calls))
 
     @cached_property
+    @described
     def syncs_steps(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, operator and step."""
         return self._marked(syncs_module.syncs_steps(self._blocking_calls))
@@ -509,9 +544,10 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self.participation))
+        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members))
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -519,29 +555,33 @@ class Analysis:
         return link_counters(self.run.nvlink, self.calls)
 
     @cached_property
+    @described
     def bandwidth_times(self) -> pd.DataFrame:
         """One row per minute, process group, collective and size class."""
         return self.over_time(_MINUTE_NS)
 
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """One row per interval of `every_ns`, process group, collective and size class."""
-        return self._marked(
-            collectives_over_time(collectives=self.collectives, participation=self.participation, every_ns=every_ns)
+        found = self._marked(
+            collectives_over_time(collectives=self.collectives, participation=self._members, every_ns=every_ns)
         )
+        return CATALOG["bandwidth_times"].schema.described(found)
 
     @cached_property
+    @described
     def bandwidth_ceiling(self) -> pd.DataFrame:
         """The bandwidth table compared with the ceiling; without one, every row says so."""
         table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
         return headroom.against_ceiling(bandwidth=self.bandwidth, ceiling=table)
 
     @cached_property
+    @described
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
         found = ranks_module.ranks(
             traces=self.run.traces,
             collectives=self.collectives,
-            participation=self.participation,
+            participation=self._members,
             lateness=self.lateness,
         )
         if not self.run.has_starts:  # nor is it known what ran at the same time
@@ -554,28 +594,32 @@ class Analysis:
         return culprits(ranks=self.typical_ranks, hosts=self._of_typical_step.hosts)
 
     @cached_property
+    @described
     def rank_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
         return self._marked(
             rank_steps(
                 breakdown_steps=self.breakdown_steps,
                 calls=self.calls,
-                participation=self.participation,
+                participation=self._members,
                 lateness=self.lateness,
             )
         )
 
     @cached_property
+    @described
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
-        return self._marked(waits(participation=self.participation, lateness=self.lateness))
+        return self._marked(waits(participation=self._members, lateness=self.lateness))
 
     @cached_property
+    @described
     def traffic(self) -> pd.DataFrame:
         """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
         return self._marked(traffic(calls=self.calls, collectives=self.collectives, matches=self.matches))
 
     @cached_property
+    @described
     def remedies(self) -> pd.DataFrame:
         """One row per change that would shorten the steps, with how much of a step it is about."""
         steps = self.breakdown_steps
@@ -588,7 +632,7 @@ class Analysis:
                     ranks=self.typical_ranks,
                     calls=self.calls,
                     collectives=self.collectives,
-                    participation=self.participation,
+                    participation=self._members,
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
@@ -603,15 +647,17 @@ class Analysis:
         return first_gains(self.remedies, self.typical_step.parts["window_ns"]) if self.prices is not None else None
 
     @cached_property
+    @described
     def lateness(self) -> pd.DataFrame:
         """One row per collective with a late rank: how late, and what it did longer than the others."""
         found = self._marked(self._explained.lateness)
         # Nor can the late rank be compared with a rank whose file is damaged.
-        members = self.participation
+        members = self._members
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
 
     @cached_property
+    @described
     def late_work(self) -> pd.DataFrame:
         """One row per late rank, step and activity while it fell behind, beside the median of other ranks."""
         # Comparing with more ranks would mean to read more files once more.
@@ -626,7 +672,7 @@ class Analysis:
             self._work,
             calls=self.calls,
             collectives=self.collectives,
-            participation=self.participation,
+            participation=self._members,
             clocks=self.clocks,
             operators=lambda rank: self.detailed(rank).cpu_operators,
         )
@@ -637,11 +683,13 @@ class Analysis:
         return cache(self.run.detailed)
 
     @cached_property
+    @described
     def hosts(self) -> pd.DataFrame:
         """One row per host with a name: how long its ranks waited, and how long others waited for them."""
         return self._marked(ranks_module.hosts(self.ranks))
 
     @cached_property
+    @described
     def hangs(self) -> pd.DataFrame:
         """One row per process group with a collective that some ranks issued, but that never ran."""
         return self._marked(
@@ -655,11 +703,13 @@ class Analysis:
         )
 
     @cached_property
+    @described
     def fits(self) -> pd.DataFrame:
         """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
         return self._marked(bandwidth_module.fits(self.collectives))
 
     @cached_property
+    @described
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run
@@ -667,7 +717,7 @@ class Analysis:
         waiting = self._of_typical_step
         measured = Measured(
             collectives=self.collectives,
-            participation=self.participation,
+            participation=self._members,
             fits=self.fits,
             hangs=self.hangs,
             clocks=self.clocks,
@@ -689,6 +739,7 @@ class Analysis:
         return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
 
     @cached_property
+    @described
     def gpus(self) -> pd.DataFrame:
         """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
         return self._marked(self._work.gpus(self.run.traces))
@@ -697,37 +748,43 @@ class Analysis:
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
         found = kernels_module.device_time(
-            activities=self.run.activities, calls=self.calls, participation=self.participation
+            activities=self.run.activities, calls=self.calls, participation=self._members
         )
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
 
     @cached_property
+    @described
     def kernels(self) -> pd.DataFrame:
         """One row per kernel, all ranks and devices together."""
         return self._marked(kernels_module.kernels(self.device_time))
 
     @cached_property
+    @described
     def kernels_devices(self) -> pd.DataFrame:
         """One row per rank, device and kernel."""
         return self._marked(kernels_module.kernels_devices(self.device_time))
 
     @cached_property
+    @described
     def operators(self) -> pd.DataFrame:
         """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
         return self._marked(kernels_module.operators(self.device_time, self.launched_in))
 
     @cached_property
+    @described
     def operators_devices(self) -> pd.DataFrame:
         """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
         return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
 
     @cached_property
+    @described
     def annotation_times(self) -> pd.DataFrame:
         """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
         return self._marked(kernels_module.by_annotation(self.device_time, self._annotated_in))
 
     @cached_property
+    @described
     def annotation_times_devices(self) -> pd.DataFrame:
         """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
         return self._marked(kernels_module.by_annotation_devices(self.device_time, self._annotated_in))
@@ -762,7 +819,7 @@ class Analysis:
         """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
         if not len(self.steps) or self.steps["left_out"].isna().all():
             return _Waiting(
-                participation=self.participation,
+                participation=self._members,
                 lateness=self.lateness,
                 ranks=self.ranks,
                 hosts=self.hosts,
@@ -773,7 +830,7 @@ class Analysis:
     def _waiting_in(self, steps: Collection[int]) -> _Waiting:
         """Who waited for whom in these steps."""
         of_call = self.calls.set_index("call_id")["step"]
-        own = self.participation[self.participation["call_id"].map(of_call).isin(steps)]
+        own = self._members[self._members["call_id"].map(of_call).isin(steps)]
         late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
         ranks = ranks_module.ranks(
             traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late
@@ -847,6 +904,7 @@ class Analysis:
         return b"".join(run_timeline(self, steps=steps, ranks=ranks).parts)
 
     @cached_property
+    @described
     def predictions(self) -> pd.DataFrame:
         """One row per usual scenario: priced remedies, without stragglers or jitter, with faster links or full overlap.
 
@@ -868,7 +926,8 @@ class Analysis:
         if not scenarios:
             raise TypeError("predict() needs a scenario; the usual ones are in `predictions`")
         changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
-        return self._marked(self.replayed.predictions(changes))
+        found = self._marked(self.replayed.predictions(changes))
+        return CATALOG["predictions"].schema.described(found)
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table with its column `partial`: whether a row, or its collective, rests on a damaged file."""

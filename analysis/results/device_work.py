@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pandas as pd
 
 from ..core.intervals import Spans, covered
-from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS, PARTICIPATION
+from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS, MEMBERS
 from ..core.tables.device_time import GPUS
 from ..metrics.causes.details import Between, computed_between
 from ..metrics.causes.sequences import readiness, without_work
@@ -113,7 +113,7 @@ class WorkHere:
     @property
     def _splits(self) -> pd.DataFrame:
         """The participation table; empty for a single device, whose calls lack partners."""
-        return PARTICIPATION.empty() if self.is_alone else self.split()
+        return MEMBERS.empty() if self.is_alone else self.split()
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class WorkByRank:
 
     def exposed_waits(self) -> pd.DataFrame:
         """The exposed wait of each call, by step."""
-        none = exposed_waits((), PARTICIPATION.empty())
+        none = exposed_waits((), MEMBERS.empty())
         return pd.concat([none, *(part.waits for part in self._times)], ignore_index=True)
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
@@ -218,7 +218,7 @@ class WorkUntimed:
 
     def exposed_waits(self) -> pd.DataFrame:
         """The table without rows."""
-        return exposed_waits((), PARTICIPATION.empty())
+        return exposed_waits((), MEMBERS.empty())
 
     def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:  # noqa: ARG002 - as DeviceWork has it
         """The table without rows."""

@@ -12,7 +12,7 @@ import pandas as pd
 from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.schema import records
-from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
+from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, TRACES
 from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
@@ -65,7 +65,7 @@ class Run:
     @property
     def activities(self) -> pd.DataFrame:
         """Activities of devices; on CPU runs, operators and gloo operations."""
-        return self.tables.whole.activities
+        return ACTIVITIES.described(self.tables.whole.activities)
 
     @property
     def launches(self) -> pd.DataFrame:

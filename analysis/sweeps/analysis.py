@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from ...common.wording import counted
+from ..catalog import described
 from ..core.escaping import printable
 from ..core.places.place import path_named
 from ..core.schema import Row, records
@@ -57,20 +58,24 @@ class SweepAnalysis:
         return as_text("scaling", self.scaling)
 
     @property
+    @described
     def timings(self) -> pd.DataFrame:
         """One row per cell: epoch time."""
         return self.sweep.timings
 
     @cached_property
+    @described
     def scaling(self) -> pd.DataFrame:
         """One row per cell: speedups and efficiencies."""
         return scaling_module.scaling(self.timings)
 
     @cached_property
+    @described
     def subtraction(self) -> pd.DataFrame:
         """One row per cell with more than one worker: communication by subtraction, and measured."""
         return subtraction_module.subtraction(self.timings, self.measured)
 
+    @described
     def mistakes(self, names: Sequence[str]) -> pd.DataFrame:
         """One row per cell with more than one worker and per mistake, named as in `by_hand.KNOWN_MISTAKES`."""
         return subtraction_module.mistakes(self.timings, names)

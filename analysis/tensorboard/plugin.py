@@ -1,4 +1,4 @@
-"""The TensorBoard tab `commtrace`: a report of every run below the log directory, made on request.
+"""The TensorBoard tab `commtrace`: a list of the runs below the log directory, and the report of each on request.
 
 TensorBoard finds the plugin by the entry point of the installed package. Only here is tensorboard imported.
 """
@@ -24,11 +24,16 @@ from tensorboard.plugins import base_plugin
 
 from ...common.processes import ANYWHERE, isolated
 from ..core.escaping import printable
+from ..core.schema import Row
+from ..render.plots.colours import stylesheet
+from .listing import NotListed, RunList
 from .runs import Stamp, runs_below, stamp_of
 
 _REPORT = "from commtrace.cli import main; sys.exit(main())"
+_ROW = "from commtrace.analysis.tensorboard.rows import print_row; print_row(sys.argv[1])"
 _ASSETS = Path(__file__).with_name("assets")
 _KEPT = 32
+_MOST_SAID = 300
 _AT_ONCE = 2
 """Reports that are made at a time; each takes a core, and the memory of a run."""
 _RETRY_S = "10"
@@ -46,6 +51,7 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         """Touch no file: TensorBoard waits for it when it starts."""
         self._root = Path(context.logdir or ".")
         self._reports = Reports()
+        self._listing = RunList(self._root, _row)
 
     def is_active(self) -> bool:
         """Whether there is a run below the log directory."""
@@ -53,7 +59,12 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def get_plugin_apps(self) -> dict[str, Application]:
         """The handlers by address below /data/plugin/commtrace."""
-        answers = {"/index.js": self._script, "/runs": self._runs, "/report": self._report}
+        answers = {
+            "/index.js": self._script,
+            "/style.css": self._style,
+            "/runs": self._runs,
+            "/report": self._report,
+        }
         return {address: Request.application(answer) for address, answer in answers.items()}
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
@@ -67,8 +78,11 @@ class CommtracePlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     def _script(self, _: Request) -> Response:
         return _answer((_ASSETS / "index.js").read_bytes(), "text/javascript")
 
+    def _style(self, _: Request) -> Response:
+        return _answer((stylesheet() + (_ASSETS / "style.css").read_text(encoding="utf-8")).encode(), "text/css")
+
     def _runs(self, _: Request) -> Response:
-        return _answer(json.dumps([printable(name) for name in self._names()]).encode(), "application/json")
+        return _answer(json.dumps(self._listing.rows()).encode(), "application/json")
 
     def _report(self, request: Request) -> Response:
         named = {printable(name): run for name, run in self._names().items()}
@@ -167,9 +181,20 @@ def _made(run: Path) -> bytes:
         return page.read_bytes()
 
 
+def _row(run: Path) -> Row:
+    """Read the run's row in the list, in its own process. Raises NotListed, OSError."""
+    command = [sys.executable, *isolated(_ROW), str(run.absolute())]
+    done = subprocess.run(command, cwd=ANYWHERE, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
+    if done.returncode:
+        raise NotListed(f"{run.name}: reading it ended with {done.returncode}: {done.stderr.strip()[-_MOST_SAID:]}")
+    row: Row = json.loads(done.stdout)
+    return row
+
+
 def _error(message: str, code: int) -> Response:
     text = html.escape(printable(message))
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>No report</title><p>{text}</p></html>'
+    head = '<meta charset="utf-8"><meta name="color-scheme" content="light dark"><title>No report</title>'
+    page = f'<!doctype html><html lang="en">{head}<p>{text}</p></html>'
     return _answer(page.encode("utf-8", "backslashreplace"), "text/html", code=code, policy=_ERROR_POLICY)
 
 

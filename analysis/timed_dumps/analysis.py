@@ -16,8 +16,9 @@ from typing import Any
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING, NoFormula, bus_factor, item_bytes, size_elems
+from ..catalog import described
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, PARTICIPATION
+from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, MEMBERS
 from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
@@ -51,6 +52,7 @@ class TimedDumps:
         return [_NOTE]
 
     @cached_property
+    @described
     def calls(self) -> pd.DataFrame:
         """One row per rank and call that has a duration."""
         rows = [_row(rank, call) for rank, timed in self.dumps.items() for call in timed.calls]
@@ -87,16 +89,22 @@ class TimedDumps:
         return CLOCKS.frame({"rank": rank, "linked": rank, **nothing, **known} for rank in self.dumps)
 
     @cached_property
+    @described
     def participation(self) -> pd.DataFrame:
         """One row per call: its wait is the time above the shortest call of its collective."""
+        return waiting.named(self._members, self.calls, self.collectives)
+
+    @cached_property
+    def _members(self) -> pd.DataFrame:
         table = waiting.participation(self.calls, self._matches, self._clocks, None)
         calls = table.merge(self._whole.rename("whole"), left_on="collective_id", right_index=True)
         wait = table["wait_clock_free_ns"].where(calls["whole"].to_numpy())
         one = table["wait_ns"]  # of groups of one rank
         table = table.assign(wait_ns=wait.fillna(one), wait_low_ns=wait.fillna(one))
-        return PARTICIPATION.conform(table.assign(transfer_ns=table["dur_ns"] - table["wait_ns"]))
+        return MEMBERS.conform(table.assign(transfer_ns=table["dur_ns"] - table["wait_ns"]))
 
     @cached_property
+    @described
     def collectives(self) -> pd.DataFrame:
         """One row per collective; its transfer is the shortest duration of its ranks."""
         collectives = self._collectives
@@ -128,11 +136,13 @@ class TimedDumps:
         return pd.Series(whole.fillna(False).astype(bool).to_numpy(), index=collectives["collective_id"])
 
     @cached_property
+    @described
     def bandwidth(self) -> pd.DataFrame:
         """Bandwidth as nccl-tests defines it, by group, collective, dtype and size."""
-        return bandwidth_module.bandwidth(self.collectives, self.participation)
+        return bandwidth_module.bandwidth(self.collectives, self._members)
 
     @cached_property
+    @described
     def fits(self) -> pd.DataFrame:
         """Latency and bandwidth of every collective, fitted over sizes."""
         return bandwidth_module.fits(self.collectives)

@@ -9,6 +9,7 @@ from os import PathLike
 
 import pandas as pd
 
+from ..catalog import described
 from ..core.places.place import path_named
 from ..core.schema import records
 from ..errors import NothingMeasured
@@ -47,11 +48,13 @@ class TrainingAnalysis:
         return as_text("training", self.training)
 
     @property
+    @described
     def training_epochs(self) -> pd.DataFrame:
         """One row per training and epoch."""
         return self.trainings.epochs
 
     @cached_property
+    @described
     def training(self) -> pd.DataFrame:
         """One row per training, beside the baseline. Raises NothingMeasured."""
         table = training_module.training(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..catalog import described
 from ..core.escaping import printable
 from ..core.schema import Row
 from ..core.tables.cycles import CYCLES
@@ -35,6 +36,7 @@ class CycleAnalysis:
         return f"<CycleAnalysis of {printable(str(self.path))}; see .cycles>"
 
     @cached_property
+    @described
     def cycles(self) -> pd.DataFrame:
         """One row per profiling cycle. Raises NoTraces, UnreadableFile."""
         return CYCLES.frame(self._rows())

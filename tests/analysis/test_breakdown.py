@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.core.tables.communication import PARTICIPATION
+from commtrace.analysis.core.tables.communication import MEMBERS
 from commtrace.analysis.metrics.device.breakdown import breakdown, breakdown_steps, profiles
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 
-NOTHING = PARTICIPATION.empty()
+NOTHING = MEMBERS.empty()
 TIMES = ["window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"]
 
 ACTIVITY = st.fixed_dictionaries({

@@ -33,8 +33,8 @@ HOLDERS: dict[InputKind, type] = {
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {
     "annotations", "ceiling", "clock_probes", "comm_args", "cpu_operators", "launching_calls", "matches", "measured",
-    "memory", "modules", "pending", "process_groups", "runtime_calls", "step_times", "stream_waits", "summary",
-    "traces",
+    "members", "memory", "modules", "pending", "process_groups", "runtime_calls", "step_times", "stream_waits",
+    "summary", "traces",
 }  # fmt: skip
 EVERY = pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
 

@@ -25,9 +25,7 @@ def waits(made: Simulated, found: Analysis) -> pd.DataFrame:
     true = true.merge(made.truth.collectives[["collective", "op", "pg_ranks"]], on="collective")
     true = true[true["op"].isin(SYNCHRONISING)]
     true["place"] = true.sort_values("collective").groupby(["rank", "op", "pg_ranks"]).cumcount()
-    rows = found.participation.merge(
-        found.collectives[["collective_id", "collective", "pg_ranks", "seq"]], on="collective_id"
-    )
+    rows = found.participation.merge(found.collectives[["collective_id", "pg_ranks", "seq"]], on="collective_id")
     rows = rows.sort_values("seq")
     rows["place"] = rows.groupby(["rank", "collective", "pg_ranks"]).cumcount()
     true = true.rename(columns={"op": "name", "wait_ns": "true_ns"})

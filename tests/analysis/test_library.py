@@ -1,7 +1,11 @@
-"""What `analyse`, `compare` and `analyse_sweep` are told about reading, as the command line is."""
+"""What `analyse`, `compare` and `analyse_sweep` are told about reading, and what their tables say of themselves."""
 
+import copy
+import json
+import pickle
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from builders import MS, Collective, traces_of, write_run
 from default_sizes import default_sizes
@@ -11,6 +15,7 @@ from sweep_builders import Cell, write_sweep
 import commtrace.analysis.reading.cache
 import commtrace.analysis.reading.executor
 from commtrace import analyse, analyse_sweep, compare
+from commtrace.analysis.catalog import CATALOG, InputKind
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.cli import main
 
@@ -137,3 +142,66 @@ def test_and_by_the_command(capsys, sweep, reads, started):
     assert not started
     assert shown("--workers", "2", "--no-cache") == plain
     assert len(started) == 2
+
+
+# What tables say of themselves
+
+
+def meanings(name: str) -> dict[str, str]:
+    return {column: meaning for column, (_, meaning) in CATALOG[name].schema.columns.items()}
+
+
+def says(table: pd.DataFrame, name: str) -> bool:
+    return table.attrs == {"table": name, "columns": meanings(name)}
+
+
+def test_every_table_of_a_run_says_what_its_columns_mean() -> None:
+    result = analyse(Path(__file__).parent.parent / "data/nccl-straggler", details=True)
+    names = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
+    assert [name for name in names if not says(result.table(name), name)] == []
+    assert says(result.run.activities, "activities")
+    assert says(result.over_time(10**9), "bandwidth_times")
+    assert says(result.predict({"without_straggler": 1}), "predictions")
+    assert not result.matches.attrs  # no table of the catalog, nor called like the one it was made from
+
+
+def test_and_so_do_tables_of_several_runs(run_dir, sweep) -> None:
+    both = compare(run_dir, run_dir)
+    assert says(both.comparison, "comparison")
+    assert says(both.changed_kernels, "changed_kernels")
+    found = analyse_sweep(sweep)
+    for name in ("timings", "scaling", "subtraction"):
+        assert says(getattr(found, name), name)
+
+
+def test_meanings_outlive_what_pandas_does_with_tables(run_dir) -> None:
+    result = analyse(run_dir)
+    table = result.breakdown
+    derived = (table[table["rank"] > 0], table.sort_values("idle_ns"), pd.concat([table, table]), table.copy())
+    for one in (*derived, pickle.loads(pickle.dumps(table))):
+        assert says(one, "breakdown")
+        assert copy.deepcopy(one.attrs)["columns"] is one.attrs["columns"]  # which pandas does in every operation
+    assert len(table.merge(result.ranks, on="rank")) == len(table)
+    assert pd.concat([table, result.ranks]).attrs == {}
+    assert json.loads(json.dumps(table.attrs)) == table.attrs  # as pandas writes them to Parquet
+
+
+def test_who_changes_what_one_table_says_changes_no_other(run_dir) -> None:
+    result = analyse(run_dir)
+    result.breakdown.attrs["table"] = "mine"
+    assert says(analyse(run_dir).breakdown, "breakdown")
+    with pytest.raises(TypeError, match="cannot be changed"):
+        result.breakdown.attrs["columns"]["rank"] = "mine"
+    with pytest.raises(TypeError, match="cannot be changed"):
+        result.breakdown.attrs["columns"].update(rank="mine")
+
+
+def test_a_row_of_participation_says_what_it_is_of(run_dir) -> None:
+    result = analyse(run_dir)
+    collectives = {row["collective_id"]: row for row in result.collectives.to_dict("records")}
+    calls = {row["call_id"]: row for row in result.calls.to_dict("records")}
+    assert len(result.participation) == len(calls)
+    for row in result.participation.to_dict("records"):
+        for column in ("collective", "process_group", "size_bytes"):
+            assert str(row[column]) == str(collectives[row["collective_id"]][column])
+        assert str(row["step"]) == str(calls[row["call_id"]]["step"])

@@ -181,3 +181,19 @@ def test_hostile_names_run_nothing(tmp_path) -> None:
     assert found_by(found) == ""
     assert found.console == []
     assert found.addresses == []
+
+
+def test_a_notebook_shows_the_first_screen_as_high_as_it_is(tmp_path) -> None:
+    shown = analyse(DATA / "nccl-two-hosts")._repr_html_()
+    code = """
+      const measure = () => { const frame = document.querySelector("iframe");
+        document.title = JSON.stringify([frame.clientHeight, frame.contentDocument.documentElement.offsetHeight]); };
+      addEventListener("load", () => setTimeout(measure, 200));
+    """
+    page = tmp_path / "notebook.html"
+    page.write_text(f"<!doctype html><title></title>{shown}<script>{code}</script>", encoding="utf-8")
+    found = looked_at(page, tmp_path)
+    assert found.console == []
+    assert found.addresses == []
+    high, needed = found_by(found)
+    assert high == needed > 300

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from html import unescape
 from pathlib import Path
 from shlex import quote
 
 import pytest
 from builders import MS, Collective, traces_of
+from report_pages import ReadPage
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
 from commtrace import analyse, analyse_sweep, analyse_training, compare
+from commtrace.analysis.show.first_screen import first_screen
 from commtrace.cli import main
 
 
@@ -34,8 +37,22 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run), "--all"]) == 0
     assert result.summary(everything=True) == capsys.readouterr().out
     assert result.verdict == result.verdicts["because"][0]
-    assert "a&lt;b&gt;&amp;c" in result._repr_html_()
-    assert "<b>" not in result._repr_html_()
+
+
+def test_a_notebook_shows_the_first_screen_of_a_run(run: Path) -> None:
+    for details in (True, False):
+        result = analyse(run, details=details)
+        shown = result._repr_html_()
+        assert shown.startswith("<iframe")
+        assert "<b>" not in shown
+        page = ReadPage(unescape(shown.partition('srcdoc="')[2].partition('"')[0]))
+        screen = first_screen(result)
+        assert screen.is_priced == details
+        text = " ".join(page.texts)
+        assert "a<b>&c" in text
+        assert screen.headline.partition("Rank 1")[2] in text
+        assert ("what it would gain is not known" in text) == (not details)
+        assert not [tag for tag, attributes in page.elements if tag == "a" and "href" in attributes]
 
 
 def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:

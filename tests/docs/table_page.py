@@ -44,6 +44,8 @@ how they are computed.
   asked for: `cache=True` keeps it beside the traces or, if these are another user's, in `~/.cache/commtrace`.
 - **DIR** is a run directory, also one that is still being written; in Python, `commtrace.analyse_cycles(DIR)` has the
   table of its cycles.
+- **Its meaning** goes with a table: `table.attrs["columns"]` has the meaning of each column, with its unit, and
+  `table.attrs["table"]` its name. pandas keeps them when it filters, sorts or copies.
 - **SWEEP** is a sweep directory, run directories of a sweep, or a CSV of timings; one or more of them.
 - **RUNS** are run directories of `commtrace train --epochs`, or folders of them; in Python,
   `commtrace.analyse_training(RUNS)` has their tables.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
 import pytest
 from glossary_page import PAGE, page
 
+import commtrace
 from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.errors import UnknownTerm
 from commtrace.analysis.glossary import GLOSSARY, look_up
 from commtrace.cli import main
 
@@ -46,6 +51,20 @@ def test_explain_knows_tables_and_columns(capsys: pytest.CaptureFixture[str]) ->
     assert main(["explain", "caused_wait_frac"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert CATALOG["ranks"].schema.columns["caused_wait_frac"][1] in shown
+
+
+@pytest.mark.parametrize("word", ["late", "Critical-Path", "breakdown", "caused_wait_ns"])
+def test_the_library_explains_what_the_command_does(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = commtrace.explain(word)
+    assert main(["explain", word]) == 0
+    assert f"{found!r}\n" == capsys.readouterr().out
+    shown = unescape(re.sub("<[^>]*>", " ", found._repr_html_()))
+    assert "".join(shown.split()) == "".join(repr(found).split())
+
+
+def test_the_library_offers_the_nearest_word() -> None:
+    with pytest.raises(UnknownTerm, match=r"called exposde; did you mean exposed\?"):
+        commtrace.explain("exposde")
 
 
 def test_explain_lists_every_term(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,7 @@ COPIED = {
 # And by table: what a training wrote down, and what it was.
 COPIED_IN = {
     "activities": {"size_bytes"},
+    "participation": {"size_bytes"},
     "cycles": {"run_id"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},

@@ -13,6 +13,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "core": "errors",
         "catalog": "core errors",
         "glossary": "",
+        "explanation": "glossary catalog core errors",
         "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "render catalog core errors",
@@ -31,14 +32,14 @@ LAYERS: dict[str, dict[str, str]] = {
         "timeline": "results metrics core errors",
         "prediction": "results replay metrics run ceilings core errors",
         "exports": "results formats core errors",
-        "tensorboard": "report results core errors",
-        "watching": "results run reading recording formats core errors",
+        "tensorboard": "report show results render core errors",
+        "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",
-        "timed_dumps": "hang metrics reading formats core errors",
+        "timed_dumps": "hang metrics reading formats catalog core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
-            "results replay streaming metrics run reading formats recording ceilings render glossary catalog core "
-            "errors"
+            "results replay streaming metrics run reading formats recording ceilings render explanation glossary "
+            "catalog core errors"
         ),
     },
     "profiling": {

@@ -349,7 +349,8 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
-PARTICIPATION = Schema("participation", "collective and rank", {
+# What metrics rest on; people get `PARTICIPATION`, which has more.
+MEMBERS = Schema("members", "collective and rank", {
     "collective_id": ("int64", "collective"),
     "call_id": ("int64", "call"),
     "rank": RANK,
@@ -373,6 +374,17 @@ PARTICIPATION = Schema("participation", "collective and rank", {
     "exposed_wait_low_ns": ("Int64", "part of wait_low_ns in which this device did not compute"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
+
+PARTICIPATION = Schema(
+    "participation",
+    "collective and rank",
+    {
+        "collective_id": MEMBERS.columns["collective_id"],
+        **{column: COLLECTIVES.columns[column] for column in ("collective", "process_group", "size_bytes")},
+        "step": STEP,
+        **MEMBERS.columns,
+    },
+)
 
 BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "process_group": GROUP,
