@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from . import plots as plots
     from .analysis.comparison.analysis import Comparison as Comparison
     from .analysis.comparison.analysis import compare as compare
+    from .analysis.comparison.trend import RunTrend as RunTrend
+    from .analysis.comparison.trend import run_trend as run_trend
     from .analysis.errors import AnalysisError as AnalysisError
     from .analysis.hang.analysis import Hang as Hang
     from .analysis.hang.analysis import find_hang as find_hang
@@ -60,6 +62,7 @@ _HOMES = {
     "Run": "analysis.run.run",
     "SweepAnalysis": "analysis.sweeps.analysis",
     "TrainingAnalysis": "analysis.training.analysis",
+    "RunTrend": "analysis.comparison.trend",
     "analyse": "analysis.results.opening",
     "analyse_cycles": "analysis.watching.opening",
     "analyse_sweep": "analysis.sweeps.analysis",
@@ -67,6 +70,7 @@ _HOMES = {
     "compare": "analysis.comparison.analysis",
     "find_hang": "analysis.hang.analysis",
     "load_run": "analysis.results.opening",
+    "run_trend": "analysis.comparison.trend",
 }
 """The names of the analysis -> the modules that define them."""
 
