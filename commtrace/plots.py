@@ -6,7 +6,7 @@
     commtrace.plots.step(result, 7).save("step.svg")
 
 Each takes what `commtrace.analyse` returns, `speedup` and `subtraction` what `analyse_sweep` does, `before_and_after`
-what `compare` does, and `loss` and `accuracy` what `analyse_training` does.
+what `compare` does, `runs` what `run_trend` does, and `loss` and `accuracy` what `analyse_training` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import Analysis, Comparison, SweepAnalysis, TrainingAnalysis
+    from . import Analysis, Comparison, RunTrend, SweepAnalysis, TrainingAnalysis
     from .analysis.render.plots.figure import Figure
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "heatmap",
     "kernels",
     "loss",
+    "runs",
     "speedup",
     "step",
     "subtraction",
@@ -126,6 +127,13 @@ def before_and_after(comparison: Comparison) -> Figure:
     from .analysis.render.plots.paired import before_and_after as drawn
 
     return drawn(comparison.comparison)
+
+
+def runs(trend: RunTrend) -> Figure:
+    """A typical step of every run of a series, in its parts."""
+    from .analysis.render.plots.bars import time_per_run
+
+    return time_per_run(trend.trend)
 
 
 def loss(training: TrainingAnalysis) -> Figure:

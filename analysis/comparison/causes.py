@@ -33,6 +33,8 @@ _MOST_PARTS = 3
 _ALONE = 0.2
 """A single part that differs from the whole change by at most this part of it is named without its amount."""
 _MOST_OF_IT = 0.5
+_DETAILED = "compute, "
+"""What follows is a kernel, and how much it changed."""
 _NEXT_TO_NOTHING = 0.2
 """Of what a rank makes others wait on the other side: less is as if they did not."""
 
@@ -80,9 +82,12 @@ def step_change(a: Sequence[Analysis], b: Sequence[Analysis], kernels: Callable[
 
 
 def _with_amount(part: PartChange, unit: TimeUnit) -> str:
-    """`compute, gemm (+2.0 ms)`; an amount that the words end with is not said twice."""
+    """`compute, gemm (+2.0 ms)`; or `compute (+2.0 ms, gemm +0.5 ms)`, if that is only a part of it."""
     amount = signed(part.ns, unit)
-    return f"{part.words.removesuffix(f' {amount}')} ({amount})"
+    words, detail = part.words.removesuffix(f" {amount}"), ""
+    if words.startswith(_DETAILED) and words == part.words:
+        words, detail = _DETAILED.rstrip(", "), f", {words.removeprefix(_DETAILED)}"
+    return f"{words} ({amount}{detail})"
 
 
 def _parts(sides: _Sides) -> dict[str, float]:
@@ -207,29 +212,29 @@ def _of_size(size: int | None, before: set[int | None], after: set[int | None]) 
 
 
 def _transfers(one: Analysis) -> dict[_Size, float]:
-    return _by_size(one, "exposed_transfer_ns")
+    """Exposed transfer of a typical step by collective and size, mean over devices, in ns."""
+    participation = one.table("participation")
+    rows = participation[~kernel_of(participation).duplicated()][["collective_id", "call_id", "exposed_transfer_ns"]]
+    named = one.table("collectives")[["collective_id", "collective", "size_bytes"]]
+    return _by_size(one, rows.merge(named, on="collective_id"), "exposed_transfer_ns")
 
 
 def _unsplit(one: Analysis) -> dict[_Size, float]:
-    return _by_size(one, "dur_ns")
+    """Time of calls that could not be split, exposed or not, likewise."""
+    participation, calls = one.table("participation"), one.table("calls")
+    split = participation["call_id"][participation["wait_ns"].notna()]
+    return _by_size(one, calls[~calls["call_id"].isin(split)], "dur_ns")
 
 
-def _by_size(one: Analysis, column: str) -> dict[_Size, float]:
-    """Time of a typical step by collective and size, mean over devices, in ns; `dur_ns` of what could not be split."""
-    participation, steps = one.table("participation"), one.typical_step.steps
-    rows = participation[~kernel_of(participation).duplicated()]
-    rows = rows[rows["wait_ns"].isna() == (column == "dur_ns")]
-    if steps:
+def _by_size(one: Analysis, rows: pd.DataFrame, column: str) -> dict[_Size, float]:
+    """Sums of the column by collective and size, in a typical step, mean over devices."""
+    if one.typical_step.steps:
         of_call = one.table("calls").set_index("call_id")["step"]
-        rows = rows[rows["call_id"].map(of_call).isin(steps)]
-    named = rows[["collective_id", column]].merge(
-        one.table("collectives")[["collective_id", "collective", "size_bytes"]], on="collective_id"
-    )
-    windows = one.typical_step.windows or 1
+        rows = rows[rows["call_id"].map(of_call).isin(one.typical_step.steps)]
     times: dict[_Size, float] = {}
-    for row in records(named):
+    for row in records(rows[["collective", "size_bytes", column]]):
         key = row["collective"] or "a collective", row["size_bytes"]
-        times[key] = times.get(key, 0.0) + (row[column] or 0) / windows
+        times[key] = times.get(key, 0.0) + (row[column] or 0) / (one.typical_step.windows or 1)
     return times
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from builders import MS, Collective, Trace, traces_of, write_run
 
-from commtrace import Analysis, Comparison, RunTrend, analyse, run_trend
+from commtrace import Analysis, Comparison, RunTrend, analyse, plots, run_trend
 from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.errors import NothingMeasured
@@ -117,6 +117,11 @@ def test_what_gets_better_has_a_cause_as_well(made: Any) -> None:
 def test_several_causes_stand_with_their_amounts(made: Any) -> None:
     [_, row] = rows(made(), made(transfer=30, gemm=30))
     assert row["cause"] == "all_gather of 144 MiB, transfer (+20.0 ms); compute, gemm (+10.0 ms)"
+
+
+def test_a_kernel_that_is_only_a_part_of_the_change_has_its_own_amount(made: Any) -> None:
+    [_, row] = rows(made(), made(transfer=30, gemm=30, late=3))
+    assert row["cause"].startswith("all_gather of 144 MiB, transfer (+20.0 ms); compute (+11.0 ms, gemm +10.0 ms)")
 
 
 def test_a_kernel_in_place_of_another(made: Any) -> None:
@@ -282,7 +287,7 @@ def test_a_page(capsys: pytest.CaptureFixture[str], series: list[str], tmp_path:
 def test_names_of_runs_mark_nothing_up(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "<img src=x>", "[x](y)\x1b[31m")]
     found = run_trend(*folders)
-    html = trend_page("runs", found).html
+    html = trend_page("runs", found).html + plots.runs(found).svg
     assert "<img" not in html
     assert "\x1b" not in html + found.summary()
     assert isinstance(found, RunTrend)
