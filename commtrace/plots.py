@@ -5,8 +5,9 @@
     commtrace.plots.heatmap(result)
     commtrace.plots.step(result, 7).save("step.svg")
 
-Each takes what `commtrace.analyse` returns, `speedup` and `subtraction` what `analyse_sweep` does, `before_and_after`
-what `compare` does, `runs` what `run_trend` does, and `loss` and `accuracy` what `analyse_training` does.
+Each takes what `commtrace.analyse` returns, `speedup`, `epoch_time` and `subtraction` what `analyse_sweep` does,
+`before_and_after` what `compare` does, `runs` what `run_trend` does, and `loss` and `accuracy` what `analyse_training`
+does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "before_and_after",
     "causes",
     "clocks",
+    "epoch_time",
     "heatmap",
     "kernels",
     "loss",
@@ -113,6 +115,13 @@ def speedup(sweep: SweepAnalysis) -> Figure:
     from .analysis.render.plots.lines import speedup_by_workers
 
     return speedup_by_workers(sweep.scaling)
+
+
+def epoch_time(sweep: SweepAnalysis) -> Figure:
+    """Time of an epoch by batch size, up to where memory or data end."""
+    from .analysis.render.plots.lines import epoch_time_by_batch_size
+
+    return epoch_time_by_batch_size(sweep.timings)
 
 
 def subtraction(sweep: SweepAnalysis) -> Figure:

@@ -15,11 +15,14 @@ from .parts import Section, block
 
 def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
     """The page on a sweep: scaling, and subtraction beside measurements."""
-    scaling, subtraction = sweep.scaling, sweep.subtraction
+    scaling, subtraction, timings = sweep.scaling, sweep.subtraction, sweep.timings
     drawn = [lines.speedup_by_workers(scaling)] if scaling["speedup_fixed_work"].notna().any() else []
+    sizes = timings["batch_size_per_worker"][timings["epoch_ns"].notna()]
+    by_batch = [lines.epoch_time_by_batch_size(timings)] if sizes.nunique() > 1 else []
     beside = [paired.subtraction_and_measured(subtraction)] if len(subtraction) else []
     sections = [
         Section("scaling", "Scaling", "", drawn, [block("scaling", scaling, shown=True)]),
+        Section("timings", "Epoch times", "", by_batch, [block("timings", timings)]),
         Section(
             "subtraction",
             "Communication by subtraction",
@@ -27,7 +30,6 @@ def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
             beside,
             [block("subtraction", subtraction)] if len(subtraction) else [],
         ),
-        Section("timings", "Epoch times", "", (), [block("timings", sweep.timings)]),
     ]
     return page(Head(name, "report on a sweep", sweep.verdict, []), sections)
 
