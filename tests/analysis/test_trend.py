@@ -206,6 +206,19 @@ def test_two_sides_have_the_cause_too(made: Any) -> None:
     assert several.cause == "+15.0 ms: ranks wait for rank 1, which computes 15.0 ms longer"
 
 
+def test_a_run_without_activity_is_a_row_without_a_step(made: Any, tmp_path: Path) -> None:
+    empty = analyse(Trace(0, 1).step(1, 0, 5 * MS).write(tmp_path / "empty").parent, details=True)
+    found = RunTrend((made(), empty, made()))
+    [_, row, last] = records(found.trend)
+    assert (row["step_ns"], row["change_ns"], row["cause"], row["headline"]) == (None, None, None, None)
+    assert (last["change_ns"], last["from_first_ns"]) == (None, 0)
+    assert "empty: nothing was measured." in found.summary()
+    assert 'id="figure-trend"' in trend_page("runs", found).html
+    nothing = RunTrend((empty, empty))
+    assert nothing.verdict == "steps cannot be compared: fewer than two of the runs show any activity"
+    assert 'id="figure-trend"' not in trend_page("runs", nothing).html
+
+
 def test_one_run_is_no_series(tmp_path: Path) -> None:
     with pytest.raises(NothingMeasured, match="at least two runs"):
         run_trend(tmp_path)

@@ -115,7 +115,7 @@ def compare_command(
     Examples:
       commtrace compare traces/before traces/after
       commtrace compare traces/before-* --against traces/after-*
-      commtrace compare traces/monday traces/tuesday traces/wednesday -o trend.html
+      commtrace compare traces/mon traces/tue traces/wed -o trend.html
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
     """
