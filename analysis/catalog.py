@@ -50,6 +50,7 @@ class InputKind(str, Enum):
     sweep = "SWEEP"
     trainings = "RUNS"
     sides = "A B"
+    series = "A B C..."
     dumps = "DUMPS..."
 
 
@@ -185,6 +186,10 @@ _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns"
 _CHANCE = (
     "change_frac", "change_low_frac", "change_high_frac", "seen_frac", "p_value", "significant", "steps_a",
     "steps_b",
+)  # fmt: skip
+_STEP_PARTS = (
+    "compute_alone_ns", "overlap_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
+    "exposed_memory_ns", "idle_ns",
 )  # fmt: skip
 _CELL = ("model", "parallel", "workers", "batch_size_per_worker")
 
@@ -886,6 +891,26 @@ _ENTRIES = (
         shown=(*_TIMES_COMPARED, *_CHANCE, "kind", "operator", "note"),
         title="Operators that differ most",
         narrow=("operator", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
+    ),
+    TableEntry(
+        comparison.TREND,
+        Topic.across,
+        "How a typical step changes from run to run, and why.",
+        "comparison.md#a-series-of-runs",
+        of=InputKind.series,
+        command="compare --by run",
+        shown=(
+            "run", "began_utc", "step_ns", "change_ns", "beyond", "cause", "from_first_ns", "from_first_beyond",
+            *_STEP_PARTS, "gain_ns", "verdict", "ranks", "steps", "step_spread_ns",
+        ),
+        narrow=(
+            "run", "step_ns", "change_ns", "beyond", "cause", "compute_alone_ns", "exposed_transfer_ns",
+            "exposed_wait_ns", "idle_ns", "overlap_ns", "from_first_ns", "from_first_beyond", "began_utc", "gain_ns",
+            "verdict", "steps", "ranks", "step_spread_ns", "exposed_unsplit_ns", "exposed_memory_ns",
+        ),
+        below="cause",
+        optional=("began_utc", "step_spread_ns", "exposed_unsplit_ns", "exposed_memory_ns", "gain_ns", "overlap_ns"),
+        title="A step, from run to run",
     ),
     TableEntry(
         sweeps.TIMINGS,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from . import plots as plots
     from .analysis.comparison.analysis import Comparison as Comparison
     from .analysis.comparison.analysis import compare as compare
+    from .analysis.comparison.trend import RunTrend as RunTrend
+    from .analysis.comparison.trend import run_trend as run_trend
     from .analysis.errors import AnalysisError as AnalysisError
     from .analysis.explanation import explain as explain
     from .analysis.hang.analysis import Hang as Hang
@@ -61,6 +63,7 @@ _HOMES = {
     "Run": "analysis.run.run",
     "SweepAnalysis": "analysis.sweeps.analysis",
     "TrainingAnalysis": "analysis.training.analysis",
+    "RunTrend": "analysis.comparison.trend",
     "analyse": "analysis.results.opening",
     "analyse_cycles": "analysis.watching.opening",
     "analyse_sweep": "analysis.sweeps.analysis",
@@ -69,6 +72,7 @@ _HOMES = {
     "explain": "analysis.explanation",
     "find_hang": "analysis.hang.analysis",
     "load_run": "analysis.results.opening",
+    "run_trend": "analysis.comparison.trend",
 }
 """The names of the analysis -> the modules that define them."""
 

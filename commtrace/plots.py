@@ -5,8 +5,9 @@
     commtrace.plots.heatmap(result)
     commtrace.plots.step(result, 7).save("step.svg")
 
-Each takes what `commtrace.analyse` returns, `speedup` and `subtraction` what `analyse_sweep` does, `before_and_after`
-what `compare` does, and `loss` and `accuracy` what `analyse_training` does.
+Each takes what `commtrace.analyse` returns, `speedup`, `epoch_time` and `subtraction` what `analyse_sweep` does,
+`before_and_after` what `compare` does, `runs` what `run_trend` does, and `loss` and `accuracy` what `analyse_training`
+does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import Analysis, Comparison, SweepAnalysis, TrainingAnalysis
+    from . import Analysis, Comparison, RunTrend, SweepAnalysis, TrainingAnalysis
     from .analysis.render.plots.figure import Figure
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "before_and_after",
     "causes",
     "clocks",
+    "epoch_time",
     "heatmap",
     "kernels",
     "loss",
+    "runs",
     "speedup",
     "step",
     "subtraction",
@@ -114,6 +117,13 @@ def speedup(sweep: SweepAnalysis) -> Figure:
     return speedup_by_workers(sweep.scaling)
 
 
+def epoch_time(sweep: SweepAnalysis) -> Figure:
+    """Time of an epoch by batch size, up to where memory or data end."""
+    from .analysis.render.plots.lines import epoch_time_by_batch_size
+
+    return epoch_time_by_batch_size(sweep.timings)
+
+
 def subtraction(sweep: SweepAnalysis) -> Figure:
     """Communication of an epoch by subtraction, beside the traced communication."""
     from .analysis.render.plots.paired import subtraction_and_measured
@@ -126,6 +136,13 @@ def before_and_after(comparison: Comparison) -> Figure:
     from .analysis.render.plots.paired import before_and_after as drawn
 
     return drawn(comparison.comparison)
+
+
+def runs(trend: RunTrend) -> Figure:
+    """A typical step of every run of a series, in its parts."""
+    from .analysis.render.plots.bars import time_per_run
+
+    return time_per_run(trend.trend)
 
 
 def loss(training: TrainingAnalysis) -> Figure:

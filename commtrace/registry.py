@@ -71,7 +71,12 @@ _ROWS = (
         "Step time without stragglers, with faster links, and more.",
         "analysis.cli.commands.predict",
     ),
-    Command("compare", _CHANGES, "Where steps of B spend more time than steps of A.", "analysis.cli.commands.compare"),
+    Command(
+        "compare",
+        _CHANGES,
+        "What changed from A to B, or from run to run, and why.",
+        "analysis.cli.commands.compare",
+    ),
     Command("watch", _LIVE, "Follow a run while it is running, one line per cycle.", "analysis.cli.scale.watch"),
     Command("hang", _LIVE, "Which ranks are missing from which collective.", "analysis.cli.hang"),
     Command("pack", _FILES, "Pack traces into recordings about 100 times smaller.", "analysis.cli.scale.pack"),

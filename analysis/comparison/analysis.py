@@ -24,6 +24,7 @@ from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from . import step_values
+from .causes import StepChange, step_change
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .significance import LEVEL, STEPS_NEEDED
 from .step_values import Capture
@@ -149,6 +150,22 @@ class Comparison:
         if step["significant"]:
             return f"{said}: significant" + (f"; significant in it: {because}" if because else "")
         return f"{said}: not significant" + (f"; but significant: {because}" if because else "")
+
+    @property
+    def cause(self) -> str | None:
+        """`+7.4 ms: ranks wait for rank 1`: how a typical traced step changed, and by what; None without activity."""
+        return None if self.change is None else self.change.sentence
+
+    @cached_property
+    def change(self) -> StepChange | None:
+        """How much longer a typical traced step of B takes, and why; None where a side shows no activity."""
+        return step_change(self.a, self.b, lambda: self.changed_kernels)
+
+    @property
+    def step(self) -> Row:
+        """The row of `comparison` on the length of a step."""
+        columns = dict.fromkeys(COMPARISON.columns)
+        return columns | judged([self._step])[0]
 
     @property
     def power(self) -> str | None:

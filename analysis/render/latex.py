@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
+from ...common.markup import for_latex
 from .people import Table, cells
 
 _NEEDS = "% needs \\usepackage{booktabs}\n"
-_ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    # In the standard encoding these are other characters.
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    '"': r"\symbol{34}",
-    # After the end of a row these would be its options.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
-}
-_SPECIAL = re.compile("[" + re.escape("".join(_ESCAPES)) + "]")
-_JOINED = re.compile(r"-(?=-)|'(?=')|,(?=,)")
 _NOTHING = "-"
 _LONGEST = 40  # letters of a cell that is not broken into lines
 
@@ -55,7 +30,7 @@ def as_latex(name: str, table: Table) -> str:
 
 def latex_escaped(text: str) -> str:
     """Escape `text` for LaTeX: no part of it is a command or joins into a longer dash or a quote."""
-    return _JOINED.sub(r"\g<0>{}", _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text))
+    return for_latex(text)
 
 
 def _alignment(texts: list[str], is_number: bool) -> str:

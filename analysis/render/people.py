@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ...common.markup import for_markdown
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
@@ -45,7 +46,6 @@ _FACT_STYLES = {"verdict": "bold", "hang": "bold red", "warning": "red"}
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:ns|us|ms|s|GB/s)\b)")
 _STANDS_FOR_SPACE = "\ue000"  # in no font, as wide as a space, and no space to rich
 # Underscores mark up at the edge of a word only.
-_MARKUP = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
@@ -243,7 +243,7 @@ def as_markdown(name: str, table: Table) -> str:
 
 def escaped(cell: str) -> str:
     """Escape text for GitHub-flavoured markdown: names of kernels hold stars, bars and brackets."""
-    return _MARKUP.sub(r"\\\g<0>", cell).replace("&", "&amp;").replace("<", "&lt;")
+    return for_markdown(cell)
 
 
 def cells(name: str, table: Table) -> tuple[list[str], list[list[str]], list[bool]]:

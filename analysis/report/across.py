@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..comparison.analysis import Comparison
+from ..comparison.trend import RunTrend
 from ..core.schema import plain
-from ..render.plots import lines, paired
+from ..render.plots import bars, lines, paired
+from ..show.trend import captures, changes, headlines, trend_facts
 from ..sweeps.analysis import SweepAnalysis
 from ..training.analysis import TrainingAnalysis
 from .page import Head, ReportPage, page
@@ -13,11 +15,14 @@ from .parts import Section, block
 
 def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
     """The page on a sweep: scaling, and subtraction beside measurements."""
-    scaling, subtraction = sweep.scaling, sweep.subtraction
+    scaling, subtraction, timings = sweep.scaling, sweep.subtraction, sweep.timings
     drawn = [lines.speedup_by_workers(scaling)] if scaling["speedup_fixed_work"].notna().any() else []
+    sizes = timings["batch_size_per_worker"][timings["epoch_ns"].notna()]
+    by_batch = [lines.epoch_time_by_batch_size(timings)] if sizes.nunique() > 1 else []
     beside = [paired.subtraction_and_measured(subtraction)] if len(subtraction) else []
     sections = [
         Section("scaling", "Scaling", "", drawn, [block("scaling", scaling, shown=True)]),
+        Section("timings", "Epoch times", "", by_batch, [block("timings", timings)]),
         Section(
             "subtraction",
             "Communication by subtraction",
@@ -25,7 +30,6 @@ def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
             beside,
             [block("subtraction", subtraction)] if len(subtraction) else [],
         ),
-        Section("timings", "Epoch times", "", (), [block("timings", sweep.timings)]),
     ]
     return page(Head(name, "report on a sweep", sweep.verdict, []), sections)
 
@@ -50,7 +54,26 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
         ),
         Section("operators", "Operators", "", (), [block("changed_operators", operators)] if len(operators) else []),
     ]
-    return page(Head(name, "report: A before, B after", comparison.verdict, []), sections)
+    said = comparison.verdict if comparison.cause is None else f"{comparison.verdict}. Traced steps: {comparison.cause}"
+    return page(Head(name, "report: A before, B after", said, []), sections)
+
+
+def trend_page(name: str, trend: RunTrend) -> ReportPage:
+    """The page on a series of runs: a typical step of each, what changed from run to run, and what limits each."""
+    table, sentences = trend.trend, list(changes(trend))
+    facts = [*captures(trend), *((item, words) for item, words in trend_facts(trend) if item != "verdict")]
+    sections = [
+        Section(
+            "trend",
+            "A step, from run to run",
+            "",
+            [bars.time_per_run(table)] if table["step_ns"].notna().any() else [],
+            [block("trend", table, shown=True)],
+        ),
+        Section("changes", "What changed, and why", "", words=sentences),
+        Section("limits", "What limits each run", "", words=list(headlines(trend))),
+    ]
+    return page(Head(name, "report on a series of runs", trend.verdict, facts), sections)
 
 
 def training_page(name: str, training: TrainingAnalysis) -> ReportPage:

@@ -60,10 +60,12 @@ def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for name, side in sides.items():
         yield name, printable(", ".join(analysis.run.name for analysis in side))
     yield "basis", comparison.basis
-    for item, (a, b) in _settings(comparison).items():
+    for item, (a, b) in settings_of(comparison).items():
         if a != b:
             yield "differs", printable(f"{item}: {a} in A, {b} in B")
     yield "verdict", comparison.verdict
+    if comparison.cause is not None:
+        yield "cause", comparison.cause
     if comparison.power:
         yield "power", comparison.power
     for name, side in sides.items():
@@ -76,7 +78,7 @@ def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
                 yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
 
 
-def _settings(comparison: Comparison) -> dict[str, tuple[str, str]]:
+def settings_of(comparison: Comparison) -> dict[str, tuple[str, str]]:
     """Recorded facts that may explain a difference, of both sides; all values if captures of a side differ."""
     facts = [[_of_run(analysis.run) for analysis in side] for side in (comparison.a, comparison.b)]
     items = dict.fromkeys(item for side in facts for run in side for item in run)

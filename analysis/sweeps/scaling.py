@@ -181,6 +181,6 @@ def scaling_verdict(table: pd.DataFrame) -> str:
     row = max(rows, key=lambda one: one["workers"])
     of = f"{row['model']} {row['parallel']}, {counted(row['workers'], 'worker')}"
     if row["strong_efficiency_frac"] is not None:
-        gain = f"an epoch is {row['speedup_fixed_work']:.2f} times as fast as with one"
+        gain = f"an epoch is {row['speedup_fixed_work']:.2f} times as fast as with one (T1 / TN: they share its work)"
         return f"{of}: {gain}, a strong efficiency of {row['strong_efficiency_frac']:.0%}"
-    return f"{of}: a step has a weak efficiency of {row['weak_efficiency_frac']:.0%}"
+    return f"{of}: a step has a weak efficiency of {row['weak_efficiency_frac']:.0%} (the work per worker is fixed)"

@@ -30,7 +30,7 @@ class RunFile(Record):
 
     schema_version: Annotated[int, Doc("version of this layout", reads=Any)] = SCHEMA_VERSION
     run: Annotated[str, People("name of the run directory when it was made")]
-    created_utc: Annotated[str, People("when the capture began, ISO 8601", unit="UTC")]
+    created_utc: Annotated[str, Doc("when the capture began, ISO 8601", unit="UTC", reads=str | None)]
     command: Annotated[Sequence[str], People("the command line")]
     config: Annotated[
         Mapping[str, Any], Doc("options of the command by name; for `capture()`, the `config` it was given")

@@ -15,6 +15,7 @@ from ..errors import OutOfMemoryError, UsageError
 from ..machine import environment, measurement, memory
 from ..ranks import process_group as parallel
 from .config import LayersConfig
+from .formats import FormatName, written
 from .measure import Plan, measured
 from .memory_use import memory_use
 from .results import LAYERS_FILE, LayersResults
@@ -23,8 +24,8 @@ from .subjects import LayerSubject, subjects
 Save = Callable[[str | None], None]
 
 
-def run_layers(config: LayersConfig, command: Sequence[str]) -> int:
-    """Measure, print the table, and write layers.json; the exit code. Raises ProfilingError."""
+def run_layers(config: LayersConfig, command: Sequence[str], output_format: FormatName = "table") -> int:
+    """Measure, print the table in this format, and write layers.json; the exit code. Raises ProfilingError."""
     if parallel.under_torchrun():
         raise UsageError("layers measures one device; run it without torchrun")
     where = parallel.rank_device(config.device, 0)
@@ -43,7 +44,7 @@ def run_layers(config: LayersConfig, command: Sequence[str]) -> int:
         if config.memory_limit_bytes is not None:
             _limit(config.memory_limit_bytes, where)
         _measure(todo, plan, results, save)
-    tell("\n".join(results.lines()))
+    tell(written(results, output_format))
     print(path, file=sys.stderr)
     return 0
 

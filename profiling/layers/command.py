@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..machine import memory
 from ..ranks.exits import exit_with
 from .config import DEFAULT_MODEL, MODEL_BATCH_SIZE, LayerName, LayersConfig
+from .formats import FormatName
 
 _LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
@@ -78,6 +79,9 @@ class _HowOptions:
             rich_help_panel="Output", help="Name of the results' folder.", show_default="from subject and time"
         ),
     ] = None
+    output_format: Annotated[
+        FormatName, typer.Option("--format", "-f", rich_help_panel="Output", help="How the table is written.")
+    ] = "table"
 
 
 @takes(subject=_SubjectOptions, how=_HowOptions)
@@ -91,6 +95,7 @@ def layers_command(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOpt
       commtrace layers --model vgg16 --batch-size 128
       commtrace layers --model vgg16-swapped --batch-size 128
       commtrace layers --layer all
+      commtrace layers --layer all --format latex > layers.tex
       commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
     """
     config = LayersConfig(
@@ -112,6 +117,6 @@ def layers_command(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOpt
     def start() -> int:
         from . import bench
 
-        return bench.run_layers(config, ctx.obj)
+        return bench.run_layers(config, ctx.obj, how.output_format)
 
     exit_with(start)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ...contract.single import LayerEntry, LayersFile
-from ..base.console import text_table as plain_table
 from ..machine.power import Power
 
 LAYERS_FILE = "layers.json"
 NA = "NA"
-_HEAD = (
+HEAD = (
     "layer",
     "kind",
     "input",
@@ -26,7 +25,8 @@ _HEAD = (
     "peak (MB)",
     "power (W)",
 )
-_NAMES = 3
+NAMES = 3
+"""Columns that are names, before those of numbers."""
 _KIND_WIDTH = 40
 
 
@@ -101,12 +101,11 @@ class LayersResults:
         layers = [row.entry() for row in self.rows]
         return replace(self.facts, complete=reason is None, reason=reason, layers=layers)
 
-    def lines(self) -> list[str]:
-        """The table, and the reasons for missing values."""
-        table = plain_table.lines(_HEAD, [row.cells() for row in self.rows], names=_NAMES)
+    def reasons(self) -> list[str]:
+        """Why values are missing, a line for each reason."""
         failed = [f"{row.layer}: {row.reason}" for row in self.rows if row.reason]
         powerless = [f"power {NA}: {row.power.reason}" for row in self.rows if row.power.reason and not row.reason]
-        return [*table, *failed, *dict.fromkeys(powerless)]
+        return [*failed, *dict.fromkeys(powerless)]
 
 
 def _ms(time_ns: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis
+from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis
 from commtrace.analysis.catalog import CATALOG, InputKind, TableEntry
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.core.tables import communication as everything
@@ -28,6 +28,7 @@ HOLDERS: dict[InputKind, type] = {
     InputKind.sweep: SweepAnalysis,
     InputKind.trainings: TrainingAnalysis,
     InputKind.sides: Comparison,
+    InputKind.series: RunTrend,
     InputKind.dumps: Hang,
 }
 # What readers and metrics hand to each other. Nobody is shown these.

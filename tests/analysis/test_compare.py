@@ -466,7 +466,11 @@ def test_captures_of_both_sides(capsys, known, arguments):
     ("arguments", "message"),
     [
         (("{a}",), "needs two runs, but got 1"),
-        (("{a}", "{slow}", "{one}"), "needs two runs, but got 3"),
+        (("--by", "kernel", "{a}", "{slow}", "{one}"), "needs two runs, but got 3"),
+        (("--by", "run", "{a}"), "needs two runs or more, but got 1"),
+        (("--by", "run", "{a}", "--against", "{slow}"), "compares two sides, but a series"),
+        (("--fail-above", "5", "{a}", "{slow}", "{one}"), "compares two sides, but a series"),
+        (("--top", "1", "{a}", "{slow}", "{one}"), "chooses rows of one table"),
         (("{a}", "--against"), "requires an argument"),
         (("--against", "{a}"), "Missing argument"),
         (("{a}", "{a}", "--against", "{slow}"), "given twice"),

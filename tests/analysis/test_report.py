@@ -12,7 +12,7 @@ from samples import with_slow
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from commtrace import analyse, analyse_sweep, analyse_training, compare
+from commtrace import analyse, analyse_sweep, analyse_training, compare, plots
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.render import as_csv
@@ -202,6 +202,48 @@ def test_of_a_sweep(tmp_path) -> None:
     assert {table.title for table in read.tables} == {"Table: scaling", "Table: subtraction", "Table: timings"}
     assert main(["report", str(folder), "-o", str(tmp_path / "r.html")]) == 0
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == page.html
+
+
+@pytest.mark.parametrize(
+    ("samples", "title"),
+    [
+        (50_000, "Speedup by workers: T1 / TN, fixed work (the workers share an epoch)"),
+        (100_000, "Speedup by workers: N x T1 / TN, fixed work per worker (each does an epoch)"),
+    ],
+)
+def test_a_picture_of_speedups_says_which_and_of_what_work(tmp_path, samples, title) -> None:
+    cells = [Cell(1, epoch_s=10), Cell(2, epoch_s=12, samples=samples)]
+    figure = plots.speedup(analyse_sweep(write_sweep(tmp_path / "sweep", cells)))
+    assert figure.title == title
+    assert f"speedup, {title.partition(': ')[2].partition(',')[0]}" in figure.svg
+    assert "The batch size per worker stays" in figure.about
+
+
+def test_a_picture_of_both_kinds_of_work_says_which_line_is_which(tmp_path) -> None:
+    cells = [Cell(1), Cell(2, 32, 6.0), Cell(1, 64), Cell(2, 64, 12.0, samples=100_000)]
+    figure = plots.speedup(analyse_sweep(write_sweep(tmp_path / "sweep", cells)))
+    assert figure.title == "Speedup by workers"
+    for said in ("resnet18, ddp, batch 32: T1 / TN", "resnet18, ddp, batch 64: N x T1 / TN"):
+        assert said in figure.svg
+    assert "T1 / TN is speedup at fixed work (the workers share an epoch). N x T1 / TN is speedup at" in figure.about
+
+
+def test_epoch_times_by_batch_size_end_where_memory_or_data_end(tmp_path) -> None:
+    cells = [
+        *(Cell(1, batch, seconds) for batch, seconds in ((32, 21.1), (128, 6.35), (512, 2.38))),
+        Cell(1, 2048, status="out_of_memory"),
+        *(Cell(4, batch, seconds) for batch, seconds in ((32, 7.0), (128, 2.4))),
+        Cell(4, 32_768, status="out_of_data"),
+        Cell(8, 32, status="out_of_memory"),
+    ]
+    sweep = analyse_sweep(write_sweep(tmp_path / "sweep", cells))
+    figure = plots.epoch_time(sweep)
+    assert figure.svg.count("<circle") == 5
+    assert figure.svg.count(">out of memory<") == figure.svg.count(">out of data<") == 1
+    for said in ("resnet18, ddp, 1 worker, batch 512: 2.38 s", ">2,048<", ">32,768<", "resnet18, ddp, 4 workers"):
+        assert said in figure.svg
+    assert "out of memory or out of data: the batch would be larger than an epoch." in figure.about
+    assert 'id="figure-epoch-time"' in sweep_page("sweep", sweep).html
 
 
 def test_of_two_sides(tmp_path) -> None:

@@ -39,9 +39,10 @@ how they are computed.
   from the largest, texts from A; `COLUMN:asc` and `COLUMN:desc` choose. `--help` of a command explains its columns.
 - **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. Those of operators
   need `commtrace.analyse(RUN, details=True)`, which takes longer to read. `commtrace.analyse_sweep(SWEEP)` has the
-  tables across runs, and `commtrace.compare(A, B)` those of two sides, each one run or a list of captures. `workers`,
-  `cache` and `keep_going` are what `--workers`, `--cache` and `--keep-going` are, except that nothing is kept unless
-  asked for: `cache=True` keeps it beside the traces or, if these are another user's, in `~/.cache/commtrace`.
+  tables across runs, `commtrace.compare(A, B)` those of two sides, each one run or a list of captures, and
+  `commtrace.run_trend(A, B, C)` that of a series of runs. `workers`, `cache` and `keep_going` are what `--workers`,
+  `--cache` and `--keep-going` are, except that nothing is kept unless asked for: `cache=True` keeps it beside the
+  traces or, if these are another user's, in `~/.cache/commtrace`.
 - **DIR** is a run directory, also one that is still being written; in Python, `commtrace.analyse_cycles(DIR)` has the
   table of its cycles.
 - **Its meaning** goes with a table: `table.attrs["columns"]` has the meaning of each column, with its unit, and
@@ -116,6 +117,7 @@ def _in_python(entry: TableEntry) -> str:
         "SWEEP": "analyse_sweep(SWEEP)",
         "RUNS": "analyse_training(RUNS)",
         "A B": "compare(A, B)",
+        "A B C...": "run_trend(A, B, C)",
         "DUMPS...": "find_hang(DUMPS)",
     }[entry.of.value]
     return f"commtrace.{holder}.{entry.name}" + ("(NAMES)" if entry.name == "mistakes" else "")

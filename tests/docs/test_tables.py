@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, SweepAnalysis, TrainingAnalysis, cli
+from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, SweepAnalysis, TrainingAnalysis, cli
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.schema import Schema
 
@@ -40,6 +40,9 @@ def test_a_table_can_be_had_in_python(table: Schema) -> None:
         return
     if f"`commtrace.compare(A, B).{table.name}`" in PAGE:
         assert hasattr(Comparison, table.name)
+        return
+    if f"`commtrace.run_trend(A, B, C).{table.name}`" in PAGE:
+        assert hasattr(RunTrend, table.name)
         return
     if f"`commtrace.analyse_cycles(DIR).{table.name}`" in PAGE:
         assert hasattr(CycleAnalysis, table.name)

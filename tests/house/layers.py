@@ -26,7 +26,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "replay": "metrics core errors",
         "results": "replay metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
-        "comparison": "results recording render catalog core errors",
+        "comparison": "results metrics recording render catalog core errors",
         "show": "comparison results metrics ceilings render catalog core errors",
         "report": "show training sweeps comparison results metrics run ceilings render catalog core errors",
         "timeline": "results metrics core errors",
@@ -65,6 +65,7 @@ LAYERS: dict[str, dict[str, str]] = {
 FORWARDS = {
     "analysis.results.analysis": {"show", "report", "timeline", "prediction"},
     "analysis.comparison.analysis": {"show"},
+    "analysis.comparison.trend": {"show"},
 }
 """Modules whose methods call functions of rooms above, which they import inside the method."""
 

@@ -1,5 +1,6 @@
 """`commtrace layers`: memory against formulas, models layer by layer, the swapped VGG-16, and how it ends."""
 
+import csv
 import io
 import json
 import math
@@ -113,6 +114,34 @@ def test_the_table_has_units(four) -> None:
     row = next(line for line in out.splitlines() if line.startswith("maxpool"))
     assert "8x3x56x56" in row
     assert "0.226" in row.split()  # 75264 / 4 outputs of 12 bytes
+
+
+@pytest.mark.parametrize("output_format", ["csv", "markdown", "json", "latex"])
+def test_every_format_has_every_layer(tmp_path, capsys, output_format) -> None:
+    options = ["--layer", "relu", "--layer", "maxpool", "--batch-size", "2", "--scale", "0.125", *QUICK]
+    assert main(["layers", *options, "--out", str(tmp_path), "--run-name", "two", "-f", output_format]) == 0
+    out, rows = capsys.readouterr().out, by_name(tmp_path / "two")
+    if output_format == "json":
+        assert json.loads(out) == written(tmp_path / "two")
+    elif output_format == "csv":
+        for row in csv.DictReader(io.StringIO(out)):
+            entry = rows.pop(row["layer"])
+            assert row["input_shape"] == "x".join(map(str, entry["input_shape"]))
+            assert float(row["forward_mean_ns"]) == entry["forward_mean_ns"]
+            assert (int(row["saved_bytes"]), row["power_w"]) == (entry["saved_bytes"], "")
+            assert row["power_reason"] == entry["power_reason"]
+        assert not rows
+    elif output_format == "markdown":
+        head, rule, *body = out.splitlines()
+        assert head.startswith("| layer | kind | input | forward (ms) |")
+        assert rule.startswith("|---|---|---|---:|")
+        assert [line.split(" | ")[0] for line in body[:2]] == ["| relu", "| maxpool"]
+    else:
+        assert out.startswith(
+            "% needs \\usepackage{booktabs}\n\\begin{tabular}{lllrrrrrrrrrr}\n\\toprule\nlayer & kind &"
+        )
+        assert "\nmaxpool & MaxPool2d(kernel\\_size=2" in out
+        assert "power NA: NVML knows NVIDIA GPUs only" in out.rpartition("\\end{tabular}")[2]
 
 
 # --- memory, by itself -----------------------------------------------------------------------------------------------

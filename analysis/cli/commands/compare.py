@@ -1,4 +1,4 @@
-"""`commtrace compare`: compare captures of two configurations."""
+"""`commtrace compare`: compare captures of two configurations, or a series of runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
     from ...comparison.analysis import Judgement
+    from ...report.page import ReportPage
+    from ...results.analysis import Analysis
 
 _SLOWER, _UNSEEN = 3, 4
+_SIDES = 2
 _SHOWN_ROWS = 10
-_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators"}
+_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators", "run": "trend"}
+_PAGE_SUFFIXES = (".html", ".htm")
 
 
 class ComparedBy(str, Enum):
@@ -30,6 +34,7 @@ class ComparedBy(str, Enum):
     measure = "measure"
     kernel = "kernel"
     operator = "operator"
+    run = "run"
 
 
 def _percentage(value: float | None) -> float | None:
@@ -43,7 +48,7 @@ Captures = Annotated[
     typer.Argument(
         metavar="A...",
         parser=path_named,
-        help="Two runs, A and B; or several captures of A, with those of B after --against.",
+        help="Two runs, A and B; a series of runs; or several captures of A, with those of B after --against.",
     ),
 ]
 Against = Annotated[
@@ -51,7 +56,11 @@ Against = Annotated[
     typer.Option(AGAINST, metavar="B...", parser=path_named, help="Captures of B."),
 ]
 OneTable = Annotated[
-    ComparedBy | None, typer.Option(help="Print only this table. Without it, CSV and LaTeX hold the table of measures.")
+    ComparedBy | None,
+    typer.Option(
+        help="Print only this table; run, of two runs or more in order, is that of a series. Without it, CSV and LaTeX "
+        "hold the table of measures, or of runs."
+    ),
 ]
 FailAbove = Annotated[
     float | None,
@@ -88,7 +97,7 @@ def compare_command(
     writing: Writing,
     reading: ReadOptions,
 ) -> None:
-    """Print where steps of B spend more time.
+    """Print where steps of B spend more time; of three runs or more, what changed from run to run.
 
     Captures of one configuration differ, because machines drift. Several captures of each, taken in turns, show by how
     much: give those of A, then --against and those of B. With one run of each, the cycles of --repeat count as
@@ -97,15 +106,25 @@ def compare_command(
     Step times come from the unprofiled steps in the side files if there are enough of them, else from the profiled
     steps there, else from the traces. Everything else is measured in the traced steps: capture 10 or more.
 
+    Three runs or more without --against are a series, in the order given: a row per run, and the cause of each change.
+    An --output that ends in .html gets a page with pictures.
+
     Without --by, --top sets how many kernels and operators are printed (10).
 
     \b
     Examples:
       commtrace compare traces/before traces/after
       commtrace compare traces/before-* --against traces/after-*
+      commtrace compare traces/mon traces/tue traces/wed -o trend.html
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
     """
+    if by is ComparedBy.run or (by is None and not against and len(runs) > _SIDES):
+        if against or fail_above is not None:
+            option = AGAINST if against else "--fail-above"
+            raise typer.BadParameter("compares two sides, but a series of runs was asked for", param_hint=option)
+        _series(runs, run_spread / 100, whole=by is None, writing=writing, reading=reading)
+        return
     whole = by is None and writing.format not in (Format.csv, Format.latex)
     if whole:
         replace(writing, choice=replace(writing.choice, top=None)).needs_one_table()
@@ -117,7 +136,11 @@ def compare_command(
     from ...show.comparison import report, without_empty_memory
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
-    if whole:
+    if whole and _wants_page(writing):
+        from ...report.across import comparison_page
+
+        _write_page(comparison_page(f"{analyses[0][0].run.name} and {analyses[1][0].run.name}", comparison), writing)
+    elif whole:
         top = writing.choice.top or _SHOWN_ROWS
         writing.text(report(comparison, writing.format.value, top=top, screen=writing.screen))
     else:
@@ -125,10 +148,50 @@ def compare_command(
         table = writing.chosen(name, getattr(comparison, name))
         shown = without_empty_memory(table) if writing.for_people else table
         replace(writing, choice=ALL_ROWS).table(name, shown)
-    for analysis in (*analyses[0], *analyses[1]):
-        finish(analysis)
+    _finish([*analyses[0], *analyses[1]])
     if fail_above is not None:
         _gate(*comparison.slower_by(fail_above / 100))
+
+
+def _series(runs: list[Path], run_spread_frac: float, *, whole: bool, writing: Writing, reading: ReadOptions) -> None:
+    """Print the trend over the runs, whole or the table alone. Raises BadParameter."""
+    if len(runs) < _SIDES:
+        raise typer.BadParameter(f"needs two runs or more, but got {len(runs)}", param_hint="A B C...")
+    whole = whole and writing.format not in (Format.csv, Format.latex)
+    if whole:
+        writing.needs_one_table()
+    writing.check("trend")
+    analyses = [analysis_of([path], reading, details=True) for path in runs]
+    from ...comparison.trend import RunTrend
+    from ...show.trend import trend_report, without_empty_parts
+
+    trend = RunTrend(tuple(analyses), run_spread_frac)
+    if whole and _wants_page(writing):
+        from ...report.across import trend_page
+
+        _write_page(trend_page(f"{trend.names[0]} to {trend.names[-1]}", trend), writing)
+    elif whole:
+        writing.text(trend_report(trend, writing.format.value, writing.screen))
+    else:
+        table = writing.chosen("trend", trend.trend)
+        shown = without_empty_parts(table) if writing.for_people else table
+        replace(writing, choice=ALL_ROWS).table("trend", shown)
+    _finish(analyses)
+
+
+def _wants_page(writing: Writing) -> bool:
+    """Whether the output is a page, by the suffix of its file."""
+    return writing.for_people and writing.output is not None and writing.output.suffix.lower() in _PAGE_SUFFIXES
+
+
+def _write_page(made: ReportPage, writing: Writing) -> None:
+    writing.text(made.html)
+    print_message(f"{writing.output}: {len(made.html.encode()) / 1e3:,.0f} kB; open it in any browser", kind="note")
+
+
+def _finish(analyses: list[Analysis]) -> None:
+    for analysis in analyses:
+        finish(analysis)
 
 
 def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], list[Path]]:
@@ -144,7 +207,7 @@ def _sides(runs: list[Path], against: list[Path] | None) -> tuple[list[Path], li
             message = f"{both[0]} is given on both sides, which would hide a difference"
             raise typer.BadParameter(message, param_hint=AGAINST)
         return runs, against
-    if len(runs) != 2:
+    if len(runs) != _SIDES:
         message = f"needs two runs, but got {len(runs)}; for several captures, give those of B after {AGAINST}"
         raise typer.BadParameter(message, param_hint="A B")
     return runs[:1], runs[1:]

@@ -1,4 +1,4 @@
-"""The tables that compare two sides. Conventions: `communication.py`."""
+"""The tables that compare two sides, or a series of runs. Conventions: `communication.py`."""
 
 from __future__ import annotations
 
@@ -37,4 +37,33 @@ COMPARISON = Schema("comparison", "measure of a step", {
 CHANGED_KERNELS = Schema("changed_kernels", "kernel of either side", {**KERNEL, **_VALUES})
 CHANGED_OPERATORS = Schema("changed_operators", "operator of either side", {
     "operator": OPERATOR["operator"], "kind": OPERATOR["kind"], **_VALUES,
+})  # fmt: skip
+
+_BEYOND = (
+    "runs: more than runs of one configuration are assumed to differ; steps: only more than steps of the two runs do; "
+    "nothing: not even that; NA with too few steps"
+)
+TREND = Schema("trend", "run, in the order given", {
+    "run": ("string", "name of the run; those that have the same are numbered"),
+    "began_utc": ("string", "when the capture began, from run.json, else from the clocks of its traces; NA if unknown"),
+    "ranks": ("int64", "ranks with a trace"),
+    "steps": ("int64", "steps that count, as in `steps`; 0 if none is marked: then a step is the whole window"),
+    "step_ns": ("Int64", "length of a typical step, the mean of those; the parts below add up to it"),
+    "step_spread_ns": ("Int64", "standard deviation of their lengths; NA if there is only one"),
+    "compute_alone_ns": ("Int64", "compute without communication beside it, mean over devices and steps, as all parts"),
+    "overlap_ns": ("Int64", "compute and communication at once"),
+    "exposed_transfer_ns": ("Int64", "exposed communication that moves data"),
+    "exposed_wait_ns": ("Int64", "exposed communication that waits for other ranks"),
+    "exposed_unsplit_ns": ("Int64", "exposed communication that may be waiting or transfer"),
+    "exposed_memory_ns": ("Int64", "copies and fills beside which nothing else runs"),
+    "idle_ns": ("Int64", "nothing runs"),
+    "change_ns": ("Int64", "step_ns - that of the run before; NA for the first"),
+    "beyond": ("string", f"what this change exceeds: {_BEYOND}"),
+    "from_first_ns": ("Int64", "step_ns - that of the first run"),
+    "from_first_beyond": ("string", "what this change exceeds, likewise"),
+    "gain_ns": ("Int64", "what a step would gain by the first of `remedies`; NA if the run could not be played again"),
+    "remedy": ("string", "that remedy"),
+    "verdict": ("string", "the verdict on the run, as in `verdicts`"),
+    "headline": ("string", "the same in a short sentence"),
+    "cause": ("string", "why a step takes longer or less than in the run before: the part that changed most"),
 })  # fmt: skip

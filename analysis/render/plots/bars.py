@@ -7,6 +7,8 @@ from typing import Any
 
 from ...core.schema import Row, plain
 from ...core.tables.lateness import REASONS
+from ..units import TimeUnit
+from .colours import PART_KINDS
 from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 from .scales import Scale, bottom_axis, covering
@@ -66,6 +68,36 @@ def _parts_of(row: Row) -> list[int]:
     ]
 
 
+def time_per_run(trend: Any) -> Figure:
+    """A typical step of every run of a series, in parts that add up to it, with its change against the run before."""
+    rows = [row for row in plain(trend).rows if row["step_ns"] is not None]
+    unit = TimeUnit.of(max([row["step_ns"] for row in rows] or [0]))
+    values = [[row[part] / unit.ns for part in PART_KINDS] for row in rows]
+    remarks = [_step_and_change(row, unit) for row in rows]
+    title = "A typical step of every run"
+    return Figure(
+        "trend",
+        title,
+        "Every nanosecond of a step is in one part, mean over devices and steps. Beside it: its length, and the change "
+        "against the run before. One star: more than steps of the two runs differ; two: more than runs do.",
+        _stacked(("trend", title), [row["run"] for row in rows], values, _PARTS, unit.name, remarks),
+        "trend",
+        trend,
+    )
+
+
+_STARS = {"runs": " **", "steps": " *"}
+
+
+def _step_and_change(row: Row, unit: TimeUnit) -> str:
+    """`49.4 ms, +7.4 *`."""
+    change = row["change_ns"]
+    if change is None:
+        return unit.text(row["step_ns"])
+    sign = "\u2212" if change < 0 else "+"
+    return f"{unit.text(row['step_ns'])}, {sign}{unit.number(abs(change))}{_STARS.get(row['beyond'] or '', '')}"
+
+
 def critical_path(table: Any) -> Figure:
     """The critical path of a step by kind, for the ranks on which it is longest."""
     kinds = list(_ON_PATH)
@@ -86,9 +118,14 @@ def critical_path(table: Any) -> Figure:
 
 
 def _stacked(
-    named: tuple[str, str], rows: Sequence[str], values: Sequence[Sequence[float]], parts: Sequence[tuple[str, str]]
+    named: tuple[str, str],
+    rows: Sequence[str],
+    values: Sequence[Sequence[float]],
+    parts: Sequence[tuple[str, str]],
+    unit: str = "ms",
+    remarks: Sequence[str] = (),
 ) -> str:
-    """Stacked bars; `named` is the name and title, and each part has a fill and a label."""
+    """Stacked bars; `named` is the name and title, each part has a fill and a label, and a bar a remark behind it."""
     name, title = named
     tall = min(max(_TALLEST / max(len(rows), 1), 2.0), 20.0)
     left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
@@ -98,12 +135,15 @@ def _stacked(
     fills |= {part: drawing.hatching(part) for part in _HATCHED if part in fills}
     used = [index for index in range(len(parts)) if any(row[index] for row in values)]
     drawing.legend(12, [(fills[parts[index][0]], parts[index][1]) for index in used], left)
-    scale = covering([sum(row) for row in values], left, _WIDTH - 20)
-    bottom_axis(drawing, scale, bottom, 28, "ms")
+    room = max([text_width(remark) for remark in remarks] or [0.0])
+    scale = covering([sum(row) for row in values], left, max(_WIDTH - 20 - room, left + 200))
+    bottom_axis(drawing, scale, bottom, 28, unit)
     every = -(-len(rows) // _MOST_LABELS)
     for number, row in enumerate(rows):
         if number % every == 0:
             drawing.text(left - 6, 28 + tall * (number + 0.5) + 4, row, "end")
+            if remarks:
+                drawing.text(scale(sum(values[number])) + 6, 28 + tall * (number + 0.5) + 3, remarks[number], "faint")
     gap = 2 if tall > 8 else 0
     for index in used:
         fill = fills[parts[index][0]]

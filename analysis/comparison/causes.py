@@ -1,0 +1,264 @@
+"""What makes a typical step longer or shorter from one side to the other, in the words of the verdict.
+
+The parts of a typical step add up to its length on both sides, so their differences add up to the change. The largest
+of them is named by what is behind it: a collective and size, the rank that others wait for, what the CPU did, a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple, TypeVar
+
+import pandas as pd
+
+from ..core.escaping import printable
+from ..core.kinds import COMPUTE
+from ..core.schema import Row, records
+from ..metrics.causes.blame import kernel_of, shares_of_waiting
+from ..metrics.typical_step import STEP_PARTS
+from ..metrics.verdicts.culprits import short
+from ..metrics.verdicts.of_idle import IDLE_CAUSES
+from ..render.units import TimeUnit, bytes_text
+from ..results.analysis import Analysis
+
+_K = TypeVar("_K")
+_Sides = tuple[Sequence[Analysis], Sequence[Analysis]]
+_Size = tuple[str, int | None]
+"""Kind of collective, and bytes."""
+
+_MENTIONED = 0.2
+"""Of the largest difference of a part: less is left out."""
+_MOST_PARTS = 3
+_ALONE = 0.2
+"""A single part that differs from the whole change by at most this part of it is named without its amount."""
+_MOST_OF_IT = 0.5
+_DETAILED = "compute, "
+"""What follows is a kernel, and how much it changed."""
+_NEXT_TO_NOTHING = 0.2
+"""Of what a rank makes others wait on the other side: less is as if they did not."""
+
+
+class PartChange(NamedTuple):
+    """How much longer a part of a typical step takes on the second side, in ns, and what that is."""
+
+    ns: float
+    words: str
+
+
+class StepChange(NamedTuple):
+    """How much longer a typical step takes on the second side, in ns, and why."""
+
+    ns: float
+    words: str
+    unit: TimeUnit
+
+    @property
+    def sentence(self) -> str:
+        """`+7.4 ms: ranks wait for rank 1`."""
+        return f"{signed(self.ns, self.unit)}: {self.words}"
+
+
+def step_change(a: Sequence[Analysis], b: Sequence[Analysis], kernels: Callable[[], pd.DataFrame]) -> StepChange | None:
+    """The change of a typical step from one side to the other; None where a side shows no activity.
+
+    Each side is one run, or several captures, of which it is the mean. `kernels` gives the table `changed_kernels`.
+    """
+    if not all(len(one.table("breakdown")) for one in (*a, *b)):
+        return None
+    parts = _parts((a, b))
+    total = sum(parts.values())
+    unit = TimeUnit.of(max(fmean(one.typical_step.parts["window_ns"] for one in side) for side in (a, b)))
+    large = sorted((name for name in parts if not unit.is_zero(parts[name])), key=lambda name: -abs(parts[name]))
+    large = [name for name in large if abs(parts[name]) >= _MENTIONED * abs(parts[large[0]])][:_MOST_PARTS]
+    if not large:
+        return StepChange(total, "no part of a step changed", unit)
+    named = [PartChange(parts[name], _words(name, parts[name], (a, b), kernels, unit)) for name in large]
+    if {"compute_ns", "exposed_wait_ns"} <= set(large):
+        named = _of_late_rank(dict(zip(large, named, strict=True)), (a, b), unit)
+    if len(named) == 1 and abs(named[0].ns - total) <= _ALONE * abs(total):
+        return StepChange(total, named[0].words, unit)
+    return StepChange(total, "; ".join(_with_amount(part, unit) for part in named), unit)
+
+
+def _with_amount(part: PartChange, unit: TimeUnit) -> str:
+    """`compute, gemm (+2.0 ms)`; or `compute (+2.0 ms, gemm +0.5 ms)`, if that is only a part of it."""
+    amount = signed(part.ns, unit)
+    words, detail = part.words.removesuffix(f" {amount}"), ""
+    if words.startswith(_DETAILED) and words == part.words:
+        words, detail = _DETAILED.rstrip(", "), f", {words.removeprefix(_DETAILED)}"
+    return f"{words} ({amount}{detail})"
+
+
+def _parts(sides: _Sides) -> dict[str, float]:
+    """Differences of the parts of a typical step in ns, compute as one."""
+    of_a, of_b = (_mean([one.typical_step.parts for one in side]) for side in sides)
+    changes = {part: of_b[part] - of_a[part] for part in STEP_PARTS}
+    compute = changes.pop("compute_alone_ns") + changes.pop("overlap_ns")
+    return {"compute_ns": compute, **changes}
+
+
+def _words(part: str, ns: float, sides: _Sides, kernels: Callable[[], pd.DataFrame], unit: TimeUnit) -> str:
+    """What is behind the difference of this part."""
+    if part == "compute_ns":
+        return _compute(ns, records(kernels()), unit)
+    if part == "exposed_wait_ns":
+        return _waiting(ns, sides)
+    if part == "exposed_transfer_ns":
+        return f"{_collective(ns, sides, _transfers)}, transfer"
+    if part == "exposed_unsplit_ns":
+        return f"{_collective(ns, sides, _unsplit)}, waiting or transfer"
+    return _idle(ns, sides) if part == "idle_ns" else "copies that nothing hides"
+
+
+def _compute(ns: float, kernels: Iterable[Row], unit: TimeUnit) -> str:
+    """`compute, gemm +2.0 ms`."""
+    changed = [row for row in kernels if row["kind"] == COMPUTE and row["difference_ns"]]
+    alike = next((row for row in changed if row["difference_ns"] * ns > 0), None)
+    if alike is None or unit.is_zero(alike["difference_ns"]):
+        return "compute"
+    new, gone = ("a_ns", "b_ns") if alike["a_ns"] == 0 else ("b_ns", "a_ns")
+    name = printable(short(alike["name"]))
+    other = next((row for row in changed if row["difference_ns"] * ns < 0), None)
+    replaced = (
+        alike[new] == 0
+        and other is not None
+        and other[gone] == 0
+        and abs(other["difference_ns"]) >= _MOST_OF_IT * abs(alike["difference_ns"])
+    )
+    if replaced and other is not None:
+        before, after = (other, alike) if new == "a_ns" else (alike, other)
+        return f"compute, {printable(short(after['name']))} in place of {printable(short(before['name']))}"
+    return f"compute, {name} {signed(alike['difference_ns'], unit)}"
+
+
+def _waiting(ns: float, sides: _Sides) -> str:
+    """`ranks wait for rank 1`, or how that changed."""
+    rank = _whom(ns, sides)
+    if rank is None:
+        was, now = (fmean(one.typical_step.parts["exposed_wait_ns"] for one in side) for side in sides)
+    else:
+        was, now = (_mean([_waited_for(one) for one in side]).get(rank, 0.0) for side in sides)
+    whom = "each other" if rank is None else f"rank {rank}"
+    if ns > 0:
+        return f"ranks wait {'longer ' if was > _NEXT_TO_NOTHING * now else ''}for {whom}"
+    return f"ranks wait less for {whom}" if now > _NEXT_TO_NOTHING * was else f"ranks no longer wait for {whom}"
+
+
+def _whom(ns: float, sides: _Sides) -> int | None:
+    """The rank for which most of the change of waiting is; None if there is none."""
+    of_a, of_b = (_mean([_waited_for(one) for one in side]) for side in sides)
+    changes = {rank: of_b.get(rank, 0.0) - of_a.get(rank, 0.0) for rank in {**of_a, **of_b}}
+    rank = max(changes, key=lambda each: changes[each] * ns, default=None)
+    return rank if rank is not None and changes[rank] * ns >= _MOST_OF_IT * ns * ns else None
+
+
+def _of_late_rank(named: Mapping[str, PartChange], sides: _Sides, unit: TimeUnit) -> list[PartChange]:
+    """The parts, with waiting and compute as one where the rank that others wait for is the one that computes longer.
+
+    `ranks wait for rank 1, which computes 20.0 ms longer`.
+    """
+    waiting, compute = named["exposed_wait_ns"], named["compute_ns"]
+    rank = _whom(waiting.ns, sides)
+    of_a, of_b = ([_compute_of_ranks(one) for one in side] for side in sides)
+    own = 0.0 if rank is None else _mean(of_b).get(rank, 0.0) - _mean(of_a).get(rank, 0.0)
+    alone = own / fmean(len(one) for one in (*of_a, *of_b))
+    if waiting.ns * compute.ns <= 0 or abs(alone - compute.ns) > _ALONE * abs(compute.ns):
+        return list(named.values())
+    does = f"computes {unit.text(abs(own))} {'longer' if own > 0 else 'less'}"
+    both = PartChange(waiting.ns + compute.ns, f"{waiting.words}, which {does}")
+    rest = [part for name, part in named.items() if name not in ("exposed_wait_ns", "compute_ns")]
+    return sorted([both, *rest], key=lambda part: -abs(part.ns))
+
+
+def _compute_of_ranks(one: Analysis) -> dict[int, float]:
+    """Compute of each rank in a typical step, mean over its devices, in ns."""
+    steps = one.table("breakdown_steps")
+    rows = steps[steps["step"].isin(one.typical_step.steps)] if len(steps) else one.table("breakdown")
+    means = rows.groupby("rank")["compute_ns"].mean()
+    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
+
+
+def _waited_for(one: Analysis) -> dict[int, float]:
+    """Exposed waiting of a typical step that each rank caused, in ns."""
+    waiting = one.typical_step.parts["exposed_wait_ns"]
+    shares = shares_of_waiting(one.typical_ranks, "rank")
+    return {rank: share * waiting for rank, share in zip(shares.index.tolist(), shares.tolist(), strict=True) if share}
+
+
+def _collective(ns: float, sides: _Sides, times: Callable[[Analysis], Mapping[_Size, float]]) -> str:
+    """`all_gather of 144 MiB`: the collective, then its size, whose time changed most."""
+    of_a, of_b = (_mean([times(one) for one in side]) for side in sides)
+    sign = 1 if ns > 0 else -1
+    changes = {key: sign * (of_b.get(key, 0.0) - of_a.get(key, 0.0)) for key in {**of_a, **of_b}}
+    by_kind: dict[str, float] = {}
+    for (kind, _), change in changes.items():
+        by_kind[kind] = by_kind.get(kind, 0.0) + change
+    if not by_kind:
+        return "communication"
+    kind = max(by_kind, key=lambda each: by_kind[each])
+    size = max((key for key in changes if key[0] == kind), key=lambda key: changes[key])[1]
+    before, after = ({key[1] for key in side if key[0] == kind} for side in (of_a, of_b))
+    return kind + _of_size(size, before, after)
+
+
+def _of_size(size: int | None, before: set[int | None], after: set[int | None]) -> str:
+    """` of 144 MiB`; if all calls had another size before, ` of 144 MiB instead of 72 MiB`."""
+    if len(before) == len(after) == 1 and before != after:
+        [was], [now] = before, after
+        if was and now:
+            return f" of {bytes_text(now)} instead of {bytes_text(was)}"
+    return f" of {bytes_text(size)}" if size else ""
+
+
+def _transfers(one: Analysis) -> dict[_Size, float]:
+    """Exposed transfer of a typical step by collective and size, mean over devices, in ns."""
+    participation = one.table("participation")
+    rows = participation[~kernel_of(participation).duplicated()][["collective_id", "call_id", "exposed_transfer_ns"]]
+    named = one.table("collectives")[["collective_id", "collective", "size_bytes"]]
+    return _by_size(one, rows.merge(named, on="collective_id"), "exposed_transfer_ns")
+
+
+def _unsplit(one: Analysis) -> dict[_Size, float]:
+    """Time of calls that could not be split, exposed or not, likewise."""
+    participation, calls = one.table("participation"), one.table("calls")
+    split = participation["call_id"][participation["wait_ns"].notna()]
+    return _by_size(one, calls[~calls["call_id"].isin(split)], "dur_ns")
+
+
+def _by_size(one: Analysis, rows: pd.DataFrame, column: str) -> dict[_Size, float]:
+    """Sums of the column by collective and size, in a typical step, mean over devices."""
+    if one.typical_step.steps:
+        of_call = one.table("calls").set_index("call_id")["step"]
+        rows = rows[rows["call_id"].map(of_call).isin(one.typical_step.steps)]
+    times: dict[_Size, float] = {}
+    for row in records(rows[["collective", "size_bytes", column]]):
+        key = row["collective"] or "a collective", row["size_bytes"]
+        times[key] = times.get(key, 0.0) + (row[column] or 0) / (one.typical_step.windows or 1)
+    return times
+
+
+def _idle(ns: float, sides: _Sides) -> str:
+    """`idle, CPU in blocking calls`: the cause that changed most; `idle` where causes are not known."""
+    causes = [[one.idle_causes for one in side] for side in sides]
+    of_a, of_b = ([known for known in side if known is not None] for side in causes)
+    if len(of_a) < len(sides[0]) or len(of_b) < len(sides[1]):
+        return "idle"
+    before, after = _mean(of_a), _mean(of_b)
+    sign = 1 if ns > 0 else -1
+    changes = {cause: sign * (after[cause] - before[cause]) for cause in IDLE_CAUSES}
+    drained = sign * (after["drained_ns"] - before["drained_ns"])
+    largest = max(changes, key=lambda cause: changes[cause])
+    if largest not in ("alloc_ns", "data_ns") and drained > changes["sync_ns"] and drained >= _MOST_OF_IT * abs(ns):
+        return "idle, after blocking calls"
+    return f"idle, {IDLE_CAUSES[largest]}" if changes[largest] >= _MENTIONED * abs(ns) else "idle"
+
+
+def _mean(values: Sequence[Mapping[_K, float]]) -> dict[_K, float]:
+    """Means by key; 0 for what one lacks."""
+    return {key: fmean(each.get(key, 0.0) for each in values) for key in {key for each in values for key in each}}
+
+
+def signed(ns: float, unit: TimeUnit) -> str:
+    """`+7.4 ms`."""
+    return f"{'-' if ns < 0 else '+'}{unit.text(abs(ns))}"

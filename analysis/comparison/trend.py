@@ -1,0 +1,213 @@
+"""A series of runs in the order given: how a typical step changes from run to run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from html import escape
+from itertools import pairwise
+from os import PathLike
+from statistics import pstdev
+
+import pandas as pd
+
+from ...contract.reading import lenient
+from ...contract.run import RunFile
+from ..core.escaping import printable
+from ..core.schema import Row, records
+from ..core.tables.comparison import TREND
+from ..errors import NothingMeasured
+from ..metrics.typical_step import STEP_PARTS
+from ..recording.options import ReadOptions, cache_place
+from ..render.units import TimeUnit
+from ..results.analysis import Analysis
+from ..results.opening import Paths, analyse_with
+from .analysis import RUN_SPREAD_FRAC, Comparison
+from .causes import signed
+
+_LEAST_RUNS = 2
+_FIRST_YEAR = 2015
+"""Clocks that say an earlier year do not count from 1970."""
+BEYOND = {
+    "runs": "beyond the spread of runs",
+    "steps": "beyond the spread of steps, but not of runs",
+    "nothing": "within the spread of steps",
+}
+"""Values of `beyond` in words."""
+
+
+@dataclass(frozen=True, repr=False)
+class RunTrend:
+    """Tables of several runs in order, each read with `details`. Columns: docs/tables.md.
+
+    `run_spread_frac` is how much runs of one configuration are assumed to differ, as a standard deviation.
+    """
+
+    runs: tuple[Analysis, ...]
+    run_spread_frac: float = RUN_SPREAD_FRAC
+
+    def __repr__(self) -> str:
+        return f"<RunTrend of {', '.join(map(printable, self.names))}; see .summary()>"
+
+    def _repr_html_(self) -> str:
+        """The report as HTML, for notebooks."""
+        return f"<pre>{escape(self.summary())}</pre>"
+
+    def summary(self) -> str:
+        """The verdict, the table and what limits each run, as text."""
+        from ..show.trend import trend_report
+
+        return trend_report(self, "table")
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the runs; those that have the same are numbered."""
+        names: list[str] = []
+        for run in self.runs:
+            name, number = run.run.name, 2
+            while name in names:
+                name, number = f"{run.run.name} #{number}", number + 1
+            names.append(name)
+        return names
+
+    @cached_property
+    def trend(self) -> pd.DataFrame:
+        """One row per run, in order: its typical step, and how that changed."""
+        rows = [self._row(number) for number in range(len(self.runs))]
+        return TREND.frame(rows)
+
+    @property
+    def verdict(self) -> str:
+        """Sentences on the change from the first run to the last, and on the largest change between two."""
+        rows = [row for row in records(self.trend) if row["step_ns"] is not None]
+        if len(rows) < _LEAST_RUNS:
+            return "steps cannot be compared: fewer than two of the runs show any activity"
+        first, last, unit = rows[0], rows[-1], self.unit
+        said = f"A step takes {unit.text(first['step_ns'])} in {first['run']} and {unit.text(last['step_ns'])} in "
+        said += f"{last['run']}: {_change(last['step_ns'] - first['step_ns'], first['step_ns'], unit)}"
+        if last["from_first_beyond"] is not None and first["run"] == self.names[0]:
+            said += f", {BEYOND[last['from_first_beyond']]}"
+        return " ".join([printable(f"{said}."), *map(printable, self._largest())])
+
+    @property
+    def unit(self) -> TimeUnit:
+        """The unit for all times."""
+        known = self.trend["step_ns"].dropna()
+        return TimeUnit.of(float(known.max()) if len(known) else 1e6)
+
+    def _largest(self) -> Iterator[str]:
+        """Yield a sentence on the largest change from one run to the next: of those beyond what is chance, if any."""
+        rows = [(before, row) for before, row in pairwise(records(self.trend)) if row["change_ns"] is not None]
+        for wanted in (("runs", "steps"), ("nothing", None)):
+            among = [pair for pair in rows if pair[1]["beyond"] in wanted]
+            if among:
+                before, row = max(among, key=lambda pair: abs(pair[1]["change_ns"]))
+                if self.unit.is_zero(row["change_ns"]):
+                    continue
+                surely = "" if row["beyond"] in ("runs", "steps") else ", which may be chance"
+                change = signed(row["change_ns"], self.unit)
+                yield f"The largest change is from {before['run']} to {row['run']}, {change}: {row['cause']}{surely}."
+                return
+
+    def _row(self, number: int) -> Row:
+        one = self.runs[number]
+        row: Row = {
+            "run": self.names[number],
+            "began_utc": _began(one),
+            "ranks": len(one.run.ranks),
+            "steps": len(one.typical_step.steps) if _has_step(one) else 0,
+            **_first_words(one),
+        }
+        if not _has_step(one):
+            return row
+        typical = one.typical_step
+        row |= {part: round(typical.parts[part]) for part in STEP_PARTS}
+        row["step_ns"] = sum(row[part] for part in STEP_PARTS)
+        row["step_spread_ns"] = round(pstdev(typical.lengths_ns)) if len(typical.lengths_ns) > 1 else None
+        row |= _first_gain(one)
+        if number and _has_step(self.runs[number - 1]):
+            both = Comparison((self.runs[number - 1],), (one,), self.run_spread_frac)
+            row["change_ns"] = row["step_ns"] - _step_ns(self.runs[number - 1])
+            row["beyond"] = self._beyond(both, row["change_ns"])
+            row["cause"] = None if both.change is None else both.change.words
+        if number and _has_step(self.runs[0]):
+            row["from_first_ns"] = row["step_ns"] - _step_ns(self.runs[0])
+            both = Comparison((self.runs[0],), (one,), self.run_spread_frac)
+            row["from_first_beyond"] = self._beyond(both, row["from_first_ns"])
+        return row
+
+    def _beyond(self, both: Comparison, change_ns: int) -> str | None:
+        """What a change exceeds: how much `runs` of one configuration differ, only how much `steps` do, or nothing."""
+        of_steps = Comparison(both.a, both.b, 0.0).step
+        if of_steps["significant"] is None or (of_steps["significant"] and of_steps["difference_ns"] * change_ns < 0):
+            return None
+        if not of_steps["significant"]:
+            return "nothing"
+        return "runs" if both.step["significant"] else "steps"
+
+
+def _has_step(one: Analysis) -> bool:
+    return len(one.table("breakdown")) > 0
+
+
+def _step_ns(one: Analysis) -> int:
+    return sum(round(one.typical_step.parts[part]) for part in STEP_PARTS)
+
+
+def _first_words(one: Analysis) -> Row:
+    """The verdict on a run, and its headline."""
+    verdicts = records(one.verdicts.head(1))
+    return {"verdict": verdicts[0]["verdict"], "headline": verdicts[0]["headline"]} if verdicts else {}
+
+
+def _first_gain(one: Analysis) -> Row:
+    """What a step would gain by the first remedy, if the run could be played again."""
+    if one.prices is None or len(one.table("hangs")):
+        return {}
+    remedies = records(one.table("remedies").head(1))
+    return {"gain_ns": remedies[0]["gain_ns"], "remedy": remedies[0]["what"]} if remedies else {}
+
+
+def _began(one: Analysis) -> str | None:
+    """When the capture began, as run.json says, else the first step of its traces; to the minute, in UTC."""
+    said = lenient(one.run.config, RunFile)[0].created_utc
+    starts = [float(marks["start_ns"].min()) for marks in (one.run.annotations, one.run.activities) if len(marks)]
+    try:
+        if said:
+            began = datetime.fromisoformat(said.replace("Z", "+00:00"))
+            began = began.replace(tzinfo=began.tzinfo or timezone.utc).astimezone(timezone.utc)
+        elif one.run.has_starts and starts:
+            began = datetime.fromtimestamp(min(starts) / 1e9, timezone.utc)
+        else:
+            return None
+    except (OverflowError, OSError, ValueError):
+        return None
+    return began.strftime("%Y-%m-%d %H:%M") if began.year >= _FIRST_YEAR else None
+
+
+def _change(ns: float, of_ns: float, unit: TimeUnit) -> str:
+    """`+7.4 ms (+18%)`."""
+    share = f" ({ns / of_ns:+.0%})" if of_ns else ""
+    return f"{signed(ns, unit)}{share}"
+
+
+def run_trend(
+    *runs: Paths,
+    comm_names: Iterable[str] = (),
+    run_spread_frac: float = RUN_SPREAD_FRAC,
+    keep_going: bool = False,
+    workers: int | None = None,
+    cache: str | PathLike[str] | bool = False,
+) -> RunTrend:
+    """The trend over the runs at these paths, at least two, in this order.
+
+    `run_spread_frac`: see `RunTrend`, the others: see `analyse`. Raises AnalysisError.
+    """
+    if len(runs) < _LEAST_RUNS:
+        raise NothingMeasured("nothing to compare: a trend takes at least two runs")
+    options = ReadOptions(
+        comm_names=tuple(comm_names), details=True, keep_going=keep_going, workers=workers, cache=cache_place(cache)
+    )
+    return RunTrend(tuple(analyse_with(path, options) for path in runs), run_spread_frac)
