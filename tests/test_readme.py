@@ -42,8 +42,9 @@ CAPTURE = [
     for c in COMMANDS
     if c.startswith("commtrace ") and (row := REGISTRY.get(c.split()[1])) is not None and row.captures
 ]
-MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in CAPTURE]
-ELSEWHERE = ["pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
+SERVE = [c for c in COMMANDS if c.startswith("commtrace serve ")]
+MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in [*CAPTURE, *SERVE]]
+ELSEWHERE = [*SERVE, "pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
 """tests/test_distribution.py installs, tests/test_tensorboard.py looks; others are NVIDIA's."""
 NOT_HERE = ("dumps/", "/tmp/nccl_trace_rank_*", "nccl-inspector-1234", "report.sqlite", "://")
 """Inputs of other kinds than the run of the repository: commands that read them are only parsed."""

@@ -74,7 +74,7 @@ def test_a_run_alone_is_summarised(capsys, run_dir):
     alone = capsys.readouterr().out
     assert main(["summary", str(run_dir)]) == 0
     assert alone == capsys.readouterr().out
-    assert alone.startswith("my run: 2 ranks, ")
+    assert alone.startswith("my run: 2 ranks on ")
     assert main(["--all", str(run_dir)]) == 0
     assert "2 of 2: 0-1" in capsys.readouterr().out
 

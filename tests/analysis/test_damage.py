@@ -182,6 +182,7 @@ _OTHER_ARGUMENTS = {
     "report": ["{run}", "-o", "{out}.html"],
     "export tensorboard-copy": ["{run}", "{out}"],
     "export tensorboard-scalars": ["{run}", "-o", "{out}"],
+    "serve": ["{run}", "--no-browser", "--idle-minutes", "0.01"],
     "timeline": ["{run}", "-o", "{out}.pftrace"],
     "watch": ["{run}", "--once", "-f", "jsonl"],
 }

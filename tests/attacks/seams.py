@@ -17,6 +17,8 @@ from attacking import run_attack
 from builders import LAYOUTS, MS, Trace
 from damaged_traces import BOUNDARIES, is_json, outcome
 
+from commtrace.analysis.recording.sizes import USUAL_SIZES
+
 _SHAPES = b'"Input Dims": [[1, 2], [3]], "Input type": ["float", "long int"], "Concrete Inputs": ["", "1"]'
 _LETTER = "ä"
 
@@ -46,7 +48,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
     sound = []
     for text in texts:
         path.write_bytes(text)
-        sound.append({details: outcome(path, details=details)[0] for details in (False, True)})
+        sound.append({details: outcome(path, details=details, sizes=USUAL_SIZES)[0] for details in (False, True)})
     assert all(all(found.values()) for found in sound)
     for number in range(tries):
         which, details = chance.randrange(len(texts)), chance.random() < 0.3
@@ -55,7 +57,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
         begin, end = chance.choice(((begin, end), (begin, end), (end, begin)))  # backwards, a piece is repeated
         damaged = text[:begin] + text[end:]
         path.write_bytes(damaged)
-        found, _ = outcome(path, details=details)
+        found, _ = outcome(path, details=details, sizes=USUAL_SIZES)
         if found is None:
             what = "refused"
         elif found == sound[which][details]:

@@ -15,7 +15,7 @@ from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_trac
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")]
 IdleMinutes = Annotated[
     float,
-    typer.Option("--idle-minutes", min=0.1, metavar="M", help="End when no page has been open for so many minutes."),
+    typer.Option("--idle-minutes", min=0.01, metavar="M", help="End when no page has been open for so many minutes."),
 ]
 Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")]
 
@@ -50,6 +50,8 @@ def serve_command(
         server = ReportServer(analysis, port)
     except OSError as err:
         raise CannotServe(f"port {port}: cannot be listened on, {err.strerror}; give another --port") from err
+    for note in analysis.run.notes:
+        print_message(note, kind="note")
     with server:
         print_message(f"{server.url} shows the run; end with ctrl-C", kind="note")
         if browser:
