@@ -160,3 +160,15 @@ def test_the_screen_fits(name, width, capsys, monkeypatch) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 34
     assert max(map(len, lines[:-2])) <= 100
+
+
+def test_a_folder_of_runs_has_a_line_for_each(tmp_path, capsys) -> None:
+    late_run(tmp_path / "slow")
+    late_run(tmp_path / "below" / "slower", 0)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "rank0.pt.trace.json").write_text("no trace", encoding="utf-8")
+    assert main([str(tmp_path)]) == 1
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    assert lines["slow"].split(maxsplit=1)[1].startswith("Rank 2 ")
+    assert lines["below/slower"].split(maxsplit=1)[1].startswith("Rank 0 ")
+    assert lines["broken"].split(maxsplit=1)[1].startswith("error: ")

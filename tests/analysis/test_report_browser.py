@@ -197,3 +197,17 @@ def test_a_notebook_shows_the_first_screen_as_high_as_it_is(tmp_path) -> None:
     assert found.addresses == []
     high, needed = found_by(found)
     assert high == needed > 300
+
+
+@pytest.mark.slow
+def test_a_group_leads_to_all_rows_that_have_it(tmp_path, html) -> None:
+    code = """
+      const cell = document.querySelector("[data-table=verdicts] tbody a[href^='#find=']");
+      location.hash = cell.getAttribute("href"); window.dispatchEvent(new HashChangeEvent("hashchange"));
+      const shown = [...document.querySelectorAll("details.table[open] tbody tr")].filter((row) => !row.hidden);
+      return [cell.textContent, shown.length, shown.every((row) => row.textContent.includes(cell.textContent))];
+    """
+    group, shown, all_have_it = found_by(seen(tmp_path, html, code))
+    assert group
+    assert shown
+    assert all_have_it

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
+from rich.cells import cell_len
 
 from ....common.wording import counted
 from ...core.escaping import encodable, for_shell, printable
@@ -16,6 +17,7 @@ from ..output import Format, Writing, writes_text
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 _MOST_LETTERS = 400
+_WIDEST_NAME = 36
 
 
 @reads_traces
@@ -42,7 +44,7 @@ def summary_command(
     """
     if len(runs) == 1 and writing.format is Format.table and (below := runs_inside(runs[0])):
         if len(below) > 1:
-            _list(below, writing, reading)
+            _list(runs[0], below, writing, reading)
             return
         runs = below
     analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
@@ -58,19 +60,26 @@ def summary_command(
     finish(analysis)
 
 
-def _list(runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
-    """Print the headline of each run, or why there is none. Raises Exit if one cannot be used."""
+def _list(above: Path, runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
+    """Print a line for each run in a folder: its headline, or why there is none. Raises Exit if one cannot be used."""
+    from ...render.fitting import shortened
+
+    names = [printable(encodable(str(run.relative_to(above)))) for run in runs]
+    wide = min(max(map(cell_len, names)), _WIDEST_NAME)
     lines, failed = [], False
-    for run in runs:
+    for run, name in zip(runs, names, strict=True):
         try:
             analysis = analysis_of([run], replace(reading, details_if_small=True))
             verdicts = analysis.table("verdicts")
             said = f"{verdicts['headline'].iloc[0]}." if len(verdicts) else "Nothing was measured."
-            failed |= bool(analysis.run.failed)
+            failed, is_read = failed or bool(analysis.run.failed), True
         except AnalysisError as err:
-            said, failed = f"error: {err}", True
-        lines.append(f"{printable(encodable(str(run)))}\n  {printable(said)}\n")
-    what = f"{counted(len(runs), 'run')}; commtrace and the path of one shows that one:\n\n"
+            said, failed, is_read = f"error: {err}", True, False
+        called = shortened(name, wide)
+        line = f"{called}{' ' * (wide - cell_len(called))}  {printable(said)}"
+        room = writing.screen.width
+        lines.append(f"{shortened(line, room) if room is not None and is_read else line}\n")
+    what = f"{counted(len(runs), 'run')} in {printable(encodable(str(above)))}; name one to see more of it:\n\n"
     writing.text(what + "".join(lines))
     if failed:
         raise typer.Exit(1)

@@ -7,8 +7,8 @@ const make = (name, properties, ...inside) => {
 const say = (figure, words) => { figure.querySelector(".readout").textContent = words; };
 const number = (value, digits = 3) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
-// Tables: a click on a header sorts by it; a field filters; a button copies what is shown as CSV; numbers of ranks, steps
-// and collectives lead to the step.
+// Tables: a click on a header sorts by it; a field filters; a button copies what is shown as CSV. Numbers of ranks, steps
+// and collectives lead to the step, and names of groups, hosts and kernels to all rows that have them.
 const valueOf = (row, column) => {
   const text = row.cells[column].textContent;
   const value = Number(text.replaceAll(",", ""));
@@ -42,13 +42,18 @@ const copy = async (text) => {
     area.remove();
   }
 };
+const FINDS = new Set(["process_group", "host", "kernel", "name"]);
 const LEADS = { rank: "rank", step: "step", collective_id: "collective", blamed_rank: "rank", origin_rank: "rank" };
 const lead = (details) => {
-  const heads = [...details.querySelectorAll("thead th")].map((head) => LEADS[head.dataset.column]);
+  const columns = [...details.querySelectorAll("thead th")].map((head) => head.dataset.column);
+  const heads = columns.map((column) => LEADS[column]);
   const has = (what) => heads.indexOf(what);
   for (const row of details.querySelector("tbody").rows) {
     heads.forEach((what, at) => {
       const text = row.cells[at].textContent;
+      if (FINDS.has(columns[at]) && text !== "-") {
+        row.cells[at].replaceChildren(make("a", { href: `#find=${encodeURIComponent(text)}`, textContent: text }));
+      }
       if (!what || !/^[0-9,]+$/.test(text) || row.cells[at].firstElementChild) return;
       const number = text.replaceAll(",", ""), other = what === "rank" ? has("step") : what === "step" ? has("rank") : -1;
       const more = other >= 0 && /^[0-9,]+$/.test(row.cells[other].textContent)
@@ -91,8 +96,31 @@ for (const details of document.querySelectorAll("details.table")) {
     details.querySelector(".scroll").before(make("p", { className: "tools" }, ...(rows > 5 ? [field] : []), button, said));
   };
   details.addEventListener("toggle", prepare);
+  details.find = (words) => {
+    const shown = filter(details, words);
+    details.open = shown > 0;
+    prepare();
+    if (!shown) {
+      filter(details, "");
+      return 0;
+    }
+    const field = details.querySelector("input[type=search]");
+    if (field) {
+      field.value = words;
+      field.dispatchEvent(new Event("input"));
+    }
+    return shown;
+  };
   prepare();
 }
+const find = () => {
+  const words = new URLSearchParams(location.hash.slice(1)).get("find");
+  if (!words) return;
+  const tables = [...document.querySelectorAll("details.table")];
+  const first = tables.filter((details) => details.find(words) > 0)[0];
+  if (first) first.scrollIntoView();
+};
+window.addEventListener("hashchange", find);
 
 // Several figures of one thing: one at a time.
 for (const section of document.querySelectorAll("[data-choose]")) {
@@ -125,6 +153,10 @@ const heat = (figure, data) => {
     const value = values[column];
     say(figure, `${data.of[0]} ${data.rows[order[row]]}, ${data.of[1]} ${data.columns[column]}: ${value === null ? "not known" : `${number(value)} ${data.unit}`}`);
   };
+  const open = () => {
+    const rank = parseInt(data.rows[order[row]], 10), step = data.columns[column];
+    if (data.of[0] === "rank" && data.of[1] === "step" && step !== undefined) location.hash = `step=${step}&rank=${rank}`;
+  };
   figure.querySelector(".plot").addEventListener("pointermove", (event) => {
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(cells.getScreenCTM().inverse());
     row = Math.floor(at.y / tall);
@@ -132,6 +164,7 @@ const heat = (figure, data) => {
     if (row >= 0 && row < rows.length) tell();
   });
   figure.querySelector(".plot").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") { open(); return; }
     const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!move) return;
     event.preventDefault();
@@ -139,12 +172,7 @@ const heat = (figure, data) => {
     column = Math.min(Math.max(column + move[1], 0), data.columns.length - 1);
     tell();
   });
-  if (data.of[0] === "rank" && data.of[1] === "step") {
-    cells.addEventListener("click", () => {
-      const rank = parseInt(data.rows[order[row]], 10), step = data.columns[column];
-      if (step !== undefined) location.hash = `step=${step}&rank=${rank}`;
-    });
-  }
+  cells.addEventListener("click", open);
   const names = Object.keys(data.orders);
   if (names.length < 2) return;
   const select = make("select", {}, ...names.map((name) => make("option", { value: name, textContent: name })));
@@ -159,3 +187,4 @@ for (const figure of document.querySelectorAll("figure")) {
   const data = dataOf(figure);
   if (data && data.values) heat(figure, data);
 }
+find();
