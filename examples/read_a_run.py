@@ -16,8 +16,9 @@ late = result.ranks.sort_values("caused_wait_ns", ascending=False)
 print(late[["rank", "host", "caused_wait_ns", "because"]].to_string(index=False))
 
 # %% Which collectives cost most exposed time, summed over ranks?
-cost = result.participation.merge(result.collectives[["collective_id", "collective", "size_bytes"]], on="collective_id")
-sums = cost.groupby(["collective", "size_bytes"])[["exposed_wait_ns", "exposed_transfer_ns"]].sum() / 1e6
+sums = (
+    result.participation.groupby(["collective", "size_bytes"])[["exposed_wait_ns", "exposed_transfer_ns"]].sum() / 1e6
+)
 print(sums.add_suffix(" / 1e6").sort_values("exposed_transfer_ns / 1e6", ascending=False))
 
 # %% Pictures: a notebook shows what a cell ends with, `.save` writes it.

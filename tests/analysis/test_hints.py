@@ -88,9 +88,8 @@ def test_a_folder_above_runs_lists_each(tmp_path, monkeypatch, capsys):
     assert main(["above"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("2 runs")
-    assert lines[2] == "above/broken"
-    assert lines[3].startswith("  error: ")
-    assert lines[4] == "above/deep er/good"
+    assert lines[2].startswith("broken        error: ")
+    assert lines[3].startswith("deep er/good  ")
     shutil.rmtree("above/broken")
     assert main(["above"]) == 0  # the only one is the run
     assert "summary --all 'above/deep er/good'" in capsys.readouterr().out

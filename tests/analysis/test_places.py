@@ -185,7 +185,7 @@ def test_what_cannot_be_written_leaves_nothing(run, memory, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["summary"], "exposed communication"),
+        (["summary"], "Exposed communication takes"),
         (["breakdown", "--by", "step"], "exposed"),
         (["compare", "--by", "measure", f"memory://runs/{RUN}"], "step"),
         (["bandwidth"], "all_reduce"),

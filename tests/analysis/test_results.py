@@ -76,7 +76,8 @@ def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert repr(result) == "<SweepAnalysis of s<w>: 3 cells; see .summary()>"
     assert "scaling" not in vars(result)
     assert result.verdict == (
-        "resnet18 ddp, 4 workers: an epoch is 2.50 times as fast as with one, a strong efficiency of 62%"
+        "resnet18 ddp, 4 workers: an epoch is 2.50 times as fast as with one (T1 / TN: they share its work), "
+        "a strong efficiency of 62%"
     )
     assert main(["table", "scaling", str(folder)]) == 0
     assert result.summary() == capsys.readouterr().out
