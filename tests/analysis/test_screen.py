@@ -161,7 +161,7 @@ def test_values_that_are_missing_do_not_hide_the_worst() -> None:
 @pytest.mark.parametrize("columns", with_slow([80], [120, 200]))
 def test_a_terminal_of_that_width(columns: int) -> None:
     screen = ESCAPES.sub("", on_a_terminal(columns, str(RUN)))
-    assert widest(screen.partition("More: ")[0]) <= columns  # then comes the path, however long, to be copied
+    assert widest(screen.partition("Everything: ")[0]) <= columns  # then comes the path, however long, to be copied
     assert "rank 2" in screen
     text = on_a_terminal(columns, "bandwidth", str(RUN))
     assert "\x1b[1" in text

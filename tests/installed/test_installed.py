@@ -33,7 +33,7 @@ def ran(command: list[str], folder: Path) -> subprocess.CompletedProcess:
 def test_the_program_says_what_limits_the_bundled_run(tmp_path):
     done = ran([str(PROGRAM), str(RUNS[0])], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "More: commtrace summary --all" in done.stdout
+    assert "Everything: commtrace summary --all" in done.stdout
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
