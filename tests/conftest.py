@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from slow_tests import slow_tests
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,6 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--without-torch"):
         assert "torch" not in sys.modules
         sys.modules["torch"] = None  # type: ignore[assignment]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what takes long, wherever it stands."""
+    slow = slow_tests()
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

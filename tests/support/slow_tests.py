@@ -1,0 +1,46 @@
+"""Which tests `make test` leaves to `make test-all` because they take long: `tests/slow.txt`, from measured durations.
+
+    .venv/bin/python -m pytest -m "not alone" --durations=0 --durations-min=0.3 ... > durations.txt
+    .venv/bin/python tests/support/slow_tests.py durations.txt
+
+A test is slow if it takes half a second on a quiet machine with two cores. Of the cases of one test function, the
+quickest stays if it takes less than a second, so that `make test` still looks at what the function is about. Tests of
+documentation and of the house stay: they say what else has to change with a change.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+LIST = Path(__file__).resolve().parents[1] / "slow.txt"
+_CALL = re.compile(r"^(?P<s>[\d.]+)s call +(?P<id>tests/\S.*?)$")
+_SLOW_S, _SAMPLE_S = 0.5, 1.0
+_STAY = ("tests/docs/", "tests/house/")
+
+
+def slow_tests() -> frozenset[str]:
+    """The ids of slow tests."""
+    return frozenset(LIST.read_text(encoding="utf-8").splitlines())
+
+
+def slow_of(report: str) -> list[str]:
+    """The ids of tests that are slow by the durations in a report of pytest."""
+    took = {found["id"]: float(found["s"]) for found in map(_CALL.match, report.splitlines()) if found}
+    cases: dict[str, list[str]] = defaultdict(list)
+    for test in took:
+        cases[test.partition("[")[0]].append(test)
+    slow = {test for test, s in took.items() if s >= _SLOW_S and not test.startswith(_STAY)}
+    for ids in cases.values():
+        quickest = min(ids, key=lambda test: took[test])
+        if len(ids) > 1 and slow.issuperset(ids) and took[quickest] < _SAMPLE_S:
+            slow.discard(quickest)
+    return sorted(slow)
+
+
+if __name__ == "__main__":
+    tests = slow_of(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    LIST.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
+    print(f"{LIST.name}: {len(tests)} tests")
