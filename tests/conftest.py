@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slow_tests import slow_tests
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,8 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what takes long, wherever it stands."""
-    slow = slow_tests()
+    """Mark as slow what takes long, wherever it stands (tests/support/slow_tests.py)."""
+    slow = frozenset((ROOT / "tests/slow.txt").read_text(encoding="utf-8").splitlines())
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)

@@ -21,11 +21,6 @@ _SLOW_S, _SAMPLE_S = 0.5, 1.0
 _STAY = ("tests/docs/", "tests/house/")
 
 
-def slow_tests() -> frozenset[str]:
-    """The ids of slow tests."""
-    return frozenset(LIST.read_text(encoding="utf-8").splitlines())
-
-
 def slow_of(report: str) -> list[str]:
     """The ids of tests that are slow by the durations in a report of pytest."""
     took = {found["id"]: float(found["s"]) for found in map(_CALL.match, report.splitlines()) if found}
