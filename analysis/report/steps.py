@@ -45,26 +45,26 @@ class StepsData:
     json: str
     first: int
     note: str
+    calls: bool
+    """Whether there are any calls in them."""
 
 
 class StepsOfRun:
-    """The steps of a run, each as the page draws it. Raises NothingMeasured where no calls are known."""
+    """The steps of a run, each as the page draws it. Raises NothingMeasured where no device did anything in them."""
 
     def __init__(self, analysis: Analysis) -> None:
         activities = analysis.run.activities
-        if not len(activities) or not len(analysis.calls):
-            raise NothingMeasured(f"{analysis.run.name}: has no communication to show")
         self._analysis = analysis
         calls = analysis.participation
         if not analysis.run.steps:
             activities, calls = activities.assign(step=_WHOLE), calls.assign(step=_WHOLE)
         waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()
-        self._activities = dict(list(activities.groupby("step")))
-        self._calls = {step: own for step, own in calls.groupby("step") if step in self._activities}
-        if not self._calls:
-            raise NothingMeasured(f"{analysis.run.name}: has no communication in its steps")
-        by_waiting = waited.sort_values(ascending=False, kind="stable").index
-        self.order = [int(step) for step in by_waiting if step in self._calls]
+        self._activities = {int(step): own for (step,), own in grouped(activities.dropna(subset=["step"]), ["step"])}
+        self._calls = {step: calls[calls["step"] == step] for step in self._activities}
+        if not self._activities:
+            raise NothingMeasured(f"{analysis.run.name}: no device did anything in its steps")
+        by_waiting = waited.reindex(list(self._activities), fill_value=0).sort_values(ascending=False, kind="stable")
+        self.order = [int(step) for step in by_waiting.index]
         """Numbers of the steps, that with most exposed waiting first."""
         self._clocks = {row["rank"]: row for row in records(analysis.clocks)}
         step_of = calls.drop_duplicates("collective_id").set_index("collective_id")["step"]
@@ -142,7 +142,7 @@ class StepsOfRun:
 
 
 def steps_data(analysis: Analysis, first: int | None = None, most_calls: int = _MOST_CALLS) -> StepsData | None:
-    """As many steps as a page can hold, `first` and those with most waiting; None where no calls are known."""
+    """As many steps as a page can hold, `first` and those with most waiting; None if there is nothing to show."""
     try:
         run = StepsOfRun(analysis)
     except NothingMeasured:
@@ -164,14 +164,14 @@ def steps_data(analysis: Analysis, first: int | None = None, most_calls: int = _
     left_out = len(order) - len(kept)
     how = "`commtrace serve` shows all"
     note = f"{left_out:,} steps with less waiting are not in this page; {how}." if left_out else ""
-    return StepsData(compact_json(content), order[0], note)
+    return StepsData(compact_json(content), order[0], note, calls=any(map(run.count_calls, kept)))
 
 
 def steps_to_ask_for(run: StepsOfRun, first: int | None = None) -> StepsData:
     """The same for a page that asks for each step when it is looked at."""
     begin = first if first in run.order else run.order[0]
     content = {"steps": [], "behind": {}, "all": sorted(run.order), "whole": _WHOLE, "names": []}
-    return StepsData(compact_json(content), begin, "")
+    return StepsData(compact_json(content), begin, "", calls=any(map(run.count_calls, run.order)))
 
 
 def compact_json(content: Any) -> str:

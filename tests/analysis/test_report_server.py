@@ -117,7 +117,8 @@ def test_a_run_without_communication_is_shown_as_well(tmp_path) -> None:
     [trace] = traces_of(1, [])
     with ReportServer(analysed(tmp_path, trace.step(0, 0, 9 * MS).kernel("gemm", 0, 5 * MS))) as served:
         assert served.answer(urlsplit(served.url).path) is not None
-        assert served.answer(f"{urlsplit(served.url).path}step?n=0") is None
+        assert served.answer(f"{urlsplit(served.url).path}step?n=0") is not None
+        assert served.answer(f"{urlsplit(served.url).path}behind?collective=0") is None
 
 
 def test_a_port_in_use_is_an_error_that_says_what_to_do(server, capsys) -> None:

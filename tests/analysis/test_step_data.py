@@ -119,6 +119,14 @@ def test_a_run_without_steps_is_one_window(tmp_path) -> None:
     assert [len(rank["of"]) for rank in data["steps"][0]["ranks"]] == [1, 1]
 
 
-def test_a_run_without_communication_has_none(tmp_path) -> None:
+def test_a_run_without_communication_shows_what_it_computes(tmp_path) -> None:
     [trace] = traces_of(1, [])
-    assert steps_data(analysed(tmp_path, trace.step(0, 0, 9 * MS).kernel("gemm", 0, 5 * MS))) is None
+    data, made = held(analysed(tmp_path, trace.step(3, 0, 9 * MS).kernel("gemm", 1 * MS, 5 * MS)))
+    [rank] = data["steps"][0]["ranks"]
+    assert (made.first, made.calls) == (3, False)
+    assert (rank["compute"], rank["of"]) == ([0, 5 * MS], [])
+
+
+def test_a_run_in_which_no_device_did_anything_has_none(tmp_path) -> None:
+    [trace] = traces_of(1, [])
+    assert steps_data(analysed(tmp_path, trace.event("cpu_op", "aten::add", 0, 1 * MS))) is None

@@ -28,7 +28,7 @@ def test_a_case_of_each_function_stays_unless_it_is_long_as_well() -> None:
     report = "\n".join((
         "0.90s call     tests/a.py::test_x[1]", "0.60s call     tests/a.py::test_x[2]",
         "2.00s call     tests/a.py::test_y[1]", "1.10s call     tests/a.py::test_y[2]",
-        "0.49s call     tests/a.py::test_z", "0.70s call     tests/a.py::test_alone",
+        "0.34s call     tests/a.py::test_z", "0.70s call     tests/a.py::test_alone",
         "9.00s setup    tests/a.py::test_z", "5.00s call     tests/docs/test_page.py::test_page",
     ))  # fmt: skip
     assert slow_of(report) == [

@@ -3,7 +3,7 @@
     .venv/bin/python -m pytest -m "not alone" --durations=0 --durations-min=0.3 ... > durations.txt
     .venv/bin/python tests/support/slow_tests.py durations.txt
 
-A test is slow if it takes half a second on a quiet machine with two cores. Of the cases of one test function, the
+A test is slow if it takes 0.35 s on a quiet machine with two cores. Of the cases of one test function, the
 quickest stays if it takes less than a second, so that `make test` still looks at what the function is about. Tests of
 documentation and of the house stay: they say what else has to change with a change.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 LIST = Path(__file__).resolve().parents[1] / "slow.txt"
 _CALL = re.compile(r"^(?P<s>[\d.]+)s call +(?P<id>tests/\S.*?)$")
-_SLOW_S, _SAMPLE_S = 0.5, 1.0
+_SLOW_S, _SAMPLE_S = 0.35, 1.0
 _STAY = ("tests/docs/", "tests/house/")
 
 

@@ -381,6 +381,7 @@ const viewer = () => {
     const others = state.collective !== undefined && !most.some(([id]) => id === state.collective) ? [[state.collective, 0]] : [];
     waits.replaceChildren(make("option", { value: "", textContent: "longest waits \u2026" }), ...[...most, ...others].filter(([id, ns]) => ns > 0 || id === state.collective)
       .map(([id, ns]) => make("option", { value: id, textContent: `${describe(id)}: ${ms(ns, 2)} waited${lates[id] ? `, for rank ${lates[id].rank}` : ""}` })));
+    waits.hidden = waits.options.length < 2;
     waits.value = state.collective === undefined ? "" : String(state.collective);
     before.disabled = at === data.all[0];
     after.disabled = at === data.all[data.all.length - 1];
