@@ -17,7 +17,6 @@ INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.name != "README.md")
 SECTIONS = [section for page in PAGES for section in sections(page)]
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md")))
-MOST_LINES = 450
 
 # Page -> its title, as the index has them.
 INDEXED = {page: title for title, page in re.findall(r"^\| \[(.+?)\]\(([\w-]+)\.md\) \|", INDEX, re.MULTILINE)}
@@ -83,11 +82,6 @@ def test_the_index_says_where_each_table_is_explained() -> None:
     explained = [name for row in re.findall(r"^\| \[.*\| (.*) \|$", INDEX, re.MULTILINE)
                  for name in re.findall(r"`(\w+)`", row)]  # fmt: skip
     assert sorted(explained) == sorted(CATALOG)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_not_too_long(page: str) -> None:
-    assert len((FOLDER / f"{page}.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
 # The examples
