@@ -61,7 +61,7 @@ def test_tables_are_the_same(tmp_path, name, scheme):
 
 @pytest.mark.parametrize("scheme", ["memory", "local"])
 def test_large_files_are_fetched_block_by_block(tmp_path, monkeypatch, scheme):
-    for module in ("filesystem", "streams"):
+    for module in ("streams", "filesystem"):  # the first takes its value from the second when it is imported
         monkeypatch.setattr(f"commtrace.analysis.core.places.{module}.BLOCK_BYTES", 5_000)
     url = copied(DATA / RUN, f"{scheme}://{'' if scheme == 'memory' else tmp_path}/{RUN}")
     with asked(MemoryFileSystem) as seen:
