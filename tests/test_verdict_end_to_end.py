@@ -83,7 +83,7 @@ def test_nodes_that_share_nothing_end_with_one_complete_run(tmp_path) -> None:
     ended = without_launcher(tmp_path, 2, [SCRIPTS / "verdict.py", "traces", "recording"])
     assert [(code, out) for code, out, _ in ended] == [(0, "rank 0 ends\n"), (0, "rank 1 ends\n")]
     run = tmp_path / "node0" / "traces" / "run"
-    assert "run: 2 ranks, " in ended[0][2]
+    assert "run: 2 ranks on " in ended[0][2]
     assert "missing" not in ended[0][2]
     assert ended[1][2] == ""
     assert sorted(path.name.rpartition("_")[2] for path in run.iterdir()) == [
@@ -110,7 +110,7 @@ def test_ranks_that_share_a_folder_send_nothing_and_the_script_is_not_disturbed(
     done = torchrun(2, SCRIPTS / "verdict.py", tmp_path, "recording")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 ends", "rank 1 ends"]
-    assert "run: 2 ranks, " in done.stderr
+    assert "run: 2 ranks on " in done.stderr
     assert "missing" not in done.stderr
     assert files(tmp_path / "run", ".gz", ".ctrace") == [f"{rank}.0000.pt.trace.ctrace" for rank in (0, 1)]
     for rank, meta in metas(tmp_path / "run").items():
@@ -125,7 +125,7 @@ def test_our_launcher_ends_ranks_whose_peer_died_and_they_are_analysed_first(tmp
     )
     assert done.returncode == 137, done.stderr
     assert "rank 1 is only in part here: nothing was heard of it" in done.stderr
-    assert "run: 3 ranks, " in done.stderr, "the trace of rank 1 was there before that was killed"
+    assert "run: 3 ranks on " in done.stderr, "the trace of rank 1 was there before that was killed"
     assert len(metas(tmp_path / "run")) == 3
 
 
