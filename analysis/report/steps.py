@@ -23,6 +23,7 @@ from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, grouped, records
 from ..errors import NothingMeasured
 from ..render.fitting import shortened_kernel
+from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
 
 _MOST_SPANS, _MOST_CALLS = 220_000, 90_000
@@ -228,7 +229,7 @@ def _step(
         row: dict[str, Any] = {"rank": int(rank), "name": f"{rank} / {device}" if several else f"{rank}"}
         for name, kind in (("compute", COMPUTE), ("copies", MEMORY)):
             chosen = kinds == kind
-            row[name] = _relative(_coarser(spans(starts[chosen] - begin, ends[chosen] - begin), most))
+            row[name] = _relative(coarser(spans(starts[chosen] - begin, ends[chosen] - begin), most))
         taken = calls_of.get((rank, device), none).sort_values("arrived_ns", kind="stable")
         arrived = taken["arrived_ns"].to_numpy(dtype=np.int64) - begin
         row["start"] = np.diff(arrived, prepend=0).tolist()
@@ -237,24 +238,6 @@ def _step(
         row["of"] = taken["collective_id"].tolist()
         ranks.append(row)
     return {"step": step, "long": max(end - begin, 1), "ranks": ranks}
-
-
-def ahead_ns(clock: Row | None, times_ns: _Times) -> _Times:
-    """How far the clock of a rank, a row of `clocks`, is ahead at these times, in ns."""
-    if clock is None:
-        return np.zeros(len(times_ns), dtype=np.int64)
-    drift = clock["drift_ppm"] * 1e-6 * (times_ns - clock["origin_ns"])
-    ahead: _Times = np.rint(clock["offset_ns"] + drift).astype(np.int64)
-    return ahead
-
-
-def _coarser(whole: Spans, most: int) -> Spans:
-    """Merge spans over the shortest gaps until at most `most` are left."""
-    if len(whole.starts) <= most:
-        return whole
-    gaps = whole.starts[1:] - whole.ends[:-1]
-    kept = np.sort(np.argpartition(gaps, -(most - 1))[-(most - 1) :])
-    return Spans(whole.starts[np.concatenate(([0], kept + 1))], whole.ends[np.concatenate((kept, [-1]))])
 
 
 def _relative(whole: Spans) -> list[int]:

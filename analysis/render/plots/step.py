@@ -51,7 +51,7 @@ def one_step(tables: StepTables, step: int) -> Figure:
     begin, span, rows = _rows(tables, step)
     per_tick = max(span / _TICKS, 1.0)
     most = max(min(_MOST_SPANS // len(rows), _MOST_OF_RANK), 60)
-    rows = [row._replace(compute=_coarser(row.compute, most)) for row in rows]
+    rows = [row._replace(compute=coarser(row.compute, most)) for row in rows]
     rows, dropped = _longest_calls(rows)
     title = f"Step {step} on every rank"
     left = 16 + max(text_width(row.name) for row in rows)
@@ -91,7 +91,7 @@ def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
     calls_of = dict(list(taking.groupby(["rank", "device"])))
     for (rank, device), part in activities.groupby(["rank", "device"], sort=True):
         start = part["start_ns"].to_numpy()
-        ahead = _ahead(clocks.get(rank), start)
+        ahead = ahead_ns(clocks.get(rank), start)
         computes = (part["kind"] == COMPUTE).to_numpy()
         begun = start - ahead
         ended = begun + part["dur_ns"].to_numpy()
@@ -113,8 +113,8 @@ def _rows(tables: StepTables, step: int) -> tuple[int, int, list[_Row]]:
     return begin, max(end - begin, 1), [_since(row, begin) for _, _, row in devices]
 
 
-def _ahead(clock: dict[str, Any] | None, times_ns: _Times) -> _Times:
-    """How far the clock of a rank is ahead at these times, in ns."""
+def ahead_ns(clock: dict[str, Any] | None, times_ns: _Times) -> _Times:
+    """How far the clock of a rank, a row of `clocks`, is ahead at these times, in ns."""
     if clock is None:
         return np.zeros(len(times_ns), dtype=np.int64)
     drift = clock["drift_ppm"] * 1e-6 * (times_ns - clock["origin_ns"])
@@ -127,15 +127,13 @@ def _since(row: _Row, begin: int) -> _Row:
     return row._replace(compute=compute, starts=row.starts - begin, ends=row.ends - begin)
 
 
-def _coarser(spans_of_calls: Spans, most: int) -> Spans:
+def coarser(whole: Spans, most: int) -> Spans:
     """Merge spans over the shortest gaps until at most `most` are left."""
-    if len(spans_of_calls.starts) <= most:
-        return spans_of_calls
-    gaps = spans_of_calls.starts[1:] - spans_of_calls.ends[:-1]
+    if len(whole.starts) <= most:
+        return whole
+    gaps = whole.starts[1:] - whole.ends[:-1]
     kept = np.sort(np.argpartition(gaps, -(most - 1))[-(most - 1) :])
-    return Spans(
-        spans_of_calls.starts[np.concatenate(([0], kept + 1))], spans_of_calls.ends[np.concatenate((kept, [-1]))]
-    )
+    return Spans(whole.starts[np.concatenate(([0], kept + 1))], whole.ends[np.concatenate((kept, [-1]))])
 
 
 def _longest_calls(rows: list[_Row]) -> tuple[list[_Row], int]:
