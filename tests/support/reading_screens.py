@@ -17,7 +17,7 @@ _UNITS = {"us": 1e3, "ms": 1e6}
 _TIME = r"([\d,]+(?:\.\d+)?) (ms|us)"
 _ROW = re.compile(rf"^(\s+)(\S.*?)\s+{_TIME}\s+([\d.]+)%(?:  \S*)?$")
 _FIRST = re.compile(rf"([\d,.]+) of {_TIME} in (?:a step|the window) \((\d+)%\)")
-_HEADLINE = re.compile(r"^(?P<headline>.*?) \((?P<verdict>[a-z-]+)\)\.(?: (?P<why>.*))?$")
+_HEADLINE = re.compile(r"^(?P<headline>.*?)(?: \((?P<verdict>[a-z-]+)\)|(?<=Nothing was measured))\.(?: (?P<why>.*))?$")
 _OF_EVERY = re.compile(rf"{_TIME} of (?:every|the) {_TIME} (?:step|window)")
 _WHO = re.compile(rf"^  rank (\d+)(?: \(\S+\))?: {_TIME}(?: a step)?, (\d+)% of the exposed wait")
 _IMPOSSIBLE = re.compile(r"\bnan\b|<NA>|\bNone(?! of)\b|\binf\b|-0\.0|\be[+-]\d\d|  \.|(?<!\w)\(\)", re.IGNORECASE)
@@ -77,7 +77,7 @@ def read(screen: str) -> Read:
     said, _, result.not_known = said.partition("Not known: ")
     first = _HEADLINE.match(said.strip())
     if first is not None:
-        result.verdict, result.headline, result.why = first["verdict"], first["headline"], first["why"] or ""
+        result.verdict, result.headline, result.why = first["verdict"] or "", first["headline"], first["why"] or ""
     for block in blocks[2:]:
         title = block[0]
         if title.startswith(("A step takes", "Steps ", "The window is")):
@@ -99,7 +99,7 @@ def read(screen: str) -> Read:
 def contradictions(analysis: Analysis, screen: str, width: int) -> list[str]:
     """What two numbers of a screen, or a number and a table, say differently; empty if all agree."""
     said = read(screen)
-    said.because = str(analysis.verdicts["because"].iloc[0])
+    said.because = " ".join(analysis.verdicts["because"])  # none where nothing was measured
     return [
         *_in_text(said, width),
         *(_in_step(analysis, said) if len(analysis.breakdown) else ()),
