@@ -41,7 +41,7 @@ import sys
 from hta.trace_analysis import TraceAnalysis
 print(TraceAnalysis(trace_files=dict(enumerate(sys.argv[1:])), trace_dir=".").get_temporal_breakdown(visualize=False))
 """
-_SHIFTED = re.compile(rb'"(ts|correlation|External id|id)": ([\d.]+)')
+_SHIFTED = re.compile(rb'"(ts|correlation|External id|id)": ([\d.]+)|ProfilerStep#(\d+)')
 _STACK = b"""  },
   {
     "ph": "X", "cat": "python_function", "name": "torch/nn/modules/module.py(1775): _call_impl", "pid": 75, "tid": 75,
@@ -87,6 +87,7 @@ class Repeated:
         times = [float(t) for t in re.findall(rb'"ts": ([\d.]+)', self.events)]
         self.length_us = statistics.quantiles(times, n=100)[98] - statistics.quantiles(times, n=100)[0]
         self.first_us = min(t for t in times if t > 0)
+        self.steps = len(set(re.findall(rb"ProfilerStep#(\d+)", self.events)))
 
     def of_world(self, size: int) -> "Repeated":
         """The same trace, of a job with so many ranks."""
@@ -117,7 +118,9 @@ class Repeated:
 
     def _turn(self, turn: int, *, stacks: bool) -> bytes:
         def later(found: re.Match[bytes]) -> bytes:
-            key, value = found[1], found[2]
+            key, value, step = found.groups()
+            if step is not None:
+                return b"ProfilerStep#%d" % (int(step) + turn * self.steps)
             if key == b"ts":
                 return b'"ts": %.3f' % (float(value) + turn * self.length_us)
             return b'"%s": %d' % (key, int(value) + turn * 10_000_000)

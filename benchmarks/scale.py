@@ -2,10 +2,10 @@
 
 python benchmarks/scale.py --source TRACES [--ranks 8,64,256,1024] [--workers 1,2] [--command breakdown] [--json 8,64]
 
-The traces of a folder are repeated to 54 MB of JSON each, and are dealt out to the ranks in turn, each with a clock of
-its own, in a world of that size. Where others use the machine too, the seconds of all cores say more than those that
-pass. The largest memory is that of the command, and of the processes that it starts, each counted by pages it shares
-with others only in part (PSS); it is measured in a run of its own.
+The traces of a folder are repeated to some 54 MB of JSON each, and are dealt out to the ranks in turn, eight to a host,
+each host with a clock of its own, in a world of that size. Where others use the machine too, the seconds of all cores
+say more than those that pass. The largest memory is that of the command, and of the processes that it starts, each
+counted by pages it shares with others only in part (PSS); it is measured in a run of its own.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from commtrace.analysis.recording.recording import RawTrace
 EACH_MB = 54
 
 
-def whole_world(found: RawTrace, rank: int, ranks: int, chance: random.Random) -> RawTrace:
-    """The same trace as another rank of a job of so many, whose groups all hold every rank."""
+def whole_world(found: RawTrace, rank: int, ranks: int) -> RawTrace:
+    """The same trace as another rank of a job of so many, whose groups all hold every rank, on its host's clock."""
     everyone = tuple(range(ranks))
     groups = tuple(ProcessGroup(g.name, g.description, g.backend, everyone) for g in found.header.process_groups)
     header = msgspec.structs.replace(
@@ -41,7 +41,7 @@ def whole_world(found: RawTrace, rank: int, ranks: int, chance: random.Random) -
         rank=rank,
         world_size=ranks,
         process_groups=groups,
-        base_ns=found.header.base_ns + chance.randrange(20_000),
+        base_ns=found.header.base_ns + random.Random(rank // 8).randrange(20_000),
         host=f"node{rank // 8}",
     )
     rows = [
@@ -57,10 +57,9 @@ def recordings(sources: list[Path], folder: Path, ranks: int) -> Path:
         return folder
     partial = folder.with_name(f".{folder.name}")
     partial.mkdir(parents=True, exist_ok=True)
-    chance = random.Random(ranks)
     read = [read_kineto(path, ReadOptions()) for path in sources]
     for rank in range(ranks):
-        found = whole_world(read[rank % len(read)], rank, ranks, chance)
+        found = whole_world(read[rank % len(read)], rank, ranks)
         name = f"node{rank // 8}_{rank}.0001.pt.trace"
         (partial / f"{name}.ctrace").write_bytes(
             packed(found, TraceSource(f"{name}.json", "Kineto", 0), [], how="fast")
@@ -70,12 +69,19 @@ def recordings(sources: list[Path], folder: Path, ranks: int) -> Path:
 
 
 def traces(given: list[Path], folder: Path, ranks: int) -> Path:
-    """A folder with a trace for each rank: links to those of the first ones would all claim the same rank."""
+    """A folder with a trace for each rank: links to those of the first ones would all claim the same rank.
+
+    All repeat after the same time, so that calls which met still do.
+    """
+    repeated = [Repeated(path).of_world(ranks) for path in given]
+    for one in repeated:
+        one.length_us = max(each.length_us for each in repeated)
+    turns = -(-EACH_MB * MB // max(len(one.events) for one in repeated))
     for rank in range(ranks):
-        path = folder / f"node{rank // 8}_{rank}.0001.pt.trace.json"
+        path, one = folder / f"node{rank // 8}_{rank}.0001.pt.trace.json", repeated[rank % len(repeated)]
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            Repeated(given[rank % len(given)]).of_world(ranks).write(path, EACH_MB * MB, rank=rank)
+            one.write(path, (turns - 1) * len(one.events) + 1, rank=rank)
     return folder
 
 
