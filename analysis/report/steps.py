@@ -26,8 +26,10 @@ from ..render.fitting import shortened_kernel
 from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
 
-_MOST_SPANS, _MOST_CALLS = 220_000, 90_000
-"""In a page: some 6 and 20 characters each."""
+_MOST_CHARACTERS = 2_600_000
+"""Of all steps in a page, which has 4 MB."""
+_OF_CALL, _OF_SPAN = 20, 14
+"""Characters of one; a device has spans of compute and of copies."""
 _LEAST_SPANS = 24
 _MOST_OF_DEVICE = 600
 _MOST_LATE = 40
@@ -142,7 +144,7 @@ class StepsOfRun:
         return {rank: np.sort(own["end_ns"].to_numpy()) for (rank,), own in ends}
 
 
-def steps_data(analysis: Analysis, first: int | None = None, most_calls: int = _MOST_CALLS) -> StepsData | None:
+def steps_data(analysis: Analysis, first: int | None = None, most: int = _MOST_CHARACTERS) -> StepsData | None:
     """As many steps as a page can hold, `first` and those with most waiting; None if there is nothing to show."""
     try:
         run = StepsOfRun(analysis)
@@ -150,13 +152,15 @@ def steps_data(analysis: Analysis, first: int | None = None, most_calls: int = _
         return None
     order = run.order if first is None else [first, *(step for step in run.order if step != first)]
     order = [step for step in order if step in run.order]
-    kept = sorted(_kept(order, run, most_calls))
+    kept = sorted(_kept(order, run, most))
     names = NameNumbers()
-    most = max(_MOST_SPANS // max(sum(map(run.count_devices, kept)), 1), _LEAST_SPANS)
+    left = most - _OF_CALL * sum(map(run.count_calls, kept))
+    spans_each = left // (2 * _OF_SPAN * max(sum(map(run.count_devices, kept)), 1))
+    spans_each = min(max(spans_each, _LEAST_SPANS), _MOST_OF_DEVICE)
     # Without details the files would have to be read again, which may take long.
     worst = run.worst(kept, _MOST_LATE) if analysis.run.details else []
     content = {
-        "steps": [run.step(step, names, min(most, _MOST_OF_DEVICE)) for step in kept],
+        "steps": [run.step(step, names, spans_each) for step in kept],
         "behind": {str(number): run.behind(number, names) for number in worst},
         "all": kept,
         "whole": _WHOLE,
@@ -198,13 +202,13 @@ class NameNumbers:
         return self._numbers[text]
 
 
-def _kept(order: Sequence[int], run: StepsOfRun, most_calls: int) -> list[int]:
-    """The first steps of the order, while they have no more calls than that."""
+def _kept(order: Sequence[int], run: StepsOfRun, most: int) -> list[int]:
+    """The first steps of the order, while they need no more characters than `most`; the first in any case."""
     kept: list[int] = []
     total = 0
     for step in order:
-        total += run.count_calls(step)
-        if kept and total > most_calls:
+        total += _OF_CALL * run.count_calls(step) + 2 * _OF_SPAN * _LEAST_SPANS * run.count_devices(step)
+        if kept and total > most:
             break
         kept.append(step)
     return kept

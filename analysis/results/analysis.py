@@ -76,7 +76,7 @@ _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 """A late rank is compared with so many; fewer where their files have to be read once more."""
-_WITH_DETAILS = "analyse(..., details=True) reads them, of recordings unless they were packed --no-details"
+_WITH_DETAILS = "recordings packed --no-details have none; in Python, analyse(..., details=True) reads them"
 
 
 class _Waiting(NamedTuple):

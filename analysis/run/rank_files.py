@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from msgspec import structs
 
+from ...common.wording import counted, ranges_of
 from ...contract.limits import RANK_LIMIT
 from ...contract.rank import META_SUFFIX
+from ..core.escaping import encodable
 from ..core.places.place import fetch_begins
 from ..errors import DuplicateRank, MixedJobs
 from ..formats.registry import name_parts
@@ -200,6 +202,34 @@ def host_in_name(member: Member[F]) -> str | None:
     if member.file.pid is None:
         return host if member.digits > _LONG_AGO_MS else None
     return host if number == str(member.file.pid) else None
+
+
+_FEW = 2
+
+
+def joined_notes(notes: Iterable[tuple[Member[F], str]]) -> tuple[str, ...]:
+    """Each note once; what is said of more than two ranks, or of their files, with all of them in one line.
+
+    Such notes begin with the rank or the file, and a colon.
+    """
+    said: dict[tuple[str, str], list[Member[F]]] = {}
+    for member, note in notes:
+        about, colon, text = note.partition(": ")
+        what = {f"rank {member.rank}": "ranks", encodable(member.file.path.name): "files"}.get(about, "")
+        said.setdefault((what, text) if colon and what else ("", note), []).append(member)
+    lines: list[str] = []
+    for (what, text), members in said.items():
+        if what == "files":
+            names = list(dict.fromkeys(encodable(member.file.path.name) for member in members))
+            many = f"{names[0]} and {counted(len(names) - 1, 'more file')}"
+        elif what == "ranks":
+            ranks = sorted({member.rank for member in members})
+            names, many = [f"rank {rank}" for rank in ranks], f"ranks {ranges_of(ranks)}"
+        else:
+            lines.append(text)
+            continue
+        lines += [f"{name}: {text}" for name in (names if len(names) <= _FEW else [many])]
+    return tuple(lines)
 
 
 def notes_on(member: Member[F], gloo_beside_gpu: int) -> Iterator[str]:

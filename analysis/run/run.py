@@ -24,7 +24,7 @@ from .chosen import chosen
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
-from .rank_files import Member, host_in_name, members_of, notes_on
+from .rank_files import Member, host_in_name, joined_notes, members_of, notes_on
 from .side_files import nvlink_bytes, probe_rows, side_content, step_time_rows
 
 DETAILED = ("activities", "launches", "annotations", "cpu_operators", "runtime_calls")
@@ -286,7 +286,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
         config=config,
-        notes=tuple(dict.fromkeys(note for m in members for note in notes_on(m, m.file.gloo_beside_gpu))),
+        notes=joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
         clock_probes=CLOCK_PROBES.frame(probed),
         nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
         launched={m.rank: m.file.launched for m in members if m.file.launched},

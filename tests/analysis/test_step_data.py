@@ -104,12 +104,24 @@ def test_the_step_asked_for_comes_first_and_else_the_worst() -> None:
 
 def test_of_many_calls_the_steps_with_most_waiting_are_kept() -> None:
     run = analyse(DATA / "nccl-straggler")
-    made = steps_data(run, most_calls=1)
+    made = steps_data(run, most=1)
     assert made is not None
     data = json.loads(made.json)
     assert [step["step"] for step in data["steps"]] == data["all"] == [made.first]
     left_out = len(run.run.steps) - 1
     assert made.note == f"{left_out} steps with less waiting are not in this page; `commtrace serve` shows all."
+
+
+def test_what_devices_computed_is_merged_until_the_page_has_room(tmp_path) -> None:
+    traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
+    for trace in traces:
+        trace.step(1, 0, 100 * MS)
+        for n in range(500):
+            trace.kernel("gemm", 40 * MS + n * 0.1 * MS, 0.05 * MS)
+    run = analysed(tmp_path, *traces)
+    sizes = {most: len(steps_data(run, most=most).json) for most in (4_000, 8_000, 16_000, 1_000_000)}
+    assert all(size < most + 500 for most, size in sizes.items())
+    assert sizes[4_000] < sizes[16_000] < sizes[1_000_000]
 
 
 def test_a_run_without_steps_is_one_window(tmp_path) -> None:

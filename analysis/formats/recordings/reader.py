@@ -57,7 +57,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
         trace.kinds = [_kind(name, kind, pattern) for name, kind in zip(trace.names, trace.kinds, strict=True)]
     if options.details and not (trace.detailed or options.details_if_small):
         name = encodable(path.name)
-        trace.notes.append(f"{name}: was packed --no-details: operators and runtime calls are only in its trace")
+        trace.notes.append(f"{name}: packed --no-details: operators and runtime calls are only in the trace itself")
     if options.details or not trace.detailed:
         return Recorded(trace, is_all)
     return Recorded(without_details(trace), is_all=False)
