@@ -171,6 +171,12 @@ def analysis_of(
         return analysed(run, ceiling)
 
 
+def analysis_for_page(runs: list[Path], options: ReadOptions, ceiling: Path | None = None) -> Analysis:
+    """The analysis of a run for its page: with operators and allocations if these fit. Raises AnalysisError."""
+    sizes = replace(options.sizes, details_bytes=options.sizes.page_details_bytes)
+    return analysis_of(runs, replace(options, details_if_small=True, sizes=sizes), ceiling)
+
+
 def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
     """Dumps of the flight recorder that hold durations; None for other files. Raises AnalysisError."""
     if not looks_like_dumps(runs):

@@ -50,13 +50,19 @@ def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bo
     return sum(map(_json_bytes, traces)) >= options.sizes.spread_bytes
 
 
+_LIMIT_FOR_DETAILS = 4
+"""Details are read of no more JSON than the part of the limit on memory: what they take is not known before."""
+
+
 def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) -> ReadOptions:
     """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit."""
-    is_limited = options.limit_bytes is not None or options.dask is not None
-    if not options.details_if_small or is_limited or not all(one.is_for_all for one in traces):
+    if not options.details_if_small or options.dask is not None or not all(one.is_for_all for one in traces):
         return options
     fetch_begins(one.path for one in traces)
-    return replace(options, details=sum(map(_json_bytes, traces)) <= options.sizes.details_bytes)
+    most = options.sizes.details_bytes
+    if options.limit_bytes is not None:
+        most = min(most, options.limit_bytes // _LIMIT_FOR_DETAILS)
+    return replace(options, details=sum(map(_json_bytes, traces)) <= most)
 
 
 def check_calls(traces: Sequence[TraceInput], options: ReadOptions) -> None:

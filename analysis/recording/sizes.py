@@ -27,6 +27,8 @@ class ReadSizes:
     """Below this much JSON, all tables of a run fit into one process, and nothing needs to be looked at twice."""
     details_bytes: int = 300_000_000
     """The JSON of the usual run of eight ranks and a few steps. Details of more would take long, and much memory."""
+    page_details_bytes: int = 4_000_000_000
+    """The same for the page on a run, for which people wait: some 1 MB of memory for each MB of JSON."""
 
 
 USUAL_SIZES = ReadSizes()

@@ -82,9 +82,18 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
         "limits",
         "What could not be measured",
         "",
-        words=analysis.warnings or ["Nothing that is known of."],
+        words=[*analysis.warnings, *_unread(analysis)] or ["Nothing that is known of."],
         short="Not known",
     )
+
+
+def _unread(analysis: Analysis) -> Iterator[str]:
+    """What the page lacks because operators and calls of the runtime were not read."""
+    if not analysis.run.details and analysis.run.has_starts and not analysis.run.is_of_cpus:
+        yield (
+            "What CPUs did meanwhile was not read, as the run is large or was packed --no-details: no causes of idle "
+            "time, no critical path, and no gains of changes. Of a large run, --ranks 0-7 reads it of some ranks."
+        )
 
 
 def _what_to_try(analysis: Analysis) -> Section:

@@ -18,18 +18,21 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.escaping import printable
-from ..core.intervals import Spans, spans
+from ..core.intervals import Spans
 from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, grouped, records
 from ..errors import NothingMeasured
 from ..render.fitting import shortened_kernel
 from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
+from .device_spans import WHOLE, DeviceSpans, device_spans
 
 _MOST_CHARACTERS = 2_600_000
 """Of all steps in a page, which has 4 MB."""
 _OF_CALL, _OF_SPAN = 20, 14
 """Characters of one; a device has spans of compute and of copies."""
+_MOST_OF_STEP = 100_000
+"""Spans of compute, of all devices."""
 _LEAST_SPANS = 24
 _MOST_OF_DEVICE = 600
 _MOST_LATE = 40
@@ -37,8 +40,6 @@ _MOST_LATE = 40
 _MOST_EVENTS, _MOST_DEPTH = 160, 7
 _LONGEST_NAME = 60
 _Times = NDArray[np.int64]
-_WHOLE = -1
-"""The number of the window of a run without steps."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,20 @@ class StepsOfRun:
     """The steps of a run, each as the page draws it. Raises NothingMeasured where no device did anything in them."""
 
     def __init__(self, analysis: Analysis) -> None:
-        activities = analysis.run.activities
         self._analysis = analysis
         calls = analysis.participation
         if not analysis.run.steps:
-            activities, calls = activities.assign(step=_WHOLE), calls.assign(step=_WHOLE)
+            calls = calls.assign(step=WHOLE)
         waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()
-        self._activities = {int(step): own for (step,), own in grouped(activities.dropna(subset=["step"]), ["step"])}
-        self._calls = {step: calls[calls["step"] == step] for step in self._activities}
-        if not self._activities:
+        self._devices: dict[int, list[DeviceSpans]] = {}
+        most = min(max(_MOST_OF_STEP // max(len(analysis.run.ranks), 1), _LEAST_SPANS), _MOST_OF_DEVICE)
+        for device in device_spans(analysis, most):
+            self._devices.setdefault(device.step, []).append(device)
+        self._devices = dict(sorted(self._devices.items()))
+        self._calls = {step: calls[calls["step"] == step] for step in self._devices}
+        if not self._devices:
             raise NothingMeasured(f"{analysis.run.name}: no device did anything in its steps")
-        by_waiting = waited.reindex(list(self._activities), fill_value=0).sort_values(ascending=False, kind="stable")
+        by_waiting = waited.reindex(list(self._devices), fill_value=0).sort_values(ascending=False, kind="stable")
         self.order = [int(step) for step in by_waiting.index]
         """Numbers of the steps, that with most exposed waiting first."""
         self._clocks = {row["rank"]: row for row in records(analysis.clocks)}
@@ -80,7 +84,7 @@ class StepsOfRun:
 
     def count_devices(self, step: int) -> int:
         """Number of devices that did something in a step."""
-        return len(self._activities[step][["rank", "device"]].drop_duplicates())
+        return len(self._devices[step])
 
     def step_of(self, collective: int) -> int | None:
         """The step of a collective; None if there is none of this number."""
@@ -91,7 +95,7 @@ class StepsOfRun:
         """A step with its collectives, and who was late to them; compute of a device in at most so many spans."""
         shown = self._collectives[self._collectives["step"] == step]
         late = self._analysis.lateness
-        content = _step(step, self._activities[step], self._calls[step], self._clocks, most_spans)
+        content = _step(step, self._devices[step], self._calls[step], most_spans)
         content["collectives"] = {str(row["collective_id"]): _collective(row, names) for row in records(shown)}
         of_step = records(late[late["collective_id"].isin(shown["collective_id"])])
         content["late"] = {str(row["collective_id"]): _late(row, names) for row in of_step}
@@ -163,7 +167,7 @@ def steps_data(analysis: Analysis, first: int | None = None, most: int = _MOST_C
         "steps": [run.step(step, names, spans_each) for step in kept],
         "behind": {str(number): run.behind(number, names) for number in worst},
         "all": kept,
-        "whole": _WHOLE,
+        "whole": WHOLE,
         "names": names.texts,
     }
     left_out = len(order) - len(kept)
@@ -175,7 +179,7 @@ def steps_data(analysis: Analysis, first: int | None = None, most: int = _MOST_C
 def steps_to_ask_for(run: StepsOfRun, first: int | None = None) -> StepsData:
     """The same for a page that asks for each step when it is looked at."""
     begin = first if first in run.order else run.order[0]
-    content = {"steps": [], "behind": {}, "all": sorted(run.order), "whole": _WHOLE, "names": []}
+    content = {"steps": [], "behind": {}, "all": sorted(run.order), "whole": WHOLE, "names": []}
     return StepsData(compact_json(content), begin, "", calls=any(map(run.count_calls, run.order)))
 
 
@@ -214,27 +218,21 @@ def _kept(order: Sequence[int], run: StepsOfRun, most: int) -> list[int]:
     return kept
 
 
-def _step(
-    step: int, activities: pd.DataFrame, calls: pd.DataFrame, clocks: dict[int, Row], most: int
-) -> dict[str, Any]:
+def _step(step: int, devices: Sequence[DeviceSpans], calls: pd.DataFrame, most: int) -> dict[str, Any]:
     """A step: all times are on the common clock, since its first activity."""
-    several = activities.groupby("rank")["device"].nunique().max() > 1
+    several = len(devices) > len({device.rank for device in devices})
     calls_of = dict(grouped(calls, ["rank", "device"]))
     none = calls.iloc[:0]
-    devices = []
-    for (rank, device), own in grouped(activities, ["rank", "device"]):
-        starts = own["start_ns"].to_numpy()
-        starts = starts - ahead_ns(clocks.get(rank), starts)
-        devices.append((rank, device, own["kind"].to_numpy(), starts, starts + own["dur_ns"].to_numpy()))
-    begin = min(int(each[3].min()) for each in devices)
-    end = max(int(each[4].max()) for each in devices)
+    begin, end = min(device.begin for device in devices), max(device.end for device in devices)
     ranks = []
-    for rank, device, kinds, starts, ends in devices:
-        row: dict[str, Any] = {"rank": int(rank), "name": f"{rank} / {device}" if several else f"{rank}"}
-        for name, kind in (("compute", COMPUTE), ("copies", MEMORY)):
-            chosen = kinds == kind
-            row[name] = _relative(coarser(spans(starts[chosen] - begin, ends[chosen] - begin), most))
-        taken = calls_of.get((rank, device), none).sort_values("arrived_ns", kind="stable")
+    for device in sorted(devices, key=lambda one: (one.rank, one.device)):
+        row: dict[str, Any] = {
+            "rank": device.rank,
+            "name": f"{device.rank} / {device.device}" if several else f"{device.rank}",
+            "compute": _relative(coarser(device.compute, most), begin),
+            "copies": _relative(coarser(device.copies, most), begin),
+        }
+        taken = calls_of.get((device.rank, device.device), none).sort_values("arrived_ns", kind="stable")
         arrived = taken["arrived_ns"].to_numpy(dtype=np.int64) - begin
         row["start"] = np.diff(arrived, prepend=0).tolist()
         row["dur"] = taken["dur_ns"].tolist()
@@ -244,9 +242,9 @@ def _step(
     return {"step": step, "long": max(end - begin, 1), "ranks": ranks}
 
 
-def _relative(whole: Spans) -> list[int]:
+def _relative(whole: Spans, begin: int) -> list[int]:
     """Gap and length of each span in turn, in ns."""
-    edges = np.column_stack((whole.starts, whole.ends)).ravel()
+    edges = np.column_stack((whole.starts, whole.ends)).ravel() - begin
     relative: list[int] = np.diff(edges, prepend=0).tolist()
     return relative
 
@@ -295,8 +293,7 @@ def _lanes(
     on_cpu = _within(pd.concat([tables.cpu_operators, tables.annotations], ignore_index=True), begin, end)
     busy = launches["thread"].value_counts() if len(launches) else on_cpu.groupby("thread")["dur_ns"].sum()
     thread = busy.idxmax() if len(busy) else None
-    activities = analysis.run.activities
-    device = _within(activities[activities["rank"] == rank], begin, end)
+    device = _within(tables.activities, begin, end)
     kinds = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}
     return {
         "cpu": [

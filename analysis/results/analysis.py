@@ -57,7 +57,7 @@ from ..metrics.verdicts.order import leading_remedy
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
-from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
+from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed, kernel_sums_by_rank
 from .early_work import Early
 
 if TYPE_CHECKING:
@@ -754,16 +754,23 @@ class Analysis:
         return _without(found, hidden_by, ["hidden_ns"])
 
     @cached_property
+    def _kernel_sums(self) -> pd.DataFrame:
+        if self.run.spread is None or not self.run.has_starts:
+            return kernels_module.kernel_sums(self.device_time)
+        found = kernel_sums_by_rank(self.run.spread, self.calls, self._members)
+        return found.assign(hidden_calls=found["hidden_calls"].mask(found["rank"].isin(self.run.partial_ranks), 0))
+
+    @cached_property
     @described
     def kernels(self) -> pd.DataFrame:
         """One row per kernel, all ranks and devices together."""
-        return self._marked(kernels_module.kernels(self.device_time))
+        return self._marked(kernels_module.kernels(self._kernel_sums))
 
     @cached_property
     @described
     def kernels_devices(self) -> pd.DataFrame:
         """One row per rank, device and kernel."""
-        return self._marked(kernels_module.kernels_devices(self.device_time))
+        return self._marked(kernels_module.kernels_devices(self._kernel_sums))
 
     @cached_property
     @described

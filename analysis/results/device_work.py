@@ -28,6 +28,7 @@ from ..metrics.device.breakdown import (
     profiles,
 )
 from ..metrics.device.gpus import gpus
+from ..metrics.device.kernels import device_time, kernel_sums
 from ..run.event_tables import EventTables
 
 if TYPE_CHECKING:
@@ -198,6 +199,14 @@ class WorkSeen(WorkByRank):
         return exposed_waits(self.devices.profiles, self.split())
 
 
+def kernel_sums_by_rank(tables: SpreadTables, calls: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    """`kernel_sums` of all ranks; their activities stay where they are. `members` are rows of `participation`."""
+    ranks = {ran.rank for ran in tables.ran}
+    calls_of, members_of = _of_ranks(calls, ranks), _of_ranks(members, ranks)
+    given = {rank: (*calls_of[rank], *members_of[rank]) for rank in calls_of}
+    return pd.concat(tables.by_rank(_kernel_sums, given), ignore_index=True)
+
+
 @dataclass(frozen=True)
 class WorkUntimed:
     """Work of a run without start times: nothing is known about what its devices did at the same time."""
@@ -258,6 +267,10 @@ def _times(tables: EventTables, split: pd.DataFrame) -> _Times:
 
 def _gpus(tables: EventTables, traces: pd.DataFrame) -> pd.DataFrame:
     return gpus(tables.activities, tables.annotations, traces)
+
+
+def _kernel_sums(tables: EventTables, calls: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    return kernel_sums(device_time(tables.activities, calls, members))
 
 
 def _computed(tables: EventTables, wanted: Mapping[int, list[Between]]) -> Computed:

@@ -12,7 +12,7 @@ from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
 from ..output import print_message, write_out
-from ..reading_options import CeilingFile, analysis_of, finish, reads_traces
+from ..reading_options import CeilingFile, analysis_for_page, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
     from ...report.page import ReportPage
@@ -75,7 +75,7 @@ def report_command(
     elif all(_holds(path, _TRAINING) and not _has_traces(path) for path in runs):
         _of_trainings(runs, output)
     else:
-        analysis = analysis_of(runs, reading, ceiling, details=True)
+        analysis = analysis_for_page(runs, reading, ceiling)
         _written(analysis.report(step=step), output)
         _end(analysis)
 

@@ -25,6 +25,8 @@ from ...core.tables.device_time import (
 
 _DEVICE = ["rank", "device"]
 _CALL = ["rank", "cycle", "device", "stream", "start_ns"]
+_PARTS = ("split_calls", "wait_ns", "transfer_ns", "hidden_ns")
+_WEIGHTED = ("blocks_per_sm", "occupancy_frac")
 
 
 def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
@@ -58,14 +60,22 @@ def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
     return result
 
 
-def kernels(time: pd.DataFrame) -> pd.DataFrame:
-    """One row per kernel over all ranks and devices, longest first. `time` comes from `device_time`."""
-    return KERNELS.conform(_shares(time, [], ["name", "kind"]))
+def kernel_sums(time: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, device and kernel, with what the tables below are made of. `time` comes from `device_time`.
+
+    Sums of some ranks can be put together with those of others.
+    """
+    return _sums(time, ["name", "kind"])
 
 
-def kernels_devices(time: pd.DataFrame) -> pd.DataFrame:
+def kernels(sums: pd.DataFrame) -> pd.DataFrame:
+    """One row per kernel over all ranks and devices, longest first. `sums` come from `kernel_sums`."""
+    return KERNELS.conform(_shares(sums, [], ["name", "kind"]))
+
+
+def kernels_devices(sums: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and kernel, the longest of a device first."""
-    rows = _shares(time, _DEVICE, ["name", "kind"])
+    rows = _shares(sums, _DEVICE, ["name", "kind"])
     return KERNELS_DEVICES.conform(rows.drop(columns="ranks"))
 
 
@@ -101,43 +111,60 @@ def _by_launch(time: pd.DataFrame, by: str, around: pd.Series[str], over: Sequen
         "kind": grouped["kind"].first().where(kinds == 1),
         "kernels": grouped["name"].nunique(),
     }).reset_index()  # fmt: skip
-    return _shares(of, over, [by]).merge(known, on=keys)
+    return _shares(_sums(of, [by]), over, [by]).merge(known, on=keys)
 
 
-def _shares(time: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """Sums by name, and their share of all activities on the same `over`."""
+def _sums(time: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Sums by rank, device and name."""
+    weights = {}
+    for column in _WEIGHTED:
+        weights[f"{column}_of_ns"] = time["dur_ns"].where(time[column].notna()).astype("Float64")
+        weights[column] = time[column] * weights[f"{column}_of_ns"]
     grouped = time.assign(
         calls=1,
         split_calls=time["wait_ns"].notna().astype("Int64").where(time["kind"] == COMM),
         total_ns=time["dur_ns"],
-    ).groupby([*over, *names], dropna=False, sort=False)  # fmt: skip
-    sums = grouped[["calls", "total_ns"]].sum()
-    parts = grouped[["split_calls", "wait_ns", "transfer_ns", "hidden_ns"]].sum(min_count=1)
-    # A part of what was hidden would be misleading.
-    parts["hidden_ns"] = parts["hidden_ns"].where(grouped["hidden_ns"].count() == grouped["split_calls"].count())
-    result = sums.join(parts).assign(
+        **weights,
+    ).groupby([*_DEVICE, *names], dropna=False, sort=False)  # fmt: skip
+    return (
+        grouped[["calls", "total_ns"]]
+        .sum()
+        .join(grouped[[*_PARTS, *weights]].sum(min_count=1))
+        .assign(
+            comm_calls=grouped["split_calls"].count(),
+            hidden_calls=grouped["hidden_ns"].count(),
+            min_ns=grouped["dur_ns"].min(),
+            max_ns=grouped["dur_ns"].max(),
+        )
+        .reset_index()
+    )
+
+
+def _shares(sums: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+    """Sums by name, and their share of all activities on the same `over`."""
+    grouped = sums.groupby([*over, *names], dropna=False, sort=False)
+    result = grouped[["calls", "total_ns", "comm_calls", "hidden_calls"]].sum()
+    weights = [name for column in _WEIGHTED for name in (column, f"{column}_of_ns")]
+    result = result.join(grouped[[*_PARTS, *weights]].sum(min_count=1))
+    result = result.assign(
+        # A part of what was hidden would be misleading.
+        hidden_ns=result["hidden_ns"].where(result["hidden_calls"] == result["comm_calls"]),
         ranks=grouped["rank"].nunique(),
-        mean_us=sums["total_ns"] / sums["calls"] / 1e3,
-        min_us=grouped["dur_ns"].min() / 1e3,
-        max_us=grouped["dur_ns"].max() / 1e3,
-        **{column: _weighted(time, column, [*over, *names]) for column in ("blocks_per_sm", "occupancy_frac")},
+        mean_us=result["total_ns"] / result["calls"] / 1e3,
+        min_us=grouped["min_ns"].min() / 1e3,
+        max_us=grouped["max_ns"].max() / 1e3,
+        # Means weighted by duration, over the activities that have them.
+        **{column: _ratio(result[column], result[f"{column}_of_ns"]) for column in _WEIGHTED},
     )
     whole = result.groupby(list(over))["total_ns"].transform("sum") if over else result["total_ns"].sum()
     for part in ("", "wait_", "transfer_", "hidden_"):
         result[f"{part}share_frac"] = _ratio(result[f"{part or 'total_'}ns"], whole)
     order = [*over, "total_ns"]
+    result = result.drop(columns=["comm_calls", "hidden_calls", *(f"{column}_of_ns" for column in _WEIGHTED)])
     rows = result.reset_index().sort_values(
         [*order, *names], ascending=[*[True] * len(over), False, *[True] * len(names)]
     )
     return rows.reset_index(drop=True)
-
-
-def _weighted(time: pd.DataFrame, column: str, keys: list[str]) -> pd.Series[float]:
-    """Mean of a column weighted by duration, over the activities that have it."""
-    weight_ns = time["dur_ns"].where(time[column].notna())
-    part = time.assign(weighted=time[column] * weight_ns, weight_ns=weight_ns.astype("Float64"))
-    sums = part.groupby(keys, dropna=False, sort=False)[["weighted", "weight_ns"]].sum(min_count=1)
-    return _ratio(sums["weighted"], sums["weight_ns"])
 
 
 def _ratio(part: pd.Series[Any], whole: Any) -> pd.Series[float]:
