@@ -29,6 +29,9 @@ _HEADERS = {
 }
 _POLL_S = 0.5
 _STALLED_S = 30.0
+_SELDOM_S = 60.0
+"""An open page asks at least so often, whatever else it does."""
+_LOOPBACK = {"127.0.0.1", "localhost"}
 
 
 class ReportServer(ThreadingHTTPServer):
@@ -48,6 +51,7 @@ class ReportServer(ThreadingHTTPServer):
         self._one_at_a_time = threading.Lock()
         self._is_ended = threading.Event()
         self._last_asked_s = time.monotonic()
+        self._idle_s = _SELDOM_S
         super().__init__(("127.0.0.1", port), _Handler)
         self.timeout = _POLL_S
 
@@ -57,7 +61,8 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{self._secret}/"
 
     def serve_until_idle(self, idle_s: float) -> None:
-        """Serve until nothing has been asked for so long, or `end`; an open page asks once a minute."""
+        """Serve until nothing has been asked for so long, or `end`; an open page asks thrice in that time."""
+        self._idle_s = idle_s
         while time.monotonic() - self._last_asked_s < idle_s and not self._is_ended.is_set():
             self.handle_request()
 
@@ -75,7 +80,7 @@ class ReportServer(ThreadingHTTPServer):
         if what == "":
             return "text/html; charset=utf-8", self._page
         if what == "alive":
-            return "application/json", b"{}"
+            return "application/json", compact_json({"again_s": min(self._idle_s / 3, _SELDOM_S)}).encode()
         number = _number(parts.query)
         make: dict[str, Callable[[StepsOfRun, str, int], dict[str, object] | None]] = {"step": _step, "behind": _behind}
         if self._steps is None or number is None or what not in make:
@@ -119,8 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the page, or a part of what it shows."""
-        # A foreign page may lead a browser here under another name, or as part of itself: neither gets an answer.
-        is_own = self.headers.get("Host") == f"127.0.0.1:{self.server.server_port}"
+        # A foreign page may lead a browser here under another name, or as part of itself: neither gets an answer. The
+        # port may be another one, as `ssh -L` has it.
+        hosts = self.headers.get_all("Host", [])
+        is_own = len(hosts) == 1 and hosts[0].partition(":")[0] in _LOOPBACK
         is_own &= self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
         answer = self.server.answer(self.path) if is_own else None
         if answer is None:

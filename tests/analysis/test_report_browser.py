@@ -1,5 +1,7 @@
 """Reports in a real browser: nothing is fetched, nothing fails, and what can be clicked does what it says."""
 
+import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -171,6 +173,66 @@ def test_addresses_that_lead_nowhere_do_no_harm(tmp_path, html, address) -> None
     assert 'aria-label="step' in found.dom
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("#step=999", "There is no step 999 here: the steps are"),
+        ("#rank=77", "Rank 77 did nothing in step"),
+        ("#collective=12345", "has the number 12345."),
+    ],
+)
+def test_what_is_not_there_is_said(tmp_path, html, address, said) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(html, encoding="utf-8")
+    assert said in looked_at_address(f"{page.as_uri()}{address}", tmp_path).dom
+
+
+def test_rows_are_copied_as_the_command_writes_them(tmp_path, html) -> None:
+    run = analyse(DATA / "nccl-two-hosts")
+    code = """
+      const details = document.querySelector("[data-table=breakdown]"); details.open = true;
+      return [csvOf(details), csvOf(document.querySelector("[data-table=kernels]"))];
+    """
+    breakdown, kernels = ([*csv.reader(lines)] for lines in found_by(seen(tmp_path, html, code)))
+    columns = [name.removesuffix("_ns").removesuffix("_frac") for name in run.breakdown]
+    heads = [re.sub("_(ns|us|ms|s|percent)$", "", name) for name in breakdown[0]]
+    assert heads == [name for name in columns if name in heads]  # some are left out for people
+    assert len(heads) > 5
+    assert {row[0] for row in breakdown[1:]} == {str(rank) for rank in run.run.ranks}
+    assert all(re.fullmatch(r"-?[0-9.]*", cell) for row in breakdown[1:] for cell in row[2:])
+    at = kernels[0].index("name")
+    assert [row[at] for row in kernels[1:]] == run.kernels["name"].tolist()
+
+
+def test_no_formula_is_copied(tmp_path) -> None:
+    names = ["=1+1", "@SUM(A1)", "a;=2", "'+3", "plain-name"]
+    [trace] = traces_of(1, [])
+    trace.step(0, 0, 90 * MS)
+    for at, name in enumerate(names):
+        trace.kernel(name, at * MS, MS)
+    html = analysed(tmp_path / "run", trace).report().html
+    lines = found_by(seen(tmp_path, html, 'return csvOf(document.querySelector("[data-table=kernels]"))'))
+    rows = [*csv.DictReader(lines)]
+    assert {row["name"] for row in rows} == {"'=1+1", "'@SUM(A1)", "a;'=2", "''+3", "plain-name"}
+
+
+@pytest.mark.slow
+def test_the_address_says_which_part_and_which_ranks_are_shown(tmp_path, html) -> None:
+    code = """
+      const stage = document.querySelector("#stage"), plot = stage.querySelector("[tabindex]");
+      plot.dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
+      const range = stage.querySelector("input"); range.value = "0-2"; range.dispatchEvent(new Event("input"));
+      return [location.hash, [...plot.querySelectorAll("text.mid")].map((text) => text.textContent)];
+    """
+    address, labels = found_by(seen(tmp_path, html, code))
+    page = tmp_path / "again.html"
+    page.write_text(html, encoding="utf-8")
+    dom = looked_at_address(f"{page.as_uri()}{address}", tmp_path).dom
+    shown = re.search(r'<div tabindex="0" role="group" aria-label="The step on every rank">.*?</div>', dom, re.DOTALL)
+    assert re.findall(r'class="faint mid"[^>]*>([^<]+)<', shown[0]) == labels
+    assert re.findall(r">rank (\d+)", shown[0]) == ["0", "1", "2"]
+
+
 def test_hostile_names_run_nothing(tmp_path) -> None:
     name = "<script>document.body.id='hit'</script><img src=x onerror=\"document.body.id='hit'\">"
     traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6, args={"Process Group Name": name})])
@@ -205,9 +267,18 @@ def test_a_group_leads_to_all_rows_that_have_it(tmp_path, html) -> None:
       const cell = document.querySelector("[data-table=verdicts] tbody a[href^='#find=']");
       location.hash = cell.getAttribute("href"); window.dispatchEvent(new HashChangeEvent("hashchange"));
       const shown = [...document.querySelectorAll("details.table[open] tbody tr")].filter((row) => !row.hidden);
-      return [cell.textContent, shown.length, shown.every((row) => row.textContent.includes(cell.textContent))];
-    """
-    group, shown, all_have_it = found_by(seen(tmp_path, html, code))
+      const has = shown.every((row) => {
+        const at = [...row.closest("table").querySelectorAll("thead th")].findIndex((head) => head.dataset.column === "process_group");
+        return row.cells[at].textContent === cell.textContent;
+      });
+      const open = document.querySelectorAll("details.table[open]").length;
+      location.hash = ""; window.dispatchEvent(new HashChangeEvent("hashchange"));
+      const hidden = [...document.querySelectorAll("details.table tbody tr")].filter((row) => row.hidden).length;
+      return [cell.textContent, shown.length, has, open > document.querySelectorAll("details.table[open]").length, hidden];
+    """  # noqa: E501
+    group, shown, all_have_it, closed_again, hidden = found_by(seen(tmp_path, html, code))
     assert group
     assert shown
     assert all_have_it
+    assert closed_again
+    assert not hidden

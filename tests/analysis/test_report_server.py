@@ -90,10 +90,27 @@ def test_what_is_not_there_is_not_found(server, what) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}],
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:80"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
 )
 def test_other_pages_get_nothing(server, headers) -> None:
     assert asked(server, "", **headers)[0] == 404
+
+
+@pytest.mark.parametrize("host", ["localhost:9000", "127.0.0.1:9000"])
+def test_it_answers_at_the_other_end_of_ssh(server, host) -> None:
+    assert asked(server, "", Host=host)[0] == 200
+
+
+def test_an_open_page_asks_before_the_server_ends(run) -> None:
+    with ReportServer(run) as served:
+        served.serve_until_idle(0.03)
+        _, content = served.answer(f"{urlsplit(served.url).path}alive")
+    assert json.loads(content) == {"again_s": 0.01}
 
 
 def test_it_may_be_shown_in_no_frame_and_kept_nowhere(server) -> None:

@@ -9,6 +9,7 @@ const number = (value, digits = 3) => value.toLocaleString("en", { maximumFracti
 
 // Tables: a click on a header sorts by it; a field filters; a button copies what is shown as CSV. Numbers of ranks, steps
 // and collectives lead to the step, and names of groups, hosts and kernels to all rows that have them.
+const textOf = (cell) => cell.dataset.full ?? cell.textContent;
 const valueOf = (row, column) => {
   const text = row.cells[column].textContent;
   const value = Number(text.replaceAll(",", ""));
@@ -17,7 +18,8 @@ const valueOf = (row, column) => {
 for (const button of document.querySelectorAll("details th button")) {
   button.addEventListener("click", () => {
     const header = button.parentElement;
-    const up = header.getAttribute("aria-sort") === "descending";
+    const sorted = header.getAttribute("aria-sort"), isText = header.classList.contains("l");
+    const up = sorted ? sorted === "descending" : isText;  // first numbers from the largest, texts from A
     const body = header.closest("table").tBodies[0];
     const rows = [...body.rows].map((row) => [valueOf(row, header.cellIndex), row]);
     rows.sort(([a], [b]) => {
@@ -30,16 +32,36 @@ for (const button of document.querySelectorAll("details th button")) {
     body.append(...rows.map(([, row]) => row));
   });
 }
-const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+// As the CSV of the command: names of columns with the unit shown, plain numbers, NA empty, and no formula that a
+// spreadsheet would run.
+const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+const csvName = (head) => {
+  const unit = /\(([^)]+)\)$/.exec(head.textContent)?.[1];
+  return unit ? `${head.dataset.column.replace(/_(ns|us|ms|s|frac)$/, "")}_${unit === "%" ? "percent" : unit}` : head.dataset.column;
+};
+const csvCell = (cell, isText) => {
+  const text = textOf(cell);
+  if (text === "-") return "";
+  if (!isText) return text.replaceAll(",", "");
+  return quoted(text.replace(/(^|;[ "]*)(?='*[=+\-@\uff1d\uff0b\uff0d\uff20])/g, "$1'"));
+};
+const csvOf = (details) => {
+  const heads = [...details.querySelectorAll("thead th")];
+  const rows = [...details.querySelector("tbody").rows].filter((row) => !row.hidden);
+  const lines = rows.map((row) => heads.map((head, at) => csvCell(row.cells[at], head.classList.contains("l"))).join(","));
+  return [heads.map((head) => quoted(csvName(head))).join(","), ...lines];
+};
 const copy = async (text) => {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
     const area = make("textarea", { value: text });
     document.body.append(area);
     area.select();
-    document.execCommand("copy");
+    const done = document.execCommand("copy");
     area.remove();
+    return done;
   }
 };
 const FINDS = new Set(["process_group", "host", "kernel", "name"]);
@@ -52,7 +74,8 @@ const lead = (details) => {
     heads.forEach((what, at) => {
       const text = row.cells[at].textContent;
       if (FINDS.has(columns[at]) && text !== "-") {
-        row.cells[at].replaceChildren(make("a", { href: `#find=${encodeURIComponent(text)}`, textContent: text }));
+        const wanted = `${columns[at]}:"${textOf(row.cells[at]).replaceAll('"', "")}"`;
+        row.cells[at].replaceChildren(make("a", { href: `#find=${encodeURIComponent(wanted)}`, textContent: text }));
       }
       if (!what || !/^[0-9,]+$/.test(text) || row.cells[at].firstElementChild) return;
       const number = text.replaceAll(",", ""), other = what === "rank" ? has("step") : what === "step" ? has("rank") : -1;
@@ -62,12 +85,17 @@ const lead = (details) => {
     });
   }
 };
+// Words that a row must have anywhere; name:"value" is a cell of that column.
 const filter = (details, words) => {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  const columns = [...details.querySelectorAll("thead th")].map((head) => head.dataset.column);
+  const wanted = [...words.toLowerCase().matchAll(/(\w+):"([^"]*)"|\S+/g)].map(([word, column, value]) => {
+    if (column === undefined) return (row) => row.textContent.toLowerCase().includes(word);
+    const at = columns.indexOf(column);
+    return (row) => at >= 0 && textOf(row.cells[at]).replaceAll('"', "").toLowerCase() === value;
+  });
   let shown = 0;
   for (const row of details.querySelector("tbody").rows) {
-    const text = row.textContent.toLowerCase();
-    row.hidden = !wanted.every((word) => text.includes(word));
+    row.hidden = !wanted.every((fits) => fits(row));
     shown += !row.hidden;
   }
   return shown;
@@ -88,35 +116,48 @@ for (const details of document.querySelectorAll("details.table")) {
     });
     const button = make("button", { type: "button", textContent: "Copy as CSV" });
     button.addEventListener("click", async () => {
-      const lines = [...details.querySelectorAll("tr")].filter((row) => !row.hidden)
-        .map((row) => [...row.cells].map((cell) => quoted(cell.textContent)).join(","));
-      await copy(`${lines.join("\n")}\n`);
-      said.textContent = `${lines.length - 1} rows copied`;
+      const lines = csvOf(details);
+      const done = await copy(`${lines.join("\n")}\n`);
+      said.textContent = done ? `${lines.length - 1} rows copied` : "The browser does not let this page copy.";
     });
     details.querySelector(".scroll").before(make("p", { className: "tools" }, ...(rows > 5 ? [field] : []), button, said));
   };
   details.addEventListener("toggle", prepare);
-  details.find = (words) => {
-    const shown = filter(details, words);
-    details.open = shown > 0;
+  let wasOpen = null;  // before rows were looked for, by a link
+  const show = (words) => {
     prepare();
-    if (!shown) {
-      filter(details, "");
-      return 0;
-    }
     const field = details.querySelector("input[type=search]");
     if (field) {
       field.value = words;
       field.dispatchEvent(new Event("input"));
-    }
+    } else filter(details, words);
+  };
+  details.find = (words) => {
+    const shown = filter(details, words);
+    if (shown) {
+      wasOpen ??= details.open;
+      details.open = true;
+      show(words);
+    } else details.forget();
     return shown;
+  };
+  details.forget = () => {
+    if (wasOpen === null) filter(details, details.querySelector("input[type=search]")?.value ?? "");
+    else {
+      show("");
+      details.open = wasOpen;
+      wasOpen = null;
+    }
   };
   prepare();
 }
 const find = () => {
   const words = new URLSearchParams(location.hash.slice(1)).get("find");
-  if (!words) return;
   const tables = [...document.querySelectorAll("details.table")];
+  if (!words) {
+    if (!location.hash) tables.forEach((details) => details.forget());
+    return;
+  }
   const first = tables.filter((details) => details.find(words) > 0)[0];
   if (first) first.scrollIntoView();
 };

@@ -11,6 +11,7 @@ const svg = (name, attributes, ...inside) => {
   return element;
 };
 const ms = (ns, digits = 3) => `${number(ns / 1e6, digits)} ms`;
+const exact = (ns) => (ns / 1e6).toLocaleString("en", { minimumFractionDigits: 6, maximumFractionDigits: 6 });
 const scaled = (bytes) => {
   if (bytes === null) return "unknown size";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -75,12 +76,15 @@ const viewer = () => {
   const read = () => {
     const wanted = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
     const numbers = {};
-    for (const key of ["step", "rank", "collective"]) if (/^-?\d+$/.test(wanted[key] || "")) numbers[key] = Number(wanted[key]);
+    for (const key of ["step", "rank", "collective"]) if (/^-?\d{1,15}$/.test(wanted[key] || "")) numbers[key] = Number(wanted[key]);
+    if (/^[\d,\s-]{1,200}$/.test(wanted.ranks || "")) numbers.ranks = wanted.ranks;
+    if (/^\d{1,15}-\d{1,15}$/.test(wanted.zoom || "")) numbers.zoom = wanted.zoom;
     return numbers;
   };
+  const addressOf = (of) => Object.entries(of).filter(([, value]) => value !== null && value !== undefined)
+    .map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
   const go = (changes) => {
-    const next = { ...state, ...changes };
-    const text = Object.entries(next).filter(([, value]) => value !== null && value !== undefined).map(([key, value]) => `${key}=${value}`).join("&");
+    const text = addressOf({ ...state, zoom: null, ...changes });
     if (location.hash.slice(1) === text) follow(); else location.hash = text;
   };
 
@@ -95,8 +99,8 @@ const viewer = () => {
   waits.addEventListener("change", () => go({ collective: waits.value ? Number(waits.value) : null }));
   const range = make("input", { type: "search", placeholder: "all ranks", size: 12 });
   range.setAttribute("aria-label", "Ranks to show, such as 0-7,12");
-  range.addEventListener("input", () => draw());
-  const zooming = [["Zoom in", () => zoom(0.5)], ["Zoom out", () => zoom(2)], ["Whole step", () => whole()]]
+  range.addEventListener("input", () => { draw(); keep(); });
+  const zooming = [["Zoom in", () => zoom(0.5, atCall())], ["Zoom out", () => zoom(2, atCall())], ["Whole step", () => whole()]]
     .map(([words, act]) => { const button = make("button", { type: "button", textContent: words }); button.addEventListener("click", act); return button; });
   const beside = (by) => {
     const next = data.all[data.all.indexOf(step.step) + by];
@@ -128,12 +132,28 @@ const viewer = () => {
     const chosen = step.ranks.filter((rank) => wanted.has(rank.rank));
     return chosen.length ? chosen : step.ranks;
   };
-  const whole = () => { begin = 0; span = step.long; draw(); };
-  const zoom = (factor, share = 0.5) => {
-    const at = begin + share * span;
-    span = Math.min(Math.max(span * factor, 1000), step.long);
-    begin = Math.min(Math.max(at - share * span, 0), step.long - span);
+  // Which ranks and which part of the step are shown belongs to the address, but is no step in its history.
+  const keep = () => {
+    const zoomed = span < step.long ? `${Math.round(begin)}-${Math.round(begin + span)}` : null;
+    state = { ...state, ranks: range.value.trim() || null, zoom: zoomed };
+    history.replaceState(null, "", `#${addressOf(state)}`);
+  };
+  const show = (from, long) => {
+    span = Math.min(Math.max(long, 1000), step.long);
+    begin = Math.min(Math.max(from, 0), step.long - span);
     draw();
+    keep();
+  };
+  const whole = () => show(0, step.long);
+  const zoom = (factor, share = 0.5) => show(begin + share * span * (1 - Math.min(factor, step.long / span)), span * factor);
+  // Where the chosen call is in the picture, which first moves there if need be: buttons zoom towards it.
+  const atCall = () => {
+    const row = step.ranks.find((each) => each.rank === state.rank) || step.ranks.find((each) => each.of.includes(state.collective));
+    const call = row ? row.of.indexOf(state.collective) : -1;
+    if (call < 0) return 0.5;
+    const middle = row.start[call] + row.dur[call] / 2;
+    if (middle < begin || middle > begin + span) begin = Math.min(Math.max(middle - span / 2, 0), step.long - span);
+    return Math.min(Math.max((middle - begin) / span, 0), 1);
   };
 
   // Bars of one kind in a row, as one path; bars narrower than a pixel grow into one.
@@ -204,8 +224,9 @@ const viewer = () => {
     rows.forEach((row, place) => row.of.forEach((id, at) => {
       if (id !== state.collective) return;
       last = Math.max(last, row.start[at]);
-      const x = left + ((row.start[at] - begin) / span) * wide, width = Math.max((row.dur[at] / span) * wide, 3);
-      if (x + width > left && x < left + wide) drawing.append(svg("rect", { class: "pick", x, y: place * tall + tall * 0.46, width, height: tall * 0.46 }));
+      const from = left + ((row.start[at] - begin) / span) * wide, to = from + Math.max((row.dur[at] / span) * wide, 3);
+      const x = Math.max(from, left), width = Math.min(to, left + wide) - x;
+      if (width > 0) drawing.append(svg("rect", { class: "pick", x, y: place * tall + tall * 0.46, width, height: tall * 0.46 }));
     }));
     const x = left + ((last - begin) / span) * wide;
     if (x > left && x < left + wide) drawing.append(svg("path", { class: "thin", "stroke-dasharray": "4 3", d: `M${x} 0V${tall * rows.length}` }));
@@ -239,7 +260,7 @@ const viewer = () => {
   picture.addEventListener("pointerdown", (event) => { held = { share: under(event).share, begin }; moved = false; });
   picture.addEventListener("click", (event) => {
     held = null;
-    if (moved) return;
+    if (moved) { keep(); return; }
     const { row, call } = under(event);
     if (row && call >= 0) go({ rank: row.rank, collective: row.of[call] });
   });
@@ -249,9 +270,8 @@ const viewer = () => {
     zoom(event.deltaY > 0 ? 1.25 : 0.8, Math.min(Math.max(under(event).share, 0), 1));
   }, { passive: false });
   picture.addEventListener("keydown", (event) => {
-    const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "0": whole,
-      ArrowLeft: () => { begin = Math.max(begin - span / 8, 0); draw(); },
-      ArrowRight: () => { begin = Math.min(begin + span / 8, step.long - span); draw(); } }[event.key];
+    const act = { "+": () => zoom(0.5, atCall()), "=": () => zoom(0.5, atCall()), "-": () => zoom(2, atCall()), "0": whole,
+      ArrowLeft: () => show(begin - span / 8, span), ArrowRight: () => show(begin + span / 8, span) }[event.key];
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     act();
@@ -278,8 +298,7 @@ const viewer = () => {
     rows.sort(([, a, i], [, b, j]) => b.start[j] - a.start[i]);
     const cells = rows.map(([, row, at]) => [
       make("a", { href: `#step=${step.step}&rank=${row.rank}`, textContent: row.name }),
-      number((row.start[at] - first) / 1e6, 6), row.wait[at] < 0 ? "-" : number(row.wait[at] / 1e6, 6),
-      row.wait[at] < 0 ? "-" : number((row.dur[at] - row.wait[at]) / 1e6, 6),
+      exact(row.start[at] - first), row.wait[at] < 0 ? "-" : exact(row.wait[at]), row.wait[at] < 0 ? "-" : exact(row.dur[at] - row.wait[at]),
     ]);
     const head = ["rank", "arrived after the first (ms)", "waits (ms)", "moves data (ms)"];
     return make("div", { className: "scroll" }, make("table", {},
@@ -321,6 +340,10 @@ const viewer = () => {
   const explain = async () => {
     const id = state.collective;
     if (id === undefined) { panel.replaceChildren(); return; }
+    if (!collectives[id]) {
+      panel.replaceChildren(make("p", { className: "say", textContent: `No collective of ${title(step.step)} has the number ${id}.` }));
+      return;
+    }
     const { size, group, ranks, seq, busbw } = collectives[id] || { size: null, group: null, ranks: null, seq: null, busbw: null };
     const facts = [size === null ? null : `${size.toLocaleString("en")} bytes`, group === null ? null : `group ${group}${ranks === null ? "" : `, ranks ${ranks}`}`,
       seq === null ? null : `number ${seq}`, busbw === null ? null : `${number(busbw, 4)} GB/s`].filter(Boolean).join(" \u00b7 ");
@@ -348,8 +371,8 @@ const viewer = () => {
   // waited most for it.
   let asked = 0;
   const follow = async (isFirst = false) => {
-    const wanted = read();
-    if (!isFirst && !Object.keys(wanted).length) return;
+    const wanted = read(), isLed = document.activeElement?.closest("a") && !document.activeElement.closest("#steps");
+    if (!isFirst && !Object.keys(wanted).length && location.hash) return;  // another part of the page
     asked += 1;
     const mine = asked;
     let at = wanted.step ?? collectives[wanted.collective]?.step;
@@ -357,6 +380,8 @@ const viewer = () => {
       await ask(`step?collective=${wanted.collective}`).catch(() => {});
       at = collectives[wanted.collective]?.step;
     }
+    const missing = wanted.step !== undefined && !data.all.includes(wanted.step)
+      ? `There is no step ${wanted.step} here: the steps are ${data.all[0]} to ${data.all[data.all.length - 1]}.` : "";
     if (!data.all.includes(at)) at = step && wanted.step === undefined ? step.step : FIRST;
     if (!data.all.includes(at)) at = data.all[0];
     if (!stepOf.has(at)) {
@@ -375,7 +400,12 @@ const viewer = () => {
       const longest = own && own.wait.length ? own.of[own.wait.indexOf(Math.max(...own.wait))] : undefined;
       state.collective = caused.length ? Number(caused[0][0]) : longest;
     }
-    if (changed) { begin = 0; span = step.long; }
+    if (changed || wanted.zoom) {
+      const [from, to] = (wanted.zoom || `0-${step.long}`).split("-").map(Number);
+      span = Math.min(Math.max(to - from, 1000), step.long);
+      begin = Math.min(from, step.long - span);
+    }
+    if (wanted.ranks !== undefined) range.value = wanted.ranks;
     steps.value = String(at);
     const most = waited(step).slice(0, 25);
     const others = state.collective !== undefined && !most.some(([id]) => id === state.collective) ? [[state.collective, 0]] : [];
@@ -388,10 +418,18 @@ const viewer = () => {
     range.hidden = step.ranks.length < 5;
     draw();
     explain();
-    if (!isFirst || Object.keys(wanted).length) document.querySelector("#steps").scrollIntoView();
+    const isThere = state.rank === undefined || step.ranks.some((row) => row.rank === state.rank);
+    readout.textContent = missing || (isThere ? "" : `Rank ${state.rank} did nothing in ${title(at)}, or has no trace.`);
+    if (Object.keys(wanted).length) document.querySelector("#steps").scrollIntoView();
+    if (isLed && !isFirst) picture.focus({ preventScroll: true });
   };
   const FIRST = Number(holder.dataset.first);
-  if (isLive) setInterval(() => { fetch("alive").catch(() => {}); }, 60000);
+  // An open page keeps its server alive, which says when it has to be asked again.
+  const beat = async () => {
+    const again = await fetch("alive").then((answer) => answer.json()).catch(() => null);
+    if (again) setTimeout(beat, 1000 * again.again_s);
+  };
+  if (isLive) beat();
   window.addEventListener("hashchange", () => follow());
   window.addEventListener("resize", () => { draw(); explain(); });
   follow(true);
