@@ -224,7 +224,9 @@ class _Pricing:
             or (not self.steps and set(chosen) != set(blamed))
         ):
             return None
-        order = sorted(chosen, key=lambda rank: -whole[rank])
+        # What the priced change takes from them: beside all ranks, the median of a pair is one of the two itself.
+        excess = self.excesses(scenario.changes[0])
+        order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, self.gain(scenario)), scenario
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:

@@ -21,7 +21,7 @@ _MOST_LEFT_OUT = 3
 _FULL = 1000.0
 """A step is so wide in the coordinates of a bar."""
 _LEAST_SHOWN = 0.0005
-_NAMED_RANK = re.compile(r"Rank (\d+)\b")
+_NAMED_RANKS = re.compile(r"[Rr]anks? (\d+)(?:(?:, | and )\d+)*\b")
 _BEHIND = {
     "no_straggler": ("steps", "Its steps beside the others'"),
     "slow_links": ("bandwidth", "Bandwidth by group"),
@@ -92,6 +92,9 @@ class FirstView:
     """All that the template of the first screen shows; `culprit` is the name in the headline that is a link."""
 
     screen: FirstScreen
+    whole: str
+    """What it is about: a step, or the window of a run without steps."""
+    before_culprit: str
     culprit: str
     rest_of_headline: str
     culprit_link: str
@@ -111,17 +114,19 @@ class FirstView:
 
 def first_view(analysis: Analysis) -> FirstView:
     """The first screen of the run."""
-    screen = first_screen(analysis)
+    screen, whole = first_screen(analysis), "step" if analysis.run.steps else "window"
     has_step = len(screen.parts) > 0
-    named = _NAMED_RANK.match(screen.headline)
+    named = _NAMED_RANKS.search(screen.headline)
     culprits = [int(named[1])] if named else analysis.culprits if has_step else []
     shown = _shown_ranks(analysis, culprits) if has_step else []
     table = analysis.table("rank_steps")
     return FirstView(
         screen=screen,
+        whole=whole,
+        before_culprit=screen.headline[: named.start()] if named else "",
         culprit=named[0] if named else "",
         rest_of_headline=screen.headline[named.end() :] if named else screen.headline,
-        culprit_link=_link(table, int(named[1])) if named else "",
+        culprit_link=_link_of_headline(screen, table, int(named[1])) if named else "",
         tiles=screen.tiles,
         bar=_segments(screen.parts, screen),
         legend=[_entry(part, screen) for part in screen.parts if part.frac >= _LEAST_SHOWN],
@@ -129,7 +134,7 @@ def first_view(analysis: Analysis) -> FirstView:
             replace(_entry(part, screen), name=part.name) for part in screen.idle if not screen.unit.is_zero(part.ns)
         ],
         basis=_basis(analysis) if has_step else "",
-        cards=[_card(remedy, screen, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
+        cards=[_card(remedy, screen, whole, culprits, table) for remedy in screen.remedies[:_MOST_CARDS]],
         nothing_to_gain=screen.nothing_to_gain,
         rank_bars=_rank_bars(analysis, screen, shown, culprits) if has_step and len(analysis.breakdown) > 1 else [],
         more_ranks=len(set(analysis.breakdown["rank"])) - len(set(shown)) if has_step else 0,
@@ -165,10 +170,10 @@ def _entry(part: StepShare, screen: FirstScreen) -> LegendEntry:
     return LegendEntry(PART_KINDS[part.column], name, screen.unit.text(part.ns), f"{part.frac:.0%}")
 
 
-def _card(remedy: Remedy, screen: FirstScreen, culprits: Sequence[int], table: pd.DataFrame) -> Card:
+def _card(remedy: Remedy, screen: FirstScreen, whole: str, culprits: Sequence[int], table: pd.DataFrame) -> Card:
     anchor, link = _BEHIND.get(remedy.name, ("time", "Idle time by rank"))
-    if remedy.name == "no_straggler" and len(culprits) == 1:
-        anchor, link = _link(table, culprits[0]).removeprefix("#"), f"Rank {culprits[0]} in the worst step"
+    if remedy.name == "no_straggler" and culprits:
+        anchor, link = _link(table, culprits[0]).removeprefix("#"), f"Rank {culprits[0]} in its worst step"
     unit = screen.unit
     title = f"{remedy.what[:1].upper()}{remedy.what[1:]}"
     how = f"{remedy.how[:1].upper()}{remedy.how[1:]}."
@@ -176,7 +181,12 @@ def _card(remedy: Remedy, screen: FirstScreen, culprits: Sequence[int], table: p
         between = f"{unit.number(remedy.low_ns or 0)} to {unit.number(remedy.high_ns or 0)}"
         return Card(title, f"\u2212{unit.text(remedy.gain_ns)}", between, how, anchor, link)
     about = unit.text(remedy.concerned_ns or 0)
-    return Card(title, about, f"of a step, {remedy.concerned_frac or 0:.0%}", how, anchor, link)
+    return Card(title, about, f"of a {whole}, {remedy.concerned_frac or 0:.0%}", how, anchor, link)
+
+
+def _link_of_headline(screen: FirstScreen, rank_steps: pd.DataFrame, rank: int) -> str:
+    """Where the headline leads: a call that was never made is in no step, but in the table of hangs."""
+    return "#collectives" if screen.verdict == "hang" else _link(rank_steps, rank)
 
 
 def _link(rank_steps: pd.DataFrame, rank: int) -> str:

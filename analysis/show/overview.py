@@ -107,7 +107,7 @@ def _lines(analysis: Analysis, screen: Screen, size: tuple[int, int], named: str
 
 
 def _headline(first: FirstScreen) -> str:
-    """`Rank 1 makes the others wait 7.4 ms of every 42.0 ms step (skew-bound).`"""
+    """`Waiting for rank 1 takes 7.4 ms of every 42.0 ms step (skew-bound).`"""
     return f"{first.headline}{f' ({first.verdict})' if first.verdict else ''}."
 
 
@@ -193,7 +193,7 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
     named = late[late >= _WORTH_NAMING].index[:most].tolist()
     if (
         len(named) == 1
-        and first.headline.startswith(f"Rank {named[0]} ")
+        and first.headline.startswith((f"Waiting for rank {named[0]} ", f"Rank {named[0]} "))
         and late.sum() - late[named[0]] < _WORTH_NAMING
     ):
         return

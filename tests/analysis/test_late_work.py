@@ -179,8 +179,8 @@ def test_a_rank_that_begins_its_only_step_late(tmp_path: Path) -> None:
     (row,) = records(found.lateness)
     assert (row["because"], row["extra_start_ns"], row["new_ns"]) == ("start", late, late)
     said = " ".join(found.summary().split())
-    assert "Rank 1 makes the others wait 3.8 ms of " in said
-    assert "It begins the traced step " in said
+    assert "Waiting for rank 1 takes 3.8 ms of " in said
+    assert "Rank 1 begins the traced step " in said
 
 
 def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_who_and_what_to_try_are_those_of_the_tables(tmp_path) -> None:
     made = [Collective({0: 0, 1: 0, 2: 20 * MS, 3: 0}, 5 * MS, elems=10**6)]
     result = analyse(write_run(tmp_path, 4, made, host="node0"))
     text = overview(result)
-    assert text.splitlines()[2].startswith("Rank 2 makes the others wait 15.0 ms of ")
+    assert text.splitlines()[2].startswith("Waiting for rank 2 takes 15.0 ms of ")
     assert "100% of the exposed wait" not in text  # that is said
     assert re.search(r"\n  rank 2 as fast as the others +20.0 ms +100.0%\n", text)
     assert re.search(r"\n  all_reduce of 3.81 MiB, 4 ranks, 1 call +1.2 GB/s, under 1% of NVLink 4\n", text)

@@ -29,9 +29,9 @@ _ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs ou
 
 
 class LateInWords(NamedTuple):
-    """Those that cause `frac` of the waiting, as `Rank 1 makes the others wait`, and why, as a clause or empty."""
+    """Those that cause `frac` of the waiting, such as `rank 1`, and why, as a clause or empty."""
 
-    makes_others_wait: str
+    who: str
     why: str
     frac: float
 
@@ -89,16 +89,16 @@ class Culprits(NamedTuple):
             name, ranks, frac = host
             latest = int(shares.reindex(ranks).idxmax())
             why = self.why(latest)
-            who = f"Host {name} ({len(ranks)} ranks) makes the others wait"
+            who = f"host {name} ({len(ranks)} ranks)"
             return LateInWords(who, f"its rank {latest} {why}" if why else "", frac)
         named = [int(rank) for rank in standing_out(shares)]
         if not named:
             return None
         why, frac = self.why(named[0]), float(shares[named].sum())
         if len(named) == 1:
-            return LateInWords(f"Rank {named[0]} makes the others wait", f"it {why}" if why else "", frac)
-        who = f"Ranks {listed([str(rank) for rank in named])}" if len(named) <= _MOST_NAMED else f"{len(named)} ranks"
-        return LateInWords(f"{who} make the others wait", f"rank {named[0]} {why}" if why else "", frac)
+            return LateInWords(f"rank {named[0]}", f"rank {named[0]} {why}" if why else "", frac)
+        who = f"ranks {listed([str(rank) for rank in named])}" if len(named) <= _MOST_NAMED else f"{len(named)} ranks"
+        return LateInWords(who, f"rank {named[0]} {why}" if why else "", frac)
 
     def _shares(self) -> pd.Series[float]:
         return shares_of_waiting(self.ranks, "rank")

@@ -237,8 +237,7 @@ class Loss(NamedTuple):
     """A part of a step without compute, in ms, and the verdict if it is the largest one.
 
     Its sentence consists of `what`, the time `of_ms`, which is this part or, if `most_ms` is given, most of it, and
-    `more`. Its headline ends `shortly`; if ranks or a host are `late`, it says that these make the others wait
-    `wait_ms`.
+    `more`. Its headline ends `shortly`; if ranks or a host are `late`, it says that waiting for these takes `wait_ms`.
     """
 
     ms: float
@@ -256,9 +255,9 @@ class Loss(NamedTuple):
         return self.ms if self.most_ms is None else self.most_ms
 
     def headline(self, step: Step) -> str:
-        """`Rank 1 makes the others wait 7.4 ms of every 42.0 ms step`."""
+        """`Waiting for rank 1 takes 7.4 ms of every 42.0 ms step`: on the mean of all devices, as all parts of it."""
         if self.late is not None:
-            return f"{self.late.makes_others_wait} {step.of_every(self.wait_ms)}"
+            return f"Waiting for {self.late.who} takes {step.of_every(self.wait_ms)}"
         return f"{self.what} {step.of_every(self.of_ms)}{self.shortly}"
 
     @property

@@ -189,7 +189,7 @@ const viewer = () => {
       const x = left + ((at * 1e6 - begin) / span) * wide;
       drawing.append(svg("path", { class: "grid", d: `M${x} 0V${high}` }), svg("text", { class: "faint mid", x, y: high + 16 }, `${number(at, 4)}`));
     }
-    drawing.append(svg("text", { class: "faint end", x: width - 12, y: high + 34 }, "ms since the step began"));
+    drawing.append(svg("text", { class: "faint end", x: width - 12, y: high + 34 }, `ms since ${step.step === data.whole ? "the window" : "the step"} began`));
     const half = Math.max(tall * 0.42, 2);
     rows.forEach((row, place) => {
       const y = place * tall + tall * 0.06;
@@ -286,11 +286,13 @@ const viewer = () => {
       return last === null || last === undefined ? "Who came last is not known." : `Rank ${last} came last, by no more than clocks are uncertain, or than chance explains.`;
     }
     const waitedFor = late.caused === null ? "" : ` The others waited ${ms(late.caused)} together.`;
-    const reasons = late.extra.map((ns, at) => [ns, at]).filter(([ns]) => ns > 0).sort((a, b) => b[0] - a[0]).slice(0, 2)
+    const measured = late.extra.map((ns, at) => [ns, at]).filter(([ns]) => ns > 0).sort((a, b) => b[0] - a[0]).slice(0, 2)
       .map(([ns, at]) => `${BECAUSE[at]} (${ms(ns)})`);
+    const known = ["compute", "memory", "comm", "data", "cpu", "start"].indexOf(late.because);
+    const reasons = measured.length || known < 0 ? measured : [BECAUSE[known]];
     const from = late.origin !== null && late.origin !== late.rank ? ` That began with rank ${late.origin}.` : "";
     const where = late.because === "compute" && late.kernel !== null ? ` Most of it in ${late.kernel}.` : late.operator !== null ? ` Its CPU was in ${late.operator}.` : "";
-    return `Rank ${late.rank} came ${ms(late.by)} late.${waitedFor}${reasons.length ? ` Beside the others, ${reasons.join(" and ")}.` : " Why is not known."}${where}${from}`;
+    return `Rank ${late.rank} came ${ms(late.by)} late.${waitedFor}${reasons.length ? ` Beside the others, ${reasons.join(" and ")}.` : " Why is not known."}${reasons.length ? where : ""}${from}`;
   };
   const table = (id) => {
     const rows = step.ranks.flatMap((row) => row.of.map((of, at) => [of, row, at]).filter(([of]) => of === id));
