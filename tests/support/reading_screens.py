@@ -267,7 +267,7 @@ def _in_who(analysis: Analysis, said: Read) -> Iterator[str]:
     usual = _of_usual_steps(said)
     if said.verdict != "hang" and (named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)):
         share, rank = (int(text) for text in named[0])
-        if not said.who and said.headline.startswith(f"Rank {rank} "):
+        if not said.who and said.headline.startswith((f"Rank {rank} ", f"Waiting for rank {rank} ")):
             return
         if not said.who or said.who[0][0] != rank:
             yield f"rank {rank} is named, but the list begins with {said.who[:1]}"
