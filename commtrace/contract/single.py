@@ -111,10 +111,22 @@ class LayerEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeRatio:
+    """Time of the second model / time of the first, which ran in turns. Null where there are too few pairs."""
+
+    passes: Annotated[str, People("`forward`, `backward`, or `both` together")]
+    pairs: Annotated[int, People("number of pairs: a pass of each model, one right after the other")]
+    ratio: Annotated[float, People("median of the pairs' ratios")]
+    low: Annotated[float | None, People("lower end of an interval that holds the true median with 95 % or more")]
+    high: Annotated[float | None, People("upper end of that interval")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayersFile(MeasurementFile):
     """Replaced as a whole after every layer."""
 
     memory_is_of: Annotated[str, People("whose allocations the sizes count")]
     complete: Annotated[bool, People("whether every layer was measured")] = False
     reason: Annotated[str | None, People("why it is not complete")] = None
-    layers: Annotated[Sequence[LayerEntry], People("the layers, in order")] = ()
+    layers: Annotated[Sequence[LayerEntry], People("the layers, in order; with --against the two models")] = ()
+    ratios: Annotated[Sequence[TimeRatio], People("with --against: how long its passes take beside --model's")] = ()
