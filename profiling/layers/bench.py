@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...contract.rank import STILL_RUNNING
-from ...contract.single import LayersFile
+from ...contract.single import LAYERS_FILE, LayersFile
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
@@ -18,7 +18,7 @@ from .config import LayersConfig
 from .formats import FormatName, written
 from .measure import Plan, measured
 from .memory_use import memory_use
-from .results import LAYERS_FILE, LayersResults
+from .results import LayersResults
 from .subjects import LayerSubject, subjects, whole_models
 
 Save = Callable[[str | None], None]

@@ -10,7 +10,6 @@ from ...contract.single import LayerEntry, LayersFile, TimeRatio
 from ..machine.power import Power
 from .ratios import time_ratio
 
-LAYERS_FILE = "layers.json"
 NA = "NA"
 HEAD = (
     "layer",
