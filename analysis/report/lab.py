@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answered:
     """What an experiment says on this machine: a sentence, and what it rests on."""
 
     said: str
@@ -47,7 +47,7 @@ class _Experiment:
 
     title: str
     question: str
-    answered: Callable[[list[Path]], Answer]
+    answered: Callable[[list[Path]], Answered]
     prints: str
     """The command that prints the table of such a folder; empty if the command that measures prints it."""
 
@@ -83,14 +83,14 @@ def _section(number: int, experiment: LabExperiment, folder: Path) -> Section:
     lacking = [f"{task.folder}: {_why(task)}" for task in experiment.tasks if task.status != "done"]
     there = [each for each in folders if each.is_dir()]
     if experiment.impossible:
-        found = Answer(f"NA: {printable(experiment.impossible)}.")
+        found = Answered(f"NA: {printable(experiment.impossible)}.")
     elif not there:
-        found = Answer("NA: it was not measured.")
+        found = Answered("NA: it was not measured.")
     else:
         try:
             found = known.answered(there)
         except AnalysisError as err:
-            found = Answer("NA: it cannot be read.", words=[str(err)])
+            found = Answered("NA: it cannot be read.", words=[str(err)])
     return Section(
         experiment.name,
         f"{number}. {known.title}",
@@ -111,7 +111,7 @@ def _why(task: LabTask) -> str:
     return f"failed: {task.reason}" if task.status == "failed" else "not measured yet"
 
 
-def _batch_size(folders: list[Path]) -> Answer:
+def _batch_size(folders: list[Path]) -> Answered:
     timings = analyse_sweep(*folders).timings
     rows = [row for row in plain(timings).rows if row["epoch_ns"]]
     ended = [row for row in plain(timings).rows if row["status"] in _ENDS]
@@ -124,19 +124,19 @@ def _batch_size(folders: list[Path]) -> Answer:
             answer += f", {times:.2f} times as fast as with {first['batch_size_per_worker']:,}"
         answer += "".join(f"; {row['batch_size_per_worker']:,} is {_ENDS[row['status']]}" for row in ended[:1]) + "."
     figures = [lines.epoch_time_by_batch_size(timings)]
-    return Answer(answer, figures, [block("timings", timings, shown=True)])
+    return Answered(answer, figures, [block("timings", timings, shown=True)])
 
 
 _ENDS = {"out_of_memory": "out of memory", "out_of_data": "out of data, not of memory: it is more than an epoch"}
 
 
-def _speedup(folders: list[Path]) -> Answer:
+def _speedup(folders: list[Path]) -> Answered:
     sweep = analyse_sweep(*folders)
     figures = [lines.speedup_by_workers(sweep.scaling)]
-    return Answer(f"{sweep.verdict}.", figures, [block("scaling", sweep.scaling, shown=True)])
+    return Answered(f"{sweep.verdict}.", figures, [block("scaling", sweep.scaling, shown=True)])
 
 
-def _communication(folders: list[Path]) -> Answer:
+def _communication(folders: list[Path]) -> Answered:
     subtraction = analyse_sweep(*folders).subtraction
     known = [row for row in plain(subtraction).rows if row["exposed_comm_ns"] is not None]
     answer = "NA: no cell with several workers was traced."
@@ -148,10 +148,10 @@ def _communication(folders: list[Path]) -> Answer:
             f"in traces; subtraction takes {_s(row['subtracted_comm_ns'])} for communication."
         )
     figures = [paired.subtraction_and_measured(subtraction)]
-    return Answer(answer, figures, [block("subtraction", subtraction, shown=True)])
+    return Answered(answer, figures, [block("subtraction", subtraction, shown=True)])
 
 
-def _all_reduce(folders: list[Path]) -> Answer:
+def _all_reduce(folders: list[Path]) -> Answered:
     rows = [row for row in plain(read_ceiling(folders[0]).table).rows if row["collective"] == "all_reduce"]
     for row in rows:
         row["algbw_gb_per_s"] = row["busbw_gb_per_s"] / bus_factor("all_reduce", row["group_size"])
@@ -164,7 +164,7 @@ def _all_reduce(folders: list[Path]) -> Answer:
     )
     about = "Size / mean time x bus factor, as nccl-tests defines it: the mean of calls back to back."
     figure = replace(bandwidth_by_size(_alone(rows)), about=about)
-    return Answer(answer, [figure], [block_of(ALL_REDUCE, table, "Table: all_reduce")])
+    return Answered(answer, [figure], [block_of(ALL_REDUCE, table, "Table: all_reduce")])
 
 
 def _alone(rows: list[Row]) -> PlainTable:
@@ -174,7 +174,7 @@ def _alone(rows: list[Row]) -> PlainTable:
     return PlainTable(columns, dict.fromkeys(columns, "object"))
 
 
-def _large_batch(folders: list[Path]) -> Answer:
+def _large_batch(folders: list[Path]) -> Answered:
     training = analyse_training(*folders)
     rows = plain(training.training).rows
     base = next(row for row in rows if row["run"] == row["baseline"])
@@ -185,7 +185,7 @@ def _large_batch(folders: list[Path]) -> Answer:
     )
     epochs = training.training_epochs
     figures = [lines.accuracy_by_epoch(epochs), lines.loss_by_epoch(epochs)]
-    return Answer(answer, figures, [block("training", training.training, shown=True)])
+    return Answered(answer, figures, [block("training", training.training, shown=True)])
 
 
 def _steps_of(row: Row) -> str:
@@ -198,11 +198,11 @@ def _percent(row: Row) -> str:
     return "NA" if value is None else f"{value:.1%}"
 
 
-def _layers(folders: list[Path]) -> Answer:
+def _layers(folders: list[Path]) -> Answered:
     return _layers_of([(folder.name, read_layers(folder)) for folder in folders])
 
 
-def _layers_of(named: list[tuple[str, Layers]]) -> Answer:
+def _layers_of(named: list[tuple[str, Layers]]) -> Answered:
     last = plain(named[-1][1].layers).rows
     known = [row for row in last if row["activation_bytes"] is not None and row["layer"] != "(model)"]
     answer = "NA: no layer was measured."
@@ -225,17 +225,17 @@ def _layers_of(named: list[tuple[str, Layers]]) -> Answer:
     ]
     tables = [block_of(LAYERS, layers.layers, f"Table: layers of {name}") for name, layers in named]
     words = [f"{name} is not complete: {layers.incomplete}" for name, layers in named if layers.incomplete]
-    return Answer(answer, figures, tables, words)
+    return Answered(answer, figures, tables, words)
 
 
 def _layer(row: Row) -> str:
     return f"{printable(row['layer'])} ({printable(row['kind']).partition('(')[0]})"
 
 
-def _swap(folders: list[Path]) -> Answer:
+def _swap(folders: list[Path]) -> Answered:
     """A folder for each device that it was measured on."""
     found = [_ratio(read_layers(folder), f"time-ratio-{number}") for number, folder in enumerate(folders)]
-    return Answer(
+    return Answered(
         " ".join(each.said for each in found),
         [figure for each in found for figure in each.figures],
         [table for each in found for table in each.tables],
@@ -243,12 +243,12 @@ def _swap(folders: list[Path]) -> Answer:
     )
 
 
-def _ratio(layers: Layers, name: str = "time-ratio") -> Answer:
+def _ratio(layers: Layers, name: str = "time-ratio") -> Answered:
     models = [row["layer"].strip("()") for row in layers.layers.rows]
     words = [f"not complete: {layers.incomplete}"] if layers.incomplete else []
     tables = [block_of(LAYERS, layers.layers, "Table: both models")]
     if not len(layers.ratios):
-        return Answer("NA: no pair of passes was timed.", (), tables, words)
+        return Answered("NA: no pair of passes was timed.", (), tables, words)
     both = layers.ratios.rows[-1]
     low, high = both["low_ratio"], both["high_ratio"]
     answer = f"Both passes of {models[1]} together take {both['ratio']:.3f} times as long as those of {models[0]}"
@@ -259,7 +259,7 @@ def _ratio(layers: Layers, name: str = "time-ratio") -> Answer:
         faster = models[1] if high < 1 else models[0] if low > 1 else None
         answer += f"{faster} is faster." if faster else "these measurements do not tell which is faster."
     figures = [layer_plots.time_ratio(layers.ratios, models[0], models[1], name)]
-    return Answer(answer, figures, [block_of(TIME_RATIOS, layers.ratios, "Table: ratio of times"), *tables], words)
+    return Answered(answer, figures, [block_of(TIME_RATIOS, layers.ratios, "Table: ratio of times"), *tables], words)
 
 
 def _s(time_ns: int | None) -> str:

@@ -28,7 +28,7 @@ Run = Callable[[Sequence[str], Path, int], int]
 
 
 @dataclass(frozen=True)
-class Request:
+class LabRequest:
     """The requested lab: its folder, what to measure, and the numbers of the experiments, from 1."""
 
     folder: Path
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str], log: Path, lock: int) -> int:
         return run_apart(arguments, stdout=file, stderr=subprocess.STDOUT, pass_fds=(lock,))
 
 
-def run_lab(request: Request, *, run: Run = run) -> int:
+def run_lab(request: LabRequest, *, run: Run = run) -> int:
     """Measure what is missing, and write the page; the exit code: 0, 1 if something failed, 128 + N after signal N.
 
     Raises ProfilingError for what is found before the first command.
@@ -89,7 +89,7 @@ def plan_text(record: LabRecord, chosen: Sequence[int], *, commands: bool = Fals
     return "\n".join([*lines, f"about {_about(left_s)} in all" if left_s else "nothing is missing"])
 
 
-def planned(request: Request) -> LabRecord:
+def planned(request: LabRequest) -> LabRecord:
     """What is recorded in the folder, or the plan. Raises UsageError if the record is of another plan."""
     folder, path = request.folder, request.folder / LAB_FILE
     try:
@@ -132,7 +132,7 @@ def _chosen(record: LabRecord, chosen: Sequence[int]) -> list[tuple[int, LabExpe
     return [(number, each) for number, each in enumerate(record.experiments, 1) if number in chosen]
 
 
-def _measure(record: LabRecord, request: Request, run: Callable[[Sequence[str], Path], int]) -> LabRecord:
+def _measure(record: LabRecord, request: LabRequest, run: Callable[[Sequence[str], Path], int]) -> LabRecord:
     """Run every chosen task that is not done; lab.json is rewritten after each."""
     folder, expected_s, took_s = request.folder, 0.0, 0.0
     rundir.write_json(folder / LAB_FILE, record)
@@ -183,7 +183,7 @@ def _with(record: LabRecord, ended: LabTask) -> LabRecord:
     )
 
 
-def _finished(record: LabRecord, request: Request, run: Callable[[Sequence[str], Path], int]) -> int:
+def _finished(record: LabRecord, request: LabRequest, run: Callable[[Sequence[str], Path], int]) -> int:
     """Write the page and print the result."""
     page, log = request.folder / PAGE, request.folder / "page.log"
     code = run(["report", str(request.folder), "--output", str(page)], log)

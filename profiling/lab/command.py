@@ -94,7 +94,7 @@ def lab_command(
     root = None if data_root is None else str(data_root)
     options = [here.device, *(["quick"] if quick else []), *(["CIFAR-10"] if root else [])]
     planned = plan(here, quick=quick, data_root=root)
-    request = bench.Request(out / run_name, here.name, planned, options, chosen, list(ctx.obj))
+    request = bench.LabRequest(out / run_name, here.name, planned, options, chosen, list(ctx.obj))
     if dry_run:
         sys.stdout.write(f"{bench.plan_text(bench.planned(request), chosen, commands=True)}\n")
         return

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...contract.lab import LabExperiment, LabTask
+from ...contract.modes import MODES, ONE_WORKER
 from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE
+from ..modes import DEFAULT_MODE
 
 # Rough speeds, for the plan's times only. ResNet-18 on CIFAR-10: 32 images in 1.2 s on two cores of a server, and the
 # 50,000 of an epoch in about 10 s on a GPU of the reports. A command needs that long to start.
@@ -14,6 +16,7 @@ _MANY_CORES, _SOME_CORES = 16, 8
 _LITTLE_BYTES = 4e9
 _GROWTH = 4  # from one batch size to the next
 _CPU_TRAINING = (8, 1024)  # pixels and images of an epoch: enough for ResNet-18 to learn from
+_REDUCING = tuple(name for name, mode in MODES.items() if mode.reduces_whole)  # the modes of the reports
 _UNTIMED_STEPS = 4  # of a cell: before the profiler, and traced
 
 
@@ -42,7 +45,7 @@ class Sizes:
     smallest_batch: int
     batches: tuple[int, ...]
     workers: tuple[int, ...]
-    modes: str
+    modes: tuple[str, ...]
     message: str
     small_batch: int
     large_batch: int
@@ -63,7 +66,7 @@ def sizes(here: Here, *, quick: bool) -> Sizes:
             smallest_batch=32,
             batches=(128,) if quick else (32, 128, 512),
             workers=workers,
-            modes="ddp,dp",
+            modes=_REDUCING,
             message="64M" if quick else "1G",
             small_batch=128,
             large_batch=2048,
@@ -80,7 +83,7 @@ def sizes(here: Here, *, quick: bool) -> Sizes:
         smallest_batch=8,
         batches=(8,) if quick else (8, 32),
         workers=(1, 2, 4) if here.cores >= _SOME_CORES else (1, 2),
-        modes="ddp",
+        modes=(DEFAULT_MODE,),
         message="1M" if quick else "64M",
         small_batch=16,
         large_batch=64,
@@ -132,14 +135,14 @@ class _Planner:
         if self._data_root and not self._here.gpus:  # 50,000 images at once would fill the memory of the machine
             batches = batches[:3]
             grid = ["--batch-size", ",".join(map(str, batches))]
-        options = ["sweep", "--parallel", "single", "--workers", "1", *grid, *self._cell()]
+        options = ["sweep", "--parallel", ONE_WORKER, "--workers", "1", *grid, *self._cell()]
         return self._task("batch-size", options, [(1, batch) for batch in batches])
 
     def _speedup(self) -> LabTask:
         size = self._size
         grid = ["--workers", ",".join(map(str, size.workers)), "--batch-size", ",".join(map(str, size.batches))]
-        cells = [(workers, batch) for workers in size.workers for batch in size.batches] * len(size.modes.split(","))
-        return self._task("speedup", ["sweep", "--parallel", size.modes, *grid, *self._cell()], cells)
+        cells = [(workers, batch) for workers in size.workers for batch in size.batches] * len(size.modes)
+        return self._task("speedup", ["sweep", "--parallel", ",".join(size.modes), *grid, *self._cell()], cells)
 
     def _cell(self) -> list[str]:
         return ["--steps-per-epoch", str(self._size.steps), *self._data(self._pixels, self._samples), *self._device]

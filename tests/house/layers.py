@@ -57,7 +57,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "comms": "sessions ranks machine base errors",
         "layers": "sessions workloads ranks machine base errors",
         "capacity": "workloads ranks machine base errors",
-        "lab": "sweep ranks machine base errors",
+        "lab": "sweep modes ranks machine base errors",
         "guard": "ranks errors",
         "tied": "machine",
     },

@@ -61,7 +61,7 @@ def test_all_workers_and_sizes_are_those_of_the_machine() -> None:
     speedup = {here.name: shlex.join(plan(here)[1].tasks[0].arguments) for here in (LAPTOP, SERVER, FOUR_GPUS)}
     assert "--workers 1,2 " in speedup[LAPTOP.name]
     assert "--workers 1,2,4 " in speedup[SERVER.name]
-    assert "--parallel ddp,dp --workers 1,2,4 --batch-size 32,128,512 --steps-per-epoch 0 " in speedup[FOUR_GPUS.name]
+    assert "--parallel dp,ddp --workers 1,2,4 --batch-size 32,128,512 --steps-per-epoch 0 " in speedup[FOUR_GPUS.name]
     lonely = [experiment.name for experiment in plan(ONE_GPU) if experiment.impossible]
     assert lonely == ["speedup", "communication", "all-reduce"]
 
@@ -134,8 +134,8 @@ TWO = [
 ]
 
 
-def request(folder: Path, chosen: Sequence[int] = (1, 2, 3, 4), options: Sequence[str] = ("cpu",)) -> bench.Request:
-    return bench.Request(folder, "a machine", TWO, list(options), chosen, ["lab", "--out", "x y"])
+def request(folder: Path, chosen: Sequence[int] = (1, 2, 3, 4), options: Sequence[str] = ("cpu",)) -> bench.LabRequest:
+    return bench.LabRequest(folder, "a machine", TWO, list(options), chosen, ["lab", "--out", "x y"])
 
 
 def statuses(folder: Path) -> dict[str, str]:
