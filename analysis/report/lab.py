@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...common.nccl_tests import bus_factor
 from ...common.wording import counted, listed
@@ -124,20 +124,36 @@ def _batch_size(folders: list[Path]) -> Answered:
             answer += f", {times:.2f} times as fast as with {first['batch_size_per_worker']:,}"
         answer += "".join(f"; {row['batch_size_per_worker']:,} is {_ENDS[row['status']]}" for row in ended[:1]) + "."
     figures = [lines.epoch_time_by_batch_size(timings)]
-    return Answered(answer, figures, [block("timings", timings, shown=True)])
+    return Answered(answer, figures, [block("timings", timings, shown=True)], _disturbed(timings))
 
 
+_DISTURBED_FRAC = 0.5
 _ENDS = {"out_of_memory": "out of memory", "out_of_data": "out of data, not of memory: it is more than an epoch"}
 
 
 def _speedup(folders: list[Path]) -> Answered:
     sweep = analyse_sweep(*folders)
     figures = [lines.speedup_by_workers(sweep.scaling)]
-    return Answered(f"{sweep.verdict}.", figures, [block("scaling", sweep.scaling, shown=True)])
+    tables = [block("scaling", sweep.scaling, shown=True)]
+    return Answered(f"{sweep.verdict}.", figures, tables, _disturbed(sweep.timings))
+
+
+def _disturbed(timings: Any) -> list[str]:
+    """A sentence on cells whose steps took so different times that something else must have run."""
+    rows = [row for row in plain(timings).rows if (row["step_spread_frac"] or 0) > _DISTURBED_FRAC]
+    if not rows:
+        return []
+    cells, worst = listed([row["run"] for row in rows]), max(row["step_spread_frac"] for row in rows)
+    said = (
+        f"do not trust these times: in {cells} steps differ by up to {worst:.0%} of their median, as when other programs "
+        "use the machine; measure again when it is idle"
+    )
+    return [said]
 
 
 def _communication(folders: list[Path]) -> Answered:
-    subtraction = analyse_sweep(*folders).subtraction
+    sweep = analyse_sweep(*folders)
+    subtraction = sweep.subtraction
     known = [row for row in plain(subtraction).rows if row["exposed_comm_ns"] is not None]
     answer = "NA: no cell with several workers was traced."
     if known:
@@ -148,7 +164,8 @@ def _communication(folders: list[Path]) -> Answered:
             f"in traces; subtraction takes {_s(row['subtracted_comm_ns'])} for communication."
         )
     figures = [paired.subtraction_and_measured(subtraction)]
-    return Answered(answer, figures, [block("subtraction", subtraction, shown=True)])
+    tables = [block("subtraction", subtraction, shown=True)]
+    return Answered(answer, figures, tables, _disturbed(sweep.timings))
 
 
 def _all_reduce(folders: list[Path]) -> Answered:
@@ -185,7 +202,14 @@ def _large_batch(folders: list[Path]) -> Answered:
     )
     epochs = training.training_epochs
     figures = [lines.accuracy_by_epoch(epochs), lines.loss_by_epoch(epochs)]
-    return Answered(answer, figures, [block("training", training.training, shown=True)])
+    return Answered(answer, figures, [block("training", training.training, shown=True)], [_chance(plain(epochs).rows)])
+
+
+def _chance(epochs: list[Row]) -> str:
+    """How much two accuracies may differ by the choice of the test images alone: the interval of 95 % at its widest."""
+    images = min(row["test_samples"] for row in epochs)
+    points = 100 * 1.96 * (2 * 0.25 / images) ** 0.5
+    return f"with {images:,} test images, accuracies that differ by less than {points:.0f} points may differ by chance"
 
 
 def _steps_of(row: Row) -> str:

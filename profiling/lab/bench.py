@@ -1,5 +1,6 @@
 """Run the commands of a lab one after another, each in its own process; resumable at any moment. Knows no torch."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from ..sweep import directory as sweep_dir
 from ..sweep.bench import signals_raise
 
 PAGE = "lab.html"
+_BUSY = 0.5  # of the cores
 Run = Callable[[Sequence[str], Path, int], int]
 """Runs one of our commands with its output in a log, holding a lock; returns its exit code."""
 
@@ -55,6 +57,8 @@ def run_lab(request: LabRequest, *, run: Run = run) -> int:
     """
     record = planned(request)
     show(plan_text(record, request.chosen))
+    if os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1):
+        show("note: other programs use this machine now, which disturbs times; better wait until it is idle")
     try:
         with signals_raise(), sweep_dir.locked(request.folder, show) as lock:
             record = _measure(record, request, lambda arguments, log: run(arguments, log, lock))

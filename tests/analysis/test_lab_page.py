@@ -196,7 +196,7 @@ def test_layers_have_bars_of_memory_and_power(tmp_path) -> None:
     assert_self_contained(page.html)
     assert "fc (Linear) draws most power (212 W)." in page.html
     assert "<title>fc Linear: power 212.400</title>" in page.html
-    assert "The whole model: parameters 553 MB, kept for backward 7 MB, peak 573 MB." in page.html
+    assert "The whole model: parameters 553 MB, activation 7 MB, peak 573 MB." in page.html
     assert "out of memory: 7 GB" in page.html
     assert ">(model) VGG<" not in page.html
 

@@ -14,7 +14,7 @@ _WIDTH, _TALL, _TOP, _TALLEST = 660, 17, 30, 1000
 _BAR, _GAP = 11, 26
 _PANELS = (
     ("parameters_bytes", 1e6, "parameters (MB)", "f-memory"),
-    ("activation_bytes", 1e6, "kept for backward (MB)", "f-compute"),
+    ("activation_bytes", 1e6, "activation (MB)", "f-compute"),
     ("peak_bytes", 1e6, "peak (MB)", "f-a"),
     ("power_w", 1.0, "power (W)", "f-transfer"),
 )
@@ -39,8 +39,8 @@ def memory_and_power(layers: Any, name: str = "layers", of: str = "") -> Figure:
     for number, panel in enumerate(_PANELS):
         _panel(drawing, shown, panel, left + wide * number, left + wide * (number + 1) - _GAP)
     about = (
-        "What the forward pass leaves behind is kept for the backward pass. The peak is the most memory at any moment "
-        "of both, with gradients, beyond the parameters. 1 MB is 1e6 bytes."
+        "Activation: what the forward pass leaves behind for the backward pass. The peak is the most memory at any "
+        "moment of both, with gradients, beyond the parameters. 1 MB is 1e6 bytes."
     )
     whys = list(dict.fromkeys(row["note"] for row in shown if row["power_w"] is None and row["note"]))
     about += f" NA: {'; '.join(whys)}." if whys else " Power is that of the whole GPU."
@@ -56,7 +56,7 @@ def _named(row: Row) -> str:
 
 
 def _in_words(row: Row) -> str:
-    """`parameters 553 MB, kept for backward 7 MB`, without what is not known."""
+    """`parameters 553 MB, activation 7 MB`, without what is not known."""
     known = [panel for panel in _PANELS if row[panel[0]] is not None]
     return ", ".join(
         f"{header.partition(' (')[0]} {row[column] / divisor:,.0f} {header.partition('(')[2][:-1]}"
