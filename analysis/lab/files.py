@@ -16,6 +16,7 @@ from ..core.small_files import NotJson, read_json
 from ..core.tables.lab import LAYERS, TIME_RATIOS
 from ..errors import DamagedMeasurement, NothingMeasured, UnreadableFile
 
+_SIDES = 2
 _Kind = TypeVar("_Kind")
 
 
@@ -34,6 +35,8 @@ def read_layers(folder: Path) -> Layers:
     file = _record(folder / LAYERS_FILE, LayersFile)
     if not file.layers:
         raise NothingMeasured(f"{folder}: no layer was measured: {file.reason or 'it lists none'}; run `layers` again")
+    if file.ratios and len(file.layers) != _SIDES:
+        raise DamagedMeasurement(f"{folder / LAYERS_FILE}: compares two models, but lists {len(file.layers)}")
     return Layers(
         LAYERS.plain(map(_row, file.layers)),
         TIME_RATIOS.plain(
@@ -46,7 +49,11 @@ def read_layers(folder: Path) -> Layers:
 
 def read_lab(folder: Path) -> LabRecord:
     """Read lab.json of a folder. Raises UnreadableFile, DamagedMeasurement, NothingMeasured."""
-    return _record(folder / LAB_FILE, LabRecord)
+    lab = _record(folder / LAB_FILE, LabRecord)
+    for name in (task.folder for experiment in lab.experiments for task in experiment.tasks):
+        if Path(name).name != name or name == "..":
+            raise DamagedMeasurement(f"{folder / LAB_FILE}: expected names of folders beside it, found {name}")
+    return lab
 
 
 def _row(entry: LayerEntry) -> Row:

@@ -57,9 +57,7 @@ def lab_page(folder: Path) -> ReportPage:
     lab = read_lab(folder)
     sections = [_section(number, experiment, folder) for number, experiment in enumerate(lab.experiments, 1)]
     measured = [each for each in lab.experiments if each.tasks and all(task.status == "done" for task in each.tasks)]
-    said = (
-        f"{len(measured)} of {counted(len(lab.experiments), 'experiment')} measured on {printable(lab.machine or 'NA')}"
-    )
+    said = f"{len(measured)} of {counted(len(lab.experiments), 'experiment')} measured on {printable(lab.machine)}"
     took = {task.folder: task.dur_s for each in lab.experiments for task in each.tasks if task.dur_s is not None}
     facts = [
         ("machine", printable(lab.machine)),
@@ -80,7 +78,7 @@ def _section(number: int, experiment: LabExperiment, folder: Path) -> Section:
     """The section of an experiment, measured or not."""
     known = _EXPERIMENTS[experiment.name]
     folders = [folder / task.folder for task in experiment.tasks]
-    lacking = [f"{task.folder}: {_why(task)}" for task in experiment.tasks if task.status != "done"]
+    lacking = [f"{printable(task.folder)}: {_why(task)}" for task in experiment.tasks if task.status != "done"]
     there = [each for each in folders if each.is_dir()]
     if experiment.impossible:
         found = Answered(f"NA: {printable(experiment.impossible)}.")
@@ -108,7 +106,7 @@ def _section(number: int, experiment: LabExperiment, folder: Path) -> Section:
 
 
 def _why(task: LabTask) -> str:
-    return f"failed: {task.reason}" if task.status == "failed" else "not measured yet"
+    return f"failed: {printable(task.reason or 'NA')}" if task.status == "failed" else "not measured yet"
 
 
 def _batch_size(folders: list[Path]) -> Answered:
@@ -133,7 +131,8 @@ _ENDS = {"out_of_memory": "out of memory", "out_of_data": "out of data, not of m
 
 def _speedup(folders: list[Path]) -> Answered:
     sweep = analyse_sweep(*folders)
-    figures = [lines.speedup_by_workers(sweep.scaling)]
+    timed = sweep.scaling["speedup_fixed_work"].notna().any()
+    figures = [lines.speedup_by_workers(sweep.scaling)] if timed else []
     tables = [block("scaling", sweep.scaling, shown=True)]
     return Answered(f"{sweep.verdict}.", figures, tables, _disturbed(sweep.timings))
 
@@ -145,8 +144,8 @@ def _disturbed(timings: Any) -> list[str]:
         return []
     cells, worst = listed([row["run"] for row in rows]), max(row["step_spread_frac"] for row in rows)
     said = (
-        f"do not trust these times: in {cells} steps differ by up to {worst:.0%} of their median, as when other programs "
-        "use the machine; measure again when it is idle"
+        f"do not trust these times: in {cells} steps differ by up to {worst:.0%} of their median, as when other "
+        "programs use the machine; measure again when it is idle"
     )
     return [said]
 
@@ -154,6 +153,8 @@ def _disturbed(timings: Any) -> list[str]:
 def _communication(folders: list[Path]) -> Answered:
     sweep = analyse_sweep(*folders)
     subtraction = sweep.subtraction
+    if not len(subtraction):
+        return Answered("NA: no cell has more than one worker.")
     known = [row for row in plain(subtraction).rows if row["exposed_comm_ns"] is not None]
     answer = "NA: no cell with several workers was traced."
     if known:
@@ -170,6 +171,8 @@ def _communication(folders: list[Path]) -> Answered:
 
 def _all_reduce(folders: list[Path]) -> Answered:
     rows = [row for row in plain(read_ceiling(folders[0]).table).rows if row["collective"] == "all_reduce"]
+    if not rows:
+        return Answered("NA: no all_reduce was measured.")
     for row in rows:
         row["algbw_gb_per_s"] = row["busbw_gb_per_s"] / bus_factor("all_reduce", row["group_size"])
         row["mean_us"] = row["size_bytes"] / row["algbw_gb_per_s"] / 1e3

@@ -111,15 +111,16 @@ def planned(request: LabRequest) -> LabRecord:
             f"{folder}: was measured with {' '.join(recorded.options) or 'no options'}, now asked for "
             f"{' '.join(request.options) or 'none'}; use another --run-name"
         )
+    there, here = (machine.partition(":")[0] for machine in (recorded.machine, request.machine))
+    if there != here:
+        raise UsageError(f"{folder}: was measured on {there}, and this is {here}; use another --run-name")
     return replace(recorded, experiments=[_checked(each, folder) for each in recorded.experiments])
 
 
 def _checked(experiment: LabExperiment, folder: Path) -> LabExperiment:
-    """With the tasks open again whose folders are gone."""
-    tasks = [
-        task if (folder / task.folder).is_dir() or task.status == "open" else replace(task, status="open", reason=None)
-        for task in experiment.tasks
-    ]
+    """With the tasks open again that were done, but whose folders are gone."""
+    gone = {task.folder for task in experiment.tasks if task.status == "done" and not (folder / task.folder).is_dir()}
+    tasks = [replace(task, status="open", dur_s=None) if task.folder in gone else task for task in experiment.tasks]
     return replace(experiment, tasks=tasks)
 
 
@@ -149,15 +150,13 @@ def _measure(record: LabRecord, request: LabRequest, run: Callable[[Sequence[str
     ]:
         number, task = left[0]
         tried.add(task.folder)
-        left_s = sum({each.folder: each.expected_s for _, each in left}.values()) * (
-            took_s / expected_s if took_s else 1
-        )
+        left_s = sum({each.folder: each.expected_s for _, each in left}.values())
+        left_s *= took_s / expected_s if took_s else 1  # as much longer as those before
         show(f"experiment {number} of {len(record.experiments)}: {task.folder}; about {_about(left_s)} left")
         ended = _ended(task, folder, run)
         expected_s, took_s = expected_s + task.expected_s, took_s + (ended.dur_s or 0)
-        show(
-            f"{ended.folder}: {ended.status} after {ended.dur_s:.0f} s" + (f": {ended.reason}" if ended.reason else "")
-        )
+        why = f": {ended.reason}" if ended.reason else ""
+        show(f"{ended.folder}: {ended.status} after {ended.dur_s:.0f} s{why}")
         record = _with(record, ended)
         rundir.write_json(folder / LAB_FILE, record)
     return record

@@ -9,7 +9,7 @@ from ..base.commands.choices import CIFAR10_SAMPLES, CIFAR_IMAGE_SIZE
 from ..modes import DEFAULT_MODE
 
 # Rough speeds, for the plan's times only. ResNet-18 on CIFAR-10: 32 images in 1.2 s on two cores of a server, and the
-# 50,000 of an epoch in about 10 s on a GPU of the reports. A command needs that long to start.
+# 50,000 of an epoch in about 10 s on a GPU of the reports; a command needs 7 s to start, a pass of VGG-16 4 s and core.
 _IMAGES_PER_S_AND_CORE, _IMAGES_PER_S_AND_GPU = 13.0, 5000.0
 _START_S, _CPU_STEP_S, _CPU_VGG_PASS_S = 7.0, 0.1, 4.0
 _MANY_CORES, _SOME_CORES = 16, 8
@@ -46,7 +46,7 @@ class Sizes:
     batches: tuple[int, ...]
     workers: tuple[int, ...]
     modes: tuple[str, ...]
-    message: str
+    largest_message: str
     small_batch: int
     large_batch: int
     epochs: int
@@ -67,7 +67,7 @@ def sizes(here: Here, *, quick: bool) -> Sizes:
             batches=(128,) if quick else (32, 128, 512),
             workers=workers,
             modes=_REDUCING,
-            message="64M" if quick else "1G",
+            largest_message="64M" if quick else "1G",
             small_batch=128,
             large_batch=2048,
             epochs=2 if quick else 5,
@@ -84,7 +84,7 @@ def sizes(here: Here, *, quick: bool) -> Sizes:
         batches=(8,) if quick else (8, 32),
         workers=(1, 2, 4) if here.cores >= _SOME_CORES else (1, 2),
         modes=(DEFAULT_MODE,),
-        message="1M" if quick else "64M",
+        largest_message="1M" if quick else "64M",
         small_batch=16,
         large_batch=64,
         epochs=2 if quick else 5,
@@ -136,18 +136,18 @@ class _Planner:
             batches = batches[:3]
             grid = ["--batch-size", ",".join(map(str, batches))]
         options = ["sweep", "--parallel", ONE_WORKER, "--workers", "1", *grid, *self._cell()]
-        return self._task("batch-size", options, [(1, batch) for batch in batches])
+        return self._sweep("batch-size", options, [(1, batch) for batch in batches])
 
     def _speedup(self) -> LabTask:
         size = self._size
         grid = ["--workers", ",".join(map(str, size.workers)), "--batch-size", ",".join(map(str, size.batches))]
         cells = [(workers, batch) for workers in size.workers for batch in size.batches] * len(size.modes)
-        return self._task("speedup", ["sweep", "--parallel", ",".join(size.modes), *grid, *self._cell()], cells)
+        return self._sweep("speedup", ["sweep", "--parallel", ",".join(size.modes), *grid, *self._cell()], cells)
 
     def _cell(self) -> list[str]:
         return ["--steps-per-epoch", str(self._size.steps), *self._data(self._pixels, self._samples), *self._device]
 
-    def _task(self, folder: str, arguments: list[str], cells: Sequence[tuple[int, int]]) -> LabTask:
+    def _sweep(self, folder: str, arguments: list[str], cells: Sequence[tuple[int, int]]) -> LabTask:
         """A sweep of cells: workers and batch per worker."""
         steps = [
             2 * min(self._size.steps or self._samples, max(1, self._samples // workers // batch)) + _UNTIMED_STEPS
@@ -157,7 +157,7 @@ class _Planner:
         return LabTask(folder, arguments, self._seconds(len(cells), sum(steps), images, self._pixels))
 
     def _all_reduce(self) -> LabTask:
-        message = ["--min-bytes", "4K", "--max-bytes", self._size.message, "--factor", "4"]
+        message = ["--min-bytes", "4K", "--max-bytes", self._size.largest_message, "--factor", "4"]
         return LabTask(
             "all-reduce", ["comms", "all_reduce", "--workers", self._most, *message, *self._device], 2 * _START_S
         )

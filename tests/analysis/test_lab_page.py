@@ -230,6 +230,39 @@ def test_the_command_writes_both_pages(lab, tmp_path, capsys) -> None:
     assert "one lab at a time, found 2" in capsys.readouterr().err
 
 
+def test_times_that_something_disturbed_are_not_to_be_trusted(lab) -> None:
+    assert "do not trust these times" not in lab_page(lab).html
+    for path in (lab / "speedup" / "resnet18-ddp-w1-b32").glob("*.meta.json"):
+        content = json.loads(path.read_text())
+        epoch = next(one for one in content["epochs"] if one["phase"] == "timed")
+        epoch |= {"step_p10_ns": 10**6, "step_median_ns": 10**6, "step_p90_ns": 3 * 10**6}
+        write_json(path, content)
+    html = lab_page(lab).html
+    assert html.count("do not trust these times: in resnet18-ddp-w1-b32 steps differ by up to 200%") == 2
+
+
+def test_accuracies_say_how_much_is_chance(lab) -> None:
+    # 10,000 images: 1.96 x sqrt(2 x 0.25 / 10,000) = 1.4 points
+    assert (
+        "with 10,000 test images, accuracies that differ by less than 1 points may differ by chance"
+        in lab_page(lab).html
+    )
+
+
+def test_folders_elsewhere_are_not_read(lab) -> None:
+    content = json.loads((lab / "lab.json").read_text())
+    for name in ("../lab", "/etc", ".."):
+        content["experiments"][0]["tasks"][0]["folder"] = name
+        write_json(lab / "lab.json", content)
+        with pytest.raises(DamagedMeasurement, match="expected names of folders beside it"):
+            read_lab(lab)
+
+
+def test_a_comparison_of_one_model_is_damaged(tmp_path) -> None:
+    with pytest.raises(DamagedMeasurement, match="compares two models, but lists 4"):
+        read_layers(write_layers(tmp_path / "run", VGG, ratio(1.0)))
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [

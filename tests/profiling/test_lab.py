@@ -4,12 +4,15 @@ import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from capturing import python
+from capturing import ROOT, environment
 
 from commtrace.cli import main
 from commtrace.command_line import parser_for
@@ -203,6 +206,18 @@ def test_a_lab_of_other_sizes_is_refused(tmp_path) -> None:
         bench.run_lab(request(tmp_path, options=["cpu", "quick"]), run=Commands())
 
 
+def test_a_lab_of_another_machine_is_refused(tmp_path) -> None:
+    bench.run_lab(request(tmp_path), run=Commands())
+    with pytest.raises(UsageError, match="was measured on a machine, and this is another; use another --run-name"):
+        bench.run_lab(replace(request(tmp_path), machine="another: 8 cores"), run=Commands())
+
+
+def test_a_busy_machine_is_said(tmp_path, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 0.0, 0.0))
+    bench.run_lab(request(tmp_path), run=Commands())
+    assert "note: other programs use this machine now" in capfd.readouterr().err
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(RunDirError, match=r"or a lab's with its lab.json; found thesis.tex"):
@@ -247,7 +262,10 @@ def test_under_torchrun_it_is_refused(monkeypatch, capsys) -> None:
 
 @pytest.mark.slow
 def test_a_quick_lab_for_real(tmp_path) -> None:
-    done = python("-m", "commtrace", "lab", "--quick", "--device", "cpu", "--out", tmp_path)
+    command = [sys.executable, "-m", "commtrace", "lab", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "lab" / "lab.html").read_text()
     assert "7 of 7 experiments measured on " in page
