@@ -328,7 +328,12 @@ _EXPERIMENTS: Mapping[str, _Experiment] = {
         _large_batch,
         "table training",
     ),
-    "layers": _Experiment("Memory and power of layers", "What does each layer take?", _layers, ""),
+    "layers": _Experiment(
+        "Memory and power of layers",
+        "How much memory does each layer take, and how much power does it draw?",
+        _layers,
+        "",
+    ),
     "swap": _Experiment(
         "ReLU after the max pool", "Is VGG-16 faster if every max pool comes before its ReLU?", _swap, ""
     ),
