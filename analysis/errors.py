@@ -20,6 +20,7 @@ AnalysisError
 ├── TrainingError         the epochs of a training cannot be used
 │   ├── DamagedTraining   a file that holds them is malformed
 │   └── NoTraining        there are none
+├── DamagedMeasurement    a file of `layers` or `lab` is malformed
 ├── NotACeiling           a file given as a ceiling holds no measurement of collectives
 ├── NothingMeasured       the run holds nothing of what was asked for
 ├── NotPredictable        a run does not come out again when it is replayed
@@ -122,6 +123,10 @@ class DamagedTraining(TrainingError):
 
 class NoTraining(TrainingError):
     """There are no epochs of a training."""
+
+
+class DamagedMeasurement(AnalysisError):
+    """A file of `layers` or `lab` is malformed."""
 
 
 class NotACeiling(AnalysisError):

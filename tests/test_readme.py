@@ -46,7 +46,17 @@ SERVE = [c for c in COMMANDS if c.startswith("commtrace serve ")]
 MEASURE = [c for c in COMMANDS if c.startswith("commtrace ") and c not in [*CAPTURE, *SERVE]]
 ELSEWHERE = [*SERVE, "pip install .", "tensorboard --logdir traces", *(c for c in COMMANDS if c.startswith("nsys "))]
 """tests/test_distribution.py installs, tests/test_tensorboard.py looks; others are NVIDIA's."""
-NOT_HERE = ("dumps/", "/tmp/nccl_trace_rank_*", "nccl-inspector-1234", "report.sqlite", "://", "/monday", "/night-*")
+NOT_HERE = (
+    "dumps/",
+    "/tmp/nccl_trace_rank_*",
+    "nccl-inspector-1234",
+    "report.sqlite",
+    "://",
+    "/monday",
+    "/night-*",
+    "/lab",
+    "/my-layers",
+)
 """Inputs that are not in the repository: commands that read them are only parsed."""
 
 # Small enough for two CPU cores; everything else stays as the pages have it.

@@ -130,7 +130,7 @@ def test_interrupted_sweep_says_how_to_go_on_and_leaves_nobody(resumed_sweep) ->
 def test_second_sweep_on_the_same_directory_is_refused(resumed_sweep) -> None:
     out, err, code = resumed_sweep[2]["second"]
     assert (out, code) == ("", 1)
-    assert "another sweep works in it" in err
+    assert "another sweep or lab works in it" in err
 
 
 @pytest.mark.slow

@@ -310,6 +310,10 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
         return f"{column.removesuffix('_per_s')} (1/s)", lambda v: _fixed(v, 1)
     if column.startswith("speedup_") or column.endswith("_factor") or column == "mean_depth":
         return column, _significant
+    if column.endswith("ratio"):
+        return column, lambda v: _fixed(v, 3, "")
+    if column == "power_w":
+        return "power (W)", lambda v: _fixed(v, 1)
     if "_loss" in column:
         return column, lambda v: _fixed(v, 4, "")
     if column == "lr":

@@ -9,7 +9,7 @@ from typing import Any
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
-from ..core.schema import plain
+from ..core.schema import Schema, plain
 from ..render.people import Table, shown_columns
 from ..render.plots.figure import Figure
 
@@ -46,13 +46,17 @@ class Section:
     """Sentences, each a point of a list."""
     short: str = ""
     """Its name in the navigation, if not the title."""
+    answer: str = ""
+    """The sentence that answers its question, above all else."""
+    commands: Sequence[str] = ()
+    """How to measure it again."""
     choose: bool = False
     """Whether only one of the figures is seen at a time."""
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.figures or self.tables or self.words)
+        return not (self.figures or self.tables or self.words or self.answer)
 
 
 def block(name: str, table: Table, *, largest: str | None = None, shown: bool = False) -> TableBlock:
@@ -73,6 +77,21 @@ def block(name: str, table: Table, *, largest: str | None = None, shown: bool = 
         numeric=[column.is_number for column in columns],
         note=note,
         open=shown,
+    )
+
+
+def block_of(schema: Schema, table: Table, title: str) -> TableBlock:
+    """A table that is not in the catalog, in full."""
+    columns = shown_columns(schema.name, table)
+    return TableBlock(
+        name=schema.name,
+        title=title,
+        columns=[column.name for column in columns],
+        headers=[column.header for column in columns],
+        helps=[schema.columns[column.name][1] for column in columns],
+        rows=[list(row) for row in zip(*(column.texts for column in columns), strict=True)],
+        numeric=[column.is_number for column in columns],
+        open=True,
     )
 
 

@@ -1,11 +1,14 @@
-"""capacity.json and layers.json: what one machine can do. The analysis reads neither."""
+"""capacity.json and layers.json: what one machine can do. The analysis does not read the first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from .limits import FromZero
 from .machine import Device, Machine, Settings, Versions
-from .record import SCHEMA_VERSION, People, Record
+from .record import SCHEMA_VERSION, Doc, Needed, People, Record
+
+LAYERS_FILE = "layers.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,32 +85,43 @@ class CapacityFile(MeasurementFile):
 class LayerEntry:
     """One layer. Sizes are of float32, as torch's allocator counts them; what was not measured is null or empty."""
 
-    layer: Annotated[str, People("name of the layer in the model")]
-    kind: Annotated[str, People("the layer, as torch prints it")]
-    input_shape: Annotated[Sequence[int], People("dimensions of the input")]
+    layer: Annotated[str, Needed("name of the layer in the model")]
+    kind: Annotated[str, Needed("the layer, as torch prints it")]
+    input_shape: Annotated[Sequence[int], Needed("dimensions of the input")]
     input_bytes: Annotated[int, People("size of the input")]
-    parameter_bytes: Annotated[int, People("size of the parameters")]
+    parameter_bytes: Annotated[FromZero, Needed("size of the parameters")]
     formula_activation_bytes: Annotated[
-        int | None, People("`activation_bytes` by formula; null if there is none for this kind")
+        int | None, Doc("`activation_bytes` by formula; null if there is none for this kind")
     ]
     output_shape: Annotated[Sequence[int] | None, People("dimensions of the output")]
-    saved_bytes: Annotated[int | None, People("what autograd keeps for the backward pass, including the input")]
+    saved_bytes: Annotated[int | None, Doc("what autograd keeps for the backward pass, including the input")]
     activation_bytes: Annotated[
-        int | None, People("what the forward pass leaves behind: the output, and what the backward pass needs")
+        int | None, Doc("what the forward pass leaves behind: the output, and what the backward pass needs")
     ]
-    peak_bytes: Annotated[int | None, People("largest amount of memory at any moment of both passes")]
+    peak_bytes: Annotated[int | None, Doc("largest amount of memory at any moment of both passes")]
     forward_times_ns: Annotated[Sequence[int], People("time of each forward pass")]
     backward_times_ns: Annotated[Sequence[int], People("time of each backward pass")]
-    reason: Annotated[str | None, People("why something was not measured")]
-    forward_mean_ns: Annotated[float | None, People("mean time of the forward pass")]
-    forward_spread_ns: Annotated[float | None, People("sample standard deviation of that time")]
-    backward_mean_ns: Annotated[float | None, People("mean time of the backward pass")]
-    backward_spread_ns: Annotated[float | None, People("sample standard deviation of that time")]
-    power_w: Annotated[float | None, People("mean power of the whole GPU while the layer runs", unit="W")]
+    reason: Annotated[str | None, Doc("why something was not measured")]
+    forward_mean_ns: Annotated[float | None, Doc("mean time of the forward pass")]
+    forward_spread_ns: Annotated[float | None, Doc("sample standard deviation of that time")]
+    backward_mean_ns: Annotated[float | None, Doc("mean time of the backward pass")]
+    backward_spread_ns: Annotated[float | None, Doc("sample standard deviation of that time")]
+    power_w: Annotated[float | None, Doc("mean power of the whole GPU while the layer runs", unit="W")]
     power_source: Annotated[
         str | None, People("`energy` if from the GPU's energy counter, `readings` if from readings of its power")
     ]
-    power_reason: Annotated[str | None, People("why `power_w` is null")]
+    power_reason: Annotated[str | None, Doc("why `power_w` is null")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRatio:
+    """Time of the second model / time of the first, which ran in turns. Null where there are too few pairs."""
+
+    passes: Annotated[str, Needed("`forward`, `backward`, or `both` together")]
+    pairs: Annotated[int, Needed("number of pairs: a pass of each model, one right after the other")]
+    ratio: Annotated[float, Needed("median of the pairs' ratios")]
+    low: Annotated[float | None, Doc("lower end of an interval that holds the true median with 95 % or more")]
+    high: Annotated[float | None, Doc("upper end of that interval")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +129,7 @@ class LayersFile(MeasurementFile):
     """Replaced as a whole after every layer."""
 
     memory_is_of: Annotated[str, People("whose allocations the sizes count")]
-    complete: Annotated[bool, People("whether every layer was measured")] = False
-    reason: Annotated[str | None, People("why it is not complete")] = None
-    layers: Annotated[Sequence[LayerEntry], People("the layers, in order")] = ()
+    complete: Annotated[bool, Needed("whether every layer was measured")] = False
+    reason: Annotated[str | None, Doc("why it is not complete")] = None
+    layers: Annotated[Sequence[LayerEntry], Needed("the layers, in order; with --against the two models")] = ()
+    ratios: Annotated[Sequence[TimeRatio], Doc("with --against: how long its passes take beside --model's")] = ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...contract.rank import STILL_RUNNING
-from ...contract.single import LayersFile
+from ...contract.single import LAYERS_FILE, LayersFile
 from ..base import run_directory as rundir
 from ..base.console.messages import tell
 from ..base.console.progress import Reporter
@@ -18,8 +18,8 @@ from .config import LayersConfig
 from .formats import FormatName, written
 from .measure import Plan, measured
 from .memory_use import memory_use
-from .results import LAYERS_FILE, LayersResults
-from .subjects import LayerSubject, subjects
+from .results import LayersResults
+from .subjects import LayerSubject, subjects, whole_models
 
 Save = Callable[[str | None], None]
 
@@ -31,7 +31,7 @@ def run_layers(config: LayersConfig, command: Sequence[str], output_format: Form
     where = parallel.rank_device(config.device, 0)
     folder = config.run_dir(where.type)
     rundir.check_free(folder)
-    todo = subjects(config, where)
+    todo = [[one] for one in subjects(config, where)] if config.against is None else [whole_models(config, where)]
     rundir.create_empty(folder)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler, which counts allocations, writes to stderr
     results, path = LayersResults(_facts(config, where, command)), folder / LAYERS_FILE
@@ -49,12 +49,14 @@ def run_layers(config: LayersConfig, command: Sequence[str], output_format: Form
     return 0
 
 
-def _measure(todo: Sequence[LayerSubject], plan: Plan, results: LayersResults, save: Save) -> None:
+def _measure(todo: Sequence[Sequence[LayerSubject]], plan: Plan, results: LayersResults, save: Save) -> None:
+    """Measure one after the other; those that stand together in turns."""
     with Reporter(rank=0, steps=len(todo), unit="layer") as reporter:
-        for number, subject in enumerate(todo):
-            if not reporter.advance(number, subject.name):
-                reporter.say(f"layer {number + 1:>3}/{len(todo)}  {subject.name}")
-            results.rows.append(measured(subject, plan))
+        for number, together in enumerate(todo):
+            name = " and ".join(subject.name for subject in together)
+            if not reporter.advance(number, name):
+                reporter.say(f"layer {number + 1:>3}/{len(todo)}  {name}")
+            results.rows += measured(together, plan)
             save(STILL_RUNNING)
 
 

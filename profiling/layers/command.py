@@ -33,6 +33,14 @@ class _SubjectOptions:
         ModelName | None,
         typer.Option(help="Measure every layer of this model, and the model as a whole.", show_default=DEFAULT_MODEL),
     ] = None
+    against: Annotated[
+        ModelName | None,
+        typer.Option(
+            help="Measure --model and this one as a whole, in turns, and print how much longer it takes, with an "
+            "interval.",
+            show_default="none",
+        ),
+    ] = None
     layer: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,13 +101,14 @@ def layers_command(ctx: typer.Context, *, subject: _SubjectOptions, how: _HowOpt
     \b
     Examples:
       commtrace layers --model vgg16 --batch-size 128
-      commtrace layers --model vgg16-swapped --batch-size 128
+      commtrace layers --model vgg16 --against vgg16-swapped --batch-size 128
       commtrace layers --layer all
       commtrace layers --layer all --format latex > layers.tex
       commtrace layers --layer relu --layer conv --batch-size 16 --scale 0.25
     """
     config = LayersConfig(
         model=subject.model,
+        against=subject.against,
         layers=_layers(subject.layer or []),
         batch_size=subject.batch_size,
         image_size=subject.image_size,

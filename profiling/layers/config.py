@@ -15,7 +15,7 @@ MODEL_BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class LayersConfig:
-    """What to measure: the single `layers`, or every layer of `model` if there are none.
+    """What to measure: the single `layers`, or every layer of `model` if there are none; with `against` two models.
 
     `batch_size` None stands for that of single layers, or of a model's training. `scale` shrinks single layers,
     `image_size` in pixels is a model's; None stands for 1 and for CIFAR's. `power_s` is how long a layer runs while its
@@ -23,6 +23,7 @@ class LayersConfig:
     """
 
     model: ModelName | None = None
+    against: ModelName | None = None
     layers: tuple[LayerName, ...] = ()
     batch_size: int | None = None
     image_size: int | None = None
@@ -42,7 +43,7 @@ class LayersConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0, found {value}")
-        for name in ("model", "image_size") if self.layers else ("scale",):
+        for name in ("model", "against", "image_size") if self.layers else ("scale",):
             if (value := getattr(self, name)) is not None:
                 use = "leave out this option, or --layer" if self.layers else "add --layer"
                 raise UsageError(
@@ -56,6 +57,11 @@ class LayersConfig:
         return self.model or DEFAULT_MODEL
 
     @property
+    def models(self) -> tuple[ModelName, ...]:
+        """That model, and with `against` the one it is compared with."""
+        return (self.of_model,) if self.against is None else (self.of_model, self.against)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the model's input."""
         side = self.image_size or CIFAR_IMAGE_SIZE
@@ -64,7 +70,7 @@ class LayersConfig:
     @property
     def subject(self) -> str:
         """What is measured, as one word for names."""
-        return "-".join(self.layers) if self.layers else self.of_model
+        return "-".join(self.layers) if self.layers else "-".join(self.models)
 
     def run_dir(self, device_type: str) -> Path:
         """The results' folder, named at the start."""

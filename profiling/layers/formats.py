@@ -40,11 +40,12 @@ def written(results: LayersResults, output_format: FormatName) -> str:
     if output_format == "json":
         return json.dumps(content(results.file(None)), indent=1)
     rows = [row.cells() for row in results.rows]
+    notes = [*results.ratio_lines(), *results.reasons()]
     if output_format == "markdown":
-        return "\n".join([*_markdown(rows), *(f"\n{for_markdown(reason)}" for reason in results.reasons())])
+        return "\n".join([*_markdown(rows), *(f"\n{for_markdown(note)}" for note in notes)])
     if output_format == "latex":
-        return "\n".join([*_latex(rows), *(f"\n{for_latex(reason)}" for reason in results.reasons())])
-    return "\n".join([*text_table.lines(HEAD, rows, names=NAMES), *results.reasons()])
+        return "\n".join([*_latex(rows), *(f"\n{for_latex(note)}" for note in notes)])
+    return "\n".join([*text_table.lines(HEAD, rows, names=NAMES), *notes])
 
 
 def _csv(results: LayersResults) -> str:

@@ -1,7 +1,7 @@
 """Measure time, memory and power of one layer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from .memory_use import memory_use, saved_bytes
 from .results import LayerRow
 from .subjects import LayerSubject
 
+_Times = list[tuple[int, int]]
+"""Time of each forward pass and of the backward pass after it, in ns."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -28,19 +31,23 @@ class Plan:
     uuid: str | None
 
 
-def measured(subject: LayerSubject, plan: Plan) -> LayerRow:
-    """All measurements of the layer; if memory runs out, only its description and the reason."""
+def measured(subjects: Sequence[LayerSubject], plan: Plan) -> list[LayerRow]:
+    """All measurements of a layer, or of several whose passes are timed in turns.
+
+    If memory runs out, only their descriptions and the reason.
+    """
     try:
-        module = subject.made()
+        modules = [subject.made() for subject in subjects]
         try:
-            return _measured(subject, module, plan)
+            return _measured(subjects, modules, plan)
         finally:
-            module.zero_grad()
+            for module in modules:
+                module.zero_grad()
     except (RuntimeError, MemoryError, OSError) as err:
         if not memory.exhausted(err):
             raise
         reason = f"out of memory: {memory.first_line(err)}"
-    return LayerRow(**_facts(subject), reason=reason, power=Power(None, reason=reason))
+    return [LayerRow(**_facts(subject), reason=reason, power=Power(None, reason=reason)) for subject in subjects]
 
 
 class _Repeated:
@@ -76,9 +83,14 @@ class _Repeated:
             torch.autograd.backward(output, self._gradient)
 
 
-def _measured(subject: LayerSubject, module: nn.Module, plan: Plan) -> LayerRow:
-    repeated = _Repeated(subject, module, plan.where)
-    forward_ns, backward_ns = _times(repeated, plan)
+def _measured(subjects: Sequence[LayerSubject], modules: Sequence[nn.Module], plan: Plan) -> list[LayerRow]:
+    repeated = [_Repeated(*of_layer, plan.where) for of_layer in zip(subjects, modules, strict=True)]
+    times = _times(repeated, plan)
+    return [_row(*of_layer, plan) for of_layer in zip(subjects, modules, repeated, times, strict=True)]
+
+
+def _row(subject: LayerSubject, module: nn.Module, repeated: _Repeated, times: _Times, plan: Plan) -> LayerRow:
+    forward_ns, backward_ns = [forward for forward, _ in times], [backward for _, backward in times]
     repeated.renew()
     saved = saved_bytes(repeated.forward, module)
     repeated.renew()
@@ -95,20 +107,31 @@ def _measured(subject: LayerSubject, module: nn.Module, plan: Plan) -> LayerRow:
     )
 
 
-def _times(repeated: _Repeated, plan: Plan) -> tuple[list[int], list[int]]:
-    """Time of each timed forward and backward pass, in ns."""
-    times: list[tuple[int, int]] = []
+def _times(layers: Sequence[_Repeated], plan: Plan) -> list[_Times]:
+    """Times of the timed passes of each layer. Several take turns, so that a drift of the machine is shared.
+
+    Every second repetition goes the other way round: none always comes first.
+    """
+    times: list[_Times] = [[] for _ in layers]
     for number in range(plan.warmup + plan.iters):
-        repeated.renew()
-        marks = [mark(plan.where)]
-        output = repeated.forward()
-        marks.append(mark(plan.where))
-        repeated.backward(output)
-        marks.append(mark(plan.where))
-        finish(plan.where)
-        if number >= plan.warmup:
-            times.append((marks[0].ns_until(marks[1]), marks[1].ns_until(marks[2])))
-    return [forward for forward, _ in times], [backward for _, backward in times]
+        places = range(len(layers)) if number % 2 == 0 else reversed(range(len(layers)))
+        for place in places:
+            once = _once(layers[place], plan.where)
+            if number >= plan.warmup:
+                times[place].append(once)
+    return times
+
+
+def _once(repeated: _Repeated, where: torch.device) -> tuple[int, int]:
+    """Time of one forward and backward pass, in ns."""
+    repeated.renew()
+    marks = [mark(where)]
+    output = repeated.forward()
+    marks.append(mark(where))
+    repeated.backward(output)
+    marks.append(mark(where))
+    finish(where)
+    return marks[0].ns_until(marks[1]), marks[1].ns_until(marks[2])
 
 
 def _power_work(repeated: _Repeated, plan: Plan, forward_ns: list[int], backward_ns: list[int]) -> Callable[[], None]:

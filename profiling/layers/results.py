@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ...contract.single import LayerEntry, LayersFile
+from ...common.wording import counted
+from ...contract.single import LayerEntry, LayersFile, TimeRatio
 from ..machine.power import Power
+from .ratios import time_ratio
 
-LAYERS_FILE = "layers.json"
 NA = "NA"
 HEAD = (
     "layer",
@@ -99,13 +100,37 @@ class LayersResults:
     def file(self, reason: str | None) -> LayersFile:
         """The content of layers.json; `reason` says why it is incomplete, None if it is complete."""
         layers = [row.entry() for row in self.rows]
-        return replace(self.facts, complete=reason is None, reason=reason, layers=layers)
+        return replace(self.facts, complete=reason is None, reason=reason, layers=layers, ratios=self.ratios())
+
+    def ratios(self) -> list[TimeRatio]:
+        """With --against, how much longer the passes of its model take; nothing if memory ran out."""
+        if not (self.rows and self.facts.config.get("against") and all(row.forward_times_ns for row in self.rows)):
+            return []
+        first, second = self.rows
+        both = (list(map(sum, zip(row.forward_times_ns, row.backward_times_ns, strict=True))) for row in self.rows)
+        return [
+            time_ratio("forward", first.forward_times_ns, second.forward_times_ns),
+            time_ratio("backward", first.backward_times_ns, second.backward_times_ns),
+            time_ratio("both", *both),
+        ]
+
+    def ratio_lines(self) -> list[str]:
+        """`(vgg16-swapped) / (vgg16), forward: 0.981 (95 % interval 0.952 to 1.004, 10 pairs)`."""
+        return [
+            f"{self.rows[1].layer} / {self.rows[0].layer}, {each.passes}: {each.ratio:.3f} "
+            f"(95 % interval {_interval(each)}, {counted(each.pairs, 'pair')})"
+            for each in self.ratios()
+        ]
 
     def reasons(self) -> list[str]:
         """Why values are missing, a line for each reason."""
         failed = [f"{row.layer}: {row.reason}" for row in self.rows if row.reason]
         powerless = [f"power {NA}: {row.power.reason}" for row in self.rows if row.power.reason and not row.reason]
         return [*failed, *dict.fromkeys(powerless)]
+
+
+def _interval(ratio: TimeRatio) -> str:
+    return f"{NA}: it needs 6 pairs" if ratio.low is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def _ms(time_ns: float | None) -> str:

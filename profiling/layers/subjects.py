@@ -1,13 +1,14 @@
 """What to measure: single modules, each with the shape of its input."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..base.commands.choices import ModelName
 from ..errors import UsageError
 from ..workloads.models import MODELS
 from ..workloads.stacks import LAYERS, REPORT_BATCH_SIZE
@@ -35,7 +36,7 @@ def subjects(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
     """The chosen single layers; or the whole model, then its layers in order of use. Raises UsageError."""
     torch.manual_seed(config.seed)
     if not config.layers:
-        return _of_model(config, where)
+        return _of_model(config.of_model, config.input_shape, where)
     batch_size, scale = config.batch_size or REPORT_BATCH_SIZE, config.scale or 1.0
     layers = []
     for name in config.layers:
@@ -47,22 +48,32 @@ def subjects(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
     return layers
 
 
-def _of_model(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
-    shape = config.input_shape
+def whole_models(config: LayersConfig, where: torch.device) -> list[LayerSubject]:
+    """The models as a whole, from the same seed. Raises UsageError."""
+    models = []
+    for name in config.models:
+        torch.manual_seed(config.seed)
+        model, *_ = _of_model(name, config.input_shape, where)
+        models.append(replace(model, name=f"({name})"))
+    return models
+
+
+def _of_model(name: ModelName, shape: tuple[int, ...], where: torch.device) -> list[LayerSubject]:
+    """The whole model, then its layers."""
     with _META:
-        described = MODELS[config.of_model]()
+        described = MODELS[name]()
     try:
         calls = used(described, shape)
     except (RuntimeError, ValueError) as err:
         raise UsageError(
-            f"--image-size {shape[-1]} --batch-size {shape[0]}: {config.of_model} cannot be trained with such a batch: "
+            f"--image-size {shape[-1]} --batch-size {shape[0]}: {name} cannot be trained with such a batch: "
             f"{str(err).splitlines()[0]}; use larger ones"
         ) from err
-    model = _made(MODELS[config.of_model], where)
+    model = _made(MODELS[name], where)
     layers = [LayerSubject(WHOLE_MODEL, described, lambda: model, shape, input_requires_grad=False)]
-    for name, input_shape, requires_grad in calls:
-        made = partial(model.get_submodule, name)
-        layers.append(LayerSubject(name, described.get_submodule(name), made, input_shape, requires_grad))
+    for layer, input_shape, requires_grad in calls:
+        made = partial(model.get_submodule, layer)
+        layers.append(LayerSubject(layer, described.get_submodule(layer), made, input_shape, requires_grad))
     return layers
 
 

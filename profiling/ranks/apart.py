@@ -1,16 +1,22 @@
-"""Run one of our commands in its own session, and end it in order with this process. Knows no torch."""
+"""Run one of our commands in its own session, end it in order with this process, read its log. Knows no torch."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..base.tied_process import tied_program
 
 # torchrun gives its ranks 30 s to write their files.
 _GRACE_S = 45.0
+_LOG_TAIL_BYTES = 64 * 1024
+_ERROR = "error: "
+_POINTER = "its own message is above"  # the launcher's, of a rank that has said more itself
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)(: |$)")
 
 
 def run_apart(arguments: Sequence[str], **how: Any) -> int:
@@ -35,3 +41,21 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def log_tail(log: Path) -> str:
+    """The end of a log; empty if it is not there."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:  # somebody has tidied up
+        return ""
+
+
+def first_error(log: str) -> str | None:
+    """The first error that a command reports, else the last exception, else the last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR) and _POINTER not in line]
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    return next(iter(named + exceptions[-1:] + lines[-1:]), None)

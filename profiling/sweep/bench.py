@@ -57,7 +57,7 @@ def run_sweep(request: Request, *, run_cell: RunCell = run_cell) -> int:
     if request.resume and not (folder / SWEEP_FILE).is_file():
         raise UsageError(f"--resume {folder}: expected a sweep's directory, found no {SWEEP_FILE} in it")
     try:
-        with _signals_raise(), SweepReporter() as reporter:
+        with signals_raise(), SweepReporter() as reporter:
             content = _run(request, run_cell, reporter)
     except (KeyboardInterrupt, SystemExit) as err:
         return _stopped(err, folder)
@@ -175,7 +175,7 @@ def _skip_reason(config: SweepConfig, cell: Cell, cells: Sequence[Cell]) -> str 
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into SystemExit(128 + number), unless they are ignored; SIGINT raises anyway."""
 
     def stop(signum: int, frame: object) -> NoReturn:  # noqa: ARG001  (the signature of a handler)

@@ -1,6 +1,5 @@
 """Run one cell of a sweep in its own processes, and classify its end. Knows no torch."""
 
-import re
 import signal
 import subprocess
 import time
@@ -13,14 +12,10 @@ from ...contract.sweep import Status
 from ..base import run_directory as rundir
 from ..errors import OutOfDataError, OutOfMemoryError, UsageError
 from ..machine import memory
-from ..ranks.apart import run_apart
+from ..ranks.apart import first_error, log_tail, run_apart
 from .directory import missing
 from .grid import Cell
 
-_LOG_TAIL_BYTES = 64 * 1024
-_ERROR = "error: "
-_POINTER = "its own message is above"  # the launcher's, of a rank that has said more itself
-_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)(: |$)")
 _BY_CODE: dict[int, Status] = {
     OutOfMemoryError.exit_code: "out_of_memory",
     OutOfDataError.exit_code: "out_of_data",
@@ -36,7 +31,7 @@ def run_cell(cell: Cell, arguments: Sequence[str], folder: Path, lock: int) -> C
     code = _run(["train", *arguments], log, lock)
     dur_s = round(time.monotonic() - begun, 3)
     kills = (kills_before, memory.kernel_kills())
-    status, reason = verdict(code, _tail(log), folder / cell.run, kills)
+    status, reason = verdict(code, log_tail(log), folder / cell.run, kills)
     return replace(cell, status=status, reason=reason, dur_s=dur_s)
 
 
@@ -45,7 +40,7 @@ def verdict(code: int, log: str, run_dir: Path, kills: tuple[int | None, int | N
 
     `kills` is the kernel's count of processes killed for memory, before and after.
     """
-    said = _first_error(log)
+    said = first_error(log)
     if code == 0:
         lacking = missing(run_dir)
         return ("done", None) if lacking is None else ("failed", lacking)
@@ -73,20 +68,3 @@ def _run(arguments: Sequence[str], log: Path, lock: int) -> int:
         file = log.open("wb")
     with file:
         return run_apart(arguments, stdout=file, stderr=subprocess.STDOUT, pass_fds=(lock,))
-
-
-def _tail(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:  # somebody has tidied up
-        return ""
-
-
-def _first_error(log: str) -> str | None:
-    """The first error that `train` reports, else the last exception, else the last line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR) and _POINTER not in line]
-    exceptions = [line for line in lines if _EXCEPTION.match(line)]
-    return next(iter(named + exceptions[-1:] + lines[-1:]), None)

@@ -161,11 +161,11 @@ def _take(descriptor: int, folder: Path, say: Callable[[str], None]) -> None:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace")
         if not holder.isdigit() or _runs(int(holder)) or time.monotonic() > begun + _ORPHANS_S:
             raise RunDirError(
-                f"{folder}: another sweep works in it (process {holder or 'unknown'}); wait for it, or use another "
-                "--run-name"
+                f"{folder}: another sweep or lab works in it (process {holder or 'unknown'}); wait for it, or use "
+                "another --run-name"
             )
         if not has_told:
-            say(f"{folder}: waiting for processes of a sweep that was killed (process {holder}) to end")
+            say(f"{folder}: waiting for processes of a command that was killed (process {holder}) to end")
             has_told = True
         time.sleep(_POLL_S)
 

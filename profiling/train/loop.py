@@ -140,6 +140,7 @@ def _batches(config: TrainConfig, who: Identity, where: torch.device, devices: i
         world_size,
         pinned=where.type == "cuda",
         dataset_samples=config.dataset_samples,
+        distinct=config.training.epochs > 0,
     )
     return ScheduledBatches(spec, devices, DATA[config.data])
 

@@ -1,7 +1,7 @@
 """The data of `--data`: endless batches of (images, labels) on the host."""
 
 import signal
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ _PATTERN_STRENGTH = 0.25
 class DataSpec:
     """The share of the data to load. `batch_size` is per rank, `image_size` in pixels; `pinned` speeds copies to a GPU.
 
-    `dataset_samples` is the length of an epoch of synthetic data, over all ranks. `first_epoch` says which order and
-    crops real data begin with.
+    `dataset_samples` is the length of an epoch of synthetic data, over all ranks; `distinct` says whether its images
+    all differ. `first_epoch` says which order and crops a data set begins with.
     """
 
     batch_size: int
@@ -46,6 +46,7 @@ class DataSpec:
     pinned: bool = False
     dataset_samples: int = CIFAR10_SAMPLES
     first_epoch: int = 0
+    distinct: bool = False
 
 
 def epoch_steps(dataset_samples: int, ranks: int, batch_size: int) -> int:
@@ -82,10 +83,13 @@ class Batches(Iterator[Batch]):
 def synthetic(spec: DataSpec) -> Batches:
     """Repeat a few seeded batches, different on every rank: no files, and almost no time per step.
 
+    With `distinct`, a data set as real ones are: the same images, each once in an epoch, whatever the batch size and
+    the number of ranks. Only then can trainings be compared: with small batches, a few batches are few images.
+
     Every class has a coarse pattern of colours, the same on all ranks, under noise: a model can learn them, so its loss
     falls. Raises OutOfDataError when `dataset_samples` are less than one batch per rank.
     """
-    return Batches(_synthetic_stream(spec), spec, spec.dataset_samples)
+    return Batches(_data_set(spec) if spec.distinct else _synthetic_stream(spec), spec, spec.dataset_samples)
 
 
 def _synthetic_stream(spec: DataSpec) -> Generator[Batch, None, None]:
@@ -101,6 +105,32 @@ def _synthetic_stream(spec: DataSpec) -> Generator[Batch, None, None]:
         batches.append((images.pin_memory(), labels.pin_memory()) if spec.pinned else (images, labels))
     while True:
         yield from batches
+
+
+def _data_set(spec: DataSpec) -> Generator[Batch, None, None]:
+    """This rank's batches, in another order in every epoch; an incomplete last one is left out."""
+    patterns, epoch = class_patterns(spec), spec.first_epoch
+    shared = spec.dataset_samples // spec.world_size * spec.world_size  # so that all ranks have as many
+    while True:
+        order = torch.randperm(spec.dataset_samples, generator=torch.Generator().manual_seed(spec.seed + epoch))
+        share = order[spec.rank : shared : spec.world_size].tolist()
+        for begin in range(0, len(share) - spec.batch_size + 1, spec.batch_size):
+            numbers = share[begin : begin + spec.batch_size]
+            images, labels = numbered_images(spec, patterns, [-2 - number for number in numbers])
+            yield (images.pin_memory(), labels.pin_memory()) if spec.pinned else (images, labels)
+        epoch += 1
+
+
+def numbered_images(spec: DataSpec, patterns: Tensor, numbers: Sequence[int]) -> Batch:
+    """Images and labels, each made from its number and the seed alone. Test images count up, training images down."""
+    shape = (3, spec.image_size, spec.image_size)
+    images, labels = [], []
+    for number in numbers:
+        generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + number)
+        label = int(torch.randint(CLASSES, (), generator=generator))
+        images.append(torch.randn(shape, generator=generator) + patterns[label])
+        labels.append(label)
+    return torch.stack(images), torch.tensor(labels)
 
 
 def class_patterns(spec: DataSpec) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .data import CIFAR10_MEAN, CIFAR10_STD, CLASSES, DataSpec, check_cifar10, class_patterns
+from .data import CIFAR10_MEAN, CIFAR10_STD, DataSpec, check_cifar10, class_patterns, numbered_images
 from .torchvision_import import torchvision
 
 # Images of one rank that are tested at once.
@@ -57,16 +57,9 @@ class HeldOut:
 def synthetic_test(spec: DataSpec) -> HeldOut:
     """Images of the synthetic classes with other noise; a fifth as many as for training."""
     patterns = class_patterns(spec)
-    shape = (3, spec.image_size, spec.image_size)
 
     def load(numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        images, labels = [], []
-        for number in numbers:
-            generator = torch.Generator().manual_seed(spec.seed * 1_000_003 + _FIRST_SEED + number)
-            label = int(torch.randint(CLASSES, (), generator=generator))
-            images.append(torch.randn(shape, generator=generator) + patterns[label])
-            labels.append(label)
-        return torch.stack(images), torch.tensor(labels)
+        return numbered_images(spec, patterns, [_FIRST_SEED + number for number in numbers])
 
     return HeldOut(max(1, spec.dataset_samples // _TRAINING_TO_TEST), spec.rank, spec.world_size, load)
 

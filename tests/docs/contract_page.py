@@ -29,6 +29,9 @@ traces/<run>/
   comms.json, capacity.json, layers.json    what the commands of these names measured
 traces/<sweep>/
   sweep.json                                every cell, and how it ended; a run directory stands beside it for each
+traces/<lab>/
+  lab.json                                  every experiment, and how its commands ended; their folders stand beside it
+  lab.html                                  the page on all of them
 ```
 
 A file appears under its name only once it is complete: it is written to a hidden file first, then renamed. The traces

@@ -17,6 +17,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "render": "catalog core errors",
         "ceilings": "core errors",
         "training": "render catalog core errors",
+        "lab": "core errors",
         "recording": "core errors",
         "formats": "recording core errors",
         "reading": "formats recording core errors",
@@ -28,7 +29,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "sweeps": "results recording render catalog core errors",
         "comparison": "results metrics recording render catalog core errors",
         "show": "comparison results metrics ceilings render catalog core errors",
-        "report": "show training sweeps comparison results metrics run ceilings render catalog core errors",
+        "report": "show lab training sweeps comparison results metrics run ceilings render catalog core errors",
         "timeline": "results metrics core errors",
         "prediction": "results replay metrics run ceilings core errors",
         "exports": "results formats core errors",
@@ -38,7 +39,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats catalog core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
-            "results replay streaming metrics run reading formats recording ceilings render explanation glossary "
+            "lab results replay streaming metrics run reading formats recording ceilings render explanation glossary "
             "catalog core errors"
         ),
     },
@@ -56,6 +57,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "comms": "sessions ranks machine base errors",
         "layers": "sessions workloads ranks machine base errors",
         "capacity": "workloads ranks machine base errors",
+        "lab": "sweep modes ranks machine base errors",
         "guard": "ranks errors",
         "tied": "machine",
     },

@@ -47,6 +47,35 @@ def test_an_epoch_of_synthetic_data_has_the_length_that_is_asked_for() -> None:
         synthetic(spec(dataset_samples=11, world_size=3))
 
 
+def test_a_synthetic_data_set_is_the_same_for_every_batch_size_and_number_of_ranks() -> None:
+    def epochs(count: int, **changes) -> list[set[bytes]]:
+        """The images of each epoch, over all ranks."""
+        seen: list[set[bytes]] = [set() for _ in range(count)]
+        for rank in range(changes.get("world_size", 1)):
+            batches = synthetic(spec(image_size=4, dataset_samples=24, distinct=True, rank=rank, **changes))
+            for number, (images, labels) in enumerate(first(batches, count * batches.epoch_steps)):
+                of_epoch = seen[number // batches.epoch_steps]
+                labelled = zip(images, labels.tolist(), strict=True)
+                of_epoch |= {image.numpy().tobytes() + bytes([label]) for image, label in labelled}
+        return seen
+
+    (once, again), (shared,), (large,) = epochs(2), epochs(1, batch_size=2, world_size=3), epochs(1, batch_size=24)
+    assert len(once) == 24
+    assert once == again == shared == large
+    orders = [first(synthetic(spec(dataset_samples=24, distinct=True, first_epoch=epoch)))[0][0] for epoch in (0, 1)]
+    assert not torch.equal(*orders)
+
+
+def test_ranks_of_a_synthetic_data_set_have_as_many_batches() -> None:
+    of_ranks = [
+        synthetic(spec(image_size=4, batch_size=5, dataset_samples=28, distinct=True, world_size=3, rank=rank))
+        for rank in range(3)
+    ]
+    for _ in range(3):  # each epoch has one batch per rank, though rank 0 could fill a second one
+        images = torch.cat([next(batches)[0] for batches in of_ranks])
+        assert len({image.numpy().tobytes() for image in images}) == 15
+
+
 def test_synthetic_classes_can_be_learned_from_one_rank_and_recognised_on_another() -> None:
     (images, labels), (others, other_labels) = (
         first(synthetic(spec(batch_size=200, image_size=16, rank=rank, seed=5)))[0] for rank in (0, 1)

@@ -5,7 +5,9 @@ import io
 import json
 import math
 import signal
+import statistics
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from capturing import begun, leftovers, python
 
 from commtrace.cli import main
 from commtrace.profiling.layers.memory_use import memory_use, saved_bytes
+from commtrace.profiling.layers.ratios import time_ratio
 from commtrace.profiling.layers.subjects import used
 from commtrace.profiling.workloads.models import BLOCKS, MODELS
 from commtrace.profiling.workloads.stacks import LAYERS, REPORT_BATCH_SIZE, activation_bytes
@@ -297,6 +300,49 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
     assert kept[1] <= kept[0]
 
 
+# --- one model against another ----------------------------------------------------------------------------------------
+
+
+def test_two_models_take_turns_and_have_a_ratio(tmp_path, monkeypatch, capsys) -> None:
+    order: list[str] = []
+
+    def recording(name: str) -> Callable[[], torch.nn.Module]:
+        def made() -> torch.nn.Module:
+            model = Residual()
+            model.register_forward_pre_hook(lambda *_: order.append(name))
+            return model
+
+        return made
+
+    for name in ("vgg16", "vgg16-swapped"):
+        monkeypatch.setitem(MODELS, name, recording(name))
+    options = ["--model", "vgg16", "--against", "vgg16-swapped", "--batch-size", "2", "--image-size", "16"]
+    how = ["--device", "cpu", "--warmup", "2", "--iters", "6", "--out", str(tmp_path), "--run-name", "run"]
+    assert main(["layers", *options, *how]) == 0
+    found = written(tmp_path / "run")
+    first, second = found["layers"]
+    assert (first["layer"], second["layer"]) == ("(vgg16)", "(vgg16-swapped)")
+    turns = order[4:20]  # after a look at the shapes of both, and a first call of both
+    assert turns == ["vgg16", "vgg16-swapped", "vgg16-swapped", "vgg16"] * 4
+    of_both = {ratio["passes"]: ratio for ratio in found["ratios"]}
+    pairs = zip(first["forward_times_ns"], second["forward_times_ns"], strict=True)
+    assert of_both["forward"]["ratio"] == statistics.median(theirs / ours for ours, theirs in pairs)
+    assert of_both["both"]["low"] <= of_both["both"]["ratio"] <= of_both["both"]["high"]
+    assert "(vgg16-swapped) / (vgg16), backward: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("pairs", "place"), [(6, 1), (10, 2), (20, 6), (100, 40)])
+def test_the_interval_is_that_of_the_sign_test(pairs: int, place: int) -> None:
+    # Places from tables of the sign test, such as Conover, Practical Nonparametric Statistics, table A3.
+    ratio = time_ratio("forward", [1000] * pairs, [1001 + number for number in range(pairs)][::-1])
+    assert (ratio.low, ratio.high) == (1 + place / 1000, 1 + (pairs + 1 - place) / 1000)
+
+
+def test_of_few_pairs_the_interval_is_not_known() -> None:
+    ratio = time_ratio("forward", [10, 10, 10, 10, 10], [11, 12, 13, 14, 15])
+    assert (ratio.ratio, ratio.low, ratio.high) == (1.3, None, None)
+
+
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +368,7 @@ def test_interrupted_it_leaves_valid_json(tmp_path) -> None:
     [
         (["--scale", "2"], "--scale 2.0: is for single layers; add --layer"),
         (["--layer", "relu", "--model", "vgg16"], "--model vgg16: is for models; leave out this option, or --layer"),
+        (["--layer", "relu", "--against", "vgg16"], "--against vgg16: is for models; leave out this option"),
         (["--layer", "relu", "--image-size", "8"], "--image-size 8: is for models; leave out this option, or --layer"),
         (["--model", "vgg16", "--image-size", "16"], "vgg16 cannot be trained with such a batch: "),
         (["--image-size", "8", "--batch-size", "1"], "--image-size 8 --batch-size 1: resnet18 cannot be trained"),
@@ -343,7 +390,7 @@ def test_bad_options_are_one_line(options, message, tmp_path, capsys) -> None:
 
 def test_help_has_examples(capsys) -> None:
     assert main(["layers", "--help"]) == 0
-    assert "commtrace layers --model vgg16-swapped --batch-size 128" in capsys.readouterr().out
+    assert "commtrace layers --model vgg16 --against vgg16-swapped --batch-size 128" in capsys.readouterr().out
 
 
 @pytest.mark.gpu

@@ -76,7 +76,7 @@ def test_directory_of_something_else_is_refused(tmp_path) -> None:
 def test_two_at_once_are_refused(tmp_path) -> None:
     with (
         sweep_dir.locked(tmp_path, print),
-        pytest.raises(RunDirError, match=rf"another sweep works in it \(process {os.getpid()}\)"),
+        pytest.raises(RunDirError, match=rf"another sweep or lab works in it \(process {os.getpid()}\)"),
         sweep_dir.locked(tmp_path, print),
     ):
         pass
@@ -99,7 +99,7 @@ def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
     with sweep_dir.locked(tmp_path, said.append):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
     assert len(said) == 1
-    assert "waiting for processes of a sweep that was killed" in said[0]
+    assert "waiting for processes of a command that was killed" in said[0]
 
 
 def test_death_between_write_and_rename_leaves_the_old_file(tmp_path) -> None:

@@ -244,7 +244,7 @@ def test_lars_is_the_librarys_and_steps_by_the_papers_rule() -> None:
 
 
 def test_training_with_lars(tmp_path) -> None:
-    options = ["--epochs", 2, "--batch-size", 8, "--dataset-samples", 80, "--optimizer", "lars", "--optimizer-lr", 1]
+    options = ["--epochs", 2, "--batch-size", 8, "--dataset-samples", 800, "--optimizer", "lars", "--optimizer-lr", 5]
     run_dir = train_here(tmp_path, *options)
     content = training(run_dir)
     assert content["optimizer"] == "lars"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from commtrace.contract.comms import CommsFile
+from commtrace.contract.lab import LabRecord
 from commtrace.contract.rank import RankFile
 from commtrace.contract.record import json_bytes
 from commtrace.contract.run import RunFile
@@ -27,6 +28,7 @@ FILES = {
     "comms.json": CommsFile,
     "capacity.json": CapacityFile,
     "layers.json": LayersFile,
+    "lab.json": LabRecord,
 }
 """The files of a run directory, and the record of each."""
 

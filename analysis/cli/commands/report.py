@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Reported = Annotated[
     list[PathOrUrl],
     typer.Argument(
-        metavar="RUN...", parser=path_named, help="A run, a sweep, or trainings; with --against, captures of A."
+        metavar="RUN...",
+        parser=path_named,
+        help="A run, a sweep, trainings, layers or a lab; with --against, captures of A.",
     ),
 ]
 AfterRuns = Annotated[
@@ -42,7 +44,7 @@ DrawnStep = Annotated[
     int | None,
     typer.Option("--step", metavar="N", help="Draw this step on every rank.", show_default="the one with most waiting"),
 ]
-_SWEEP, _TRAINING, _RUN = "sweep.json", "training.json", "run.json"
+_SWEEP, _TRAINING, _LAYERS, _LAB = "sweep.json", "training.json", "layers.json", "lab.json"
 
 
 @reads_traces
@@ -58,8 +60,8 @@ def report_command(
     """Write one page that needs no network.
 
     For a run it shows what to try, heat maps of ranks and steps, where the time went, the critical path, bandwidth, one
-    step on all ranks, and who waits for whom; for a sweep scaling; for trainings loss and accuracy; and with --against
-    both sides of a comparison.
+    step on all ranks, and who waits for whom; for a sweep scaling; for trainings loss and accuracy; for `layers` memory
+    and power; for a lab all its experiments; and with --against both sides of a comparison.
 
     \b
     Examples:
@@ -72,6 +74,10 @@ def report_command(
         _compared(runs, against, output, reading)
     elif all(_holds(path, _SWEEP) for path in runs):
         _of_sweep(runs, output, reading)
+    elif all(_holds(path, _LAB) for path in runs):
+        _of_lab(_only(runs, "lab"), output)
+    elif all(_holds(path, _LAYERS) for path in runs):
+        _of_layers(_only(runs, "folder of `layers`"), output)
     elif all(_holds(path, _TRAINING) and not _has_traces(path) for path in runs):
         _of_trainings(runs, output)
     else:
@@ -127,6 +133,26 @@ def _of_trainings(runs: list[Path], output: Path | None) -> None:
     from ...training.analysis import analyse_training
 
     _written(training_page(runs[0].resolve().name, analyse_training(*runs)), output)
+
+
+def _only(paths: list[Path], what: str) -> Path:
+    """The only path. Raises BadParameter."""
+    if len(paths) > 1:
+        raise typer.BadParameter(f"one {what} at a time, found {len(paths)}", param_hint="RUN...")
+    return paths[0]
+
+
+def _of_lab(folder: Path, output: Path | None) -> None:
+    from ...report.lab import lab_page
+
+    _written(lab_page(folder), output)
+
+
+def _of_layers(folder: Path, output: Path | None) -> None:
+    from ...lab.files import read_layers
+    from ...report.lab import layers_page
+
+    _written(layers_page(folder.resolve().name, read_layers(folder)), output)
 
 
 def _written(report: ReportPage, output: Path | None) -> None:

@@ -1,0 +1,1 @@
+"""What `layers` and `lab` measured: their files as tables."""
