@@ -8,7 +8,7 @@ from ..core.places.redaction import hide_secrets
 from ..core.process import start_no_blas_threads
 from ..errors import AnalysisError
 from .bugs import BUG, report_of
-from .output import accept_any_text, print_message
+from .output import accept_any_text, end_phases, print_message
 
 _INTERRUPTED = 130
 
@@ -35,3 +35,5 @@ def guarded(run: Callable[[], int], given: Sequence[str], *, verbose: bool) -> i
     except Exception as err:  # noqa: BLE001 - whatever it is, it is ours, and the user is to report it
         print_message(report_of(err, given, verbose=verbose))
         return BUG
+    finally:
+        end_phases()

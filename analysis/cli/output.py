@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
+import shutil
 import stat
 import sys
 import time
@@ -198,6 +200,56 @@ def reading_progress(reading: BeingRead, begun: float) -> Iterator[Callable[[int
         bar.stop()
 
 
+class _Analysing(logging.Handler):
+    """What is being computed, on one line of a terminal that is written anew, from a second after `begun`."""
+
+    def __init__(self, begun: float) -> None:
+        super().__init__(logging.DEBUG)
+        self._begun, self._phase, self._is_shown = begun, "", False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = printable(record.getMessage())
+        self._phase = words if record.levelno >= logging.INFO else self._phase
+        line = self._phase if record.levelno >= logging.INFO else f"{self._phase}, {words}"
+        if time.monotonic() - self._begun > _QUIET_S:
+            room = max(shutil.get_terminal_size().columns - len("analysing: ") - 1, 0)
+            print(f"\r\x1b[2Kanalysing: {line[:room]}", end="", file=sys.stderr, flush=True)
+            self._is_shown = True
+
+    def clear(self) -> None:
+        if self._is_shown:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            self._is_shown = False
+
+
+_PHASES = logging.getLogger("commtrace.analysis")
+
+
+def show_phases(begun: float) -> None:
+    """Show on a terminal what is computed after the reading, until `end_phases`; `begun` is as for `reading_progress`.
+
+    Tables are made when something asks for them, so there is no one block in which that happens.
+    """
+    if sys.stderr.isatty() and not _PHASES.isEnabledFor(logging.INFO):  # the log says so already
+        _PHASES.addHandler(_Analysing(begun))
+        _PHASES.setLevel(logging.DEBUG)
+
+
+def clear_phases() -> None:
+    """Take the line away, before something else is written."""
+    for handler in _PHASES.handlers:
+        if isinstance(handler, _Analysing):
+            handler.clear()
+
+
+def end_phases() -> None:
+    """Show nothing more."""
+    clear_phases()
+    for handler in [one for one in _PHASES.handlers if isinstance(one, _Analysing)]:
+        _PHASES.removeHandler(handler)
+        _PHASES.setLevel(logging.NOTSET)
+
+
 def _console() -> Console:
     """A console on stderr that never hides the cursor: a signal that ends us would leave it hidden."""
     from rich.console import Console
@@ -219,6 +271,7 @@ def accept_any_text() -> None:
 
 def print_message(message: str, kind: str = "error") -> None:
     """Print one line on stderr, without control characters: names in it come from files."""
+    clear_phases()
     print(f"{marked(kind, sys.stderr)}: {printable(message)}", file=sys.stderr)
 
 
@@ -232,6 +285,7 @@ def write_out(text: str, output: Path | None) -> None:
 
 def write_if_read(text: str) -> bool:
     """Write to stdout at once, and return whether it is still read. Raises UnreadableFile."""
+    clear_phases()
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -245,6 +299,7 @@ def write_if_read(text: str) -> bool:
 
 def write_parts(parts: Iterable[bytes], output: Path) -> None:
     """Write to a file, whole or not at all. Raises UnreadableFile."""
+    clear_phases()
     try:
         _write_file(parts, output)
     except OSError as err:

@@ -17,7 +17,7 @@ from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
 from .inputs import PathOrUrl
-from .output import CommNames, KeepGoing, asking, checked_patterns, print_message, reading_progress
+from .output import CommNames, KeepGoing, asking, checked_patterns, print_message, reading_progress, show_phases
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
@@ -203,7 +203,9 @@ def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
     with gc_frozen():
         from .. import render  # noqa: F401 - this and pandas take their time while others read
         from ..results import analysis  # noqa: F401
-    return run.analysis(ceiling)
+    found = run.analysis(ceiling)
+    show_phases(time.monotonic())
+    return found
 
 
 def one_device(run: OpenRun) -> LoneDevice | None:

@@ -33,7 +33,7 @@ class _OnStderr(logging.Handler):
     """One line for each record, without control characters and without secrets of URLs among the `given` words."""
 
     def __init__(self, given: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__(logging.INFO)
         self._given = given
         self.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
 

@@ -5,6 +5,7 @@ Made of each rank where its activities are, so that those of a large run need no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
 from ..run.event_tables import EventTables
 
+_LOG = logging.getLogger("commtrace.analysis")
 WHOLE = -1
 """The number of the window of a run without steps."""
 
@@ -33,6 +35,7 @@ class DeviceSpans(NamedTuple):
 
 def device_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
     """Yield those of all devices and steps by rank, each with at most so many spans of compute, and of copies."""
+    _LOG.info("drawing steps")
     clocks = {row["rank"]: row for row in records(analysis.clocks)}
     has_steps, spread = bool(analysis.run.steps), analysis.run.spread
     if spread is None:

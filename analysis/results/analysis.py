@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -79,6 +80,10 @@ _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 _WITH_DETAILS = "recordings packed --no-details have none; in Python, analyse(..., details=True) reads them"
 
 
+_LOG = logging.getLogger("commtrace.analysis")
+"""What is being computed, and how far it is: for the log, and for a terminal."""
+
+
 class _Waiting(NamedTuple):
     """Who waited for whom: tables of the run, or their rows of some steps."""
 
@@ -147,6 +152,7 @@ class Analysis:
         if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs):
             return None
         try:
+            _LOG.info("playing steps again without what makes them long")
             return prices(
                 self.replayed,
                 self.typical_step.steps,
@@ -308,6 +314,7 @@ class Analysis:
             world_size=run.world_size,
             has_starts=run.has_starts,
         )
+        _LOG.info("matching %s of %s", counted(len(self.calls), "call"), counted(len(run.ranks), "rank"))
         return matches(self.calls, run.hosts, evidence)
 
     @cached_property
@@ -335,6 +342,7 @@ class Analysis:
 
     @cached_property
     def _participation(self) -> pd.DataFrame:
+        _LOG.info("telling what communication compute hid")
         found = self._work.exposed()
         # What a rank computed in the meantime is not known if its file is damaged.
         return _without(found, found["rank"].isin(self.run.partial_ranks), EXPOSED)
@@ -668,6 +676,7 @@ class Analysis:
 
     @cached_property
     def _explained(self) -> causes_module.Explained:
+        _LOG.info("looking for why ranks were late")
         return causes_module.explained(
             self._work,
             calls=self.calls,
@@ -755,6 +764,7 @@ class Analysis:
 
     @cached_property
     def _kernel_sums(self) -> pd.DataFrame:
+        _LOG.info("adding up kernels")
         if self.run.spread is None or not self.run.has_starts:
             return kernels_module.kernel_sums(self.device_time)
         found = kernel_sums_by_rank(self.run.spread, self.calls, self._members)

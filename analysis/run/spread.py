@@ -7,6 +7,7 @@ the memory of this process grows with calls, not with kernels.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -30,6 +31,7 @@ from .cpu_activities import with_activities
 from .event_tables import EventTables, RanInCycle, ran_in_cycles
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
 
+_LOG = logging.getLogger("commtrace.analysis")
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -104,7 +106,9 @@ class SpreadTables:
     ) -> Iterator[_T]:
         """Yield the result of `work`, a module's function, for the tables and arguments of each rank."""
         calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
-        return results(self._executor, _on_rank, calls)
+        for number, result in enumerate(results(self._executor, _on_rank, calls), 1):
+            _LOG.debug("%d of %d ranks", number, len(given))
+            yield result
 
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:

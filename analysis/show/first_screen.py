@@ -202,10 +202,11 @@ def _tiles(
         yield Tile("Exposed communication", unit.number(exposed), unit.name, split)
     else:
         yield Tile("Idle", unit.number(by_column["idle_ns"].ns), unit.name, f"{by_column['idle_ns'].frac:.0%}")
-    if remedies and remedies[0].gain_ns is not None and remedies[0].gain_frac is not None:
-        first = remedies[0]
+    first = next(iter(remedies), None)
+    if first is not None and first.gain_ns is not None and first.gain_frac is not None:
         low, high = unit.number(first.low_ns or 0), unit.number(first.high_ns or 0)
-        yield Tile("First remedy", f"\u2212{100 * remedies[0].gain_frac:.0f}", "%", f"{low} to {high} {unit.name}")
+        gain, detail = unit.number(first.gain_ns), f"{low} to {high}, {first.gain_frac:.0%} of a step"
+        yield Tile("First remedy", f"\u2212{gain}", unit.name, detail)
     if rates:
         yield Tile(rates[0].what, rates[0].gb_per_s, "GB/s", rates[0].beside)
 

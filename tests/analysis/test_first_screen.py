@@ -42,7 +42,7 @@ def test_parts_are_those_of_the_typical_step_and_add_up(tmp_path) -> None:
 def test_the_headline_names_the_late_rank_and_leads_to_it(tmp_path, late) -> None:
     run = late_run(tmp_path, late)
     view = first_view(run)
-    assert view.culprit == f"Rank {late}"
+    assert (view.before_culprit, view.culprit) == ("Waiting for ", f"rank {late}")
     step = int(run.rank_steps.sort_values("caused_wait_ns").iloc[-1]["step"])
     assert view.culprit_link == f"#step={step}&rank={late}"
     assert [bar.rank for bar in view.rank_bars if bar.late] == [late]
@@ -138,7 +138,7 @@ def test_times_of_a_step_share_a_unit() -> None:
 def test_a_paragraph_and_a_small_table_to_paste(tmp_path) -> None:
     text = brief(late_run(tmp_path))
     paragraph, table, about = text.strip().split("\n\n")
-    assert paragraph.startswith("**Rank 2 ")
+    assert paragraph.startswith("**Waiting for rank 2 ")
     assert "\n" not in paragraph
     assert 3 <= len(table.splitlines()) <= 9
     assert about.endswith(f"`commtrace {tmp_path.name}`")

@@ -15,7 +15,7 @@ from commtrace.cli import main
 
 DATA = Path(__file__).parents[1] / "data"
 RUN = DATA / "nccl-straggler"
-LINE = r"\d\d:\d\d:\d\d commtrace\.reading: "
+LINE = r"\d\d:\d\d:\d\d commtrace\.(reading|analysis): "
 
 
 @pytest.fixture

@@ -59,6 +59,21 @@ def test_bytes_and_files_and_the_time_left(run_dir, tmp_path, workers):
     assert "reading" not in (tmp_path / "table.txt").read_text(encoding="utf-8")
 
 
+def test_what_is_computed_after_the_reading(run_dir, tmp_path):
+    said = on_a_terminal(0, "summary", run_dir, table=tmp_path / "table.txt")
+    phases = re.findall(r"\ranalysing: ([^\r]*)", said)
+    assert phases[0] == "matching 3 calls of 3 ranks"
+    assert "looking for why ranks were late" in phases
+    assert said.endswith("\r")  # and the line is taken away
+    assert "analysing" not in (tmp_path / "table.txt").read_text(encoding="utf-8")
+
+
+def test_how_many_ranks_are_done(run_dir, tmp_path):
+    page = tmp_path / "page.html"
+    said = on_a_terminal(0, "report", run_dir, "--dask", "local", "-o", page, table=tmp_path / "table.txt")
+    assert "\ranalysing: drawing steps, 3 of 3 ranks\r" in said
+
+
 def test_a_url_that_is_asked_and_its_bytes(run_dir, tmp_path):
     said = on_a_terminal(0, "breakdown", f"local://{run_dir}", "--workers", 1, table=tmp_path / "table.txt")
     assert f"asking for local://{run_dir}" in said
