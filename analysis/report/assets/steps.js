@@ -226,7 +226,10 @@ const viewer = () => {
       last = Math.max(last, row.start[at]);
       const from = left + ((row.start[at] - begin) / span) * wide, to = from + Math.max((row.dur[at] / span) * wide, 3);
       const x = Math.max(from, left), width = Math.min(to, left + wide) - x;
-      if (width > 0) drawing.append(svg("rect", { class: "pick", x, y: place * tall + tall * 0.46, width, height: tall * 0.46 }));
+      if (width <= 0) return;
+      const frame = svg("rect", { class: "pick", x, y: place * tall + tall * 0.46, width, height: tall * 0.46 });
+      frame.style.strokeWidth = Math.min(1.5, tall / 16);  // frames of hundreds of ranks must not hide what they frame
+      drawing.append(frame);
     }));
     const x = left + ((last - begin) / span) * wide;
     if (x > left && x < left + wide) drawing.append(svg("path", { class: "thin", "stroke-dasharray": "4 3", d: `M${x} 0V${tall * rows.length}` }));
