@@ -33,7 +33,6 @@ _ON_PATH = {
     "launch": ("idle", "launches"),
 }
 """Kinds of links -> fill and name."""
-_HATCHED = ("hidden", "wait")
 _MOST_KERNELS = 20
 
 
@@ -132,7 +131,6 @@ def _stacked(
     bottom = 34 + tall * len(rows)
     drawing = Drawing(name, title, _WIDTH, bottom + 36)
     fills = {part: f"f-{part}" for part, _ in parts}
-    fills |= {part: drawing.hatching(part) for part in _HATCHED if part in fills}
     used = [index for index in range(len(parts)) if any(row[index] for row in values)]
     drawing.legend(12, [(fills[parts[index][0]], parts[index][1]) for index in used], left)
     room = max([text_width(remark) for remark in remarks] or [0.0])
@@ -152,8 +150,7 @@ def _stacked(
             for number, row in enumerate(values)
             if row[index]
         )
-        classes, more = ("", f' fill="{fill}"') if fill.startswith("url") else (fill, "")
-        drawing.path(commands, classes, more)
+        drawing.path(commands, fill)
     return drawing.svg
 
 

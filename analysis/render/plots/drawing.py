@@ -49,21 +49,10 @@ class Drawing:
         """Add an area that says something under the pointer."""
         self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, None)}</title></path>')
 
-    def hatching(self, kind: str, scale: float = 1.0) -> str:
-        """Define diagonal lines in the colour of this kind, and return the fill; `scale` stretches it along x."""
-        name = f"{self.name}-{kind}"
-        step, half = pixels(6 * scale), pixels(3 * scale)
-        self.parts.append(
-            f'<pattern id="{name}" patternUnits="userSpaceOnUse" width="{step}" height="6">'
-            f'<path class="f-{kind}" d="M0 6L{step} 0H{half}L0 3zM{step} 3V6H{half}z"/></pattern>'
-        )
-        return f"url(#{name})"
-
     def legend(self, y: float, entries: Iterable[tuple[str, str]], x: float = 0) -> None:
-        """Add a legend: squares of these fills, each with its label. A fill is a class or a pattern."""
+        """Add a legend: squares of these fills, which are classes, each with its label."""
         for fill, meaning in entries:
-            paint = f'fill="{fill}"' if fill.startswith("url") else f'class="{fill}"'
-            self.parts.append(f'<rect {paint} x="{pixels(x)}" y="{pixels(y - 9)}" width="11" height="11"/>')
+            self.rectangle((x, y - 9, 11, 11), fill)
             self.text(x + 15, y, meaning, "faint")
             x += 30 + text_width(meaning)
 
