@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LONG_OFFSET_NS = 1e7
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -35,6 +36,11 @@ class TimeUnit:
     def between(self, low: float, high: float) -> str:
         """`5.1 to 6.7`; empty if both ends look the same."""
         return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
+
+
+def clock_text(ns: float) -> str:
+    """An offset of clocks or its uncertainty: `12.6 us`, or `31.2 ms` where digits of us say nothing."""
+    return f"{ns / 1e3:,.1f} us" if abs(ns) < _LONG_OFFSET_NS else f"{ns / 1e6:,.1f} ms"
 
 
 def bytes_text(size: int | None) -> str:
