@@ -10,7 +10,7 @@ from ...core.tables.lateness import REASONS
 from ..units import TimeUnit
 from .colours import PART_KINDS
 from .drawing import Drawing, pixels, text_width
-from .figure import Figure
+from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering
 
 _WIDTH, _TALLEST = 660, 900
@@ -109,7 +109,8 @@ def critical_path(table: Any) -> Figure:
     return Figure(
         "path",
         title,
-        "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for.",
+        "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for."
+        + part_shown(len(ranks), len(times), "rank", "those on which it is longest"),
         _stacked(("path", title), names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
         "critical_path",
         table,
@@ -175,7 +176,8 @@ def causes(ranks: Any) -> Figure:
     return Figure(
         "causes",
         "Who makes the others wait, and why",
-        "Waiting of all other ranks that began with this one; beside it what it does longer than they do.",
+        "Waiting of all other ranks that began with this one; beside it what it does longer than they do."
+        + part_shown(len(entries), len(rows), "rank", "those that caused most"),
         _horizontal("causes", "Who makes the others wait, and why", entries, "wait"),
         "ranks",
         ranks,
@@ -189,7 +191,8 @@ def _reason(row: Row) -> str:
 
 def top_kernels(kernels: Any) -> Figure:
     """Kernels by time, over all ranks."""
-    rows = sorted(plain(kernels).rows, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
+    known = plain(kernels).rows
+    rows = sorted(known, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
     fills = {"comm": "transfer", "memory": "memory"}
     entries = [(row["name"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}") for row in rows]
     kinds = [fills.get(row["kind"], "compute") for row in rows]
@@ -197,7 +200,8 @@ def top_kernels(kernels: Any) -> Figure:
     return Figure(
         "kernels",
         title,
-        "All ranks together. Times of kernels that ran at once are added, waiting inside communication included.",
+        "All ranks together. Times of kernels that ran at once are added, waiting inside communication included."
+        + part_shown(len(rows), len(known), "kernel", "those with most time"),
         _horizontal("kernels", title, entries, "compute", kinds),
         "kernels",
         kernels,

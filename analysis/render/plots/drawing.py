@@ -9,7 +9,7 @@ from html import escape
 from ...core.escaping import printable
 
 _CHARACTER_PX = 6.7
-_LONGEST_LABEL = 44
+_LONGEST_LABEL, _LONGEST_HINT = 44, 1000
 
 
 @dataclass
@@ -25,7 +25,9 @@ class Drawing:
     def text(self, x: float, y: float, words: str, classes: str = "") -> None:
         """Add a line of text that begins at x, y; its class may make it end there or centre it."""
         of_class = f' class="{classes}"' if classes else ""
-        self.parts.append(f'<text x="{pixels(x)}" y="{pixels(y)}"{of_class}>{label(words)}</text>')
+        shown, whole = label(words), label(words, _LONGEST_HINT)
+        hint = "" if shown == whole else f"<title>{whole}</title>"
+        self.parts.append(f'<text x="{pixels(x)}" y="{pixels(y)}"{of_class}>{shown}{hint}</text>')
 
     def rectangle(self, place: tuple[float, float, float, float], classes: str) -> None:
         """Add a rectangle (x, y, width, height), filled as its class says."""
@@ -39,7 +41,7 @@ class Drawing:
 
     def circle(self, x: float, y: float, radius: float, classes: str, hint: str = "") -> None:
         """Add a circle, filled as its class says."""
-        inside = f"<title>{label(hint, None)}</title>" if hint else ""
+        inside = f"<title>{label(hint, _LONGEST_HINT)}</title>" if hint else ""
         self.parts.append(
             f'<circle class="{classes}" cx="{pixels(x)}" cy="{pixels(y)}" r="{pixels(radius)}"'
             f"{f'>{inside}</circle>' if hint else '/>'}"
@@ -47,7 +49,7 @@ class Drawing:
 
     def shape(self, commands: str, classes: str, hint: str) -> None:
         """Add an area that says something under the pointer."""
-        self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, None)}</title></path>')
+        self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, _LONGEST_HINT)}</title></path>')
 
     def legend(self, y: float, entries: Iterable[tuple[str, str]], x: float = 0) -> None:
         """Add a legend: squares of these fills, which are classes, each with its label."""
@@ -60,15 +62,15 @@ class Drawing:
     def svg(self) -> str:
         """The SVG element, with its title for screen readers."""
         return (
-            f'<svg role="img" aria-label="{label(self.title, None)}" viewBox="0 0 {pixels(self.width)} '
+            f'<svg role="img" aria-label="{label(self.title, _LONGEST_HINT)}" viewBox="0 0 {pixels(self.width)} '
             f'{pixels(self.height)}" width="{pixels(self.width)}">{"".join(self.parts)}</svg>'
         )
 
 
-def label(words: str, longest: int | None = _LONGEST_LABEL) -> str:
+def label(words: str, longest: int = _LONGEST_LABEL) -> str:
     """Text from a trace for use in markup: control characters escaped, and the middle left out if too long."""
     text = printable(str(words))
-    if longest is not None and len(text) > longest:
+    if len(text) > longest:
         keep = (longest - 3) // 2
         text = f"{text[:keep]}...{text[-keep:]}"
     return escape(text, quote=True)

@@ -15,6 +15,8 @@ from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 
 _WIDTH, _TALLEST, _LEFT = 660, 760, 16
+_WIDEST = 120.0
+"""Of a cell."""
 _MOST_LABELS = 48
 _MOST_NAMED = 8
 _MARK = 16  # beside the cells, for the arrow at a marked row
@@ -216,9 +218,9 @@ def _drawn(name: str, title: str, cells: HeatCells, *, kind: str = "wait", from_
     low = 0.0 if from_zero or not known else min(known)
     largest = max(known, default=0.0)
     left = _LEFT + max(map(text_width, (cells.of_rows, *cells.rows)))
-    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), 64.0)
+    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), _WIDEST)
     tall = min(max(_TALLEST / max(len(cells.rows), 1), 1.5), 24.0)
-    width = max(left + wide * len(cells.columns) + _MARK, 420)
+    width = max(left + wide * len(cells.columns) + _MARK, _WIDTH)
     drawing = Drawing(name, title, width, 58 + tall * len(cells.rows) + 34)
     drawing.text(left - 6, 42, cells.of_rows, "faint end")
     drawing.text(left, 14, f"{cells.of_columns}", "faint")

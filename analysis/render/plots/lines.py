@@ -9,7 +9,7 @@ from ....common.wording import counted
 from ...core.schema import Row, plain
 from .colours import SERIES
 from .drawing import Drawing
-from .figure import Figure
+from .figure import Figure, part_shown
 from .points import line_through
 from .scales import Scale, bottom_axis, covering, left_axis
 
@@ -50,6 +50,7 @@ def speedup_by_workers(scaling: Any) -> Figure:
     said += [f"{_WORK[None][0]}: {_WORK[None][1]}."] if None in kinds else []
     said.append("The batch size per worker stays that of the one worker, so the global batch grows with their number.")
     about = " ".join([*said, "Dashed: speedup equal to the number of workers."])
+    about += part_shown(min(len(lines), _MOST_SERIES), len(lines), "line", "the first")
     drawn = _drawn(
         "speedup", title, lines, ("workers", f"speedup, {only[0]}" if only else "speedup"), dashed=sorted(ideal.items())
     )
@@ -107,7 +108,8 @@ def epoch_time_by_batch_size(timings: Any) -> Figure:
     marked = (
         f" A cross, as high as the time before it: {' or '.join(_NOT_TIMED[status] for status in met)}." if met else ""
     )
-    about = f"A whole epoch of the slowest rank, without data loading.{marked}"
+    left_out = part_shown(len(shown), len(lines), "line", "the first")
+    about = f"A whole epoch of the slowest rank, without data loading.{marked}{left_out}"
     return Figure("epoch-time", title, about, drawing.svg, "timings", timings)
 
 
@@ -134,6 +136,7 @@ def _by_epoch(epochs: Any, columns: tuple[str, str], name: str, title: str, unit
         if row[column] is not None:
             lines.setdefault(f"{row['run']}", []).append((row["after_epochs"], row[column]))
     about = "On test data." if column.startswith("test") else "On training data: nothing was tested."
+    about += part_shown(min(len(lines), _MOST_SERIES), len(lines), "run", "the first")
     return Figure(name, title, about, _drawn(name, title, lines, ("epochs", unit)), "training_epochs", epochs)
 
 
