@@ -14,6 +14,7 @@ from commtrace.analysis.core.schema import plain
 from commtrace.analysis.render.fitting import short_words
 from commtrace.analysis.render.people import shown_columns
 from commtrace.analysis.render.plots import bars
+from commtrace.analysis.render.plots.drawing import legend_places, text_width
 from commtrace.analysis.render.units import clock_text
 from commtrace.analysis.report.across import comparison_page
 from commtrace.analysis.report.page import Head, page
@@ -57,6 +58,13 @@ def test_waiting_is_one_solid_colour_in_every_picture(run) -> None:
     drawn = {figure.name: figure.svg for figure in figures}
     assert 'class="f-wait"' in drawn["time"]
     assert 'class="l-wait"' in drawn["step"]
+
+
+def test_a_legend_that_is_too_wide_has_lines() -> None:
+    entries = [("f-compute", "compute alone")] * 9
+    places = legend_places(entries, 40, 660)
+    assert {line for line, _ in places} == {0, 1}
+    assert all(x >= 40 and x + 15 + text_width("compute alone") <= 660 for _, x in places)
 
 
 # Long names

@@ -9,7 +9,7 @@ from ...core.schema import Row, plain
 from ...core.tables.lateness import REASONS
 from ..units import TimeUnit
 from .colours import PART_KINDS
-from .drawing import Drawing, pixels, text_width
+from .drawing import LEGEND_LINE, Drawing, legend_places, pixels, text_width
 from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering
 
@@ -129,25 +129,25 @@ def _stacked(
     name, title = named
     tall = min(max(_TALLEST / max(len(rows), 1), 2.0), 20.0)
     left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
-    bottom = 34 + tall * len(rows)
-    drawing = Drawing(name, title, _WIDTH, bottom + 36)
-    fills = {part: f"f-{part}" for part, _ in parts}
     used = [index for index in range(len(parts)) if any(row[index] for row in values)]
-    drawing.legend(12, [(fills[parts[index][0]], parts[index][1]) for index in used], left)
+    entries = [(f"f-{parts[index][0]}", parts[index][1]) for index in used]
+    top = 28 + LEGEND_LINE * max([line for line, _ in legend_places(entries, left, _WIDTH)] or [0])
+    bottom = top + 6 + tall * len(rows)
+    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    drawing.legend(12, entries, left)
     room = max([text_width(remark) for remark in remarks] or [0.0])
     scale = covering([sum(row) for row in values], left, max(_WIDTH - 20 - room, left + 200))
-    bottom_axis(drawing, scale, bottom, 28, unit)
+    bottom_axis(drawing, scale, bottom, top, unit)
     every = -(-len(rows) // _MOST_LABELS)
     for number, row in enumerate(rows):
         if number % every == 0:
-            drawing.text(left - 6, 28 + tall * (number + 0.5) + 4, row, "end")
+            drawing.text(left - 6, top + tall * (number + 0.5) + 4, row, "end")
             if remarks:
-                drawing.text(scale(sum(values[number])) + 6, 28 + tall * (number + 0.5) + 3, remarks[number], "faint")
+                drawing.text(scale(sum(values[number])) + 6, top + tall * (number + 0.5) + 3, remarks[number], "faint")
     gap = 2 if tall > 8 else 0
-    for index in used:
-        fill = fills[parts[index][0]]
+    for index, (fill, _) in zip(used, entries, strict=True):
         commands = "".join(
-            _bar(scale, sum(row[:index]), row[index], 28 + tall * number, tall - gap)
+            _bar(scale, sum(row[:index]), row[index], top + tall * number, tall - gap)
             for number, row in enumerate(values)
             if row[index]
         )

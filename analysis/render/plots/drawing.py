@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from ...core.escaping import printable
+from ..fitting import shortened_kernel
 
 _CHARACTER_PX = 6.7
+LEGEND_LINE = 18
 _LONGEST_LABEL, _LONGEST_HINT = 44, 1000
 
 
@@ -51,12 +53,12 @@ class Drawing:
         """Add an area that says something under the pointer."""
         self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, _LONGEST_HINT)}</title></path>')
 
-    def legend(self, y: float, entries: Iterable[tuple[str, str]], x: float = 0) -> None:
-        """Add a legend: squares of these fills, which are classes, each with its label."""
-        for fill, meaning in entries:
-            self.rectangle((x, y - 9, 11, 11), fill)
-            self.text(x + 15, y, meaning, "faint")
-            x += 30 + text_width(meaning)
+    def legend(self, y: float, entries: Sequence[tuple[str, str]], x: float = 0) -> None:
+        """Add a legend: squares of these fills, which are classes, each with its label; in lines, if too wide."""
+        for (line, place), (fill, meaning) in zip(legend_places(entries, x, self.width), entries, strict=True):
+            at = y + LEGEND_LINE * line
+            self.rectangle((place, at - 9, 11, 11), fill)
+            self.text(place + 15, at, meaning, "faint")
 
     @property
     def svg(self) -> str:
@@ -67,13 +69,22 @@ class Drawing:
         )
 
 
+def legend_places(entries: Iterable[tuple[str, str]], x: float, width: float) -> list[tuple[int, float]]:
+    """The line, and where in it, of each entry of a legend that begins at `x` in a drawing of this width."""
+    places, line, at = list[tuple[int, float]](), 0, x
+    for _, meaning in entries:
+        wide = 15 + text_width(meaning)
+        if at + wide > width and at > x:
+            line, at = line + 1, x
+        places.append((line, at))
+        at += wide + 15
+    return places
+
+
 def label(words: str, longest: int = _LONGEST_LABEL) -> str:
-    """Text from a trace for use in markup: control characters escaped, and the middle left out if too long."""
+    """Text from a trace for use in markup: control characters escaped, and shortened like a kernel if too long."""
     text = printable(str(words))
-    if len(text) > longest:
-        keep = (longest - 3) // 2
-        text = f"{text[:keep]}...{text[-keep:]}"
-    return escape(text, quote=True)
+    return escape(shortened_kernel(text, longest), quote=True)
 
 
 def text_width(words: str) -> float:

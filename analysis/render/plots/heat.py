@@ -15,7 +15,7 @@ from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 
 _WIDTH, _TALLEST, _LEFT = 660, 760, 16
-_WIDEST = 120.0
+_WIDEST = 160.0
 """Of a cell."""
 _MOST_LABELS = 48
 _MOST_NAMED = 8

@@ -10,7 +10,7 @@ from ...core.schema import Row, plain
 from ..units import bytes_text
 from .colours import SERIES
 from .drawing import Drawing, pixels, text_width
-from .figure import Figure
+from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering, left_axis
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 660, 380, 64, 28
@@ -75,7 +75,8 @@ def bandwidth_by_size(
             f" Dotted: what {yardstick[0]} carries in one direction; a ring reaches 70 to 80% of it."
             if yardstick
             else ""
-        ),
+        )
+        + part_shown(min(len(groups), _MOST_SERIES), len(groups), "group", "the first are in the legend"),
         drawing.svg,
         "bandwidth" if ceiling is None else "bandwidth_ceiling",
         bandwidth if ceiling is None else ceiling,
