@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_LONG_OFFSET_NS = 1e7
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,8 +38,8 @@ class TimeUnit:
 
 
 def clock_text(ns: float) -> str:
-    """An offset of clocks or its uncertainty: `12.6 us`, or `31.2 ms` where digits of us say nothing."""
-    return f"{ns / 1e3:,.1f} us" if abs(ns) < _LONG_OFFSET_NS else f"{ns / 1e6:,.1f} ms"
+    """An offset of clocks or its uncertainty: `12.6 us`, or `8.000 ms` from 1 ms on."""
+    return f"{ns / 1e3:,.1f} us" if abs(ns) < 1e6 else f"{ns / 1e6:,.3f} ms"
 
 
 def bytes_text(size: int | None) -> str:

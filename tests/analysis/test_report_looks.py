@@ -139,12 +139,7 @@ def test_numbers_of_a_column_have_equally_many_decimals() -> None:
 
 
 def test_clocks_are_in_one_unit() -> None:
-    assert [clock_text(ns) for ns in (0, 12_600, 1_888_000, 31_200_000)] == [
-        "0.0 us",
-        "12.6 us",
-        "1,888.0 us",
-        "31.2 ms",
-    ]
+    assert [clock_text(ns) for ns in (0, 12_600, 1_888_000)] == ["0.0 us", "12.6 us", "1.888 ms"]
 
 
 @needs_browser

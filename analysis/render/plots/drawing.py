@@ -16,9 +16,8 @@ _LONGEST_LABEL, _LONGEST_HINT = 44, 1000
 
 @dataclass
 class Drawing:
-    """Shapes on a canvas of `width` x `height` pixels; `name` makes the ids in it unique on a page."""
+    """Shapes on a canvas of `width` x `height` pixels."""
 
-    name: str
     title: str
     width: float
     height: float

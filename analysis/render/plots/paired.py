@@ -58,7 +58,7 @@ def before_and_after(comparison: Any) -> Figure:
                 *(["A star: more than chance explains."] if starred else []),
             ]
         ),
-        _drawn("comparison", title, pairs, ("A", "B")),
+        _drawn(title, pairs, ("A", "B")),
         "comparison",
         comparison,
     )
@@ -75,7 +75,7 @@ def changed_kernels(table: Any) -> Figure:
     title = "Kernels that changed most"
     about = "Device time in a step. A kernel that only one side runs has one bar."
     about += part_shown(len(rows), len(known), "kernel", "those whose time differs most")
-    return Figure("changed", title, about, _drawn("changed", title, pairs, ("A", "B")), "changed_kernels", table)
+    return Figure("changed", title, about, _drawn(title, pairs, ("A", "B")), "changed_kernels", table)
 
 
 def subtraction_and_measured(subtraction: Any) -> Figure:
@@ -93,16 +93,16 @@ def subtraction_and_measured(subtraction: Any) -> Figure:
         "subtraction",
         title,
         "TN - T1 / N takes everything for communication that does not shrink with the number of workers.",
-        _drawn("subtraction", title, pairs, ("by subtraction", "measured, exposed")),
+        _drawn(title, pairs, ("by subtraction", "measured, exposed")),
         "subtraction",
         subtraction,
     )
 
 
-def _drawn(name: str, title: str, pairs: Sequence[_Pair], meanings: tuple[str, str]) -> str:
+def _drawn(title: str, pairs: Sequence[_Pair], meanings: tuple[str, str]) -> str:
     left = 16 + max([text_width(pair.what) for pair in pairs] or [0.0])
     bottom = 30 + 32 * len(pairs)
-    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     drawing.legend(12, list(zip(("f-a", "f-b"), meanings, strict=True)), left)
     values = [value / 1e6 for pair in pairs for value in (pair.first, pair.second) if value is not None]
     scale = covering(values, left, _WIDTH - 90)

@@ -57,7 +57,7 @@ def one_step(tables: StepTables, step: int) -> Figure:
     left = 16 + max(text_width(row.name) for row in rows)
     tall = min(max(_TALLEST / len(rows), 3.0), 34.0)
     bottom = 34 + tall * len(rows)
-    drawing = Drawing("step", title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     scale = Scale(0.0, span / 1e6, left, _WIDTH - 16)
     fills = [("f-compute", "compute"), ("f-transfer", "transfer"), ("f-wait", "waiting")]
     unsplit = [("f-unsplit", "not split")] if any((~row.split).any() for row in rows) else []
