@@ -76,7 +76,7 @@ def legend_places(entries: Iterable[tuple[str, str]], x: float, width: float) ->
         if at + wide > width and at > x:
             line, at = line + 1, x
         places.append((line, at))
-        at += wide + 15
+        at += wide + 20
     return places
 
 
