@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len
 
 GAP = 2
 """Between two columns, in cells."""
+LONGEST_WORD = 200
+_WORDS = re.compile(r"\S+")
 _ELLIPSIS = "..."
 # Narrower than that, neither says much.
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
@@ -24,6 +27,11 @@ class Column:
     header: str
     texts: list[str]
     is_number: bool
+    factor: float = 1.0
+    """A value of the table is the number shown times this, plus `origin`."""
+    origin: int = 0
+    full: Mapping[int, str] = field(default_factory=dict)
+    """Whole texts of the rows whose text is shortened."""
 
     @property
     def words(self) -> list[str]:
@@ -85,6 +93,13 @@ def shortened(text: str, width: int) -> str:
     room = width - len(_ELLIPSIS)
     head = _beginning(text, room - room // 2)
     return f"{head}{_ELLIPSIS}{_beginning(text[::-1], room - cell_len(head))[::-1]}"
+
+
+def short_words(text: str, most: int = LONGEST_WORD) -> str:
+    """The text without the middle of words that are wider than `most` cells; only names from traces are."""
+    if len(text) <= most // 2:  # a character has two cells at most
+        return text
+    return _WORDS.sub(lambda word: shortened(word[0], most), text)
 
 
 def around(before: str, name: str, after: str, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
@@ -36,6 +37,9 @@ _POINTS_IN_TIME = (
 )  # fmt: skip
 # A unit serves when the largest value is at least so many ns: below that the next smaller one needs no decimals.
 _UNITS = (("s", 1e9, 1e11), ("ms", 1e6, 1e7), ("us", 1e3, 1e4), ("ns", 1.0, 0.0))
+_NAMES = ("name", "operator", "part", "before", "after")
+_DIGITS, _MOST_DECIMALS = 4, 6
+"""Of numbers without a unit of their own: digits of the largest, and decimals of all."""
 _NOTHING = "-"
 _INDENT = "      "
 _LEAST_SENTENCE = 20
@@ -275,12 +279,18 @@ def _columns_of(name: str, values: PlainTable, wanted: Sequence[str] = ()) -> li
         shown = values.columns[column]
         whole = entry is not None and entry.in_seconds and column.endswith("_ns")
         header, text = _seconds(column) if whole else _form(column, values, unit)
+        origin = 0
         if column in _POINTS_IN_TIME:
             moments = (values.whole or values).columns[column]
-            first = min((v for v in moments if v is not None), default=0)
-            shown = [None if v is None else v - first for v in shown]
+            origin = min((v for v in moments if v is not None), default=0)
+            shown = [None if v is None else v - origin for v in shown]
         texts = [_NOTHING if v is None else v.text if isinstance(v, Label) else printable(text(v)) for v in shown]
-        seen.append(Column(column, header, texts, values.is_number(column)))
+        full = dict[int, str]()
+        if column in _NAMES:
+            whole_texts = (printable(v) if isinstance(v, str) else None for v in shown)
+            full = {row: v for row, v in enumerate(whole_texts) if v is not None and v != texts[row]}
+        factor = _factor(column, header)
+        seen.append(Column(column, header, texts, values.is_number(column), factor, origin, full))
     return seen
 
 
@@ -324,14 +334,26 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
         return f"{column.removesuffix('_frac')} (%)", lambda v: _fixed(100 * v, 1, "")
     if column == "p_value":
         return column, lambda v: f"{v:.2g}"
-    if column in ("name", "operator", "part", "before", "after"):
+    if column in _NAMES:
         return column, lambda v: shortened_kernel(v, _LONGEST_NAME)
     if "_us" in column and values.is_number(column) and not values.is_integer(column):
         return f"{column.replace('_us', '')} (us)", lambda v: _fixed(v, 1)
     if column.endswith(("_bytes", "_elems")) and values.is_integer(column):
         unit_name = column[-5:].strip("_")
         return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({unit_name})", lambda v: f"{v:,}"
+    if values.is_number(column) and not values.is_integer(column):
+        largest = max((abs(v) for v in values.columns[column] if v is not None), default=0.0)
+        digits = max(_DIGITS - 1 - math.floor(math.log10(largest)), 0) if largest > 0 else 0
+        return column, lambda v: _fixed(v, min(digits, _MOST_DECIMALS))
     return column, str
+
+
+def _factor(column: str, header: str) -> float:
+    """What one of the column's shown units is in its own: 1e6 for `wait_ns` in ms."""
+    unit = header.rpartition("(")[2].rstrip(")") if header.endswith(")") else ""
+    if column.endswith("_ns"):
+        return {"us": 1e3, "ms": 1e6, "s": 1e9}.get(unit, 1.0)
+    return 0.01 if unit == "%" else 1.0
 
 
 def _fixed(value: float, digits: int, separator: str = ",") -> str:

@@ -37,6 +37,11 @@ class TimeUnit:
         return "" if self.number(low) == self.number(high) else f"{self.number(low)} to {self.number(high)}"
 
 
+def clock_text(ns: float) -> str:
+    """An offset of clocks or its uncertainty: `12.6 us`, or `8.000 ms` from 1 ms on."""
+    return f"{ns / 1e3:,.1f} us" if abs(ns) < 1e6 else f"{ns / 1e6:,.3f} ms"
+
+
 def bytes_text(size: int | None) -> str:
     """`144 MiB`, `2.25 KiB`, `192 B`; `unknown size` for None."""
     if size is None:

@@ -6,6 +6,7 @@ from ..comparison.analysis import Comparison
 from ..comparison.trend import RunTrend
 from ..core.schema import plain
 from ..render.plots import bars, lines, paired
+from ..show.comparison import basis_sentences, comparison_facts, explanation, headline, without_empty
 from ..show.trend import captures, changes, headlines, trend_facts
 from ..sweeps.analysis import SweepAnalysis
 from ..training.analysis import TrainingAnalysis
@@ -41,21 +42,31 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
         Section(
             "measures",
             "A step before and after",
-            comparison.basis,
+            basis_sentences(comparison),
             [paired.before_and_after(measures)],
-            [block("comparison", measures, shown=True)],
+            [block("comparison", without_empty(measures), shown=True)],
         ),
         Section(
             "kernels",
             "Kernels",
             "",
             [paired.changed_kernels(kernels)] if len(kernels) else [],
-            [block("changed_kernels", kernels)] if len(kernels) else [],
+            [block("changed_kernels", without_empty(kernels))] if len(kernels) else [],
         ),
-        Section("operators", "Operators", "", (), [block("changed_operators", operators)] if len(operators) else []),
+        Section(
+            "operators",
+            "Operators",
+            "",
+            (),
+            [block("changed_operators", without_empty(operators))] if len(operators) else [],
+        ),
     ]
-    said = comparison.verdict if comparison.cause is None else f"{comparison.verdict}. Traced steps: {comparison.cause}"
-    return page(Head(name, "report: A before, B after", said, []), sections)
+    facts = [(item, value) for item, value in comparison_facts(comparison) if item not in _SAID_ABOVE]
+    head = Head(name, "A before, B after", "\n".join(explanation(comparison)), facts, headline(comparison))
+    return page(head, sections)
+
+
+_SAID_ABOVE = ("basis", "verdict", "cause", "power")
 
 
 def trend_page(name: str, trend: RunTrend) -> ReportPage:

@@ -33,7 +33,7 @@ class DeviceSpans(NamedTuple):
     copies: Spans
 
 
-def device_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
+def drawn_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
     """Yield those of all devices and steps by rank, each with at most so many spans of compute, and of copies."""
     _LOG.info("drawing steps")
     clocks = {row["rank"]: row for row in records(analysis.clocks)}

@@ -268,4 +268,6 @@ def _map_says(rank_steps: pd.DataFrame) -> str:
         return ""
     rank, step = next(iter(caused[caused == caused.max()].index))
     ms = caused.max() / 1e6
-    return f"The most in a step: rank {rank} makes the others wait {ms:,.1f} ms together in step {step}."
+    count = rank_steps["step"].nunique()
+    shown = f" {_MOST_COLUMNS} of {count} steps: those with most waiting." if count > _MOST_COLUMNS else ""
+    return f"The most in a step: rank {rank} makes the others wait {ms:,.1f} ms together in step {step}.{shown}"

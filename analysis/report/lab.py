@@ -70,7 +70,7 @@ def lab_page(folder: Path) -> ReportPage:
 def layers_page(name: str, layers: Layers) -> ReportPage:
     """The page on a folder of `commtrace layers`."""
     found = _ratio(layers) if len(layers.ratios) else _layers_of([(name, layers)])
-    section = Section("layers", "Time, memory and power", "", found.figures, found.tables, found.words)
+    section = Section("layers", "Time, memory and power", "", found.figures, found.tables, words=found.words)
     return page(Head(name, "report on layers", found.said, []), [section])
 
 
@@ -95,7 +95,7 @@ def _section(number: int, experiment: LabExperiment, folder: Path) -> Section:
         known.question,
         found.figures,
         found.tables,
-        [*found.words, *lacking],
+        words=[*found.words, *lacking],
         short=known.title,
         answer=found.said,
         commands=[

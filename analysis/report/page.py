@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ...common.version import version
 from ..core.escaping import encodable
 from ..core.places.files import replace_file
+from ..render.fitting import short_words, shortened
 from ..render.plots.colours import stylesheet
 from .first import FirstView
 from .parts import Section
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+_LONGEST_HINT = 10_000
 _IN_BACKTICKS = re.compile(r"`([^`]*)`")
 
 
@@ -61,6 +63,8 @@ class Head:
     kind: str
     verdict: str
     facts: Sequence[tuple[str, str]]
+    headline: str = ""
+    """What a page without a first screen says in large letters, if not the name; the verdict explains it."""
 
 
 def content_security_policy(script: str, *, live: bool = False) -> str:
@@ -138,16 +142,31 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     assets = FileSystemLoader(Path(__file__).with_name("assets"))
-    made = Environment(loader=assets, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=assets, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     made.filters["with_code"] = _with_code
+    made.filters["whole"] = _whole
     return made
 
 
+def _shown(value: object) -> object:
+    """A value as the templates show it: text without the middle of words as long as only traces have them."""
+    return short_words(value) if type(value) is str else value  # a Markup is not: it has been through this
+
+
 def _with_code(text: str) -> Markup:
-    """The text, escaped, with what stands in backticks as code."""
+    """The text, shortened and escaped, with what stands in backticks as code."""
     from markupsafe import Markup
 
-    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - escaped before
+    return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", escape(short_words(text))))  # noqa: S704 - escaped before
+
+
+def _whole(text: str) -> Markup:
+    """The text, escaped and not shortened, for what stands under the pointer."""
+    from markupsafe import Markup
+
+    return Markup(escape(shortened(text, _LONGEST_HINT)))  # noqa: S704 - escaped before
 
 
 @cache

@@ -10,10 +10,12 @@ from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
 from ..core.schema import Schema, plain
+from ..render.fitting import Column, short_words, shortened
 from ..render.people import Table, shown_columns
 from ..render.plots.figure import Figure
 
 MOST_ROWS = 1000
+_LONGEST_CELL = 600
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class TableBlock:
     """What each column means."""
     rows: list[list[str]]
     numeric: list[bool]
+    factors: list[str]
+    """A value of the table is the number shown times this; empty for 1."""
+    origins: list[str]
+    """The value of the table that is shown as 0; empty for 0."""
+    full: list[dict[int, str]]
+    """Of each row, whole texts of the cells that are shortened, by number."""
     note: str = ""
     open: bool = False
     """Whether it is seen at once."""
@@ -42,6 +50,8 @@ class Section:
     about: str
     figures: Sequence[Figure] = ()
     tables: Sequence[TableBlock] = ()
+    hint: str = ""
+    """What can be clicked: nothing for paper."""
     words: Sequence[str] = ()
     """Sentences, each a point of a list."""
     short: str = ""
@@ -66,32 +76,36 @@ def block(name: str, table: Table, *, largest: str | None = None, shown: bool = 
         values = _most(table, largest)
         which = f"those with the largest {largest}" if largest else "the first"
         note = f"{MOST_ROWS:,} of {counted(len(table), 'row')}, {which}; `commtrace {entry.command} RUN` prints all."
-    columns = shown_columns(name, values)
-    return TableBlock(
-        name=entry.name,
-        title=f"Table: {entry.name}",
-        columns=[column.name for column in columns],
-        headers=[column.header for column in columns],
-        helps=[entry.schema.columns[column.name][1] for column in columns],
-        rows=[list(row) for row in zip(*(column.texts for column in columns), strict=True)],
-        numeric=[column.is_number for column in columns],
-        note=note,
-        open=shown,
-    )
+    return _block(entry.name, f"Table: {entry.name}", entry.schema, shown_columns(name, values), note, shown=shown)
 
 
 def block_of(schema: Schema, table: Table, title: str) -> TableBlock:
     """A table that is not in the catalog, in full."""
-    columns = shown_columns(schema.name, table)
+    return _block(schema.name, title, schema, shown_columns(schema.name, table), shown=True)
+
+
+def _block(
+    name: str, title: str, schema: Schema, columns: Sequence[Column], note: str = "", *, shown: bool
+) -> TableBlock:
+    rows, full = [], []
+    for number, texts in enumerate(zip(*(column.texts for column in columns), strict=True)):
+        shown_texts = [shortened(short_words(text), _LONGEST_CELL) for text in texts]
+        rows.append(shown_texts)
+        of_row = {at: column.full[number] for at, column in enumerate(columns) if number in column.full}
+        full.append({at: text for at, text in enumerate(texts) if text != shown_texts[at]} | of_row)
     return TableBlock(
-        name=schema.name,
+        name=name,
         title=title,
         columns=[column.name for column in columns],
         headers=[column.header for column in columns],
         helps=[schema.columns[column.name][1] for column in columns],
-        rows=[list(row) for row in zip(*(column.texts for column in columns), strict=True)],
+        rows=rows,
         numeric=[column.is_number for column in columns],
-        open=True,
+        factors=["" if column.factor == 1 else f"{column.factor:g}" for column in columns],
+        origins=[str(column.origin or "") for column in columns],
+        full=full,
+        note=note,
+        open=shown,
     )
 
 

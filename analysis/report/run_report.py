@@ -10,7 +10,7 @@ from ..errors import NothingMeasured, NotPredictable
 from ..render.fitting import shortened_kernel
 from ..render.plots import bars, heat, points, step
 from ..render.plots.figure import Figure
-from ..render.units import TimeUnit, bytes_text
+from ..render.units import TimeUnit, bytes_text, clock_text
 from ..results.analysis import Analysis
 from ..show.first_screen import first_rates, yardstick_of
 from .first import first_view
@@ -135,9 +135,10 @@ def _ranks(analysis: Analysis) -> Section:
     return Section(
         "ranks",
         "Ranks and steps",
-        " ".join(["Click a cell for that step on all ranks.", *alike] if figures else alike),
+        " ".join(alike),
         figures,
         _blocks(analysis, "rank_steps", largest="caused_wait_ns"),
+        hint="Click a cell for that step on all ranks." if figures else "",
         choose=True,
     )
 
@@ -188,7 +189,7 @@ def _bandwidth(analysis: Analysis) -> Section:
         ]
     names = ("bandwidth", "fits") if ceiling is None else ("bandwidth_ceiling", "bandwidth", "fits")
     tables = [block for name in names for block in _blocks(analysis, name)]
-    return Section("bandwidth", "How fast the links run", says, figures, tables, short="Bandwidth")
+    return Section("bandwidth", "How fast the links run", says, figures, tables, short="Bandwidth", choose=True)
 
 
 def step_figure(analysis: Analysis, step_number: int | None = None) -> Figure:
@@ -232,7 +233,7 @@ def _clocks(analysis: Analysis) -> Section:
     table = analysis.table("clocks")
     says = ""
     if len(table) > 1:
-        says = f"Times of two ranks can be compared to within {table['bent_uncertainty_ns'].max() / 1e3:,.1f} us."
+        says = f"Times of two ranks can be compared to within {clock_text(table['bent_uncertainty_ns'].max())}."
     figures = [points.clock_offsets(table)] if len(table) > 1 and (table["offset_ns"] != 0).any() else []
     return Section("clocks", "Clocks", says, figures, _blocks(analysis, "clocks"))
 

@@ -25,7 +25,7 @@ from ..errors import NothingMeasured
 from ..render.fitting import shortened_kernel
 from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
-from .device_spans import WHOLE, DeviceSpans, device_spans
+from .device_spans import WHOLE, DeviceSpans, drawn_spans
 
 _MOST_CHARACTERS = 2_600_000
 """Of all steps in a page, which has 4 MB."""
@@ -64,7 +64,7 @@ class StepsOfRun:
         waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()
         self._devices: dict[int, list[DeviceSpans]] = {}
         most = min(max(_MOST_OF_STEP // max(len(analysis.run.ranks), 1), _LEAST_SPANS), _MOST_OF_DEVICE)
-        for device in device_spans(analysis, most):
+        for device in drawn_spans(analysis, most):
             self._devices.setdefault(device.step, []).append(device)
         self._devices = dict(sorted(self._devices.items()))
         self._calls = {step: calls[calls["step"] == step] for step in self._devices}

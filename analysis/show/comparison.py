@@ -11,13 +11,68 @@ from ...contract.reading import lenient
 from ...contract.run import RunFile
 from ..catalog import CATALOG
 from ..comparison.analysis import Comparison
+from ..comparison.significance import LEVEL, STEPS_NEEDED
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
 from ..render import Table, as_markdown, as_text
 from ..render.people import escaped, fact_lines, styled
+from ..render.plots.paired import measure_name
 from ..render.screen import PAPER, Screen
 
+_SAID_AS_EQUAL = 0.0005
 _TABLES = ("comparison", "changed_kernels", "changed_operators")
+
+
+def headline(comparison: Comparison) -> str:
+    """How much longer steps of B take, in a few words, and whether that is known."""
+    step = comparison.step
+    change = step["change_frac"]
+    if change is None:
+        return "Steps of A and B cannot be compared"
+    said = "Steps of B are as long as those of A"
+    if abs(change) >= _SAID_AS_EQUAL:
+        said = f"Steps of B take {abs(change):.1%} {'longer' if change > 0 else 'less time'} than those of A"
+    if step["significant"] is None:
+        return f"{said}, but there are too few to be sure"
+    return said if step["significant"] else f"{said}, which may be chance"
+
+
+def explanation(comparison: Comparison) -> Iterator[str]:
+    """Yield sentences on the headline: how sure it is, what changed by more than chance, and what is behind it."""
+    step, *others = records(comparison.comparison)
+    if step["change_frac"] is None:
+        yield _sentence(comparison.verdict)
+    elif step["significant"] is None:
+        of_a, of_b = counted(step["steps_a"], "step"), step["steps_b"]
+        yield f"A has {of_a}, B has {of_b}; each side needs {STEPS_NEEDED}, or several captures."
+    else:
+        low, high = (f"{100 * step[f'change_{end}_frac']:+,.1f}%" for end in ("low", "high"))
+        yield f"The change is between {low} and {high}, with {1 - LEVEL:.0%} confidence."
+    changed = [row for row in others if row["significant"] and row["difference_ns"]]
+    if changed:
+        parts = ", ".join(f"{measure_name(row['measure'])} {row['difference_ns'] / 1e6:+,.2f} ms" for row in changed)
+        yield f"More than chance changed: {parts}."
+    change = comparison.change
+    if change is not None and not change.unit.is_zero(change.ns):
+        longer = "longer" if change.ns > 0 else "less"
+        yield f"A typical traced step of B takes {change.unit.text(abs(change.ns))} {longer}: {change.words}."
+
+
+def basis_sentences(comparison: Comparison) -> str:
+    """The captures of each side and what they allow, in whole sentences."""
+    said = [comparison.basis, *filter(None, [comparison.power])]
+    return " ".join(_sentence(part) for whole in said for part in whole.split("; "))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def without_empty(table: Table) -> PlainTable:
+    """Drop the columns without any value."""
+    values = plain(table)
+    kept = {name: column for name, column in values.columns.items() if any(value is not None for value in column)}
+    return PlainTable(kept, values.dtypes, values.whole)
 
 
 def without_empty_memory(table: Table) -> PlainTable:

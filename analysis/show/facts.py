@@ -15,6 +15,7 @@ from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS
 from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
+from ..render.units import clock_text
 from ..results.analysis import Analysis
 
 _MOST_GROUPS = 12
@@ -205,11 +206,10 @@ def _clocks(analysis: Analysis) -> str:
     if clocks["linked"].nunique() == len(clocks):
         return "not comparable, so no wait and transfer: no collective links two ranks, and no clock probe ran"
     bases = ", ".join(dict.fromkeys(clocks["basis"]))
-    moved = clocks["offset_ns"].abs().max() / 1e6
-    uncertain = clocks["bent_uncertainty_ns"].max() / 1e3
+    moved, uncertain = clocks["offset_ns"].abs().max(), clocks["bent_uncertainty_ns"].max()
     probe = clocks["probe_uncertainty_ns"].max()
-    probed = "" if pd.isna(probe) else f"; clock probe: +-{probe / 1e6:.3f} ms"
-    return f"{bases}; largest offset {moved:.3f} ms, uncertain by at most {uncertain:.0f} us{probed}"
+    probed = "" if pd.isna(probe) else f"; clock probe: +-{clock_text(probe)}"
+    return f"{bases}; largest offset {clock_text(moved)}, uncertain by at most {clock_text(uncertain)}{probed}"
 
 
 def _ceiling(name: str, compared: pd.DataFrame) -> str:

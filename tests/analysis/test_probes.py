@@ -318,7 +318,7 @@ def test_the_side_files_are_read_and_link_what_nothing_else_does(tmp_path):
     assert found.collectives["arrival_skew_ns"].tolist() == [k % 3 * 100 * US for k in range(12)]
     summary = {row["item"]: row["value"] for row in records(facts(found))}
     assert "estimated from clock probe" in summary["clocks"]
-    assert "clock probe: +-0.040 ms" in summary["clocks"]
+    assert "largest offset 8.000 ms, uncertain by at most 40.0 us; clock probe: +-40.0 us" in summary["clocks"]
 
 
 def test_a_contradiction_is_a_warning(tmp_path):

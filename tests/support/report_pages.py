@@ -35,6 +35,8 @@ class ReadPage(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        if tag == "code":  # a part of the sentence around it
+            return
         self._inside = tag
         self._in_details |= tag == "details"
         if tag in ("tbody", "tr", "td", "th") and not self._in_details:

@@ -9,8 +9,8 @@ from ...core.schema import Row, plain
 from ...core.tables.lateness import REASONS
 from ..units import TimeUnit
 from .colours import PART_KINDS
-from .drawing import Drawing, pixels, text_width
-from .figure import Figure
+from .drawing import LEGEND_LINE, Drawing, legend_places, pixels, text_width
+from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering
 
 _WIDTH, _TALLEST = 660, 900
@@ -33,7 +33,6 @@ _ON_PATH = {
     "launch": ("idle", "launches"),
 }
 """Kinds of links -> fill and name."""
-_HATCHED = ("hidden", "wait")
 _MOST_KERNELS = 20
 
 
@@ -48,7 +47,7 @@ def time_per_rank(breakdown: Any) -> Figure:
         "time",
         title,
         "Every nanosecond of the window is in one part. What is hidden costs nothing; waiting is for other ranks.",
-        _stacked(("time", title), names, values, _PARTS),
+        _stacked(title, names, values, _PARTS),
         "breakdown",
         breakdown,
     )
@@ -80,7 +79,7 @@ def time_per_run(trend: Any) -> Figure:
         title,
         "Every nanosecond of a step is in one part, mean over devices and steps. Beside it: its length, and the change "
         "against the run before. One star: more than steps of the two runs differ; two: more than runs do.",
-        _stacked(("trend", title), [row["run"] for row in rows], values, _PARTS, unit.name, remarks),
+        _stacked(title, [row["run"] for row in rows], values, _PARTS, unit.name, remarks),
         "trend",
         trend,
     )
@@ -110,50 +109,48 @@ def critical_path(table: Any) -> Figure:
     return Figure(
         "path",
         title,
-        "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for.",
-        _stacked(("path", title), names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
+        "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for."
+        + part_shown(len(ranks), len(times), "rank", "those on which it is longest"),
+        _stacked(title, names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
         "critical_path",
         table,
     )
 
 
 def _stacked(
-    named: tuple[str, str],
+    title: str,
     rows: Sequence[str],
     values: Sequence[Sequence[float]],
     parts: Sequence[tuple[str, str]],
     unit: str = "ms",
     remarks: Sequence[str] = (),
 ) -> str:
-    """Stacked bars; `named` is the name and title, each part has a fill and a label, and a bar a remark behind it."""
-    name, title = named
+    """Stacked bars; each part has a fill and a label, and a bar a remark behind it."""
     tall = min(max(_TALLEST / max(len(rows), 1), 2.0), 20.0)
     left = 16 + max([text_width(row) for row in rows] or [0.0]) + 8
-    bottom = 34 + tall * len(rows)
-    drawing = Drawing(name, title, _WIDTH, bottom + 36)
-    fills = {part: f"f-{part}" for part, _ in parts}
-    fills |= {part: drawing.hatching(part) for part in _HATCHED if part in fills}
     used = [index for index in range(len(parts)) if any(row[index] for row in values)]
-    drawing.legend(12, [(fills[parts[index][0]], parts[index][1]) for index in used], left)
+    entries = [(f"f-{parts[index][0]}", parts[index][1]) for index in used]
+    top = 28 + LEGEND_LINE * max([line for line, _ in legend_places(entries, left, _WIDTH)] or [0])
+    bottom = top + 6 + tall * len(rows)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
+    drawing.legend(12, entries, left)
     room = max([text_width(remark) for remark in remarks] or [0.0])
     scale = covering([sum(row) for row in values], left, max(_WIDTH - 20 - room, left + 200))
-    bottom_axis(drawing, scale, bottom, 28, unit)
+    bottom_axis(drawing, scale, bottom, top, unit)
     every = -(-len(rows) // _MOST_LABELS)
     for number, row in enumerate(rows):
         if number % every == 0:
-            drawing.text(left - 6, 28 + tall * (number + 0.5) + 4, row, "end")
+            drawing.text(left - 6, top + tall * (number + 0.5) + 4, row, "end")
             if remarks:
-                drawing.text(scale(sum(values[number])) + 6, 28 + tall * (number + 0.5) + 3, remarks[number], "faint")
+                drawing.text(scale(sum(values[number])) + 6, top + tall * (number + 0.5) + 3, remarks[number], "faint")
     gap = 2 if tall > 8 else 0
-    for index in used:
-        fill = fills[parts[index][0]]
+    for index, (fill, _) in zip(used, entries, strict=True):
         commands = "".join(
-            _bar(scale, sum(row[:index]), row[index], 28 + tall * number, tall - gap)
+            _bar(scale, sum(row[:index]), row[index], top + tall * number, tall - gap)
             for number, row in enumerate(values)
             if row[index]
         )
-        classes, more = ("", f' fill="{fill}"') if fill.startswith("url") else (fill, "")
-        drawing.path(commands, classes, more)
+        drawing.path(commands, fill)
     return drawing.svg
 
 
@@ -178,8 +175,9 @@ def causes(ranks: Any) -> Figure:
     return Figure(
         "causes",
         "Who makes the others wait, and why",
-        "Waiting of all other ranks that began with this one; beside it what it does longer than they do.",
-        _horizontal("causes", "Who makes the others wait, and why", entries, "wait"),
+        "Waiting of all other ranks that began with this one; beside it what it does longer than they do."
+        + part_shown(len(entries), len(rows), "rank", "those that caused most"),
+        _horizontal("Who makes the others wait, and why", entries, "wait"),
         "ranks",
         ranks,
     )
@@ -192,7 +190,8 @@ def _reason(row: Row) -> str:
 
 def top_kernels(kernels: Any) -> Figure:
     """Kernels by time, over all ranks."""
-    rows = sorted(plain(kernels).rows, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
+    known = plain(kernels).rows
+    rows = sorted(known, key=lambda row: -row["total_ns"])[:_MOST_KERNELS]
     fills = {"comm": "transfer", "memory": "memory"}
     entries = [(row["name"], row["total_ns"] / 1e6, f"{row['share_frac']:.1%}") for row in rows]
     kinds = [fills.get(row["kind"], "compute") for row in rows]
@@ -200,20 +199,19 @@ def top_kernels(kernels: Any) -> Figure:
     return Figure(
         "kernels",
         title,
-        "All ranks together. Times of kernels that ran at once are added, waiting inside communication included.",
-        _horizontal("kernels", title, entries, "compute", kinds),
+        "All ranks together. Times of kernels that ran at once are added, waiting inside communication included."
+        + part_shown(len(rows), len(known), "kernel", "those with most time"),
+        _horizontal(title, entries, "compute", kinds),
         "kernels",
         kernels,
     )
 
 
-def _horizontal(
-    name: str, title: str, entries: Sequence[tuple[str, float, str]], kind: str, kinds: Sequence[str] = ()
-) -> str:
+def _horizontal(title: str, entries: Sequence[tuple[str, float, str]], kind: str, kinds: Sequence[str] = ()) -> str:
     """One bar per entry: label, length in ms, and a remark."""
     left = 16 + max([text_width(entry[0]) for entry in entries] or [0.0])
     bottom = 12 + 20 * len(entries)
-    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     room = max([text_width(entry[2]) for entry in entries] or [0.0]) + 12
     scale = covering([entry[1] for entry in entries], left, max(_WIDTH - room, left + 200))
     bottom_axis(drawing, scale, bottom, 6, "ms")

@@ -19,7 +19,7 @@ _KINDS = {
     "idle": ("#dfe3e8", "#3a3f46"),
     "cpu": ("#8b96a3", "#77828f"),
     "a": ("#7a8594", "#8a95a4"),
-    "b": ("#3b6ea8", "#5a8fcb"),
+    "b": ("#0f7c8a", "#53bccb"),
 }
 PART_KINDS = {
     "compute_alone_ns": "compute",

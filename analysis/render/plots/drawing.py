@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from ...core.escaping import printable
+from ..fitting import shortened_kernel
 
 _CHARACTER_PX = 6.7
-_LONGEST_LABEL = 44
+LEGEND_LINE = 18
+_LONGEST_LABEL, _LONGEST_HINT = 44, 1000
 
 
 @dataclass
 class Drawing:
-    """Shapes on a canvas of `width` x `height` pixels; `name` makes the ids in it unique on a page."""
+    """Shapes on a canvas of `width` x `height` pixels."""
 
-    name: str
     title: str
     width: float
     height: float
@@ -25,7 +26,9 @@ class Drawing:
     def text(self, x: float, y: float, words: str, classes: str = "") -> None:
         """Add a line of text that begins at x, y; its class may make it end there or centre it."""
         of_class = f' class="{classes}"' if classes else ""
-        self.parts.append(f'<text x="{pixels(x)}" y="{pixels(y)}"{of_class}>{label(words)}</text>')
+        shown, whole = label(words), label(words, _LONGEST_HINT)
+        hint = "" if shown == whole else f"<title>{whole}</title>"
+        self.parts.append(f'<text x="{pixels(x)}" y="{pixels(y)}"{of_class}>{shown}{hint}</text>')
 
     def rectangle(self, place: tuple[float, float, float, float], classes: str) -> None:
         """Add a rectangle (x, y, width, height), filled as its class says."""
@@ -39,7 +42,7 @@ class Drawing:
 
     def circle(self, x: float, y: float, radius: float, classes: str, hint: str = "") -> None:
         """Add a circle, filled as its class says."""
-        inside = f"<title>{label(hint, None)}</title>" if hint else ""
+        inside = f"<title>{label(hint, _LONGEST_HINT)}</title>" if hint else ""
         self.parts.append(
             f'<circle class="{classes}" cx="{pixels(x)}" cy="{pixels(y)}" r="{pixels(radius)}"'
             f"{f'>{inside}</circle>' if hint else '/>'}"
@@ -47,42 +50,40 @@ class Drawing:
 
     def shape(self, commands: str, classes: str, hint: str) -> None:
         """Add an area that says something under the pointer."""
-        self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, None)}</title></path>')
+        self.parts.append(f'<path class="{classes}" d="{commands}"><title>{label(hint, _LONGEST_HINT)}</title></path>')
 
-    def hatching(self, kind: str, scale: float = 1.0) -> str:
-        """Define diagonal lines in the colour of this kind, and return the fill; `scale` stretches it along x."""
-        name = f"{self.name}-{kind}"
-        step, half = pixels(6 * scale), pixels(3 * scale)
-        self.parts.append(
-            f'<pattern id="{name}" patternUnits="userSpaceOnUse" width="{step}" height="6">'
-            f'<path class="f-{kind}" d="M0 6L{step} 0H{half}L0 3zM{step} 3V6H{half}z"/></pattern>'
-        )
-        return f"url(#{name})"
-
-    def legend(self, y: float, entries: Iterable[tuple[str, str]], x: float = 0) -> None:
-        """Add a legend: squares of these fills, each with its label. A fill is a class or a pattern."""
-        for fill, meaning in entries:
-            paint = f'fill="{fill}"' if fill.startswith("url") else f'class="{fill}"'
-            self.parts.append(f'<rect {paint} x="{pixels(x)}" y="{pixels(y - 9)}" width="11" height="11"/>')
-            self.text(x + 15, y, meaning, "faint")
-            x += 30 + text_width(meaning)
+    def legend(self, y: float, entries: Sequence[tuple[str, str]], x: float = 0) -> None:
+        """Add a legend: squares of these fills, which are classes, each with its label; in lines, if too wide."""
+        for (line, place), (fill, meaning) in zip(legend_places(entries, x, self.width), entries, strict=True):
+            at = y + LEGEND_LINE * line
+            self.rectangle((place, at - 9, 11, 11), fill)
+            self.text(place + 15, at, meaning, "faint")
 
     @property
     def svg(self) -> str:
         """The SVG element, with its title for screen readers."""
         return (
-            f'<svg role="img" aria-label="{label(self.title, None)}" viewBox="0 0 {pixels(self.width)} '
+            f'<svg role="img" aria-label="{label(self.title, _LONGEST_HINT)}" viewBox="0 0 {pixels(self.width)} '
             f'{pixels(self.height)}" width="{pixels(self.width)}">{"".join(self.parts)}</svg>'
         )
 
 
-def label(words: str, longest: int | None = _LONGEST_LABEL) -> str:
-    """Text from a trace for use in markup: control characters escaped, and the middle left out if too long."""
+def legend_places(entries: Iterable[tuple[str, str]], x: float, width: float) -> list[tuple[int, float]]:
+    """The line, and where in it, of each entry of a legend that begins at `x` in a drawing of this width."""
+    places, line, at = list[tuple[int, float]](), 0, x
+    for _, meaning in entries:
+        wide = 15 + text_width(meaning)
+        if at + wide > width and at > x:
+            line, at = line + 1, x
+        places.append((line, at))
+        at += wide + 20
+    return places
+
+
+def label(words: str, longest: int = _LONGEST_LABEL) -> str:
+    """Text from a trace for use in markup: control characters escaped, and shortened like a kernel if too long."""
     text = printable(str(words))
-    if longest is not None and len(text) > longest:
-        keep = (longest - 3) // 2
-        text = f"{text[:keep]}...{text[-keep:]}"
-    return escape(text, quote=True)
+    return escape(shortened_kernel(text, longest), quote=True)
 
 
 def text_width(words: str) -> float:

@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from ....common.wording import counted
 from ...core.escaping import encodable
 from ...core.places.files import replace_file
 from ..people import Table
 from .colours import stylesheet
+
+
+def part_shown(shown: int, whole: int, what: str, which: str) -> str:
+    """A sentence on what a picture has of many, such as `20 of 64 ranks: those ...`; empty if it has all."""
+    return f" {shown:,} of {counted(whole, what)}: {which}." if shown < whole else ""
 
 
 @dataclass(frozen=True, repr=False)

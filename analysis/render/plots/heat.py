@@ -15,6 +15,8 @@ from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 
 _WIDTH, _TALLEST, _LEFT = 660, 760, 16
+_WIDEST = 160.0
+"""Of a cell."""
 _MOST_LABELS = 48
 _MOST_NAMED = 8
 _MARK = 16  # beside the cells, for the arrow at a marked row
@@ -120,7 +122,7 @@ def heatmap(
         f"heat-{measure.removesuffix('_ns').replace('_', '-')}",
         title,
         f"{shown.about}{_who_is_marked(sorted(set(ranks) & set(culprits)))}",
-        _drawn(f"heat-{measure}", title, cells, kind=shown.kind, from_zero=shown.from_zero),
+        _drawn(title, cells, kind=shown.kind, from_zero=shown.from_zero),
         table_name,
         table,
         data=_data(cells, arranged),
@@ -160,7 +162,7 @@ def wait_matrix(waits: Any) -> Figure:
         "waits",
         "Who waits because of whom",
         "A strong row is a rank that the others wait for. `none`: no rank was late by more than clocks are uncertain.",
-        _drawn("waits", "Who waits because of whom", cells),
+        _drawn("Who waits because of whom", cells),
         "waits",
         waits,
         data=_data(cells),
@@ -187,7 +189,7 @@ def traffic_matrix(traffic: Any) -> Figure:
         "traffic",
         "Who sends how much to whom",
         "Sends and receives, and all_to_all, whose bytes go where its splits say. Empty: nothing was sent.",
-        _drawn("traffic", "Who sends how much to whom", cells, kind="transfer"),
+        _drawn("Who sends how much to whom", cells, kind="transfer"),
         "traffic",
         traffic,
         data=_data(cells),
@@ -211,15 +213,15 @@ def _data(cells: HeatCells, orders: dict[str, list[int]] | None = None) -> str:
     return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
 
 
-def _drawn(name: str, title: str, cells: HeatCells, *, kind: str = "wait", from_zero: bool = True) -> str:
+def _drawn(title: str, cells: HeatCells, *, kind: str = "wait", from_zero: bool = True) -> str:
     known = [value for row in cells.values for value in row if value is not None]
     low = 0.0 if from_zero or not known else min(known)
     largest = max(known, default=0.0)
     left = _LEFT + max(map(text_width, (cells.of_rows, *cells.rows)))
-    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), 64.0)
+    wide = min(max((_WIDTH - left - _MARK) / max(len(cells.columns), 1), 1.0), _WIDEST)
     tall = min(max(_TALLEST / max(len(cells.rows), 1), 1.5), 24.0)
-    width = max(left + wide * len(cells.columns) + _MARK, 420)
-    drawing = Drawing(name, title, width, 58 + tall * len(cells.rows) + 34)
+    width = max(left + wide * len(cells.columns) + _MARK, _WIDTH)
+    drawing = Drawing(title, width, 58 + tall * len(cells.rows) + 34)
     drawing.text(left - 6, 42, cells.of_rows, "faint end")
     drawing.text(left, 14, f"{cells.of_columns}", "faint")
     _name_columns(drawing, cells.columns, left, wide)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.schema import Row, plain
-from .drawing import Drawing, label, pixels, text_width
+from .drawing import Drawing, pixels, text_width
 from .figure import Figure
 from .scales import Scale, bottom_axis, covering, written
 
@@ -32,7 +32,7 @@ def memory_and_power(layers: Any, name: str = "layers", of: str = "") -> Figure:
     shown = others[: _TALLEST // _TALL]
     title = "Memory and power of every layer" + (f": {of}" if of else "")
     left = 10 + max([text_width(_named(row)) for row in shown] or [0.0])
-    drawing = Drawing(name, title, _WIDTH, _TOP + _TALL * len(shown) + 24)
+    drawing = Drawing(title, _WIDTH, _TOP + _TALL * len(shown) + 24)
     for number, row in enumerate(shown):
         drawing.text(left - 6, _TOP + _TALL * number + 10, _named(row), "end")
     wide = (_WIDTH - 10 - left) / len(_PANELS)
@@ -93,7 +93,7 @@ def time_ratio(ratios: Any, first: str, second: str, name: str = "time-ratio") -
     rows = plain(ratios).rows
     title = f"Time of {second} / time of {first}"
     left, bottom = 80.0, 40 + 30 * len(rows)
-    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     known = [v for row in rows for v in (row["ratio"], row["low_ratio"], row["high_ratio"]) if v is not None]
     room = max(0.05, *(abs(value - 1) for value in known)) * 1.15
     scale = Scale(max(0.0, 1 - room), 1 + room, left, _WIDTH - 40)
@@ -102,7 +102,7 @@ def time_ratio(ratios: Any, first: str, second: str, name: str = "time-ratio") -
     drawing.text(scale(1), 20, "equal", "faint mid")
     for number, row in enumerate(rows):
         y = 52 + 30 * number
-        drawing.text(left - 10, y + 4, label(row["passes"]), "end")
+        drawing.text(left - 10, y + 4, row["passes"], "end")
         if row["low_ratio"] is not None and row["high_ratio"] is not None:
             drawing.path(f"M{pixels(scale(row['low_ratio']))} {y}H{pixels(scale(row['high_ratio']))}", "line l-b")
         drawing.circle(scale(row["ratio"]), y, 4.5, "f-b", f"{row['passes']}: {row['ratio']:.3f}")

@@ -9,7 +9,7 @@ from ....common.wording import counted
 from ...core.schema import Row, plain
 from .colours import SERIES
 from .drawing import Drawing
-from .figure import Figure
+from .figure import Figure, part_shown
 from .points import line_through
 from .scales import Scale, bottom_axis, covering, left_axis
 
@@ -50,8 +50,9 @@ def speedup_by_workers(scaling: Any) -> Figure:
     said += [f"{_WORK[None][0]}: {_WORK[None][1]}."] if None in kinds else []
     said.append("The batch size per worker stays that of the one worker, so the global batch grows with their number.")
     about = " ".join([*said, "Dashed: speedup equal to the number of workers."])
+    about += part_shown(min(len(lines), _MOST_SERIES), len(lines), "line", "the first")
     drawn = _drawn(
-        "speedup", title, lines, ("workers", f"speedup, {only[0]}" if only else "speedup"), dashed=sorted(ideal.items())
+        title, lines, ("workers", f"speedup, {only[0]}" if only else "speedup"), dashed=sorted(ideal.items())
     )
     return Figure("speedup", title, about, drawn, "scaling", scaling)
 
@@ -72,7 +73,7 @@ def epoch_time_by_batch_size(timings: Any) -> Figure:
     title = "Time of an epoch by batch size"
     shown = dict(list(lines.items())[:_MOST_SERIES])
     bottom = _HEIGHT - 40
-    drawing = Drawing("epoch-time", title, _WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
+    drawing = Drawing(title, _WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
     sizes = [size for line in shown.values() for size, _ in line] + [size for name, size, _ in ends if name in shown]
     across = Scale(min(sizes, default=1) / 1.2, max(sizes, default=2) * 1.2, _LEFT, _WIDTH - 20, logarithmic=True)
     up = covering([time for line in shown.values() for _, time in line], bottom, _TOP, logarithmic=True)
@@ -107,7 +108,8 @@ def epoch_time_by_batch_size(timings: Any) -> Figure:
     marked = (
         f" A cross, as high as the time before it: {' or '.join(_NOT_TIMED[status] for status in met)}." if met else ""
     )
-    about = f"A whole epoch of the slowest rank, without data loading.{marked}"
+    left_out = part_shown(len(shown), len(lines), "line", "the first")
+    about = f"A whole epoch of the slowest rank, without data loading.{marked}{left_out}"
     return Figure("epoch-time", title, about, drawing.svg, "timings", timings)
 
 
@@ -134,11 +136,11 @@ def _by_epoch(epochs: Any, columns: tuple[str, str], name: str, title: str, unit
         if row[column] is not None:
             lines.setdefault(f"{row['run']}", []).append((row["after_epochs"], row[column]))
     about = "On test data." if column.startswith("test") else "On training data: nothing was tested."
-    return Figure(name, title, about, _drawn(name, title, lines, ("epochs", unit)), "training_epochs", epochs)
+    about += part_shown(min(len(lines), _MOST_SERIES), len(lines), "run", "the first")
+    return Figure(name, title, about, _drawn(title, lines, ("epochs", unit)), "training_epochs", epochs)
 
 
 def _drawn(
-    name: str,
     title: str,
     lines: _Lines,
     units: tuple[str, str],
@@ -147,7 +149,7 @@ def _drawn(
 ) -> str:
     shown = dict(list(lines.items())[:_MOST_SERIES])
     bottom = _HEIGHT - 40
-    drawing = Drawing(name, title, _WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
+    drawing = Drawing(title, _WIDTH, _HEIGHT + 16 * (-(-len(shown) // _LEGEND)) + 4)
     points = [point for line in (*shown.values(), dashed) for point in line]
     across = covering([x for x, _ in points], _LEFT, _WIDTH - 20)
     up = covering([y for _, y in points], bottom, _TOP)

@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 
 from ...core.schema import plain
 from .drawing import Drawing, pixels, text_width
-from .figure import Figure
+from .figure import Figure, part_shown
 from .scales import bottom_axis, covering
 
 _WIDTH, _MOST = 660, 24
+
+
+_MEASURES = {"comm": "communication", "exposed_comm": "exposed communication", "exposed_memory": "exposed copies"}
+"""Measures of `comparison` that other pictures call so."""
 
 
 class _Pair(NamedTuple):
@@ -23,12 +27,17 @@ class _Pair(NamedTuple):
     remark: str = ""
 
 
+def measure_name(measure: str) -> str:
+    """A measure of `comparison` in words: `exposed copies` for `exposed_memory`."""
+    return _MEASURES.get(measure, measure.replace("_", " "))
+
+
 def before_and_after(comparison: Any) -> Figure:
     """Every measure of a step in A and B, with its spread over captures."""
     rows = [row for row in plain(comparison).rows if row["a_ns"] is not None or row["b_ns"] is not None]
     pairs = [
         _Pair(
-            row["measure"].replace("_", " "),
+            measure_name(row["measure"]),
             row["a_ns"],
             row["b_ns"],
             (row["spread_a_ns"], row["spread_b_ns"]),
@@ -36,12 +45,20 @@ def before_and_after(comparison: Any) -> Figure:
         )
         for row in rows
     ]
+    spread = any(any(pair.spreads) for pair in pairs)
+    starred = any(row["significant"] for row in rows)
     title = "A step of A, and of B"
     return Figure(
         "comparison",
         title,
-        "Lines: the spread over captures. A star: more than chance explains.",
-        _drawn("comparison", title, pairs, ("A", "B")),
+        " ".join(
+            [
+                "Medians over the steps of each side; beside them how much more B has.",
+                *(["Lines: the spread over captures, or over blocks of steps of one capture."] if spread else []),
+                *(["A star: more than chance explains."] if starred else []),
+            ]
+        ),
+        _drawn(title, pairs, ("A", "B")),
         "comparison",
         comparison,
     )
@@ -49,14 +66,16 @@ def before_and_after(comparison: Any) -> Figure:
 
 def changed_kernels(table: Any) -> Figure:
     """The kernels whose time changed most."""
-    rows = plain(table).rows[:_MOST]
+    known = plain(table).rows
+    rows = known[:_MOST]
     pairs = [
         _Pair(row["name"], row["a_ns"], row["b_ns"], remark=f"{(row['difference_ns'] or 0) / 1e6:+,.2f} ms")
         for row in rows
     ]
     title = "Kernels that changed most"
-    about = "Time of a step; a kernel that only one side has has one bar."
-    return Figure("changed", title, about, _drawn("changed", title, pairs, ("A", "B")), "changed_kernels", table)
+    about = "Device time in a step. A kernel that only one side runs has one bar."
+    about += part_shown(len(rows), len(known), "kernel", "those whose time differs most")
+    return Figure("changed", title, about, _drawn(title, pairs, ("A", "B")), "changed_kernels", table)
 
 
 def subtraction_and_measured(subtraction: Any) -> Figure:
@@ -74,16 +93,16 @@ def subtraction_and_measured(subtraction: Any) -> Figure:
         "subtraction",
         title,
         "TN - T1 / N takes everything for communication that does not shrink with the number of workers.",
-        _drawn("subtraction", title, pairs, ("by subtraction", "measured, exposed")),
+        _drawn(title, pairs, ("by subtraction", "measured, exposed")),
         "subtraction",
         subtraction,
     )
 
 
-def _drawn(name: str, title: str, pairs: Sequence[_Pair], meanings: tuple[str, str]) -> str:
+def _drawn(title: str, pairs: Sequence[_Pair], meanings: tuple[str, str]) -> str:
     left = 16 + max([text_width(pair.what) for pair in pairs] or [0.0])
     bottom = 30 + 32 * len(pairs)
-    drawing = Drawing(name, title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     drawing.legend(12, list(zip(("f-a", "f-b"), meanings, strict=True)), left)
     values = [value / 1e6 for pair in pairs for value in (pair.first, pair.second) if value is not None]
     scale = covering(values, left, _WIDTH - 90)

@@ -10,7 +10,7 @@ from ...core.schema import Row, plain
 from ..units import bytes_text
 from .colours import SERIES
 from .drawing import Drawing, pixels, text_width
-from .figure import Figure
+from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering, left_axis
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 660, 380, 64, 28
@@ -35,7 +35,7 @@ def bandwidth_by_size(
     bottom = _HEIGHT - 44
     entries = [(f"f-s{number % SERIES}", kind) for number, kind in enumerate(kinds[:_MOST_SERIES])]
     marks = [(number, group) for number, group in enumerate(groups[:_MOST_SERIES])] if len(groups) > 1 else []
-    drawing = Drawing(name, title, _WIDTH, _HEIGHT + 8 + 18 * (-(-len(entries) // 3) + -(-len(marks) // 3)))
+    drawing = Drawing(title, _WIDTH, _HEIGHT + 8 + 18 * (-(-len(entries) // 3) + -(-len(marks) // 3)))
     sizes = covering([row["size_bytes"] for row in rows], _LEFT, _WIDTH - 20, logarithmic=True)
     speeds = [row[column] for row in rows for column in _BOUNDS if row[column]]
     speeds += [row["ceiling_busbw_gb_per_s"] for row in limits]
@@ -75,7 +75,8 @@ def bandwidth_by_size(
             f" Dotted: what {yardstick[0]} carries in one direction; a ring reaches 70 to 80% of it."
             if yardstick
             else ""
-        ),
+        )
+        + part_shown(min(len(groups), _MOST_SERIES), len(groups), "group", "the first are in the legend"),
         drawing.svg,
         "bandwidth" if ceiling is None else "bandwidth_ceiling",
         bandwidth if ceiling is None else ceiling,
@@ -136,7 +137,7 @@ def clock_offsets(clocks: Any) -> Figure:
     left = 16 + max([text_width(_of_host(row)) for row in rows] or [0.0])
     tall = min(max(700 / max(len(rows), 1), 3.0), 20.0)
     bottom = 12 + tall * len(rows)
-    drawing = Drawing("clocks", title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     reach = [(row["offset_ns"] - row["uncertainty_ns"], row["offset_ns"] + row["uncertainty_ns"]) for row in rows]
     ends = [end / 1e3 for pair in reach for end in pair] or [0.0]
     scale = Scale(min(0.0, *ends), max(0.0, *ends) or 1.0, left, _WIDTH - 20)

@@ -57,9 +57,9 @@ def one_step(tables: StepTables, step: int) -> Figure:
     left = 16 + max(text_width(row.name) for row in rows)
     tall = min(max(_TALLEST / len(rows), 3.0), 34.0)
     bottom = 34 + tall * len(rows)
-    drawing = Drawing("step", title, _WIDTH, bottom + 36)
+    drawing = Drawing(title, _WIDTH, bottom + 36)
     scale = Scale(0.0, span / 1e6, left, _WIDTH - 16)
-    fills = [("f-compute", "compute"), ("f-transfer", "transfer"), (drawing.hatching("wait"), "waiting")]
+    fills = [("f-compute", "compute"), ("f-transfer", "transfer"), ("f-wait", "waiting")]
     unsplit = [("f-unsplit", "not split")] if any((~row.split).any() for row in rows) else []
     drawing.legend(12, [*fills, *unsplit], left)
     bottom_axis(drawing, scale, bottom, 30, "ms")
@@ -71,8 +71,8 @@ def one_step(tables: StepTables, step: int) -> Figure:
     return Figure(
         "step",
         title,
-        "Above compute, below communication: hatched while a rank waits, solid while it moves data. Upright lines: the "
-        "last rank arrives, and for all that waited the transfer begins; the band is the uncertainty of clocks."
+        "Above compute, below communication: first the waiting of a rank, then the transfer. Upright lines: the last "
+        "rank arrives, and for all that waited the transfer begins; the band is the uncertainty of clocks."
         f"{left_out}",
         drawing.svg,
         "participation",
@@ -162,8 +162,6 @@ def _zoomable(
         f'<svg class="zoom" x="{pixels(left)}" y="30" width="{pixels(wide)}" height="{pixels(high)}" '
         f'viewBox="0 0 {ticks} {pixels(high)}" preserveAspectRatio="none">'
     )
-    hatch = drawing.hatching("wait", ticks / wide).replace("step-wait", "step-zoom-wait")
-    drawing.parts[-1] = drawing.parts[-1].replace('id="step-wait"', 'id="step-zoom-wait" class="stretched"')
     half = max(tall * 0.42, 1.0)
     for number, row in enumerate(rows):
         y = tall * number + tall * 0.06
@@ -171,12 +169,12 @@ def _zoomable(
         compute = _lines(row.compute.starts, row.compute.ends, y + half / 2, per_tick)
         drawing.path(compute, "l-compute", stroke)
         moving = row.starts + row.waits
-        for classes, more, shapes, begin, end in (
-            ("", f' stroke="{hatch}"', row.split & (row.waits > 0), row.starts, moving),
-            ("l-transfer", "", row.split, moving, row.ends),
-            ("l-unsplit", "", ~row.split, row.starts, row.ends),
+        for classes, shapes, begin, end in (
+            ("l-wait", row.split & (row.waits > 0), row.starts, moving),
+            ("l-transfer", row.split, moving, row.ends),
+            ("l-unsplit", ~row.split, row.starts, row.ends),
         ):
-            drawing.path(_lines(begin[shapes], end[shapes], y + half * 1.5, per_tick), classes, stroke + more)
+            drawing.path(_lines(begin[shapes], end[shapes], y + half * 1.5, per_tick), classes, stroke)
     _join(drawing, rows, (tall, per_tick), tables)
     drawing.parts.append("</svg>")
 

@@ -9,7 +9,7 @@ const number = (value, digits = 3) => value.toLocaleString("en", { maximumFracti
 
 // Tables: a click on a header sorts by it; a field filters; a button copies what is shown as CSV. Numbers of ranks, steps
 // and collectives lead to the step, and names of groups, hosts and kernels to all rows that have them.
-const textOf = (cell) => cell.dataset.full ?? cell.textContent;
+const textOf = (cell) => cell.title || cell.textContent;  // the title is the whole text of what is shortened
 const valueOf = (row, column) => {
   const text = row.cells[column].textContent;
   const value = Number(text.replaceAll(",", ""));
@@ -32,24 +32,26 @@ for (const button of document.querySelectorAll("details th button")) {
     body.append(...rows.map(([, row]) => row));
   });
 }
-// As the CSV of the command: names of columns with the unit shown, plain numbers, NA empty, and no formula that a
-// spreadsheet would run.
+// The CSV of the command, rounded as shown: its columns in their units, NA empty, and no formula that a spreadsheet
+// would run.
 const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-const csvName = (head) => {
-  const unit = /\(([^)]+)\)$/.exec(head.textContent)?.[1];
-  return unit ? `${head.dataset.column.replace(/_(ns|us|ms|s|frac)$/, "")}_${unit === "%" ? "percent" : unit}` : head.dataset.column;
+const csvNumber = (text, head) => {
+  const plain = text.replaceAll(",", ""), factor = Number(head.dataset.factor || 1);
+  if (factor === 1 && !head.dataset.origin) return plain;
+  const value = Number((Number(plain) * factor).toPrecision(12));
+  return head.dataset.origin ? String(BigInt(head.dataset.origin) + BigInt(Math.round(value))) : String(value);
 };
-const csvCell = (cell, isText) => {
+const csvCell = (cell, head) => {
   const text = textOf(cell);
   if (text === "-") return "";
-  if (!isText) return text.replaceAll(",", "");
+  if (!head.classList.contains("l")) return csvNumber(text, head);
   return quoted(text.replace(/(^|;[ "]*)(?='*[=+\-@\uff1d\uff0b\uff0d\uff20])/g, "$1'"));
 };
 const csvOf = (details) => {
   const heads = [...details.querySelectorAll("thead th")];
   const rows = [...details.querySelector("tbody").rows].filter((row) => !row.hidden);
-  const lines = rows.map((row) => heads.map((head, at) => csvCell(row.cells[at], head.classList.contains("l"))).join(","));
-  return [heads.map((head) => quoted(csvName(head))).join(","), ...lines];
+  const lines = rows.map((row) => heads.map((head, at) => csvCell(row.cells[at], head)).join(","));
+  return [heads.map((head) => head.dataset.column).join(","), ...lines];
 };
 const copy = async (text) => {
   try {

@@ -351,7 +351,7 @@ const viewer = () => {
     }
     const { size, group, ranks, seq, busbw } = collectives[id] || { size: null, group: null, ranks: null, seq: null, busbw: null };
     const facts = [size === null ? null : `${size.toLocaleString("en")} bytes`, group === null ? null : `group ${group}${ranks === null ? "" : `, ranks ${ranks}`}`,
-      seq === null ? null : `number ${seq}`, busbw === null ? null : `${number(busbw, 4)} GB/s`].filter(Boolean).join(" \u00b7 ");
+      seq === null ? null : `number ${seq}`, busbw === null ? null : `${number(busbw, 1)} GB/s of bus bandwidth`].filter(Boolean).join(" \u00b7 ");
     const section = make("div", { className: "panel" }, make("h3", { textContent: describe(id) }), make("p", { className: "note", textContent: facts }), make("p", { className: "say", textContent: words(id) }), table(id));
     panel.replaceChildren(section);
     if (!lates[id]) return;

@@ -1,0 +1,216 @@
+"""How reports look: nothing is cut without a sign, names of any length fit, and a colour has one meaning."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from browsing import found_by, looked_at, needs_browser, with_script
+from builders import MS, Collective, analysed, traces_of
+from report_pages import ReadPage, assert_self_contained
+
+from commtrace import analyse, compare
+from commtrace.analysis.core.schema import plain
+from commtrace.analysis.render.fitting import short_words
+from commtrace.analysis.render.people import shown_columns
+from commtrace.analysis.render.plots import bars
+from commtrace.analysis.render.plots.drawing import legend_places, text_width
+from commtrace.analysis.render.units import clock_text
+from commtrace.analysis.report.across import comparison_page
+from commtrace.analysis.report.page import Head, page
+from commtrace.analysis.report.parts import Section, block
+from commtrace.analysis.report.run_report import run_figures, step_figure
+
+DATA = Path(__file__).parent.parent / "data"
+LONG = "x" * 10_000
+
+
+@pytest.fixture(scope="module")
+def run():
+    return analyse(DATA / "nccl-two-hosts")
+
+
+@pytest.fixture(scope="module")
+def of_long_names(tmp_path_factory) -> str:
+    """A page of a run whose kernels, operators, hosts, GPU and process groups have names of 10,000 characters."""
+    traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6, args={"Process Group Name": LONG})])
+    for trace in traces:
+        trace.host = LONG
+        trace.step(0, 0, 90 * MS).kernel(LONG, 60 * MS, 5 * MS).kernel(" ".join([LONG[:300]] * 30), 70 * MS, 5 * MS)
+        trace.event("cpu_op", LONG, 1 * MS, 2 * MS)
+    html: str = analysed(tmp_path_factory.mktemp("long"), *traces).report().html
+    return html
+
+
+def measured(folder: Path, html: str, code: str):
+    """What the code finds in the page."""
+    target = folder / "page.html"
+    target.write_text(with_script(html, code), encoding="utf-8")
+    return found_by(looked_at(target, folder))
+
+
+# Colours
+
+
+def test_waiting_is_one_solid_colour_in_every_picture(run) -> None:
+    figures = [*run_figures(run).values(), step_figure(run)]
+    assert not any("<pattern" in figure.svg or "url(#" in figure.svg for figure in figures)
+    drawn = {figure.name: figure.svg for figure in figures}
+    assert 'class="f-wait"' in drawn["time"]
+    assert 'class="l-wait"' in drawn["step"]
+
+
+def test_a_legend_that_is_too_wide_has_lines() -> None:
+    entries = [("f-compute", "compute alone")] * 9
+    places = legend_places(entries, 40, 660)
+    assert {line for line, _ in places} == {0, 1}
+    assert all(x >= 40 and x + 15 + text_width("compute alone") <= 660 for _, x in places)
+
+
+# Long names
+
+
+def test_no_long_word_is_in_the_text_of_a_page(of_long_names) -> None:
+    assert_self_contained(of_long_names)
+    read = ReadPage(re.sub(r"<title>[^<]*</title>", "", of_long_names))  # under the pointer
+    words = [word for text in read.texts for word in text.split() if "x" * 50 in word]
+    assert words
+    assert max(map(len, words)) <= 200
+
+
+@needs_browser
+def test_long_names_neither_widen_nor_lengthen_the_page(tmp_path, of_long_names) -> None:
+    code = "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, e.scrollHeight]"
+    beyond, high = measured(tmp_path, of_long_names, code)
+    assert beyond == 0
+    assert high < 20_000
+
+
+def test_words_are_shortened_and_sentences_are_not() -> None:
+    sentence = "a sentence of many words " * 50
+    assert short_words(sentence) == sentence
+    assert short_words(f"see {LONG}, then") == f"see {'x' * 99}...{'x' * 97}, then"
+
+
+# Tables
+
+
+def test_a_shortened_name_is_whole_under_the_pointer(tmp_path) -> None:
+    """Two kernels whose names differ in the middle look alike, but are not."""
+    names = [f"void at::native::kernel<{'float, ' * 20}{which}{', float' * 20}>(int)" for which in ("one", "two")]
+    traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
+    for trace in traces:
+        trace.step(0, 0, 90 * MS).kernel(names[0], 60 * MS, 5 * MS).kernel(names[1], 70 * MS, 5 * MS)
+    html = analysed(tmp_path, *traces).report().html
+    titles = {attributes.get("title") for tag, attributes in ReadPage(html).elements if tag == "td"}
+    assert set(names) <= titles
+
+
+@pytest.mark.parametrize("name", ["rank_steps", "kernels", "collectives", "breakdown", "clocks"])
+def test_headers_say_how_to_get_from_what_is_shown_to_the_table(run, name) -> None:
+    table = run.table(name)
+    shown = block(name, table)
+    values, checked = plain(table).columns, 0
+    for at, column in enumerate(shown.columns):
+        factor, origin = float(shown.factors[at] or 1), int(shown.origins[at] or 0)
+        for row, value in zip(shown.rows, values[column], strict=True):
+            text = row[at].replace(",", "")
+            if not shown.numeric[at] or text == "-":
+                continue
+            last_digit = 10.0 ** -len(text.partition(".")[2])
+            assert abs(float(text) * factor - (value - origin)) <= 0.5000001 * last_digit * factor
+            checked += 1
+    assert checked > 5
+
+
+def test_headers_name_their_column(run) -> None:
+    heads = [a for tag, a in ReadPage(run.report().html).elements if tag == "th" and "data-column" in a]
+    factors = {a["data-column"]: a.get("data-factor") for a in heads}
+    assert factors["exposed_comm_frac"] == "0.01"
+    assert factors["rank"] is None
+    assert {factors[name] for name in factors if str(name).endswith("_ns")} <= {None, "1000", "1e+06", "1e+09"}
+
+
+def test_numbers_of_a_column_have_equally_many_decimals() -> None:
+    table = analyse(DATA / "nccl-two-hosts").clocks
+    table["drift_ppm"] = [6.114032, 0.0, 0.33741, *[0.0] * (len(table) - 3)]
+    [drift] = [column for column in shown_columns("clocks", table) if column.name == "drift_ppm"]
+    assert drift.texts[:3] == ["6.114", "0.000", "0.337"]
+
+
+def test_clocks_are_in_one_unit() -> None:
+    assert [clock_text(ns) for ns in (0, 12_600, 1_888_000)] == ["0.0 us", "12.6 us", "1.888 ms"]
+
+
+@needs_browser
+def test_boxes_that_scroll_show_it_and_charts_stay_readable(tmp_path, run) -> None:
+    code = """
+      const boxes = [...document.querySelectorAll(".scroll,.plot")];
+      const shadows = boxes.filter((box) => !getComputedStyle(box).backgroundImage.includes("gradient")).length;
+      const sizes = [...document.querySelectorAll("figure:not([hidden]) .plot svg")].map((svg) => {
+        const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+        return scale * parseFloat(getComputedStyle(svg.querySelector("text")).fontSize);
+      });
+      return [shadows, boxes.length, Math.min(...sizes)]
+    """
+    without_shadow, boxes, smallest = measured(tmp_path, run.report().html, code)
+    assert without_shadow == 0
+    assert boxes > 5
+    assert smallest >= 12
+
+
+# Sentences
+
+
+def test_names_in_backticks_are_code_and_stay_text() -> None:
+    hostile = "see `ranks` and `<img src=x onerror=alert(1)>`"
+    section = Section("limits", hostile, hostile, words=[hostile])
+    html = page(Head("run", "report", hostile, [("note", hostile)]), [section]).html
+    assert html.count("<code>ranks</code> and <code>&lt;img src=x onerror=alert(1)&gt;</code>") == 4
+    assert not any(tag == "img" for tag, _ in assert_self_contained(html).elements)
+
+
+def test_no_backtick_is_left_in_a_page(run) -> None:
+    read = ReadPage(run.report().html)
+    assert not [text for text in read.texts if "`" in text]
+
+
+def test_what_can_be_clicked_is_not_said_on_paper(run) -> None:
+    html = run.report().html
+    assert not re.search(r"(?<!class=\"hint\">)Click a", html)
+    assert re.search(r"@media print\{.*?\.hint\b[^{]*\{display:none\}", html, re.DOTALL)
+
+
+def test_a_chart_of_some_says_so(tmp_path) -> None:
+    ranks = analyse(DATA / "nccl-two-hosts").ranks
+    import pandas as pd
+
+    many = pd.concat([ranks.assign(caused_wait_ns=5 * MS)] * 8, ignore_index=True)
+    assert bars.causes(many).about.endswith(f" 20 of {len(many)} ranks: those that caused most.")
+    assert "ranks: those" not in bars.causes(many.head(10)).about
+
+
+# The comparison
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return compare(DATA / "nccl-straggler", DATA / "nccl-two-hosts")
+
+
+def test_a_comparison_has_a_headline_and_sentences(compared) -> None:
+    read = assert_self_contained(comparison_page("A and B", compared).html)
+    assert [tag for tag, _ in read.elements].count("h1") == 1
+    text = " ".join(read.texts)
+    assert re.search(r"Steps of B (take [\d.]+% (longer|less time) than|are as long as) those of A", text)
+    assert "Exposed memory" not in text
+    assert "exposed memory" not in text
+
+
+def test_its_legend_names_only_what_is_drawn(compared) -> None:
+    from commtrace.analysis.render.plots import paired
+
+    figure = paired.before_and_after(compared.comparison)
+    assert ("Lines:" in figure.about) == ('class="thin"' in figure.svg)
+    assert ("A star:" in figure.about) == (" *<" in figure.svg)
+    assert json.dumps("exposed copies")[1:-1] in figure.svg
