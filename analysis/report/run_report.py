@@ -158,7 +158,7 @@ def _time(analysis: Analysis, unit: TimeUnit) -> Section:
 
 def _path(analysis: Analysis) -> Section:
     about = (
-        "The chain of work that sets the length of the run; it never waits. Other work made nothing longer. "
+        "The chain of work that sets the length of the run, without any waiting. Other work made nothing longer. "
         'Where it is long is not what a step would gain: see "What to try".'
     )
     try:

@@ -109,7 +109,7 @@ def critical_path(table: Any) -> Figure:
     return Figure(
         "path",
         title,
-        "By rank; together it is as long as the step. It never waits: there it goes on with whom was waited for."
+        "By rank; all parts together are as long as the step. Where a rank waits, the path goes on with the other one."
         + part_shown(len(ranks), len(times), "rank", "those on which it is longest"),
         _stacked(title, names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
         "critical_path",
