@@ -33,7 +33,7 @@ EACH_MB = 54
 
 
 def whole_world(found: RawTrace, rank: int, ranks: int) -> RawTrace:
-    """The same trace as another rank of a job of so many, whose groups all hold every rank, on its host's clock."""
+    """The trace as if of another rank, of a job of so many; all groups hold every rank, and hosts have own clocks."""
     everyone = tuple(range(ranks))
     groups = tuple(ProcessGroup(g.name, g.description, g.backend, everyone) for g in found.header.process_groups)
     header = msgspec.structs.replace(

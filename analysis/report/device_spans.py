@@ -34,7 +34,7 @@ class DeviceSpans(NamedTuple):
 
 
 def drawn_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
-    """Yield those of all devices and steps by rank, each with at most so many spans of compute, and of copies."""
+    """Yield what each device did in each step, rank by rank, in at most so many spans of compute, and of copies."""
     _LOG.info("drawing steps")
     clocks = {row["rank"]: row for row in records(analysis.clocks)}
     has_steps, spread = bool(analysis.run.steps), analysis.run.spread

@@ -147,7 +147,7 @@ def _shares(sums: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd
     weights = [name for column in _WEIGHTED for name in (column, f"{column}_of_ns")]
     result = result.join(grouped[[*_PARTS, *weights]].sum(min_count=1))
     result = result.assign(
-        # A part of what was hidden would be misleading.
+        # What is hidden of some calls only would be taken for all of it.
         hidden_ns=result["hidden_ns"].where(result["hidden_calls"] == result["comm_calls"]),
         ranks=grouped["rank"].nunique(),
         mean_us=result["total_ns"] / result["calls"] / 1e3,
