@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..core import markers
 from ..core.intervals import Times
 from ..core.schema import Row
+from ..recording.values import MISSING
 
 # A few calls prove nothing: what is launched while the profiler ends may be missed.
 _LEAST_CALLS = 10
@@ -61,7 +62,11 @@ def cut_notes(
 def _last_missing(activities: pd.DataFrame, called: Called, collectives: Collection[int]) -> int:
     """Number of calls after the last one with an activity, if that is a sign."""
     order = np.argsort(called.start_ns, kind="stable")
-    made = np.isin(called.correlation[order], activities["correlation"].dropna().to_numpy(dtype=np.int64))
+    ran = activities["correlation"].to_numpy(dtype=np.int64, na_value=MISSING)
+    ran, last = ran[ran != MISSING], called.correlation[order[-_LEAST_CALLS:]]
+    if np.isin(ran, last).any():
+        return 0  # fewer are missing than prove anything, so the others need not be looked up
+    made = np.isin(called.correlation[order], ran)
     at = np.flatnonzero(made)
     if not len(at) or at[-1] == len(made) - 1:
         return 0

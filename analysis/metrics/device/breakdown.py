@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.intervals import Spans, Times, clip, covered, intersect, spans, subtract, total, union
+from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMPUTE, KINDS
 from ...core.schema import Row, bare, grouped
 from ...core.steps import NO_STEP, step_windows
@@ -86,39 +85,42 @@ class DeviceProfile(NamedTuple):
     exposed: Spans
 
 
-@dataclass(frozen=True)
-class _Device:
-    """What one device did in one cycle."""
+def _measures(compute: Spans, comm: Spans, memory: Spans, windows: Sequence[tuple[int, int]]) -> list[Row]:
+    """Columns of the breakdown in each window; compute + exposed_comm + exposed_memory + idle == window, exactly."""
+    starts, ends = _bounds(windows)
+    busy = union(compute, comm)
+    compute_ns, comm_ns, overlap_ns, copies_ns, busy_ns = (
+        covered(part, starts, ends)
+        for part in (compute, comm, intersect(compute, comm), subtract(memory, busy), union(busy, memory))
+    )
+    return _rows_of(
+        window_ns=ends - starts,
+        compute_ns=compute_ns,
+        comm_ns=comm_ns,
+        overlap_ns=overlap_ns,
+        exposed_comm_ns=comm_ns - overlap_ns,
+        exposed_memory_ns=copies_ns,
+        idle_ns=ends - starts - busy_ns,
+    )
 
-    compute: Spans
-    comm: Spans
-    memory: Spans
 
-    def clipped(self, start_ns: int, end_ns: int) -> _Device:
-        """The part within [start_ns, end_ns)."""
-        return _Device(*(clip(s, start_ns, end_ns) for s in (self.compute, self.comm, self.memory)))
+def _bounds(windows: Sequence[tuple[int, int]]) -> tuple[Times, Times]:
+    """Starts and ends of windows, each of shape (windows,)."""
+    starts, ends = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+    return starts, ends
 
-    def measures(self, window_ns: int) -> Row:
-        """Columns of the breakdown; compute + exposed_comm + exposed_memory + idle == window, exactly."""
-        busy = union(self.compute, self.comm)
-        overlap = total(intersect(self.compute, self.comm))
-        return {
-            "window_ns": window_ns,
-            "compute_ns": total(self.compute),
-            "comm_ns": total(self.comm),
-            "overlap_ns": overlap,
-            "exposed_comm_ns": total(self.comm) - overlap,
-            "exposed_memory_ns": total(subtract(self.memory, busy)),
-            "idle_ns": window_ns - total(union(busy, self.memory)),
-        }
+
+def _rows_of(**columns: Times) -> list[Row]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 
 def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfile:
     """Profile one device without other ranks. Steps include activities that have no step."""
     compute, comm, memory = (spans(ran.start_ns[flags], ran.end_ns[flags]) for flags in (ran.of_kind[k] for k in KINDS))
-    whole = _Device(compute, comm, memory)
     start_ns, end_ns = int(ran.start_ns.min()), int(ran.end_ns.max())
     counts = {f"n_{kind}": int(ran.of_kind[kind].sum()) for kind in KINDS}
+    steps = step_windows(ran.start_ns, ran.end_ns, ran.step)
+    whole, *in_steps = _measures(compute, comm, memory, [(start_ns, end_ns), *(step[1:] for step in steps)])
     return DeviceProfile(
         rank=rank,
         device=device,
@@ -126,11 +128,8 @@ def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfil
         start_ns=start_ns,
         end_ns=end_ns,
         counts=counts | {"n_no_step": int((ran.step == NO_STEP).sum())},
-        measures=whole.measures(end_ns - start_ns),
-        steps=[
-            StepProfile(step, start_ns, end_ns, whole.clipped(start_ns, end_ns).measures(end_ns - start_ns))
-            for step, start_ns, end_ns in step_windows(ran.start_ns, ran.end_ns, ran.step)
-        ],
+        measures=whole,
+        steps=[StepProfile(*step, measures) for step, measures in zip(steps, in_steps, strict=True)],
         exposed=subtract(comm, compute),
     )
 
@@ -143,7 +142,10 @@ def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:
 
 def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
     """The row of `breakdown` of a device over all its cycles."""
-    measured = [profile.measures | _split_measures(profile.exposed, split) for profile in cycles]
+    measured = [
+        profile.measures | _split_measures(profile.exposed, split, [(profile.start_ns, profile.end_ns)])[0]
+        for profile in cycles
+    ]
     counts = {name: sum(profile.counts[name] for profile in cycles) for name in cycles[0].counts}
     row = {"rank": cycles[0].rank, "device": cycles[0].device, "cycles": len(measured), **counts}
     return _with_shares(row | _summed(measured))
@@ -151,27 +153,29 @@ def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:
 
 def step_rows(device: DeviceProfile, split: Split) -> list[Row]:
     """The rows of `breakdown_steps` of a device in one cycle."""
+    splits = _split_measures(device.exposed, split, [(step.start_ns, step.end_ns) for step in device.steps])
+    of_device = {"rank": device.rank, "device": device.device}
     return [
-        _with_shares(
-            {"rank": device.rank, "device": device.device, "step": step}
-            | measures
-            | _split_measures(clip(device.exposed, start_ns, end_ns), split)
-        )
-        for step, start_ns, end_ns, measures in device.steps
+        _with_shares(of_device | {"step": step.step} | step.measures | measures)
+        for step, measures in zip(device.steps, splits, strict=True)
     ]
 
 
-def _split_measures(exposed: Spans, split: Split) -> Row:
-    """Split exposed communication into wait, transfer and unsplit, in ns."""
-    exposed_ns = total(exposed)
-    transfer = total(intersect(exposed, split.transfer))
-    unsplit = total(subtract(exposed, union(split.transfer, split.waiting)))
-    split_known = unsplit < exposed_ns or exposed_ns == 0
-    return {
-        "exposed_wait_ns": exposed_ns - transfer - unsplit if split_known else None,
-        "exposed_transfer_ns": transfer if split_known else None,
-        "exposed_unsplit_ns": unsplit,
-    }
+def _split_measures(exposed: Spans, split: Split, windows: Sequence[tuple[int, int]]) -> list[Row]:
+    """Split exposed communication in each window into wait, transfer and unsplit, in ns."""
+    starts, ends = _bounds(windows)
+    unknown = subtract(exposed, union(split.transfer, split.waiting))
+    exposed_ns, transfer_ns, unsplit_ns = (
+        covered(part, starts, ends) for part in (exposed, intersect(exposed, split.transfer), unknown)
+    )
+    known = (unsplit_ns < exposed_ns) | (exposed_ns == 0)
+    rows = _rows_of(
+        exposed_wait_ns=exposed_ns - transfer_ns - unsplit_ns,
+        exposed_transfer_ns=transfer_ns,
+        exposed_unsplit_ns=unsplit_ns,
+    )
+    not_known = {"exposed_wait_ns": None, "exposed_transfer_ns": None}
+    return [row if is_known else row | not_known for row, is_known in zip(rows, known.tolist(), strict=True)]
 
 
 def breakdown(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
