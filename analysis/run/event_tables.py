@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import pandas as pd
 
 from ..core import markers
-from ..core.schema import Schema, grouped
+from ..core.schema import Row, Schema, grouped, records
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, MODULES, RUNTIME_CALLS, STREAM_WAITS
 
@@ -75,13 +75,15 @@ class EventTables:
     @cached_property
     def ran(self) -> tuple[RanInCycle, ...]:
         """Summaries of the devices' activity, by rank and cycle."""
-        return tuple(ran_in_cycles(self.activities, self.annotations))
+        marks = self.annotations[self.annotations["name"].str.startswith(markers.PROFILER_STEP)]
+        cpu_steps = {key: marked_steps(records(own)) for key, own in grouped(marks, ["rank", "cycle"])}
+        return tuple(ran_in_cycles(self.activities, cpu_steps))
 
 
-def ran_in_cycles(activities: pd.DataFrame, annotations: pd.DataFrame) -> Iterator[RanInCycle]:
-    """Yield a summary of the activities of each rank and cycle."""
-    marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP)]
-    cpu_steps = {key: marked_steps(own) for key, own in marks.groupby(["rank", "cycle"])}
+def ran_in_cycles(
+    activities: pd.DataFrame, cpu_steps: Mapping[tuple[int, ...], dict[int, int]]
+) -> Iterator[RanInCycle]:
+    """Yield a summary of the activities of each rank and cycle; `cpu_steps` are their `marked_steps`."""
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
         steps = own["step"].dropna()
         yield RanInCycle(
@@ -96,7 +98,7 @@ def ran_in_cycles(activities: pd.DataFrame, annotations: pd.DataFrame) -> Iterat
         )
 
 
-def marked_steps(marks: pd.DataFrame) -> dict[int, int]:
+def marked_steps(annotations: Iterable[Row]) -> dict[int, int]:
     """Duration of each ProfilerStep annotation in ns, by the number of its step."""
-    numbers = marks["name"].str.removeprefix(markers.PROFILER_STEP).astype("int64")
-    return dict(zip(numbers.tolist(), marks["dur_ns"].tolist(), strict=True))
+    mark = markers.PROFILER_STEP
+    return {int(row["name"].removeprefix(mark)): row["dur_ns"] for row in annotations if row["name"].startswith(mark)}

@@ -28,7 +28,7 @@ from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
 from .cpu_activities import with_activities
-from .event_tables import EventTables, RanInCycle, ran_in_cycles
+from .event_tables import EventTables, RanInCycle, marked_steps, ran_in_cycles
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
 
 _LOG = logging.getLogger("commtrace.analysis")
@@ -48,7 +48,8 @@ def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tupl
     """Read a file: what is kept of it, and the file with its tables. Raises TraceError."""
     raw, recording = _read(path, options, cache)
     file = with_activities(trace_file(path, raw))
-    return KeptFile(file.without_tables(), tuple(ran_in_cycles(file.ran, file.annotations)), recording), file
+    ran = ran_in_cycles(file.ran, {(0, 0): marked_steps(file.annotation_rows)})
+    return KeptFile(file.without_tables(), tuple(ran), recording), file
 
 
 def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTrace, bytes]:

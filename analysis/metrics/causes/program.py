@@ -9,20 +9,72 @@ ranks run the same program, each part takes about equally long on all of them, u
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
 from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
-from ...core.kinds import COMM, COMPUTE, MEMORY
+from ...core.kinds import COMM, COMPUTE, KINDS, MEMORY
+from ...core.schema import bare
+from ...core.steps import launch_times
 from ..clocks.frame import Flags, Floats
 
 PARTS = ("compute", "memory", "comm", "data", "cpu")
 SPENT = (*PARTS, "own")  # communication of the compared group apart from other communication
 _NEVER = np.iinfo(np.int64).min
 _DATA = markers.DATA_LOADER
+
+
+class OnDevice(NamedTuple):
+    """What one device ran in one cycle, in order of start; all of shape (activities,).
+
+    `of_kind` has flags for each kind of activity. `launched_ns` is the largest number where that is not known.
+    `on_main` are the activities of the stream that computes longest. `on_cpu` says that the device is a CPU.
+    """
+
+    of_kind: Mapping[str, Flags]
+    start_ns: Times
+    end_ns: Times
+    launched_ns: Times
+    on_main: Flags
+    on_cpu: bool
+
+    @classmethod
+    def of(cls, activities: pd.DataFrame, launches: pd.DataFrame) -> OnDevice:
+        """What the rows of one device and cycle say; `launches` are those of the cycle."""
+        start = activities["start_ns"].to_numpy(dtype=np.int64)
+        order = np.argsort(start, kind="stable")
+        kind, dur, stream = (bare(activities[name])[order] for name in ("kind", "dur_ns", "stream"))
+        of_kind = {each: np.asarray(kind == each, dtype=bool) for each in KINDS}
+        start = start[order]
+        return cls(
+            of_kind=of_kind,
+            start_ns=start,
+            end_ns=start + dur,
+            launched_ns=_launched(activities["correlation"], launches)[order],
+            on_main=_main_stream(stream, dur, of_kind[COMPUTE]),
+            on_cpu=bool((bare(activities["device"]) == "cpu").all()),
+        )
+
+
+def _launched(correlation: pd.Series[int], launches: pd.DataFrame) -> Times:
+    """When each activity was launched; the largest number where that is not known."""
+    ids = np.asarray(correlation.to_numpy(dtype=np.int64, na_value=cast("Any", _NEVER)), dtype=np.int64)
+    times = launch_times(ids, launches["correlation"].to_numpy(), launches["start_ns"].to_numpy())
+    return np.where(times == _NEVER, np.iinfo(np.int64).max, times)
+
+
+def _main_stream(stream: Times, dur_ns: Times, computing: Flags) -> Flags:
+    """The activities of the stream that computes longest; all if nothing computes."""
+    if not computing.any():
+        return np.ones(len(stream), dtype=bool)
+    streams, which = np.unique(stream[computing], return_inverse=True)
+    took_ns = np.zeros(len(streams), dtype=np.int64)
+    np.add.at(took_ns, which, dur_ns[computing])
+    result: Flags = stream == streams[took_ns.argmax()]
+    return result
 
 
 class Waits(NamedTuple):
@@ -95,30 +147,25 @@ class Program(NamedTuple):
         return np.where(step >= 0, spent, np.nan)
 
 
-def program(activities: pd.DataFrame, launched: Times, waits: Waits, marks: pd.DataFrame) -> Program:
+def program(ran: OnDevice, waits: Waits, marks: pd.DataFrame) -> Program:
     """The program of one device in one cycle.
 
-    `activities` are those of one cycle, in order of start; `launched` is when each was launched, the largest number
-    where that is not known. `waits` are its waits for other ranks; `marks` are the annotations of its CPU.
+    `waits` are its waits for other ranks; `marks` are the annotations of its CPU.
     """
     steps = np.sort(
         marks["start_ns"][marks["name"].str.startswith(markers.PROFILER_STEP).fillna(False)].to_numpy(dtype=np.int64)
     )
     data = _data_loading(marks)
-    kind = activities["kind"].to_numpy(dtype=object)
-    start = activities["start_ns"].to_numpy(dtype=np.int64)
-    end = start + activities["dur_ns"].to_numpy(dtype=np.int64)
-    on_cpu = bool((activities["device"] == "cpu").all())
-    main = kind != COMM if on_cpu else _main_stream(activities)
+    start, end, main = ran.start_ns, ran.end_ns, ~ran.of_kind[COMM] if ran.on_cpu else ran.on_main
     ended = np.maximum.accumulate(end[main])
     # A stream runs in order of launch, so an activity without one was launched before the next one.
-    launched = np.minimum.accumulate(np.minimum(launched, start)[main][::-1])[::-1]
+    launched = np.minimum.accumulate(np.minimum(ran.launched_ns, start)[main][::-1])[::-1]
     begin = min([*steps[:1], *start[:1]], default=0)
     gaps = _Gaps(np.append(begin, ended[:-1])[: len(ended)], start[main], launched)
-    of = {k: spans(start[kind == k], end[kind == k]) for k in (COMPUTE, MEMORY, COMM)}
-    of_main = {k: spans(start[main & (kind == k)], end[main & (kind == k)]) for k in (COMPUTE, MEMORY, COMM)}
-    ends = {k: np.sort(end[kind == k]) for k in (MEMORY, COMM)}
-    held_up = gaps.on_cpu(ends[COMM], data) if on_cpu else gaps.on_gpu(of, ends, waits, data)
+    of = {k: spans(start[flags], end[flags]) for k, flags in ran.of_kind.items()}
+    of_main = {k: spans(start[main & flags], end[main & flags]) for k, flags in ran.of_kind.items()}
+    ends = {k: np.sort(end[ran.of_kind[k]]) for k in (MEMORY, COMM)}
+    held_up = gaps.on_cpu(ends[COMM], data) if ran.on_cpu else gaps.on_gpu(of, ends, waits, data)
     parts: dict[str, Spans] = {}
     taken = spans(start[:0], end[:0])
     # A moment that two parts could claim goes to the first: time at work is not held up, and what a DataLoader explains
@@ -135,16 +182,6 @@ def _data_loading(annotations: pd.DataFrame) -> Spans:
     loading = annotations[annotations["name"].str.startswith(_DATA).fillna(False)]
     starts = loading["start_ns"].to_numpy(dtype=np.int64)
     return spans(starts, starts + loading["dur_ns"].to_numpy(dtype=np.int64))
-
-
-def _main_stream(activities: pd.DataFrame) -> Flags:
-    """The activities of the stream that computes longest."""
-    computing = activities[activities["kind"] == COMPUTE]
-    if not len(computing):
-        return np.ones(len(activities), dtype=bool)
-    stream = computing.groupby("stream")["dur_ns"].sum().idxmax()
-    result: Flags = (activities["stream"] == stream).to_numpy(dtype=bool)
-    return result
 
 
 class _Gaps(NamedTuple):

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from ....common.nccl_tests import POINT_TO_POINT, SYNCHRONISING
-from ...core.intervals import Spans, Times, spans, union
+from ...core.intervals import Spans, spans, union
 from ...core.schema import grouped
 from ..clocks.table import aligned
 from .accounts import Sequence
-from .program import SPENT, GroupCalls, Program, Waits, program
+from .program import SPENT, GroupCalls, OnDevice, Program, Waits, program
 
 _GROUP = ["process_group", "pg_ranks"]
 _UNIT = ["rank", "cycle", "device"]
@@ -66,23 +66,10 @@ def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Pr
         if unit not in calls:
             continue
         rank, cycle, device = unit
-        ordered = of_device.sort_values("start_ns", kind="stable")
-        times = _launched(ordered, launched.get((rank, cycle)))
+        on_device = OnDevice.of(of_device, launched.get((rank, cycle), ran.launches[:0]))
         marked = marks.get((rank, cycle), ran.annotations[:0])
-        of_unit[rank, cycle, device] = program(ordered, times, _waits(calls[unit]), marked)
+        of_unit[rank, cycle, device] = program(on_device, _waits(calls[unit]), marked)
     return of_unit
-
-
-def _launched(activities: pd.DataFrame, launches: pd.DataFrame | None) -> Times:
-    """When each activity was launched; the largest number where that is not known."""
-    unknown = np.full(len(activities), np.iinfo(np.int64).max)
-    if launches is None or not len(launches):
-        return unknown
-    by_correlation = pd.Index(launches["correlation"])
-    place = by_correlation.get_indexer(activities["correlation"].fillna(-1).astype("int64"))
-    known = launches["start_ns"].to_numpy(dtype=np.int64)[place]
-    result: Times = np.where(place >= 0, known, unknown)
-    return result
 
 
 def _waits(calls: pd.DataFrame) -> Waits:
