@@ -435,13 +435,18 @@ def _allowed(series: _Series, before: int, cut: int, beyond: int, by_ns: float) 
 
 def _largest_jump(values: Floats, noise_ns: float, least_ns: float) -> int | None:
     """The position of the last value before the most significant step; None if none is significant."""
+    if not len(values) or np.ptp(values) <= least_ns:
+        return None
     best: tuple[float, int, int] | None = None
     for width in _WIDTHS:
         if len(values) < 2 * width:
             continue
-        middle = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+        windows = np.lib.stride_tricks.sliding_window_view(values, width)
+        middle = np.partition(windows, width // 2, axis=1)[:, width // 2]
         change = middle[width:] - middle[:-width]  # [k]: between the values k + width - 1 and k + width
         least = max(least_ns, _SIGNIFICANT * _OF_MEDIAN * noise_ns * np.sqrt(2 / width))
+        if np.abs(change).max() <= least:
+            continue
         # A clock that bends changes by as much just before and after; one that jumps does not.
         padded = np.pad(np.abs(change), width, constant_values=np.nan)
         around = np.fmin(padded[: len(change)], padded[2 * width :])
