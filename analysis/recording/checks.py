@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .recording import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, RawTrace
-from .values import PLAUSIBLE_RANKS, Duration, Time
+from .values import MISSING, PLAUSIBLE_RANKS, Duration, Time
 
 _TIMES = {"ts": Time, "dur": Duration}
 _KINDS = {"compute", "comm", "memory"}
@@ -19,6 +19,7 @@ def is_consistent(trace: RawTrace) -> bool:
         and _KINDS.issuperset(trace.kinds)
         and _count_into(trace.activities, len(trace.names))
         and _count_into(trace.operators, len(trace.operator_names))
+        and _count_into(trace.operators, len(trace.inputs), "inputs", absent=MISSING)
         and _count_into(trace.modules, len(trace.operator_names))
         and _count_into(trace.runtime, len(trace.call_names))
         and len(trace.pids) >= _LEAST_PIDS
@@ -48,11 +49,13 @@ def _are_times(columns: Columns) -> bool:
     return True
 
 
-def _count_into(columns: Columns, names: int) -> bool:
+def _count_into(columns: Columns, texts: int, name: str = "name", *, absent: int | None = None) -> bool:
+    """Whether every value of a column is a place in a list of so many texts, or `absent`."""
     import numpy as np
 
-    column = np.frombuffer(columns["name"], dtype=np.int64)
-    return not len(column) or bool(column.min() >= 0 and column.max() < names)
+    column = np.frombuffer(columns[name], dtype=np.int64)
+    column = column[column != absent] if absent is not None else column
+    return not len(column) or bool(column.min() >= 0 and column.max() < texts)
 
 
 def _is_header(trace: RawTrace) -> bool:

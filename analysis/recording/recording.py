@@ -15,7 +15,7 @@ INTEGERS = {
     "activities": ("device", "stream", "name", "correlation", "external_id", "size"),
     "launches": ("correlation", "thread", "external_id"),
     "runtime": ("thread", "name", "correlation"),
-    "operators": ("thread", "name"),
+    "operators": ("thread", "name", "inputs", "sequence", "forward_thread"),
     "memory": ("device_type", "device", "allocated", "reserved"),
     "stream_waits": ("correlation", "device", "stream", "recorded", "recorded_stream"),
     "modules": ("thread", "name"),
@@ -100,7 +100,10 @@ class Events(msgspec.Struct, kw_only=True):
     """Successive events as columns. Times are in us since the header's zero; missing integers are MISSING.
 
     `names` and `kinds` belong together; the column `name` of activities counts into them, that of operators and
-    `modules` into `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`.
+    `modules` into `operator_names`, that of `runtime`, which are calls of the CUDA runtime, into `call_names`. With
+    details, the column `inputs` of operators counts into the list of that name: each is the JSON of shapes, types and
+    some values, as in `formats.kineto.arguments`. A backward operator has the `sequence` number of its forward one, and
+    the `forward_thread` that called that.
     `stream_waits` are those that made a stream wait for an event, with the correlation of the call that recorded it.
     `pids` are the processes of the first annotation, the first launch, the first operator that hands a collective over,
     and the first other one; None where there is none. `lists_bytes` is what shapes and other lists in `annotations`
@@ -132,6 +135,7 @@ class Events(msgspec.Struct, kw_only=True):
     launched: int = 0
     unread: dict[str, Unread] = {}
     processes: list[str] = []
+    inputs: list[str] = []
     zero_us: int = 0
 
 
@@ -184,8 +188,8 @@ class RawTrace(Events, kw_only=True):
             modules=len(self.modules["ts"]) // NUMBER_BYTES,
             annotations=len(self.annotations),
             calls=len(self.comm_args),
-            names=len(self.names) + len(self.operator_names) + len(self.call_names),
-            letters=sum(map(len, (*self.names, *self.operator_names, *self.call_names))),
+            names=len(self.names) + len(self.operator_names) + len(self.call_names) + len(self.inputs),
+            letters=sum(map(len, (*self.names, *self.operator_names, *self.call_names, *self.inputs))),
         )
 
 
@@ -195,7 +199,7 @@ def raw_trace(
     """Make the content of a file from its events, without unneeded columns."""
     kept = {name: getattr(events, name) for name in Events.__struct_fields__}
     if events.activities["ts"] and not details:
-        kept["operators"], kept["operator_names"] = dict.fromkeys(events.operators, b""), []
+        kept["operators"], kept["operator_names"], kept["inputs"] = dict.fromkeys(events.operators, b""), [], []
     if events.activities["ts"]:
         kept["pids"] = events.pids[:3]  # whether other operators are read depends on the layout
         kept["launched"] = 0

@@ -12,7 +12,14 @@ import pandas as pd
 from ..core import markers
 from ..core.schema import Row, Schema, grouped, records
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, MODULES, RUNTIME_CALLS, STREAM_WAITS
+from ..core.tables.device_time import (
+    CPU_OPERATORS,
+    MEMORY_EVENTS,
+    MODULES,
+    OPERATOR_CALLS,
+    RUNTIME_CALLS,
+    STREAM_WAITS,
+)
 
 EVENT_SCHEMAS: dict[str, Schema] = {
     "activities": ACTIVITIES,
@@ -20,6 +27,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "annotations": ANNOTATIONS,
     "comm_args": COMM_ARGS,
     "cpu_operators": CPU_OPERATORS,
+    "operator_calls": OPERATOR_CALLS,
     "runtime_calls": RUNTIME_CALLS,
     "memory": MEMORY_EVENTS,
     "stream_waits": STREAM_WAITS,
@@ -62,6 +70,7 @@ class EventTables:
     annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
     comm_args: pd.DataFrame = field(default_factory=COMM_ARGS.empty)
     cpu_operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
+    operator_calls: pd.DataFrame = field(default_factory=OPERATOR_CALLS.empty)
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)

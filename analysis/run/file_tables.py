@@ -16,7 +16,14 @@ from ..core import markers
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import CPU_OPERATORS, MEMORY_EVENTS, MODULES, RUNTIME_CALLS, STREAM_WAITS
+from ..core.tables.device_time import (
+    CPU_OPERATORS,
+    MEMORY_EVENTS,
+    MODULES,
+    OPERATOR_CALLS,
+    RUNTIME_CALLS,
+    STREAM_WAITS,
+)
 from ..recording.arrays import (
     Int64s,
     annotation_times,
@@ -56,6 +63,7 @@ class TraceFile(ReadFile):
     comm_rows: list[Row]
     cpu_ops: pd.DataFrame
     gloo_threads: frozenset[int]
+    operator_calls: pd.DataFrame = field(default_factory=OPERATOR_CALLS.empty)
     runtime_calls: pd.DataFrame = field(default_factory=RUNTIME_CALLS.empty)
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
@@ -88,6 +96,7 @@ class TraceFile(ReadFile):
             annotation_rows=[],
             comm_rows=[],
             cpu_ops=self.cpu_ops[:0],
+            operator_calls=OPERATOR_CALLS.empty(),
             runtime_calls=RUNTIME_CALLS.empty(),
             memory=MEMORY_EVENTS.empty(),
             stream_waits=STREAM_WAITS.empty(),
@@ -126,6 +135,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         annotation_rows=annotations,
         comm_rows=comm_rows,
         cpu_ops=cpu_ops,
+        operator_calls=_operator_call_table(raw, base_ns),
         runtime_calls=_runtime_table(raw, base_ns),
         memory=_memory_table(raw.memory, base_ns),
         stream_waits=_stream_wait_table(raw.stream_waits, base_ns),
@@ -158,6 +168,7 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
             "annotations": file.annotations,
             "comm_args": file.comm_args,
             "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
+            "operator_calls": file.operator_calls,
             "runtime_calls": file.runtime_calls,
             "memory": file.memory,
             "stream_waits": file.stream_waits,
@@ -284,6 +295,27 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     })  # fmt: skip
 
 
+def _operator_call_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    columns = raw.operators
+    if not columns["ts"]:
+        return OPERATOR_CALLS.empty()
+    inputs, sequence = integers(columns["inputs"]), integers(columns["sequence"])
+    rows = np.flatnonzero((inputs != MISSING) | (sequence != MISSING))
+    if not len(rows):
+        return OPERATOR_CALLS.empty()
+    return OPERATOR_CALLS.conform(pd.DataFrame({
+        "rank": 0,
+        "cycle": 0,
+        "thread": integers(columns["thread"])[rows],
+        "name": _texts(raw.operator_names, integers(columns["name"])[rows]),
+        "start_ns": in_ns(doubles(columns["ts"]))[rows] + base_ns,
+        "dur_ns": durations(columns)[rows],
+        "inputs": _texts_or_none(raw.inputs, inputs[rows]),
+        "sequence": _known(sequence[rows]),
+        "forward_thread": _known(integers(columns["forward_thread"])[rows]),
+    }, copy=False))  # fmt: skip
+
+
 def _module_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     columns = raw.modules
     if not columns["ts"]:
@@ -357,6 +389,11 @@ def _above(limit: float, column: bytes) -> Any:
     values = doubles(column)
     known = (values > limit) & np.isfinite(values)
     return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known)
+
+
+def _texts_or_none(distinct: list[str], numbers: Int64s) -> Any:
+    """A text column from its distinct texts, NA where the number is MISSING."""
+    return pd.array(distinct, dtype="string").take(np.where(numbers == MISSING, -1, numbers), allow_fill=True)
 
 
 def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:

@@ -88,6 +88,11 @@ class Run:
         return self.tables.whole.cpu_operators
 
     @property
+    def operator_calls(self) -> pd.DataFrame:
+        """Calls of operators with shapes and their place in autograd; empty without details."""
+        return self.tables.whole.operator_calls
+
+    @property
     def runtime_calls(self) -> pd.DataFrame:
         """Calls of the CUDA runtime."""
         return self.tables.whole.runtime_calls

@@ -21,6 +21,18 @@ CPU_OPERATORS = Schema("cpu_operators", "CPU operator of a GPU run, read with de
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
+OPERATOR_CALLS = Schema("operator_calls", "call of an operator on a CPU of which shapes or autograd are known", {
+    "rank": _RANK,
+    "cycle": _CYCLE,
+    "thread": ("int64", "thread id"),
+    "name": ("string", "aten::mm, autograd::engine::evaluate_function: MulBackward0, ..."),
+    "start_ns": ("int64", "start"),
+    "dur_ns": ("int64", "duration"),
+    "inputs": ("string", "shapes, types and some values of its inputs, as JSON"),
+    "sequence": ("Int64", "number that autograd gives a forward operator and its backward one"),
+    "forward_thread": ("Int64", "thread that called the forward operator, of a backward one"),
+})  # fmt: skip
+
 RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read with details only", {
     "rank": _RANK,
     "cycle": _CYCLE,

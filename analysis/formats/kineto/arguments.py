@@ -11,9 +11,10 @@ import msgspec
 from ...recording.recording import Annotation
 from ...recording.values import PLAUSIBLE_RANKS
 from .cuts import NO_JSON
-from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent
+from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent, OperatorArgs
 
 _MOST_ELEMS = 1 << 53
+_BY_VALUES = re.compile("conv|attention|attn|pool|_mm")
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 
@@ -34,6 +35,17 @@ def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]
         thread, dur = integer_id(event.tid), event.dur or 0.0
         result.append(Annotation(event.name, thread, event.ts, dur, args.in_dims, args.in_types, values))
     return result
+
+
+def inputs_of(event: CpuEvent, args: OperatorArgs) -> str | None:
+    """What an operator was called with, as JSON: `[dims, types, values]`; None if that was not recorded.
+
+    Values are kept where shapes alone do not say what was computed, as those of others differ from call to call.
+    """
+    if not len(args.dims):
+        return None
+    values = bytes(args.values) if _BY_VALUES.search(event.name) else b"[]"
+    return b"".join((b"[", args.dims, b",", args.types, b",", values, b"]")).decode("utf-8", "replace")
 
 
 def without_shapes(event: CpuEvent) -> Annotation:

@@ -80,6 +80,22 @@ class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class OperatorArgs(msgspec.Struct, gc=False):
+    """What an operator was called with, if shapes were recorded, and which forward operator it belongs to."""
+
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input type")
+    values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")
+    sequence: Any = msgspec.field(default=MISSING, name="Sequence number")
+    forward_thread: Any = msgspec.field(default=MISSING, name="Fwd thread id")
+
+
+class OperatorEvent(msgspec.Struct, gc=False):
+    """The arguments of an operator."""
+
+    args: OperatorArgs = msgspec.field(default_factory=OperatorArgs)
+
+
 class PointEvent(msgspec.Struct, gc=False):
     """An event without a duration, of which only the time in us counts."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ...recording.recording import INTEGERS, Columns, Events, latest, with_unread
+from ...recording.values import MISSING
 from .stream import Surrounding
 
 
@@ -36,6 +37,7 @@ class Joining:
         self._names = _Numbers()
         self._operators = _Numbers()
         self._calls = _Numbers()
+        self._inputs = _Numbers()
         self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in INTEGERS}
         self._gloo_threads: set[int] = set()
         self._texts: dict[str, str] = {}
@@ -61,6 +63,7 @@ class Joining:
         _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
         of_operators = [self._operators[name] for name in events.operator_names]
         _renumber(events.operators, of_operators)
+        _renumber(events.operators, [self._inputs[text] for text in events.inputs], "inputs")
         _renumber(events.modules, of_operators)
         _renumber(events.runtime, [self._calls[name] for name in events.call_names])
         for kind, columns in self._columns.items():
@@ -92,6 +95,7 @@ class Joining:
             kinds=[kind for kind, _ in self._names],
             operator_names=list(self._operators),
             call_names=list(self._calls),
+            inputs=list(self._inputs),
             gloo_threads=sorted(self._gloo_threads),
             **self._columns,
         )
@@ -105,6 +109,7 @@ class _Numbers(dict[Any, int]):
         return self[key]
 
 
-def _renumber(columns: Columns, numbers: Sequence[int]) -> None:
+def _renumber(columns: Columns, numbers: Sequence[int], column: str = "name") -> None:
     if list(numbers) != list(range(len(numbers))):
-        columns["name"] = array("q", [numbers[name] for name in array("q", columns["name"])]).tobytes()
+        old = array("q", columns[column])
+        columns[column] = array("q", [MISSING if at == MISSING else numbers[at] for at in old]).tobytes()

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from ...recording.recording import (
 from ...recording.row_bytes import shapes_bytes, tables_bytes
 from ...recording.values import MISSING, NOT_KNOWN
 from .absolute import Timed, TooFarApart, have_decimals, is_absolute, times_from, zero_us_near
-from .arguments import annotations_of, call_records, comm_row, integer_id, without_shapes
+from .arguments import annotations_of, call_records, comm_row, inputs_of, integer_id, without_shapes
 from .events import (
     KERNEL_CATEGORIES,
     MTIA_ACTIVITIES,
@@ -54,6 +54,8 @@ from .events import (
     Launch,
     MalformedEvent,
     MemoryEvent,
+    OperatorArgs,
+    OperatorEvent,
     PointEvent,
     ProcessEvent,
     RuntimeCall,
@@ -81,6 +83,7 @@ _ACTIVITIES, _LAUNCHES, _CPU_EVENTS, _COMM = Decoder(Activity), Decoder(Launch),
 _RUNTIME_CALLS = Decoder(RuntimeCall)
 _MEMORY, _THREADS, _POINTS = Decoder(MemoryEvent), Decoder(ThreadEvent), Decoder(PointEvent)
 _PROCESSES = Decoder(ProcessEvent)
+_OPERATORS = Decoder(OperatorEvent)
 
 
 def read_kineto(
@@ -214,6 +217,7 @@ class _Reading:
     kinds: list[str] = field(default_factory=list)
     operator_ids: dict[str, int] = field(default_factory=dict)
     call_ids: dict[str, int] = field(default_factory=dict)
+    input_ids: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[str, int]] = field(default_factory=dict)
     activities: dict[str, array[Any]] = field(default_factory=lambda: _arrays("activities"))
     launches: dict[str, array[Any]] = field(default_factory=lambda: _arrays("launches"))
@@ -252,7 +256,7 @@ class _Reading:
             modules=len(self.modules["ts"]),
             annotations=len(self.annotations),
             calls=len(self.comm_args),
-            names=len(self.names) + len(self.operator_ids) + len(self.call_ids),
+            names=len(self.names) + len(self.operator_ids) + len(self.call_ids) + len(self.input_ids),
             letters=self._letters,
         )
 
@@ -270,6 +274,7 @@ class _Reading:
         if not self.options.details:
             launches = _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
+        inputs = [event.args for event in _OPERATORS.all(texts.operators)] if self.options.details else []
         modules = _CPU_EVENTS.all(texts.modules)
         threads = _THREADS.all(texts.threads)
         processes = _PROCESSES.all(texts.processes)
@@ -320,10 +325,12 @@ class _Reading:
         self._extend_runtime(calls)
         self._extend_memory(memory)
         handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
-        work = [e for e in operators if not e.name.startswith(_HANDING_OVER) and not _STEP.match(e.name)]
+        is_work = [not e.name.startswith(_HANDING_OVER) and not _STEP.match(e.name) for e in operators]
+        work = list(compress(operators, is_work))
         self._extend_pids(annotations, launches, handed_over, work)
         if self.options.details or not self.activities["ts"]:  # else they matter on CPU runs only
             self._extend_operators(self.operators, work)
+            self._extend_inputs(work, list(compress(inputs, is_work)))
         self._extend_operators(self.modules, modules)
 
     def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
@@ -377,6 +384,7 @@ class _Reading:
             launched=self.launched,
             unread=self.unread,
             processes=sorted(self.processes),
+            inputs=[msgspec.json.format(text, indent=-1) for text in self.input_ids],
             zero_us=self.zero_us,
             lists_bytes=self._lists_bytes,
             repaired_bytes=self.repaired_bytes,
@@ -461,6 +469,19 @@ class _Reading:
         columns["ts"].fromlist([e.ts for e in events])
         columns["dur"].fromlist(_durations(events))
 
+    def _extend_inputs(self, events: list[CpuEvent], args: list[OperatorArgs]) -> None:
+        columns, known = self.operators, self.input_ids
+        if not args:  # read without details
+            for name in ("inputs", "sequence", "forward_thread"):
+                columns[name].fromlist([MISSING] * len(events))
+            return
+        before = len(known)
+        texts = map(inputs_of, events, args)
+        columns["inputs"].fromlist([MISSING if text is None else known.setdefault(text, len(known)) for text in texts])
+        self._letters += _last_letters(known, len(known) - before)
+        columns["sequence"].fromlist(_sizes([a.sequence for a in args]))
+        columns["forward_thread"].fromlist(_sizes([a.forward_thread for a in args]))
+
     def _extend_memory(self, events: list[MemoryEvent]) -> None:
         columns = self.memory
         for name in ("device_type", "device", "allocated", "reserved"):
@@ -497,7 +518,7 @@ def _integers(values: list[Any]) -> list[int]:
 
 
 def _sizes(values: list[Any]) -> list[int]:
-    """Sizes in bytes, MISSING for anything else; kernels have none."""
+    """Numbers from 0, such as sizes in bytes, MISSING for anything else; kernels have none."""
     return [value if type(value) is int and 0 <= value < 2**63 else MISSING for value in values]
 
 

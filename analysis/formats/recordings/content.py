@@ -18,7 +18,7 @@ from ...core.markers import C10D, LOADING, STEERING
 from ...recording.arrays import doubles, integers
 from ...recording.checks import is_consistent
 from ...recording.header import Header
-from ...recording.recording import DOUBLES, INTEGERS, Columns, CommRow, Extent, RawTrace
+from ...recording.recording import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, CommRow, Extent, RawTrace
 from ...recording.row_bytes import tables_bytes
 from ...recording.values import MISSING, Int64, Time
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
@@ -33,7 +33,7 @@ _SMALLEST, _FAST = 9, 2
 _MOST_ROWS = 2**40
 _LATER = ("stream_waits", "modules")
 """Sorts of events that older recordings of this version do not have."""
-_LATER_COLUMNS = {"activities": {"size"}}
+_LATER_COLUMNS = {"activities": {"size"}, "operators": {"inputs", "sequence", "forward_thread"}}
 """Columns that older recordings do not have either: written where they say something."""
 
 
@@ -78,6 +78,7 @@ class Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     notes: list[str]
     launched: int = 0
     zero_us: Int64 = 0
+    inputs: list[str] = []
 
 
 class _Version(msgspec.Struct):
@@ -85,7 +86,7 @@ class _Version(msgspec.Struct):
 
 
 _PLAIN = ("header", "extent", "pids", "names", "kinds", "operator_names", "call_names", "gloo_threads", "lists_bytes",
-          "repaired_bytes", "window_end", "damage", "detailed", "launched", "zero_us")  # fmt: skip
+          "repaired_bytes", "window_end", "damage", "detailed", "launched", "zero_us", "inputs")  # fmt: skip
 _CONTENT, _ROWS = msgspec.msgpack.Decoder(Content), msgspec.msgpack.Decoder(list[CommRow])
 _ANY_VERSION = msgspec.msgpack.Decoder(_Version)
 _OUTLINE = outline_of(Content)
@@ -147,7 +148,7 @@ def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
         raise BadRecording("is not as commtrace writes it (too many rows)")
     if min(content.lists_bytes, content.repaired_bytes, content.launched) < 0:
         raise BadRecording("is not as commtrace writes it (a negative count)")
-    names = (*content.names, *content.operator_names, *content.call_names)
+    names = (*content.names, *content.operator_names, *content.call_names, *content.inputs)
     needed = tables_bytes(**rows, **others, names=len(names), letters=sum(map(len, names)))
     budget.check(what, needed + content.lists_bytes)
     try:
@@ -175,12 +176,15 @@ def without_details(trace: RawTrace) -> RawTrace:
     }
     if trace.activities["ts"]:
         nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
+    else:
+        not_read = np.full(len(trace.operators["ts"]) // NUMBER_BYTES, MISSING).tobytes()
+        nothing["operators"] = trace.operators | dict.fromkeys(_LATER_COLUMNS["operators"], not_read)
     annotations = [
         annotation
         for annotation in trace.annotations
         if annotation.name.startswith((C10D, LOADING)) or STEERING.match(annotation.name)
     ]
-    return msgspec.structs.replace(trace, **nothing, call_names=[], annotations=annotations, detailed=False)
+    return msgspec.structs.replace(trace, **nothing, call_names=[], inputs=[], annotations=annotations, detailed=False)
 
 
 def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
