@@ -69,6 +69,7 @@ Examples:
 \b
 Examples:
   commtrace export tensorboard-copy traces/my-run traces/my-run-tensorboard
+  commtrace export parquet traces/my-run
   commtrace export inductor traces/my-run
 """,
 }

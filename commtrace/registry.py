@@ -86,7 +86,7 @@ _ROWS = (
         "Which ranks of a large job to trace to see whole groups.",
         "analysis.cli.scale.plan_ranks",
     ),
-    Command("export", _FILES, "Files for TensorBoard and for torch's compiler."),
+    Command("export", _FILES, "Files for DuckDB, Polars, TensorBoard, torch's compiler."),
     Command(
         "export tensorboard-copy",
         "For TensorBoard",
@@ -97,6 +97,12 @@ _ROWS = (
         "export tensorboard-scalars",
         "For TensorBoard",
         "Exposed time and bandwidth by step, for TensorBoard.",
+        "analysis.cli.commands.export",
+    ),
+    Command(
+        "export parquet",
+        "For DuckDB, Polars, Spark",
+        "Every table and activity, as Parquet.",
         "analysis.cli.commands.export",
     ),
     Command(

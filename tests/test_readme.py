@@ -168,6 +168,7 @@ def test_a_wrong_command_is_seen() -> None:
 def test_commands_that_measure_are_called_or_parsed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    _check_libraries(command)
     monkeypatch.chdir(tmp_path)
     give_example(tmp_path)
     arguments = shlex.split(command)[1:]
@@ -181,6 +182,11 @@ def test_commands_that_measure_are_called_or_parsed(
         assert analysis_main(arguments) in _codes(command)
         output = re.search(r"--output (\S+)", command)
         assert Path(output[1]).stat().st_size if output else capsys.readouterr().out
+
+
+def _check_libraries(command: str) -> None:
+    if command.startswith("commtrace export parquet "):
+        pytest.importorskip("pyarrow", reason="pyarrow is an extra")
 
 
 def _codes(command: str) -> tuple[int, ...]:
@@ -217,6 +223,7 @@ def test_commands_that_capture_write_runs(captured: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [c for c in MEASURE if "traces/gpu-run" not in c and _is_here(c)])
 def test_commands_that_measure(command: str, captured: Path) -> None:
+    _check_libraries(command)
     done = run(command, captured)
     assert done.returncode in _codes(command), done.stderr
     output = re.search(r"--(?:output|plot) (\S+)", command)

@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from ...common.disk import new_folder, write_all
+from ...common.disk import Writer, new_folder, remove_partial_files, replacing, write_all
 from ...common.option_groups import takes
 from ...common.wording import counted
 from ..catalog import CATALOG
@@ -328,6 +328,23 @@ def replace_among(folder: Path, pattern: str, name: str, content: bytes) -> None
         replace_file(folder / name, [content])
         for file in before:
             file.unlink(missing_ok=True)
+    except OSError as err:
+        raise UnreadableFile(f"{folder}: cannot be written to: {err.strerror}") from err
+
+
+@contextmanager
+def replacing_in(folder: Path) -> Iterator[Callable[[str], Writer]]:
+    """Files that replace those of their names in a folder, all together, when the block ends without an error.
+
+    The folder is made if needed. Raises UnreadableFile.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(folder)
+        with ExitStack() as files:
+            yield lambda name: files.enter_context(replacing(folder / name))
+    except UnreadableFile:
+        raise
     except OSError as err:
         raise UnreadableFile(f"{folder}: cannot be written to: {err.strerror}") from err
 

@@ -57,7 +57,7 @@ def print_table(name: str, analysis: Analysis, writing: Writing, top_for_each: S
     table, found_none = analysis.table(name), CATALOG[name].none_found
     is_result = found_none and len(analysis.calls) and (analysis.run.has_starts or not CATALOG[name].needs_starts)
     if not len(table) and not is_result:
-        nothing_measured(analysis, _why_empty(name, analysis))
+        nothing_measured(analysis, why_empty(name, analysis))
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
     _print_with_notes(name, table, (*notes, *analysis.run.notes), writing, found_none or "", top_for_each)
     finish(analysis)
@@ -107,7 +107,8 @@ def _print_with_notes(
     writing.table(name, table, top_for_each)
 
 
-def _why_empty(name: str, analysis: Analysis) -> str:
+def why_empty(name: str, analysis: Analysis) -> str:
+    """Why the table has no rows, where that is not a result."""
     if not analysis.run.devices:
         return (
             "the traces show no device activity and no gloo operation; capture with ProfilerActivity.CUDA on GPUs, "

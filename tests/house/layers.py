@@ -32,7 +32,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "report": "show lab training sweeps comparison results metrics run ceilings render catalog core errors",
         "timeline": "results metrics core errors",
         "prediction": "results replay metrics run ceilings core errors",
-        "exports": "results formats core errors",
+        "exports": "results metrics run formats catalog core errors",
         "tensorboard": "report show results render core errors",
         "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",

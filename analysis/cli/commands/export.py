@@ -1,4 +1,4 @@
-"""Commands that write for other tools: TensorBoard (a copy of a run, or scalars) and torch's compiler."""
+"""Commands that write for other tools: TensorBoard, torch's compiler, and whatever reads Parquet."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ import typer
 
 from ....common.wording import counted
 from ...recording.options import ReadOptions
-from ..output import check_new_folder, print_message, replace_among, write_folder, write_out, write_parts
-from ..reading_options import Runs, analysis_of, finish, reads_traces
+from ..output import (
+    check_new_folder,
+    print_message,
+    replace_among,
+    replacing_in,
+    write_folder,
+    write_out,
+    write_parts,
+)
+from ..reading_options import CeilingFile, Runs, analysis_for_page, analysis_of, finish, reads_traces
+from ..tables import nothing_measured, why_empty
 
 NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)]
 InFolder = Annotated[
@@ -145,4 +154,43 @@ def inductor_command(
         )
     if not profile.operators:
         print_message("no operator has shapes; capture with record_shapes=True to include operators", kind="note")
+    finish(analysis)
+
+
+ParquetFolder = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write the files into this folder.", show_default="RUN-parquet"),
+]
+
+
+@reads_traces
+def parquet_command(
+    runs: Runs, output: ParquetFolder = None, ceiling: CeilingFile = None, *, reading: ReadOptions
+) -> None:
+    """Write every table as a Parquet file, for DuckDB, Polars or Spark.
+
+    Beside the tables of `commtrace table`, `activities` has every kernel and copy of every rank, with its times on the
+    common clock; `cpu_operators`, `runtime_calls` and others have what CPUs did. A table that is empty for this run is
+    written without rows. Columns: docs/tables.md, and in the files. Needs `pip install "commtrace[parquet]"`.
+
+    \b
+    Examples:
+      commtrace export parquet traces/my-run
+      duckdb -c "SELECT * FROM 'my-run-parquet/ranks.parquet'"
+    """
+    from ...exports.parquet import check_pyarrow, write_parquet
+
+    check_pyarrow()
+    analysis = analysis_for_page(runs, reading, ceiling)
+    if not analysis.run.devices and not len(analysis.calls):
+        nothing_measured(analysis, why_empty("breakdown", analysis))
+    folder = output or Path(f"{analysis.run.name}-parquet")
+    with replacing_in(folder) as new_file:
+        written = write_parquet(analysis, new_file)
+    for note in analysis.run.notes:
+        print_message(note, kind="note")
+    if written.empty:
+        print_message(f"without rows: {', '.join(written.empty)}; the metadata of each file say why", kind="note")
+    rows, size = sum(written.rows.values()), sum((folder / f"{name}.parquet").stat().st_size for name in written.rows)
+    write_out(f"{folder}: {counted(len(written.rows), 'table')}, {counted(rows, 'row')}, {size / 1e6:,.1f} MB\n", None)
     finish(analysis)
