@@ -1,10 +1,9 @@
-"""Runs read by workers of dask.distributed: in this process, and in processes that share no folder and may be lost."""
+"""Runs read by workers of dask.distributed in this process; tests/test_dask_processes.py has processes."""
 
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from distributed import Client
 import commtrace.analysis.reading.dask_executor
 from commtrace.analysis.errors import ClusterError, DamagedTrace
 from commtrace.analysis.reading.dask_executor import DaskExecutor, dask_client
+from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render import as_csv
-from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.results.opening import OpenRun, analyse
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,47 +104,26 @@ def test_a_scheduler_that_is_not_there(capsys, monkeypatch, where, told):
     assert told in capsys.readouterr().err
 
 
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[tuple[Path, list["subprocess.Popen[bytes]"]]]:
-    """The file of a scheduler, and its two workers, each in a folder of its own."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        folder = tmp_path / f"{name}-{len(started)}"
-        folder.mkdir()
-        command = [sys.executable, "-m", f"distributed.cli.dask_{name}", *arguments, "--no-dashboard"]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": str(ROOT)}
-            )
-        started.append(process)
-        return process
-
-    file = tmp_path / "scheduler.json"
-    start("scheduler", "--port", "0", "--scheduler-file", str(file))
-    for _ in range(2):
-        start("worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny")
-    try:
-        with Client(scheduler_file=str(file), timeout=60) as client:
-            client.wait_for_workers(2, timeout=60)
-        yield file, started[1:]
-    finally:
-        for process in reversed(started):
-            process.kill()
-            process.wait()
+def test_a_scheduler_without_workers():
+    with Client(processes=False, n_workers=0, dashboard_address=":0") as alone, pytest.raises(ClusterError) as told:
+        DaskExecutor(alone)
+    assert "has no workers; start some" in str(told.value)
 
 
-@pytest.mark.slow
-def test_workers_elsewhere_one_of_which_is_lost(cluster, tmp_path, monkeypatch):
-    scheduler, workers = cluster
-    run = DATA / "nccl-straggler"
-    command = [sys.executable, "-m", "commtrace", "breakdown", "--no-cache", "-f", "csv", "--dask", str(scheduler)]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([*command, run.name], cwd=run.parent, env=env, stdout=subprocess.PIPE)
-    time.sleep(4.0)
-    workers[0].kill()
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert told.decode() == as_csv("breakdown", analyse(run).breakdown)
-    again = subprocess.run([*command, run.name], cwd=run.parent, env=env, capture_output=True, check=True)
-    assert again.stdout == told
+def test_a_client_that_was_closed():
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as closed:
+        executor = DaskExecutor(closed)
+    with pytest.raises(ClusterError, match="the connection to the scheduler is lost"):
+        executor.submit(abs, -1)
+    with pytest.raises(ClusterError, match="the connection to the scheduler is lost"):
+        _ = executor.at_once
+
+
+def test_small_runs_say_as_much_as_without_dask(client):
+    """What the first screen reads more of small runs, workers read as well."""
+    options = ReadOptions(details_if_small=True)
+    on_dask = replace(options, dask="tcp://given:1")
+    with OpenRun(DATA / "nccl-straggler", on_dask, executor=DaskExecutor(client)) as spread:
+        told = spread.analysis().summary(everything=True)
+    with OpenRun(DATA / "nccl-straggler", options) as whole:
+        assert told == whole.analysis().summary(everything=True)

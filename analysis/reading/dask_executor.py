@@ -8,8 +8,10 @@ Nothing stays on a worker between two calls, so one that is lost costs only what
 from __future__ import annotations
 
 import atexit
+import logging
 import platform
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import version as installed
@@ -18,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...common.version import version
-from ..errors import ClusterError, MissingLibrary
+from ..errors import ClusterError, MissingLibrary, UnreachableFile, UnreadableFile
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,15 +53,16 @@ class DaskExecutor:
     @property
     def at_once(self) -> int:
         """How many calls should wait at the scheduler, so that workers never do."""
-        threads: int = sum(self._client.nthreads().values())
+        with _cluster_errors(self._client):
+            threads: int = sum(self._client.nthreads().values())
         return max(1, threads) * _CALLS_PER_THREAD
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> DaskCall[_T]:
         """Submit a call to a worker. Raises ClusterError."""
-        with _cluster_errors():
-            future = self._client.submit(function, *arguments, pure=False, retries=_RETRIES)
+        with _cluster_errors(self._client):
+            future = self._client.submit(_on_worker, function, arguments, pure=False, retries=_RETRIES)
         self._pending.add(future)
-        return DaskCall(future, self._pending)
+        return DaskCall(self._client, future, self._pending)
 
     def cancel(self) -> None:
         """Cancel calls that no worker has begun."""
@@ -72,23 +75,44 @@ class DaskExecutor:
 class DaskCall(Generic[_T]):
     """A call that a worker executes."""
 
-    def __init__(self, future: Any, pending: set[Any]) -> None:
-        self._future, self._pending = future, pending
+    def __init__(self, client: Any, future: Any, pending: set[Any]) -> None:
+        self._client, self._future, self._pending = client, future, pending
 
     def result(self) -> _T:
         """What the function returned, once it has. Raises what it raised, and ClusterError."""
-        with _cluster_errors():
+        with _cluster_errors(self._client):
             result: _T = self._future.result()
             self._future.release()
         self._pending.discard(self._future)
         return result
 
 
+def _on_worker(function: Callable[..., _T], arguments: tuple[Any, ...]) -> _T | UnreadableFile:
+    """Call the function; if it cannot read a file, its error names the worker: others may see the file."""
+    try:
+        result = function(*arguments)
+    except UnreadableFile as err:
+        raise _with_worker(err) from err
+    return _with_worker(result) if isinstance(result, UnreadableFile) else result
+
+
+def _with_worker(err: UnreadableFile) -> UnreadableFile:
+    from distributed import get_worker
+
+    if isinstance(err, UnreachableFile):  # its reason is not on the worker
+        return err
+    return UnreadableFile(f"{err} (on Dask worker {get_worker().address}; workers need the same paths)")
+
+
 @contextmanager
-def _cluster_errors() -> Iterator[None]:
+def _cluster_errors(client: Any) -> Iterator[None]:
     """Raise ClusterError for errors of Dask in the block."""
     from distributed.scheduler import KilledWorker
 
+    lost = "Dask: the connection to the scheduler is lost, and so is what its workers did"
+    again = "start the scheduler and its workers again, then this"
+    if client.status in ("closing", "closed"):  # after which each call fails in a way of its own
+        raise ClusterError(f"{lost}; {again}")
     try:
         yield
     except KilledWorker as err:
@@ -96,8 +120,12 @@ def _cluster_errors() -> Iterator[None]:
             f"Dask: {_RETRIES + 1} workers died of one file, probably for want of memory: {err}; give workers more "
             "memory, or fewer threads"
         ) from err
+    except CancelledError as err:  # its text is several lines of Dask's own
+        raise ClusterError(f"{lost}; {again}") from err
+    except UnreachableFile:  # an OSError of the work itself
+        raise
     except (OSError, TimeoutError) as err:
-        raise ClusterError(f"Dask: the scheduler cannot be reached any more: {err}; start it again") from err
+        raise ClusterError(f"{lost}: {err}; {again}") from err
 
 
 @lru_cache(maxsize=1)  # one connection for all that a command does
@@ -111,6 +139,8 @@ def dask_client(where: str) -> Client:
     except ImportError as err:
         raise MissingLibrary('dask is not installed, and --dask needs it: pip install "commtrace[dask]"') from err
     untyped: Any = distributed
+    # What it logs when a scheduler is lost, reconnecting included, is said by our own error.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         if "://" in where:
             client = untyped.Client(where, timeout=_CONNECTING_S)
@@ -130,6 +160,7 @@ def dask_client(where: str) -> Client:
 
 def _check_versions(client: Client) -> None:
     wanted = _versions()
+    untyped: Any = client
 
     def versions_here() -> dict[str, str]:
         """Versions of libraries on a worker. Sent as source, so it must not import this program itself."""
@@ -143,15 +174,20 @@ def _check_versions(client: Client) -> None:
 
     module = __name__
     package = module
-    try:
-        answers = client.run(versions_here)
-    except Exception as err:
-        raise ClusterError(
-            f"Dask: a worker cannot use commtrace: {err}; install commtrace {wanted['commtrace']} there"
-        ) from err
+    with _cluster_errors(client):
+        answers: dict[str, Any] = untyped.run(versions_here, on_error="return")
+    # A worker that was lost meanwhile does no harm.
+    answers = {address: found for address, found in answers.items() if not isinstance(found, OSError)}
     if not answers:
-        raise ClusterError("Dask: the scheduler has no workers; start some with: dask worker ADDRESS")
+        raise ClusterError(
+            "Dask: the scheduler has no workers; start some, and this again when they are there: dask worker "
+            f"{untyped.scheduler.address}"
+        )
     for address, found in answers.items():
+        if isinstance(found, Exception):
+            raise ClusterError(
+                f"Dask: worker {address} cannot use commtrace: {found}; install commtrace {wanted['commtrace']} there"
+            )
         other = [f"{name} {found.get(name, 'missing')} instead of {wanted[name]}" for name in wanted
                  if found.get(name) != wanted[name]]  # fmt: skip
         if other:

@@ -56,7 +56,7 @@ _LIMIT_FOR_DETAILS = 4
 
 def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) -> ReadOptions:
     """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit."""
-    if not options.details_if_small or options.dask is not None or not all(one.is_for_all for one in traces):
+    if not options.details_if_small or not all(one.is_for_all for one in traces):
         return options
     fetch_begins(one.path for one in traces)
     most = options.sizes.details_bytes
