@@ -13,6 +13,7 @@ from .core.tables import (
     account,
     communication,
     comparison,
+    compute,
     cycles,
     device_time,
     hang,
@@ -178,6 +179,20 @@ _LAUNCHES_NARROW = (
     "launches", "call_ns", "call_mean_us", "delay_median_us", "short_kernels", "long_delays", "long_calls",
     "delay_max_us", "ran_ns", "unlaunched", "note",
 )  # fmt: skip
+_SHAPES = (
+    "operator", "inputs", "dtype", "category", "calls", "total_ns", "share_frac", "mean_us", "gflop_per_call",
+    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "tensor_core_frac", "ranks",
+    "slowest_rank", "slowest_over_frac", "note", "partial",
+)  # fmt: skip
+_SHAPES_NARROW = (
+    "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
+    "category", "slowest_rank", "slowest_over_frac", "memory_frac",
+)  # fmt: skip
+_MFU = (
+    "window_ns", "mfu_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns", "exposed_wait_ns",
+    "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac",
+)  # fmt: skip
+_NO_SHAPES = "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
 _NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
 _SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
@@ -265,6 +280,40 @@ _ENTRIES = (
         none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `idle` without "
         "--by step",
         narrow=("rank", "device", "step", *_IDLE_NARROW),
+    ),
+    TableEntry(
+        compute.MFU,
+        Topic.time,
+        "MFU: how much of its peak each device reached, and the rest.",
+        "compute.md#how-much-of-the-peak",
+        command="compute",
+        shown=("rank", "device", *_MFU, "note", "partial"),
+        narrow=("rank", "device", *_MFU),
+        worst=Worst("mfu_frac", smallest=True),
+        none_measured="no device shows any activity",
+    ),
+    TableEntry(
+        compute.MFU_STEPS,
+        Topic.time,
+        "The same, by step.",
+        "compute.md#how-much-of-the-peak",
+        command="compute --by step",
+        shown=("rank", "device", "step", *_MFU, "note", "partial"),
+        narrow=("rank", "device", "step", *_MFU),
+        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `compute` without "
+        "--by step",
+    ),
+    TableEntry(
+        compute.SHAPES,
+        Topic.time,
+        "How fast each operator computed, by the shapes of its inputs.",
+        "compute.md#operators-and-their-shapes",
+        command="compute --by shape",
+        shown=_SHAPES,
+        narrow=_SHAPES_NARROW,
+        below="note",
+        negligible=("share_frac",),
+        none_measured=_NO_SHAPES,
     ),
     TableEntry(
         account.ACCOUNT_PARTS,

@@ -58,6 +58,7 @@ _ROWS = (
         "analysis.cli.commands.breakdown",
     ),
     Command("idle", _ASK, "Why every device was idle: what the host did meanwhile.", "analysis.cli.commands.idle"),
+    Command("compute", _ASK, "MFU: how much of its peak each device reached, and the rest.", "analysis.cli.commands.compute"),
     Command(
         "bandwidth",
         _ASK,
@@ -125,6 +126,7 @@ _TABLES_WITH_OPTIONS = {
     "attribution": "predict",
     "bandwidth": "bandwidth",
     "breakdown": "breakdown",
+    "compute": "compute",
     "critical-path": "predict",
     "gaps": "idle",
     "idle": "idle",

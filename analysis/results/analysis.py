@@ -21,6 +21,7 @@ from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
+from ..core.tables.compute import MFU, MFU_STEPS
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
@@ -33,6 +34,10 @@ from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
+from ..metrics.compute.mfu import mfu
+from ..metrics.compute.peaks import Peak, peak
+from ..metrics.compute.shapes import shapes
+from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
 from ..metrics.device import copies as copies_module
 from ..metrics.device import gaps as gaps_module
@@ -448,6 +453,38 @@ class Analysis:
         """One row per rank, device and step: all of its time, part by part."""
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
         return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
+
+    @cached_property
+    def _computed(self) -> pd.DataFrame:
+        """What ran with its operator, without communication. Raises NothingMeasured if operators were not read."""
+        run = self.run
+        if not run.details:
+            raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
+        return compute_work(run.activities, run.launches, run.operator_calls, run.annotations)
+
+    @cached_property
+    def _peaks(self) -> dict[int, Peak | None]:
+        """The peak of each rank's device; None where it is not known."""
+        names = self.run.traces.drop_duplicates("rank")[["rank", "device_name"]]
+        return {row["rank"]: None if row["device_name"] is None else peak(row["device_name"]) for row in records(names)}
+
+    @cached_property
+    @described
+    def shapes(self) -> pd.DataFrame:
+        """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
+        return self._marked(shapes(self._computed, self._peaks))
+
+    @cached_property
+    @described
+    def mfu(self) -> pd.DataFrame:
+        """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
+        return self._marked(mfu(MFU, self.breakdown, self._computed, self._peaks))
+
+    @cached_property
+    @described
+    def mfu_steps(self) -> pd.DataFrame:
+        """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
+        return self._marked(mfu(MFU_STEPS, self.breakdown_steps, self._computed, self._peaks))
 
     @cached_property
     @described

@@ -20,6 +20,8 @@ from ..results.analysis import Analysis
 _WORTH_TRYING = 0.01
 """Of a step: changes that gain less, or are about less, are left out."""
 _SHOWN_FROM = 0.01
+_MOST_WITHOUT_FLOP = 0.5
+"""Of the time of products and attention: where FLOPs of more are not known, the rest says little."""
 _LARGE_BYTES = 1 << 20
 """Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
 _MOST_OF_HOST = 8
@@ -100,6 +102,25 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class Mfu:
+    """Model FLOPs utilisation of a typical step; `without_flop_frac` of the time of products has no known FLOPs."""
+
+    frac: float
+    without_flop_frac: float
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is only a lower bound."""
+        return self.without_flop_frac >= _SHOWN_FROM
+
+    @property
+    def said(self) -> str:
+        """`MFU is 22.3% of the dense peak or more: FLOPs of 19% of products and attention are not known.`"""
+        why = f"FLOPs of {self.without_flop_frac:.0%} of products and attention are not known"
+        return f"MFU is {self.frac:.1%} of the dense peak{f' or more: {why}' if self.is_bound else ''}."
+
+
+@dataclass(frozen=True)
 class FirstScreen:
     """The first screen of a run; `unit` is that of its times, `idle` the causes of idle time, the largest first."""
 
@@ -116,6 +137,7 @@ class FirstScreen:
     remedies: tuple[Remedy, ...]
     is_priced: bool
     rates: tuple[Rate, ...]
+    mfu: Mfu | None
 
     @property
     def nothing_to_gain(self) -> str:
@@ -133,6 +155,7 @@ def first_screen(analysis: Analysis) -> FirstScreen:
     unit = TimeUnit.of(analysis.typical_step.parts["window_ns"] if has_step else 1e6)
     remedies = () if len(analysis.table("hangs")) else tuple(_remedies(analysis))
     rates = tuple(first_rates(analysis))
+    mfu = _mfu(analysis) if has_step else None
     return FirstScreen(
         name=printable(analysis.run.name),
         facts=tuple(map(printable, _facts(analysis))),
@@ -141,12 +164,13 @@ def first_screen(analysis: Analysis) -> FirstScreen:
         why=printable(first["why"] or ""),
         not_known=printable(first["not_known"] or ""),
         unit=unit,
-        tiles=tuple(_tiles(analysis, unit, parts, remedies, rates)) if has_step else (),
+        tiles=tuple(_tiles(analysis, unit, parts, remedies, rates, mfu)) if has_step else (),
         parts=parts,
         idle=tuple(_idle(analysis)) if has_step else (),
         remedies=remedies,
         is_priced=analysis.prices is not None,
         rates=rates,
+        mfu=mfu,
     )
 
 
@@ -185,6 +209,7 @@ def _tiles(
     parts: tuple[StepShare, ...],
     remedies: tuple[Remedy, ...],
     rates: tuple[Rate, ...],
+    mfu: Mfu | None,
 ) -> Iterator[Tile]:
     typical = analysis.typical_step
     lengths = typical.lengths_ns
@@ -195,6 +220,10 @@ def _tiles(
     computing = by_column["compute_alone_ns"].frac + by_column["overlap_ns"].frac
     of_what = "of a step" if lengths else "of the window"
     yield Tile("Devices compute", f"{100 * computing:.0f}", "%", of_what)
+    if mfu is not None:
+        yield Tile(
+            "MFU", f"{100 * mfu.frac:.1f}", "%", "or more, of the dense peak" if mfu.is_bound else "of the dense peak"
+        )
     exposed = sum(by_column[column].ns for column in COMMUNICATION)
     if len(analysis.table("calls")):
         waiting = by_column["exposed_wait_ns"].ns
@@ -209,6 +238,20 @@ def _tiles(
         yield Tile("First remedy", f"\u2212{gain}", unit.name, detail)
     if rates:
         yield Tile(rates[0].what, rates[0].gb_per_s, "GB/s", rates[0].beside)
+
+
+def _mfu(analysis: Analysis) -> Mfu | None:
+    """MFU of the typical step; None where shapes or the peak are not known, or little of what has FLOPs is."""
+    if not (analysis.run.details and analysis.run.has_starts):
+        return None
+    steps = list(analysis.typical_step.steps)
+    table = analysis.table("mfu_steps" if steps else "mfu")
+    rows = table[table["step"].isin(steps)] if steps else table
+    if not len(rows) or rows["at_peak_ns"].isna().any() or not rows["window_ns"].sum():
+        return None
+    frac = float(rows["at_peak_ns"].sum() / rows["window_ns"].sum())
+    without = float(rows["without_flop_frac"].fillna(0.0).mean())
+    return Mfu(frac, without) if without <= _MOST_WITHOUT_FLOP else None
 
 
 def _remedies(analysis: Analysis) -> Iterator[Remedy]:

@@ -154,6 +154,8 @@ def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) ->
             yield from filter(None, (row(cause, 4) for cause in first.idle))
     if not first.parts:
         return
+    if first.mfu is not None:
+        yield from (f"  {line}" for line in wrapped(first.mfu.said, width - 2))
     steps = analysis.table("steps")
     for left_out in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
         said = f"Step {left_out['step']} is not counted: {left_out['note']}."

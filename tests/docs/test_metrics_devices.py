@@ -4,7 +4,9 @@ import pytest
 from given_runs import analysis_of_run
 from worked_examples import assert_a_changed_number_is_noticed, assert_true, examples
 
-EXAMPLES = examples("breakdown", "steps", "account", "idle", "copies", "launches", "calls", "cpu-runs", "kernels")
+EXAMPLES = examples(
+    "breakdown", "steps", "account", "compute", "idle", "copies", "launches", "calls", "cpu-runs", "kernels"
+)
 
 
 @pytest.mark.parametrize("text", EXAMPLES)

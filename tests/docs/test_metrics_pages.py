@@ -51,6 +51,7 @@ NOT_COPIED = {
 LIKE = {
     "breakdown_steps": "breakdown",
     "account_steps": "account",
+    "mfu_steps": "mfu",
     "idle_steps": "idle",
     "gaps": "idle",
     "launches_names": "launches",

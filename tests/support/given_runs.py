@@ -11,7 +11,7 @@ from commtrace.analysis.ceilings.files import Ceiling
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.steps import with_steps
 from commtrace.analysis.core.tables import communication as schema
-from commtrace.analysis.core.tables.device_time import MODULES, RUNTIME_CALLS
+from commtrace.analysis.core.tables.device_time import MODULES, OPERATOR_CALLS, RUNTIME_CALLS
 from commtrace.analysis.recording.header import Header
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.run.cpu_activities import cpu_activities
@@ -28,7 +28,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
         "step_times", "memory", "records", "process_groups", "runtime_calls",
-        "modules",
+        "modules", "operator_calls",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -48,6 +48,7 @@ def analysis_of_run(tables: Given) -> Analysis:
         runtime_calls=RUNTIME_CALLS.frame(_runtime_calls(given, launched)),
         modules=MODULES.frame(map(_of_rank_0, given.get("modules", []))),
         memory=schema.MEMORY_EVENTS.frame(map(_of_rank_0, given.get("memory", []))),
+        operator_calls=OPERATOR_CALLS.frame(map(_of_rank_0, given.get("operator_calls", []))),
         cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
     )
     return Analysis(

@@ -74,7 +74,7 @@ def innermost(starts: Ints, ends: Ints, times: Ints) -> Ints:
 
     The intervals are in order of start, equal ones by decreasing length, as nested operators of a thread are.
     """
-    around = _around(starts, ends)
+    around = enclosing(starts, ends)
     index = np.searchsorted(starts, times, side="right") - 1
     while True:
         over = (index >= 0) & (ends[index] < times)
@@ -104,7 +104,7 @@ def names_around(events: pd.DataFrame, thread: Ints, times: Ints) -> pd.Series[s
     return around
 
 
-def _around(starts: Ints, ends: Ints) -> Ints:
+def enclosing(starts: Ints, ends: Ints) -> Ints:
     """Index of the last earlier interval that has not ended when each interval starts, -1 for none."""
     result = np.full(len(starts), _NONE)
     open_ends: list[int] = []

@@ -1,0 +1,54 @@
+"""`commtrace compute`: how fast devices computed, beside their peaks."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Writing, writes_tables
+from ..reading_options import Runs, analysis_of, reads_traces
+from ..tables import print_table
+
+
+class ComputeBy(str, Enum):
+    """What a row stands for."""
+
+    device = "device"
+    step = "step"
+    shape = "shape"
+
+
+_TABLES = {ComputeBy.device: "mfu", ComputeBy.step: "mfu_steps", ComputeBy.shape: "shapes"}
+
+
+@reads_traces
+@writes_tables
+def compute_command(
+    runs: Runs,
+    by: Annotated[
+        ComputeBy,
+        typer.Option(help="One row per device, per device and step, or per operator and the shapes of its inputs."),
+    ] = ComputeBy.device,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Show how much of its peak a device reached, and where the rest went; or how fast operators were.
+
+    MFU is the time that the floating-point operations of a step would take at the device's dense peak,
+    over the time that the step took. What is missing is in the columns beside it, which add up to the
+    step. It needs shapes of operators: capture with record_shapes=True.
+
+    \b
+    Examples:
+      commtrace compute traces/my-run
+      commtrace compute --by step traces/my-run
+      commtrace compute --by shape --top 20 traces/my-run
+      commtrace compute --by shape --format csv traces/my-run
+    """
+    name = _TABLES[by]
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading, details=True), writing)

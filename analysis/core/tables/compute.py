@@ -1,0 +1,54 @@
+"""Tables of what devices computed: operators with their shapes, and how much of the peak a step reached."""
+
+from __future__ import annotations
+
+from ..schema import Schema
+from .columns import DEVICE, PARTIAL, PARTIAL_RUN, RANK
+
+SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all ranks and devices together", {
+    "operator": ("string", "outermost operator with a formula for its FLOPs around the launch, else the innermost one"),
+    "category": ("string", "what people sort by: GEMM, convolution, attention forward, elementwise, ..."),
+    "inputs": ("string", "shapes of its inputs that are tensors, such as 8944x1024 1024x2816"),
+    "dtype": ("string", "element type of the first matrix, else of the first tensor, spelled as in torch"),
+    "calls": ("int64", "calls of the operator that launched something"),
+    "kernels": ("int64", "kernels, copies and fills that these launched; on CPU runs 0"),
+    "total_ns": ("int64", "sum of the durations of these; on CPU runs of the operator without those that it called"),
+    "share_frac": ("Float64", "total_ns / its sum over all rows"),
+    "mean_us": ("Float64", "total_ns / calls"),
+    "min_us": ("Float64", "the least that a call took"),
+    "max_us": ("Float64", "the most that a call took"),
+    "gflop_per_call": ("Float64", "1e9 floating-point operations of a call, as torch.utils.flop_counter counts them"),
+    "mb_per_call": ("Float64", "1e6 bytes: those of all inputs and outputs, each once"),
+    "tflop_per_s": ("Float64", "1e12 floating-point operations a second: gflop_per_call * calls / total_ns"),
+    "tb_per_s": ("Float64", "1e12 bytes a second: mb_per_call * calls / total_ns"),
+    "peak_frac": ("Float64", "tflop_per_s / peak of the device for this dtype, dense; NA where that is not known"),
+    "memory_frac": ("Float64", "tb_per_s / peak bandwidth of the device's memory"),
+    "bound": ("string", "compute or memory: what takes longer at the peak; NA where it is not known"),
+    "tensor_core_frac": ("Float64", "part of total_ns in kernels that use tensor cores, as far as names say"),
+    "ranks": ("int64", "ranks on which it ran"),
+    "slowest_rank": ("Int64", "rank whose mean call takes longest; NA if there is one rank"),
+    "slowest_over_frac": ("Float64", "how much longer than the median of all ranks that is"),
+    "note": ("string", "why FLOPs are NA"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+_MFU = {
+    "window_ns": ("int64", "as in `breakdown`; the times below add up to it exactly, NA counting as 0"),
+    "at_peak_ns": ("Int64", "what its FLOPs would take at the device's dense peak for their dtype"),
+    "below_peak_ns": ("Int64", "compute_ns - at_peak_ns: kernels slower than the peak, and those without FLOPs"),
+    "exposed_transfer_ns": ("Int64", "communication without compute, data moves; NA if none of it could be split"),
+    "exposed_wait_ns": ("Int64", "likewise, waiting for other ranks"),
+    "exposed_unsplit_ns": ("int64", "likewise, in calls that could not be split into wait and transfer"),
+    "exposed_memory_ns": ("int64", "only copies and fills"),
+    "idle_ns": ("int64", "nothing runs: why, `account` and `idle` say"),
+    "tflop": ("Float64", "1e12 floating-point operations of operators with a formula; NA if no shapes were recorded"),
+    "mfu_frac": ("Float64", "at_peak_ns / window_ns; with one dtype, tflop / (window * peak)"),
+    "compute_frac": ("Float64", "at_peak_ns / compute_ns: how near to the peak the device was while it computed"),
+    "without_flop_frac": ("Float64", "part of the time of matrix products and attention whose FLOPs are not known"),
+    "note": ("string", "why columns are NA, or why mfu_frac is a lower bound"),
+    "partial": PARTIAL,
+}
+MFU = Schema("mfu", "rank and device", {"rank": RANK, "device": DEVICE, **_MFU})
+MFU_STEPS = Schema("mfu_steps", "rank, device and step", {
+    "rank": RANK, "device": DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_MFU,
+})  # fmt: skip

@@ -1,0 +1,118 @@
+"""How much of the device's peak a step reached (model FLOPs utilisation, MFU), and where the rest of it went.
+
+Source: Chowdhery et al., PaLM (2022), appendix B: MFU is the throughput observed over that at the peak of the device.
+FLOPs here are those of the operators that ran, so what is computed again in the backward pass counts (there called
+hardware FLOPs utilisation). Definitions: docs/metrics/compute.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from ...core.schema import Row, Schema, records
+from .categories import category
+from .peaks import Peak
+from .shapes import TF32, formula_of
+
+NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
+_WITH_FLOP = ("GEMM", "convolution", "attention forward", "attention backward")
+_MENTIONED = 0.01
+_COPIED = ("window_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memory_ns", "idle_ns")
+
+
+def mfu(schema: Schema, breakdown: pd.DataFrame, work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame:
+    """One row for each of the breakdown, by step or not, with what its FLOPs would take at the peak.
+
+    `work` is from `compute_work`; `peaks` are those of the device of each rank, None where they are not known.
+    """
+    keys = [key for key in ("rank", "device", "step") if key in schema.columns]
+    of_device = _flop_by_device(work, keys)
+    rows = records(breakdown)
+    return schema.frame(_row(row, of_device.get(tuple(row[key] for key in keys)), peaks, keys) for row in rows)
+
+
+class _Computed:
+    """FLOPs by dtype of a device, and the time of kernels that have FLOPs, known or not, in ns."""
+
+    def __init__(self) -> None:
+        self.flop: dict[str | None, int] = {}
+        self.known_ns = self.unknown_ns = 0
+        self.has_shapes = False
+        self.reasons: dict[str, int] = {}
+
+
+def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, ...], _Computed]:
+    """What was computed, by these keys; a call counts in the step of its first kernel."""
+    found: dict[tuple[object, ...], _Computed] = {}
+    work = work.dropna(subset=keys)
+    if not len(work):
+        return found
+    # What no operator with shapes launched stands for itself.
+    alone = pd.Series(range(-1, -1 - len(work), -1), work.index)
+    rows = work.assign(
+        call=work["call"].fillna(alone).astype("int64"),
+        tf32=work["kernel"].fillna("").str.contains(TF32, case=False),
+    ).groupby(["rank", "device", "call"], sort=False).agg(
+        **{name: (name, "first") for name in (*keys, "operator", "inputs", "kernel") if name not in ("rank", "device")},
+        dur_ns=("dur_ns", "sum"),
+        tf32=("tf32", "any"),
+    ).reset_index()  # fmt: skip
+    for row in records(rows):
+        operator, inputs, kernel = row["operator"], row["inputs"], row["kernel"]
+        formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
+        computed = found.setdefault(tuple(row[key] for key in keys), _Computed())
+        computed.has_shapes |= formula is not None
+        if formula is not None and formula.flop is not None:
+            dtype = TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
+            computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
+            computed.known_ns += row["dur_ns"]
+        elif category(operator, kernel) in _WITH_FLOP:
+            computed.unknown_ns += row["dur_ns"]
+            why = formula.reason if formula is not None else "no operator with shapes launched them"
+            computed.reasons[why] = computed.reasons.get(why, 0) + row["dur_ns"]
+    return found
+
+
+def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None], keys: list[str]) -> Row:
+    has_split = row["exposed_wait_ns"] is not None
+    result: Row = {key: row[key] for key in (*keys, *_COPIED)}
+    result["exposed_unsplit_ns"] = row["exposed_unsplit_ns"] if has_split else row["exposed_comm_ns"]
+    result["below_peak_ns"] = row["compute_ns"]
+    if computed is None or not computed.has_shapes:
+        return result | {"note": NO_SHAPES}
+    heavy_ns = computed.known_ns + computed.unknown_ns
+    unknown_frac = computed.unknown_ns / heavy_ns if heavy_ns else None
+    result |= {"tflop": sum(computed.flop.values()) / 1e12 or None, "without_flop_frac": unknown_frac}
+    notes = []
+    if unknown_frac is not None and unknown_frac >= _MENTIONED:
+        why = max(computed.reasons, key=lambda reason: computed.reasons[reason])
+        notes.append(f"FLOPs of {unknown_frac:.0%} of the time of products and attention are not known: {why}")
+    peak = peaks.get(row["rank"])
+    at_peak_ns, missing = _at_peak_ns(computed.flop, peak)
+    if not computed.flop or missing:
+        notes += [missing] if computed.flop else []
+    elif at_peak_ns > row["compute_ns"]:
+        notes.append("it computed faster than the peak that is listed for its device, so that is not its peak")
+    else:
+        result |= {
+            "at_peak_ns": at_peak_ns,
+            "below_peak_ns": row["compute_ns"] - at_peak_ns,
+            "mfu_frac": at_peak_ns / row["window_ns"] if row["window_ns"] else None,
+            "compute_frac": at_peak_ns / row["compute_ns"] if row["compute_ns"] else None,
+        }
+    return result | {"note": "; ".join(notes) or None}
+
+
+def _at_peak_ns(flop: Mapping[str | None, int], peak: Peak | None) -> tuple[int, str]:
+    """What these FLOPs, by dtype, would take at the peak, in ns; or why that is not known. 1 TFLOP/s is 1e3 per ns."""
+    if peak is None:
+        return 0, "the peak of this device is not listed"
+    took_ns = 0.0
+    for dtype, count in flop.items():
+        best = peak.of(dtype)
+        if best is None:
+            return 0, f"the peak of this device for {dtype or 'an unknown dtype'} is not listed"
+        took_ns += count / best / 1e3
+    return round(took_ns), ""

@@ -1,0 +1,149 @@
+"""How fast operators computed, by the shapes and types of their inputs. Definitions: docs/metrics/compute.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import pandas as pd
+
+from ...core.schema import Row
+from ...core.tables.compute import SHAPES
+from .categories import category, uses_tensor_cores
+from .flops import flops
+from .moved_bytes import moved_bytes
+from .operators import NotRecorded, Operator, matrix_dtype
+from .peaks import Peak
+
+TF32 = "tf32"
+_MOST_LISTED = 4
+
+
+class Formula(NamedTuple):
+    """What shapes say of each call of an operator: FLOPs and bytes, None with the reason, and its dtype."""
+
+    flop: int | None
+    reason: str
+    moved_bytes: int | None
+    dtype: str | None
+    shapes: str
+
+
+@lru_cache(maxsize=1 << 14)  # few operators of a model differ, and all ranks have the same
+def formula_of(name: str, inputs: str) -> Formula:
+    """Evaluate the formulas of an operator; `inputs` is the JSON of shapes, types and values."""
+    dims, types, values = msgspec.json.decode(inputs)
+    listed = [each if isinstance(each, list) else None for each in (dims, types, values)]
+    operator = Operator(name, *listed)
+    found = flops(operator)
+    try:
+        tensors = [tensor for tensor in operator.tensors() if tensor.shape]
+    except NotRecorded:
+        tensors = []
+    dtype = matrix_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
+    shapes = " ".join(filter(None, map(_shape, listed[0] or ())))
+    return Formula(found.value, found.reason, moved_bytes(operator).value, dtype, shapes)
+
+
+def _shape(dims: Any) -> str:
+    """`8x16` for a tensor, `[8x16 8]` for a list of tensors; empty for anything else."""
+    if not isinstance(dims, list) or not dims:
+        return ""
+    if not all(isinstance(each, list) for each in dims):
+        return "x".join(map(str, dims))
+    more = [f"and {len(dims) - _MOST_LISTED} more"] if len(dims) > _MOST_LISTED else []
+    return f"[{' '.join([*filter(None, map(_shape, dims[:_MOST_LISTED])), *more])}]"
+
+
+def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame:
+    """One row per operator and inputs over all ranks and devices, the one that took longest first.
+
+    `work` is from `compute_work`; `peaks` are those of the device of each rank, None where they are not known.
+    """
+    known = work[work["inputs"].notna()]
+    if not len(known):
+        return SHAPES.empty()
+    kernel = known["kernel"].fillna("")
+    told = {name: uses_tensor_cores(name) for name in kernel.unique()}
+    known = known.assign(
+        tensor_ns=known["dur_ns"].where(kernel.isin([name for name, uses in told.items() if uses]), 0),
+        told_ns=known["dur_ns"].where(kernel.isin([name for name, uses in told.items() if uses is not None]), 0),
+        tf32=kernel.str.contains(TF32, case=False),
+    )
+    calls = known.groupby(["operator", "inputs", "rank", "call"], sort=False).agg(
+        total_ns=("dur_ns", "sum"),
+        kernels=("kernel", "count"),
+        kernel=("kernel", "first"),
+        tensor_ns=("tensor_ns", "sum"),
+        told_ns=("told_ns", "sum"),
+        tf32=("tf32", "any"),
+    )
+    whole_ns = int(calls["total_ns"].sum())
+    rows = [
+        _row(str(name), str(inputs), of_shape, whole_ns, peaks)
+        for (name, inputs), of_shape in calls.groupby(level=["operator", "inputs"], sort=False)
+    ]
+    rows.sort(key=lambda row: (-row["total_ns"], row["operator"], row["inputs"] or ""))
+    return SHAPES.frame(rows)
+
+
+def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapping[int, Peak | None]) -> Row:
+    formula = formula_of(name, inputs)
+    total_ns, count = int(calls["total_ns"].sum()), len(calls)
+    by_rank = calls.groupby(level="rank")["total_ns"].mean()
+    kernel = calls["kernel"].iloc[0]
+    dtype = TF32 if formula.dtype == "float32" and calls["tf32"].any() else formula.dtype
+    row: Row = {
+        "operator": name,
+        "category": category(name, None if pd.isna(kernel) else str(kernel)),
+        "inputs": formula.shapes or None,
+        "dtype": dtype,
+        "calls": count,
+        "kernels": int(calls["kernels"].sum()),
+        "total_ns": total_ns,
+        "share_frac": total_ns / whole_ns if whole_ns else None,
+        "mean_us": total_ns / count / 1e3,
+        "min_us": float(calls["total_ns"].min()) / 1e3,
+        "max_us": float(calls["total_ns"].max()) / 1e3,
+        "gflop_per_call": None if formula.flop is None else formula.flop / 1e9,
+        "mb_per_call": None if formula.moved_bytes is None else formula.moved_bytes / 1e6,
+        "tensor_core_frac": _frac(calls["tensor_ns"].sum(), total_ns) if calls["told_ns"].sum() else None,
+        "ranks": len(by_rank),
+        "note": None if formula.flop is not None else formula.reason,
+    }
+    row |= _speed(formula, row, _same([peaks.get(int(rank)) for rank in by_rank.index]))
+    if len(by_rank) > 1:
+        usual = float(by_rank.median())
+        row |= {
+            "slowest_rank": int(by_rank.idxmax()),
+            "slowest_over_frac": float(by_rank.max()) / usual - 1 if usual else None,
+        }
+    return row
+
+
+def _speed(formula: Formula, row: Row, peak: Peak | None) -> Row:
+    """The columns of speed, and how near to the peak that is. FLOPs per ns are 1e-3 TFLOP/s."""
+    flop, moved, total_ns = formula.flop, formula.moved_bytes, row["total_ns"]
+    if not total_ns:
+        return {}
+    tflop_per_s = None if flop is None else flop * row["calls"] / total_ns / 1e3
+    tb_per_s = None if moved is None else moved * row["calls"] / total_ns / 1e3
+    best = None if peak is None else peak.of(row["dtype"])
+    memory = None if peak is None else peak.tb_per_s
+    speed: Row = {"tflop_per_s": tflop_per_s, "tb_per_s": tb_per_s}
+    speed["peak_frac"] = tflop_per_s / best if tflop_per_s is not None and best else None
+    speed["memory_frac"] = tb_per_s / memory if tb_per_s is not None and memory else None
+    if flop and moved and best and memory:
+        speed["bound"] = "compute" if flop / best > moved / memory else "memory"
+    return speed
+
+
+def _frac(part: Any, whole: float) -> float | None:
+    return float(part) / whole if whole else None
+
+
+def _same(peaks: list[Peak | None]) -> Peak | None:
+    """The peak that all have; None where they differ, or one is not known."""
+    return peaks[0] if all(peak == peaks[0] for peak in peaks) else None

@@ -1,0 +1,117 @@
+"""Which operator a kernel belongs to, how fast it was, and how much of the peak a step reached, on made-up traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import MS, US, Trace
+
+from commtrace import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.results.analysis import Analysis
+
+BF16_PEAK_TFLOP_PER_S = 989.4
+
+
+def matrices(m: int, k: int, n: int, dtype: str = "c10::BFloat16") -> dict[str, Any]:
+    return {"Input Dims": [[m, k], [k, n]], "Input type": [dtype, dtype], "Concrete Inputs": ["", ""]}
+
+
+def product(made: Trace, at: int, took: int, *, size: int = 4096, name: str = "sm90_xmma_gemm_bf16bf16") -> Trace:
+    """A product of matrices, launched at `at`, which runs 50 us later."""
+    made.event("cpu_op", "aten::mm", at, 20 * US, **matrices(size, size, size))
+    return made.kernel(name, at + 50 * US, took, launch=at + 5 * US)
+
+
+def read(folder: Path, *traces: Trace) -> Analysis:
+    for made in traces:
+        made.write(folder)
+    return analyse(folder, details=True, cache=False)
+
+
+def test_speed_and_share_of_the_peak(tmp_path: Path) -> None:
+    made = Trace(0, 1)
+    for number in range(4):
+        product(made, number * MS, 200 * US)
+    (row,) = records(read(tmp_path, made).shapes)
+    assert (row["operator"], row["category"], row["inputs"]) == ("aten::mm", "GEMM", "4096x4096 4096x4096")
+    assert (row["calls"], row["kernels"], row["total_ns"], row["mean_us"]) == (4, 4, 800 * US, 200.0)
+    assert row["gflop_per_call"] == 2 * 4096**3 / 1e9
+    assert row["mb_per_call"] == 3 * 4096**2 * 2 / 1e6
+    assert row["tflop_per_s"] == pytest.approx(2 * 4096**3 / 200e-6 / 1e12)
+    assert row["peak_frac"] == pytest.approx(row["tflop_per_s"] / BF16_PEAK_TFLOP_PER_S)
+    assert (row["bound"], row["tensor_core_frac"], row["note"]) == ("compute", 1.0, None)
+
+
+def test_parts_add_up_to_the_window(tmp_path: Path) -> None:
+    analysis = read(tmp_path, product(product(Trace(0, 1), 0, 300 * US), MS, 500 * US))
+    (row,) = records(analysis.mfu)
+    flop = 2 * 2 * 4096**3
+    assert row["tflop"] == flop / 1e12
+    assert row["at_peak_ns"] == round(flop / BF16_PEAK_TFLOP_PER_S / 1e3)
+    assert row["mfu_frac"] == pytest.approx(row["at_peak_ns"] / row["window_ns"])
+    parts = ("at_peak", "below_peak", "exposed_transfer", "exposed_wait", "exposed_unsplit", "exposed_memory", "idle")
+    assert sum(row[f"{part}_ns"] or 0 for part in parts) == row["window_ns"]
+    assert row["note"] is None
+
+
+def test_the_outermost_operator_with_a_formula_counts_once(tmp_path: Path) -> None:
+    convolved = {
+        "Input Dims": [[2, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
+        "Input type": ["float", "float", "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"],
+        "Concrete Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"],
+    }
+    made = Trace(0, 1)
+    for depth, name in enumerate(("aten::conv2d", "aten::convolution", "aten::_convolution")):
+        made.event("cpu_op", name, depth * US, (40 - 2 * depth) * US, **convolved)
+    made.kernel("fprop", 60 * US, 30 * US, launch=10 * US)
+    (row,) = records(read(tmp_path, made).shapes)
+    assert (row["operator"], row["calls"]) == ("aten::convolution", 1)
+    assert row["gflop_per_call"] == 2 * (2 * 4 * 8 * 8) * 3 * 3 * 3 / 1e9
+
+
+def test_a_rank_that_is_slow_at_a_shape_is_named(tmp_path: Path) -> None:
+    traces = [product(Trace(rank, 4), 0, (300 if rank == 2 else 200) * US) for rank in range(4)]
+    (row,) = records(read(tmp_path, *traces).shapes)
+    assert (row["ranks"], row["slowest_rank"], row["slowest_over_frac"]) == (4, 2, pytest.approx(0.5))
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    without = Trace(0, 1).op("aten::mm", 0, 20 * US).kernel("gemm", 50 * US, 100 * US, launch=5 * US)
+    (row,) = records(read(tmp_path / "shapes", without).mfu)
+    assert (row["mfu_frac"], row["tflop"]) == (None, None)
+    assert row["note"] == "no shapes were recorded; capture with record_shapes=True"
+
+    unlisted = product(Trace(0, 1), 0, 200 * US)
+    unlisted.device_names = ["Some GPU"]
+    (row,) = records(read(tmp_path / "device", unlisted).mfu)
+    assert (row["mfu_frac"], row["note"]) == (None, "the peak of this device is not listed")
+    assert row["tflop"] == 2 * 4096**3 / 1e12
+    assert row["below_peak_ns"] == 200 * US
+
+    faster = product(Trace(0, 1), 0, 10 * US)
+    (row,) = records(read(tmp_path / "faster", faster).mfu)
+    assert row["mfu_frac"] is None
+    assert "faster than the peak" in str(row["note"])
+
+    graph = product(Trace(0, 1), 0, 300 * US).kernel(
+        "sm90_xmma_gemm_bf16bf16", 2 * MS, 100 * US, launch=2 * MS - 10 * US
+    )
+    (row,) = records(read(tmp_path / "graph", graph).mfu)
+    assert row["without_flop_frac"] == pytest.approx(0.25)
+    assert row["note"] == (
+        "FLOPs of 25% of the time of products and attention are not known: no operator with shapes launched them"
+    )
+
+
+def test_operators_of_cpus_are_their_own_work(tmp_path: Path) -> None:
+    made = Trace(0, 1, backend="gloo", device_names=())
+    made.event("cpu_op", "aten::linear", 0, 100 * US, **matrices(8, 16, 4, "float"))
+    made.event("cpu_op", "aten::mm", 10 * US, 60 * US, **matrices(8, 16, 4, "float"))
+    made.event("cpu_op", "aten::resize_", 20 * US, 10 * US, **matrices(8, 16, 4, "float"))
+    rows = {row["operator"]: row for row in records(read(tmp_path, made).shapes)}
+    assert {name: row["total_ns"] for name, row in rows.items()} == {"aten::mm": 60 * US, "aten::linear": 40 * US}
+    assert rows["aten::mm"]["gflop_per_call"] == 2 * 8 * 16 * 4 / 1e9
+    assert rows["aten::mm"]["kernels"] == 0
