@@ -62,7 +62,8 @@ TESTS = tests/test_*.py tests/common tests/profiling tests/docs tests/shared tes
 # For while you work: the core, Kineto traces, metrics of a rank and across ranks, and the rules of imports. No lint and no
 # types, which your editor and pre-commit show.
 QUICK = intervals schema spans catalog column_help kineto chunks run calls breakdown budget idle gaps launches kernels \
-	copies queue steps matching waiting lateness bandwidth latency verdict results render sweeps scaling training cli_training
+	copies queue flops moved_bytes categories peaks steps matching waiting lateness bandwidth latency verdict results render \
+	sweeps scaling training cli_training
 quick: $(READY)
 	$(PYTEST) --without-torch -m "not slow and not alone" tests/house $(patsubst %,tests/analysis/test_%.py,$(QUICK))
 

@@ -1,0 +1,220 @@
+"""One operator as torch's profiler records it, and the numbers that its record holds.
+
+With `record_shapes` torch writes three lists, one item per argument of the operator: dimensions (`[]` for anything but
+a tensor, and for a tensor without dimensions), types (a tensor's element type in C++, "Scalar", "ScalarList",
+"TensorList", "GenericList" or "") and values ("" for a tensor, else the value as text: "[1, 1]", "False", "0.").
+Source: torch/csrc/profiler/util.cpp, shapesToStr, inputTypes and concreteInputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+Shape = tuple[int, ...]
+
+_ELEMENT_TYPES = {
+    "bool": ("bool", 1),
+    "unsigned char": ("uint8", 1),
+    "signed char": ("int8", 1),
+    "char": ("int8", 1),
+    "short": ("int16", 2),
+    "short int": ("int16", 2),
+    "unsigned short": ("uint16", 2),
+    "short unsigned int": ("uint16", 2),
+    "int": ("int32", 4),
+    "unsigned int": ("uint32", 4),
+    "long": ("int64", 8),
+    "long int": ("int64", 8),
+    "long long": ("int64", 8),
+    "__int64": ("int64", 8),
+    "unsigned long": ("uint64", 8),
+    "long unsigned int": ("uint64", 8),
+    "float": ("float32", 4),
+    "double": ("float64", 8),
+    "c10::Half": ("float16", 2),
+    "c10::BFloat16": ("bfloat16", 2),
+    "c10::Float8_e5m2": ("float8_e5m2", 1),
+    "c10::Float8_e4m3fn": ("float8_e4m3fn", 1),
+    "c10::Float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
+    "c10::Float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
+    "c10::Float8_e8m0fnu": ("float8_e8m0fnu", 1),
+    "c10::complex<c10::Half>": ("complex32", 4),
+    "c10::complex<float>": ("complex64", 8),
+    "c10::complex<double>": ("complex128", 16),
+    "c10::qint8": ("qint8", 1),
+    "c10::quint8": ("quint8", 1),
+    "c10::qint32": ("qint32", 4),
+}
+"""dtype and bytes of an element, by its type in C++ as gcc, clang and msvc spell it."""
+
+ITEM_BYTES = dict(_ELEMENT_TYPES.values())
+"""Bytes of an element, by dtype."""
+
+_NUMBERED = {
+    0: "uint8",
+    1: "int8",
+    2: "int16",
+    3: "int32",
+    4: "int64",
+    5: "float16",
+    6: "float32",
+    7: "float64",
+    11: "bool",
+    15: "bfloat16",
+    23: "float8_e5m2",
+    24: "float8_e4m3fn",
+    25: "float8_e5m2fnuz",
+    26: "float8_e4m3fnuz",
+}
+"""dtypes by the number that stands for them among values. Source: torch/headeronly/core/ScalarType.h."""
+
+
+class NotRecorded(Exception):
+    """What is asked for is not in the record; the text says what is missing. Caught here: callers see an Amount."""
+
+
+class Amount(NamedTuple):
+    """A number of operations or bytes; None where the trace does not say it, with the reason."""
+
+    value: int | None
+    reason: str = ""
+
+
+class Tensor(NamedTuple):
+    """One tensor among the inputs."""
+
+    shape: Shape
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements, each once."""
+        return size_bytes(self.shape, self.dtype)
+
+
+def size_bytes(shape: Shape, dtype: str) -> int:
+    """Bytes of a tensor of this shape, each element once."""
+    return prod(shape) * ITEM_BYTES[dtype]
+
+
+@dataclass(frozen=True)
+class ProfiledOperator:
+    """Name and arguments of one operator; a list is None where the profiler did not record it."""
+
+    name: str
+    dims: Sequence[Any] | None = None
+    types: Sequence[str] | None = None
+    values: Sequence[str] | None = None
+
+    def shape(self, place: int, what: str, *, ndim: int | None = None) -> Shape:
+        """Dimensions of the tensor at `place`. Raises NotRecorded, also if it has not `ndim` of them."""
+        found = _item(self.dims, place, f"dimensions of {what}")
+        if not isinstance(found, list | tuple) or not all(type(size) is int for size in found):
+            raise NotRecorded(f"{what} is not one tensor")
+        if any(size < 0 for size in found):
+            raise NotRecorded(f"{what} has a negative dimension")
+        if ndim is not None and len(found) != ndim:
+            raise NotRecorded(f"{what} has {len(found)} dimensions instead of {ndim}")
+        return tuple(found)
+
+    def dtype(self, place: int, what: str) -> str:
+        """The dtype of the tensor at `place`. Raises NotRecorded."""
+        found = _item(self.types, place, f"type of {what}")
+        if found not in _ELEMENT_TYPES:
+            raise NotRecorded(f"{what} has the type {found!r}, which is not that of a tensor")
+        return _ELEMENT_TYPES[found][0]
+
+    def tensor(self, place: int, what: str) -> Tensor:
+        """The tensor at `place`. Raises NotRecorded."""
+        return Tensor(self.shape(place, what), self.dtype(place, what))
+
+    def has_tensor(self, place: int) -> bool:
+        """Whether there is a tensor at `place`; an optional one may be missing."""
+        return self.types is not None and place < len(self.types) and self.types[place] in _ELEMENT_TYPES
+
+    def tensors(self, places: int | None = None) -> list[Tensor]:
+        """All tensors among the first `places` arguments, or among all. Raises NotRecorded for lists of tensors."""
+        if self.types is None or self.dims is None:
+            raise NotRecorded("no types or no dimensions of inputs were recorded")
+        result = []
+        for place, kind in enumerate(self.types[:places]):
+            if kind in ("TensorList", "GenericList"):
+                raise NotRecorded(f"input {place} is a list of tensors, whose types are not recorded")
+            if kind in _ELEMENT_TYPES:
+                result.append(self.tensor(place, f"input {place}"))
+        return result
+
+    def value(self, place: int, what: str) -> str:
+        """The text of an argument that is no tensor; "" for None. Raises NotRecorded."""
+        return str(_item(self.values, place, f"value of {what}"))
+
+    def ints(self, place: int, what: str, length: int) -> Shape:
+        """A list of `length` integers; one that holds a single integer stands for equal ones. Raises NotRecorded."""
+        found = self.int_list(place, what)
+        if len(found) not in (1, length):
+            raise NotRecorded(f"{what} has {len(found)} numbers instead of {length}")
+        return found * length if len(found) == 1 else found
+
+    def int_list(self, place: int, what: str) -> Shape:
+        """A list of integers. Raises NotRecorded."""
+        found = _parsed(self.value(place, what), what)
+        if not isinstance(found, list) or not all(type(number) is int for number in found):
+            raise NotRecorded(f"{what} is not a list of integers")
+        return tuple(found)
+
+    def flag(self, place: int, what: str) -> bool:
+        """A truth value. Raises NotRecorded."""
+        found = _parsed(self.value(place, what), what)
+        if not isinstance(found, bool):
+            raise NotRecorded(f"{what} is neither True nor False")
+        return found
+
+    def flags(self, place: int, what: str, length: int) -> tuple[bool, ...]:
+        """A list of `length` truth values. Raises NotRecorded."""
+        found = _parsed(self.value(place, what), what)
+        if not isinstance(found, list) or len(found) != length or not all(isinstance(flag, bool) for flag in found):
+            raise NotRecorded(f"{what} is not a list of {length} truth values")
+        return tuple(found)
+
+    def number(self, place: int, what: str) -> int:
+        """An integer. Raises NotRecorded."""
+        found = _parsed(self.value(place, what), what)
+        if type(found) is not int:
+            raise NotRecorded(f"{what} is not an integer")
+        return found
+
+    def named_dtype(self, place: int, what: str) -> str:
+        """The dtype that an argument names by its number. Raises NotRecorded."""
+        number = self.number(place, what)
+        if number not in _NUMBERED:
+            raise NotRecorded(f"{what} is {number}, which stands for no dtype that is known here")
+        return _NUMBERED[number]
+
+
+def matrix_dtype(operator: ProfiledOperator) -> str | None:
+    """The dtype in which an operator computes, for its peak: of the first tensor with two dimensions or more.
+
+    Bias comes first in addmm and has one dimension. Whether float32 runs as TF32 is not in a trace. None if there is
+    no such tensor.
+    """
+    try:
+        return next((tensor.dtype for tensor in operator.tensors() if len(tensor.shape) > 1), None)
+    except NotRecorded:
+        return None
+
+
+def _item(recorded: Sequence[Any] | None, place: int, what: str) -> Any:
+    if recorded is None or place >= len(recorded):
+        raise NotRecorded(f"no {what} recorded")
+    return recorded[place]
+
+
+def _parsed(text: str, what: str) -> Any:
+    try:
+        return json.loads(text.replace("True", "true").replace("False", "false"))
+    except json.JSONDecodeError as err:
+        raise NotRecorded(f"{what} is not recorded" if text == "" else f"{what} is {text!r}") from err

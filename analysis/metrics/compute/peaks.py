@@ -1,0 +1,139 @@
+"""Peaks of devices by the vendors' figures: dense operations and bandwidth of memory.
+
+Where vendors give figures with sparsity only, they are halved. Matrix or tensor cores count where they take the type;
+float32 is without TF32. Real work stays below: an H100 multiplied matrices of 8192 x 8192 in bfloat16 at 798 TFLOP/s.
+Names are those of torch.cuda.get_device_name and of deviceProperties in traces. A name that is not exactly known has no
+peak: an H100 PCIe is not an H100 SXM, and a slice of one (MIG) is neither.
+
+torch's own table, torch/_inductor/analysis/device_info.py, agrees where it has a device, but for the L4: its figures
+there are with sparsity, and its bandwidth is the H100's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+DTYPES = "float32", "tf32", "float16", "bfloat16", "float8", "int8"
+
+
+class Peak(NamedTuple):
+    """Dense peaks of one device."""
+
+    tflop_per_s: dict[str, float]
+    """By name in DTYPES; int8 counts integer operations."""
+    tb_per_s: float
+    source: str
+
+
+def peak(device: str) -> Peak | None:
+    """Peaks of a device by its name, or None if it is not known."""
+    plain = _MAKERS.sub("", device.strip()).casefold()
+    return next((found for pattern, found in _PEAKS if pattern.fullmatch(plain)), None)
+
+
+def peak_tflop_per_s(device: str, dtype: str) -> float | None:
+    """Dense peak for a dtype in TFLOP/s; None for devices and dtypes without a figure.
+
+    `dtype` is a name of torch ("bfloat16", "float8_e4m3fn") or "tf32".
+    """
+    found = peak(device)
+    return None if found is None else found.tflop_per_s.get("float8" if dtype.startswith("float8") else dtype)
+
+
+def memory_tb_per_s(device: str) -> float | None:
+    """Peak bandwidth of a device's memory in TB/s (1e12 bytes per second), or None."""
+    found = peak(device)
+    return None if found is None else found.tb_per_s
+
+
+def _rates(
+    float32: float,
+    half: float,
+    *,
+    tf32: float | None = None,
+    bfloat16: float | None = None,
+    float8: float | None = None,
+    int8: float | None = None,
+) -> dict[str, float]:
+    """By dtype, without those that the device cannot do; `half` is float16."""
+    values = float32, tf32, half, bfloat16, float8, int8
+    return {dtype: value for dtype, value in zip(DTYPES, values, strict=True) if value is not None}
+
+
+_MAKERS = re.compile(r"^(?:NVIDIA |AMD )?(?:Tesla |Instinct )?", re.IGNORECASE)
+
+_HOPPER = _rates(66.9, 989.4, tf32=494.7, bfloat16=989.4, float8=1978.9, int8=1978.9)
+_HOPPER_NVL = _rates(60, 835.5, tf32=417.5, bfloat16=835.5, float8=1670.5, int8=1670.5)
+_AMPERE = _rates(19.5, 312, tf32=156, bfloat16=312, int8=624)
+_CDNA_3 = _rates(163.4, 1307.4, tf32=653.7, bfloat16=1307.4, float8=2614.9, int8=2614.9)
+_H100_PAPER = "NVIDIA H100 Tensor Core GPU Architecture white paper, table 2"
+_H200_SHEET = "NVIDIA H200 data sheet, halved"
+_A100_SHEET = "NVIDIA A100 data sheet"
+_V100_SHEET = "NVIDIA V100 data sheet"
+_BLACKWELL = "NVIDIA Blackwell data sheet, halved"
+_BLACKWELL_ULTRA = "NVIDIA pages of HGX B300 and GB300 NVL72, per GPU, halved"
+_MI200 = "AMD Instinct MI200 series data sheet"
+
+_BY_NAME = {
+    r"h100 80gb hbm3": Peak(_HOPPER, 3.35, _H100_PAPER),
+    r"h100 pcie": Peak(_rates(51.2, 756, tf32=378, bfloat16=756, float8=1513, int8=1513), 2.0, _H100_PAPER),
+    r"h100 nvl": Peak(_HOPPER_NVL, 3.9, "NVIDIA H100 data sheet, halved"),
+    r"h200": Peak(_HOPPER, 4.8, _H200_SHEET),
+    r"h200 nvl": Peak(_HOPPER_NVL, 4.8, _H200_SHEET),
+    # The same chip as the H100's. 480GB is the memory of the CPU; the GPU has 96 GB of HBM3.
+    r"gh200 (?:120gb|480gb)": Peak(_HOPPER, 4.0, "NVIDIA GH200 data sheet, halved"),
+    # 7.7 TB/s of an HGX B200 in the data sheet; 64 TB/s of eight in that of the DGX B200.
+    r"b200": Peak(_rates(75, 2250, tf32=1100, bfloat16=2250, float8=4500, int8=4500), 8.0, _BLACKWELL),
+    r"gb200": Peak(_rates(80, 2500, tf32=1250, bfloat16=2500, float8=5000, int8=5000), 8.0, _BLACKWELL),
+    r"b300(?: sxm6 ac)?": Peak(_rates(75, 2250, tf32=1125, bfloat16=2250, float8=4500), 8.0, _BLACKWELL_ULTRA),
+    r"gb300": Peak(_rates(80, 2500, tf32=1250, bfloat16=2500, float8=5000), 8.0, _BLACKWELL_ULTRA),
+    r"a100-sxm4?-80gb": Peak(_AMPERE, 2.039, _A100_SHEET),
+    r"a100-sxm4?-40gb": Peak(_AMPERE, 1.555, _A100_SHEET),
+    r"a100 80gb pcie": Peak(_AMPERE, 1.935, _A100_SHEET),
+    r"a100-pcie-40gb": Peak(_AMPERE, 1.555, _A100_SHEET),
+    r"a10": Peak(_rates(31.2, 125, tf32=62.5, bfloat16=125, int8=250), 0.6, "NVIDIA A10 data sheet"),
+    r"a30": Peak(_rates(10.3, 165, tf32=82, bfloat16=165, int8=330), 0.933, "NVIDIA A30 data sheet"),
+    r"a40": Peak(_rates(37.4, 149.7, tf32=74.8, bfloat16=149.7, int8=299.3), 0.696, "NVIDIA A40 data sheet"),
+    r"l4": Peak(
+        _rates(30.3, 121, tf32=60, bfloat16=121, float8=242.5, int8=242.5), 0.3, "NVIDIA L4 data sheet, halved"
+    ),
+    r"l40": Peak(
+        _rates(90.5, 181.05, tf32=90.5, bfloat16=181.05, float8=362, int8=362), 0.864, "NVIDIA L40 data sheet"
+    ),
+    r"l40s": Peak(
+        _rates(91.6, 362.05, tf32=183, bfloat16=362.05, float8=733, int8=733), 0.864, "NVIDIA L40S data sheet"
+    ),
+    r"v100-sxm2-(?:16|32)gb": Peak(_rates(15.7, 125), 0.9, _V100_SHEET),
+    r"v100-pcie-(?:16|32)gb": Peak(_rates(14, 112), 0.9, _V100_SHEET),
+    r"v100s-pcie-32gb": Peak(_rates(16.4, 130), 1.134, _V100_SHEET),
+    r"t4": Peak(_rates(8.1, 65, int8=130), 0.3, "NVIDIA T4 data sheet"),
+    # GeForce: with accumulation in float32, as torch multiplies by default.
+    r"geforce rtx 3090": Peak(
+        _rates(35.6, 71, tf32=35.6, bfloat16=71, int8=284), 0.936, "NVIDIA Ampere GA102 white paper, appendix A"
+    ),
+    r"geforce rtx 4090": Peak(
+        _rates(82.6, 165.2, tf32=82.6, bfloat16=165.2, float8=330.3, int8=660.6),
+        1.008,
+        "NVIDIA Ada GPU Architecture white paper, appendix A",
+    ),
+    r"mi300x(?: oam| vf)?": Peak(_CDNA_3, 5.3, "AMD Instinct MI300X data sheet"),
+    r"mi325x(?: oam| vf)?": Peak(_CDNA_3, 6.0, "AMD Instinct MI325X data sheet"),
+    r"mi300a": Peak(
+        _rates(122.6, 980.6, tf32=490.3, bfloat16=980.6, float8=1961.2, int8=1961.2),
+        5.3,
+        "AMD Instinct MI300A data sheet",
+    ),
+    r"mi350x(?: oam| vf)?": Peak(
+        _rates(144.2, 2309.6, bfloat16=2309.6, float8=4614, int8=4614), 8.0, "AMD Instinct MI350X brochure"
+    ),
+    r"mi355x(?: oam| vf)?": Peak(
+        _rates(157.3, 2516.6, bfloat16=2516.6, float8=5033.2, int8=5033.2), 8.0, "AMD Instinct MI355X brochure"
+    ),
+    # Each of the two dies of a card is a device of its own: half of the card's 383 TFLOP/s and 3.2 TB/s, or 362.1.
+    r"mi250x(?: oam)?": Peak(_rates(47.85, 191.5, bfloat16=191.5, int8=191.5), 1.6, f"{_MI200}, per die"),
+    r"mi250(?: oam)?": Peak(_rates(45.25, 181.05, bfloat16=181.05, int8=181.05), 1.6, f"{_MI200}, per die"),
+    r"mi210": Peak(_rates(45.3, 181, bfloat16=181, int8=181), 1.6, _MI200),
+    r"mi100": Peak(_rates(46.1, 184.6, bfloat16=92.3, int8=184.6), 1.2288, "AMD Instinct MI100 brochure"),
+}
+_PEAKS = [(re.compile(name), found) for name, found in _BY_NAME.items()]
