@@ -12,7 +12,8 @@ AnalysisError
 │   ├── UnknownRank       a file does not say which rank it is of
 │   ├── DuplicateRank     two files claim one rank
 │   ├── MixedJobs         files of different jobs
-│   └── NoSuchRanks       what was chosen of the ranks is not there
+│   ├── NoSuchRanks       what was chosen of the ranks is not there
+│   └── NoSuchSteps       what was chosen of the steps is not there
 ├── TimingsError          the timings of a sweep cannot be used
 │   ├── DamagedTimings    a file that holds them is malformed, or contradicts another
 │   ├── NoTimings         there are none
@@ -95,6 +96,10 @@ class MixedJobs(RunError):
 
 class NoSuchRanks(RunError):
     """The chosen ranks are not there."""
+
+
+class NoSuchSteps(RunError):
+    """The chosen steps are not there."""
 
 
 class TimingsError(AnalysisError):

@@ -58,7 +58,9 @@ _ROWS = (
         "analysis.cli.commands.breakdown",
     ),
     Command("idle", _ASK, "Why every device was idle: what the host did meanwhile.", "analysis.cli.commands.idle"),
-    Command("compute", _ASK, "MFU: how much of its peak each device reached, and the rest.", "analysis.cli.commands.compute"),
+    Command(
+        "compute", _ASK, "MFU: how much of its peak each device reached, and the rest.", "analysis.cli.commands.compute"
+    ),
     Command(
         "bandwidth",
         _ASK,

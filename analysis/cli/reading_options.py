@@ -116,6 +116,26 @@ OfGroups = Annotated[
         help="Read only the ranks of this process group; repeatable.",
     ),
 ]
+OfSteps = Annotated[
+    str | None,
+    typer.Option(
+        "--only-steps",
+        metavar="STEPS",
+        rich_help_panel="Reading",
+        help="Read only these steps, such as 11 or 3-5, as if there were no others.",
+    ),
+]
+LastSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--last",
+        metavar="N",
+        rich_help_panel="Reading",
+        min=1,
+        help="Read only the last N steps that all ranks have.",
+        show_default="all",
+    ),
+]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", rich_help_panel="Reading", help="Read every trace anew and cache nothing.")
 ]
@@ -129,6 +149,8 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         ranks: OfRanks = None,
         hosts: OfHosts = None,
         groups: OfGroups = None,
+        only_steps: OfSteps = None,
+        last: LastSteps = None,
         comm_kernel: CommNames = None,
         keep_going: KeepGoing = False,
         workers: Workers = None,
@@ -140,6 +162,8 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
     ) -> ReadOptions:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
+        if only_steps is not None and last:
+            raise typer.BadParameter("cannot be given together with --only-steps", param_hint="--last")
         return ReadOptions(
             comm_names=tuple(checked_patterns(comm_kernel)),
             keep_going=keep_going,
@@ -148,19 +172,21 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             verify=verify,
             memory_gb=memory,
             dask=dask,
-            ranks=_ranks_in(ranks),
+            ranks=_numbers(ranks, "--ranks"),
             hosts=tuple(hosts or ()),
             groups=tuple(groups or ()),
+            steps=_numbers(only_steps, "--only-steps"),
+            last=last or 0,
         )
 
     return takes(reading=reading)(command)
 
 
-def _ranks_in(text: str | None) -> tuple[int, ...]:
+def _numbers(text: str | None, option: str) -> tuple[int, ...]:
     try:
         return () if text is None else tuple(numbers_in(text))
     except ValueError as err:
-        raise typer.BadParameter(str(err), param_hint="--ranks") from err
+        raise typer.BadParameter(str(err), param_hint=option) from err
 
 
 def analysis_of(

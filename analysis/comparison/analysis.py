@@ -260,7 +260,11 @@ _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))
 
 
 def _closed(analysis: Analysis) -> pd.DataFrame:
-    return step_values.closed_steps(analysis.breakdown_steps, step_values.last_steps(analysis.run.annotations))
+    last = step_values.last_steps(analysis.run.annotations)
+    if analysis.run.recorded_steps:  # the last step that was read is whole if another one follows in the recording
+        ending = {steps[-1] for steps in analysis.run.recorded_steps.values() if steps}
+        last = [step for step in last if step in ending]
+    return step_values.closed_steps(analysis.breakdown_steps, last)
 
 
 def _counts(row: Row) -> list[tuple[str, int]]:

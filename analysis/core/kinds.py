@@ -29,6 +29,8 @@ from collections.abc import Iterable
 from . import markers
 
 COMPUTE, COMM, MEMORY = KINDS = "compute", "comm", "memory"
+NEXT = "next"
+"""Kind of the moment, without length, at which a device began with a step that was left out (`run.chosen_steps`)."""
 
 # Kernels of other libraries: what each does, by the first pattern that fits. None: the name does not say.
 _DEEP_EP = r"^[^<(]*\b(?:deep_ep|dpsk::ep)::(?:\w+::)*"

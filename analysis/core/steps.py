@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 NO_STEP = -1
 """The step of an activity that belongs to none."""
+LATER_STEPS = 1 << 62
+"""The step of the moment at which a device began with steps that were left out: it ends the window before."""
 _UNKNOWN = np.iinfo(np.int64).min
 
 Mark = tuple[str, int, int]
@@ -85,7 +87,7 @@ def step_windows(start_ns: Times, end_ns: Times, step: _Ids) -> list[Window]:
     """Windows of the steps of one rank, device and cycle; all of shape (activities,).
 
     b_N is the earliest start of any activity of a step >= N; the window of N is [b_N, b_N+1), the last one ends with
-    the last activity that has a step.
+    the last activity that has a step. Where later steps were left out, it ends where the device began with them.
     """
     inside = step != NO_STEP
     if not inside.any():
@@ -95,4 +97,5 @@ def step_windows(start_ns: Times, end_ns: Times, step: _Ids) -> list[Window]:
     np.minimum.at(bounds, which, start_ns[inside])
     bounds = np.minimum.accumulate(bounds[::-1])[::-1]
     ends = np.append(bounds[1:], end_ns[inside].max())
-    return [Window(*each) for each in zip(numbers.tolist(), bounds.tolist(), ends.tolist(), strict=True)]
+    windows = (Window(*each) for each in zip(numbers.tolist(), bounds.tolist(), ends.tolist(), strict=True))
+    return [window for window in windows if window.step != LATER_STEPS]

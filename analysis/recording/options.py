@@ -42,7 +42,8 @@ class ReadOptions:
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: of the scheduler at this
     address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
-    all of them are read. `run_facts` come from all files of the run together. `sizes` decide how files are read.
+    all of them are read. Where `steps` are given (numbers), or how many of the `last` ones, others are left out.
+    `run_facts` come from all files of the run together. `sizes` decide how files are read.
     """
 
     comm_names: tuple[str, ...] = ()
@@ -57,6 +58,8 @@ class ReadOptions:
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    last: int = 0
     run_facts: RunFacts = RunFacts()
     sizes: ReadSizes = USUAL_SIZES
 

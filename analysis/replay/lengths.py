@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.steps import NO_STEP
+from ..core.steps import LATER_STEPS, NO_STEP
 from ..metrics.clocks.frame import Ints
 from .engine import Playing, play_all
 from .programs import RankProgram, steps_of
@@ -87,7 +87,8 @@ class _Sum:
         begins = np.minimum.reduceat(start[windows.activities], windows.first)
         begins = np.append(np.minimum.accumulate(begins[::-1])[::-1], end[windows.activities].max())
         for step, length in zip(windows.steps, np.diff(begins).tolist(), strict=True):
-            self._lengths.setdefault(step, []).append(length)
+            if step != LATER_STEPS:
+                self._lengths.setdefault(step, []).append(length)
 
     def mean(self) -> Lengths:
         return {step: float(np.mean(lengths)) for step, lengths in self._lengths.items()}

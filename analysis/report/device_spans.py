@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..core.intervals import Spans, spans
-from ..core.kinds import COMPUTE, MEMORY
+from ..core.kinds import COMPUTE, MEMORY, NEXT
 from ..core.schema import Row, grouped, records
 from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
@@ -49,6 +49,7 @@ def drawn_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
 
 def _of_rank(tables: EventTables, clock: Row | None, has_steps: bool, most: int) -> list[DeviceSpans]:
     activities = tables.activities if has_steps else tables.activities.assign(step=WHOLE)
+    activities = activities[activities["kind"] != NEXT]
     found = []
     for (rank, step, device), own in grouped(activities.dropna(subset=["step"]), ["rank", "step", "device"]):
         starts, kinds = own["start_ns"].to_numpy(), own["kind"].to_numpy()

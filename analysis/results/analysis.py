@@ -401,7 +401,12 @@ class Analysis:
     @described
     def steps(self) -> pd.DataFrame:
         """One row per step, all devices together: how long it took, its parts, and whether it counts."""
-        cycles = [CycleSteps(ran.rank, ran.steps, ran.cpu_step_ns) for ran in self.run.tables.ran]
+        # Where only some steps are read, the first and last of these are whole unless they are so in the recording.
+        recorded = self.run.recorded_steps
+        cycles = [
+            CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.cpu_step_ns)
+            for ran in self.run.tables.ran
+        ]
         return self._marked(traced_steps(self.breakdown_steps, cycles))
 
     @cached_property

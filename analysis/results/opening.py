@@ -63,6 +63,7 @@ class OpenRun:
         self.name = run_name(self._paths)
         _LOG.info("%r: %d files to read, %d not read", self.name, len(traces), len(found.traces) - len(traces))
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
+        self._traces, self._executor = traces, executor
         self._reading = _reading_of(traces, options, executor)
 
     def __enter__(self) -> OpenRun:
@@ -76,7 +77,8 @@ class OpenRun:
 
     def one_device(self) -> LoneDevice | None:
         """The device of the run, if its only file has no other; else None. Raises AnalysisError."""
-        some = self._options.ranks or self._options.hosts or self._options.groups
+        options = self._options
+        some = options.ranks or options.hosts or options.groups or options.steps or options.last
         if some or len(self._reading.paths) != 1 or not isinstance(self._reading, Reading):
             return None
         from .one_device import lone_device
@@ -98,17 +100,35 @@ class OpenRun:
         return self._run(None)
 
     def _run(self, early: EarlyWork | None) -> Run:
+        from .early_work import EarlyWork
+
+        run = self._read(self._reading, early or EarlyWork())
+        if self._options.last:
+            run = self._last_steps_of(run, early or EarlyWork())
+        return replace(run, notes=run.notes + self._skipped)
+
+    def _last_steps_of(self, run: Run, early: EarlyWork) -> Run:
+        """The run with the last steps that all ranks have. Each file was cut to its own last ones."""
+        from ..run.chosen_steps import common_last_steps, note_on_left_out
+
+        count, recorded = self._options.last, run.recorded_steps
+        steps = common_last_steps(recorded, count)
+        if all(own[-count:] == steps for own in recorded.values()):
+            notes = note_on_left_out(recorded.values(), steps)
+            return replace(run, only_steps=steps, notes=(*run.notes, *notes))
+        # A rank lacks some of these steps, so another one was cut at the wrong place: few runs are read twice.
+        with _reading_of(self._traces, replace(self._options, steps=steps, last=0), self._executor) as reading:
+            return self._read(reading, early)
+
+    def _read(self, reading: Reading | SpreadReading, early: EarlyWork) -> Run:
         from ..run.run import run_of
 
-        with self._report(self._reading) as progress:
-            if isinstance(self._reading, Reading):
-                run = run_of(self._paths, self._reading, progress, None if early is None else early.take)
-            else:
-                from .early_work import EarlyWork
-                from .spreading import spread_run
+        with self._report(reading) as progress:
+            if isinstance(reading, Reading):
+                return run_of(self._paths, reading, progress, early.take)
+            from .spreading import spread_run
 
-                run = spread_run(self._paths, self._reading, progress, early or EarlyWork())
-        return replace(run, notes=run.notes + self._skipped)
+            return spread_run(self._paths, reading, progress, early)
 
     def analysis(self, ceiling: Path | None = None) -> Analysis:
         """The tables of the run, compared with the bandwidth in `ceiling`. Raises AnalysisError."""
@@ -158,6 +178,8 @@ def analyse(
     ranks: str | Iterable[int] = (),
     hosts: Iterable[str] = (),
     groups: Iterable[str] = (),
+    steps: str | Iterable[int] = (),
+    last: int = 0,
 ) -> Analysis:
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
@@ -170,10 +192,16 @@ def analyse(
     is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given. With
     a `client` of dask.distributed, its workers read; they need the same paths, and commtrace of the same version. Where
     `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of process groups) are given,
-    only ranks in all of them are read, as if the other files were not there. Raises AnalysisError.
+    only ranks in all of them are read, as if the other files were not there. Of `steps` (numbers of ProfilerStep, or
+    as in `3-5`), or of the `last` ones that all ranks have, all tables are, as if no others had been recorded. Raises
+    AnalysisError.
     """
+    if last < 0 or (last and steps):
+        raise ValueError("last must be a number of steps, and cannot be given together with steps")
     options = ReadOptions(
         **_part(ranks, hosts, groups),
+        steps=_numbers(steps),
+        last=last,
         comm_names=tuple(comm_names),
         details=details,
         keep_going=keep_going,
@@ -187,8 +215,12 @@ def analyse(
 
 def _part(ranks: str | Iterable[int], hosts: Iterable[str], groups: Iterable[str]) -> dict[str, Any]:
     """The options that choose ranks. Raises ValueError."""
-    numbers = numbers_in(ranks) if isinstance(ranks, str) else ranks
-    return {"ranks": tuple(numbers), "hosts": tuple(hosts), "groups": tuple(groups)}
+    return {"ranks": _numbers(ranks), "hosts": tuple(hosts), "groups": tuple(groups)}
+
+
+def _numbers(given: str | Iterable[int]) -> tuple[int, ...]:
+    """Numbers, or a text as in `0-7,64-71`. Raises ValueError."""
+    return tuple(numbers_in(given) if isinstance(given, str) else given)
 
 
 def analyse_with(

@@ -10,7 +10,9 @@ from typing import NamedTuple, Protocol
 import pandas as pd
 
 from ..core import markers
+from ..core.kinds import NEXT
 from ..core.schema import Row, Schema, grouped, records
+from ..core.steps import LATER_STEPS
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import (
     CPU_OPERATORS,
@@ -95,13 +97,14 @@ def ran_in_cycles(
     """Yield a summary of the activities of each rank and cycle; `cpu_steps` are their `marked_steps`."""
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
         steps = own["step"].dropna()
+        inside = steps[steps != LATER_STEPS]
         yield RanInCycle(
             rank=rank,
             cycle=cycle,
-            activities=len(own),
+            activities=int((own["kind"] != NEXT).sum()),
             outside_steps=len(own) - len(steps),
             devices=tuple(sorted(own["device"].unique().tolist())),
-            steps=tuple(sorted(steps.astype("int64").unique().tolist())),
+            steps=tuple(sorted(inside.astype("int64").unique().tolist())),
             cpu_step_ns=cpu_steps.get((rank, cycle), {}),
             ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
         )

@@ -54,7 +54,7 @@ class TraceFile(ReadFile):
 
     `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps. No sum of its
     times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
-    that launched work which the file does not show.
+    that launched work which the file does not show. If only some steps are read, `recorded_steps` are all of the file.
     """
 
     activities: pd.DataFrame
@@ -76,6 +76,7 @@ class TraceFile(ReadFile):
     gloo_beside_gpu: int = 0
     launched: int = 0
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
+    recorded_steps: tuple[int, ...] = ()
 
     @cached_property
     def annotations(self) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
+from .chosen_steps import notes_on_steps, of_steps
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
@@ -44,7 +45,8 @@ class Run:
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps. `launched` are the calls of a rank that launched work which its trace does
-    not show. `devices_listed` is the largest number of GPUs that a trace lists.
+    not show. `devices_listed` is the largest number of GPUs that a trace lists. If only some steps were read, these are
+    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Run:
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
     launched: dict[int, int] = field(default_factory=dict)
     devices_listed: int = 0
+    only_steps: tuple[int, ...] = ()
+    recorded_steps: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def activities(self) -> pd.DataFrame:
@@ -161,7 +165,9 @@ class Run:
             return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
             traces = list(map(TraceInput, self.files[rank]))
-            with Reading(traces, ReadOptions(details=True, keep_going=True, workers=1)) as reading:
+            with Reading(
+                traces, ReadOptions(details=True, keep_going=True, workers=1, steps=self.only_steps)
+            ) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()
@@ -215,7 +221,7 @@ def run_of(
             if isinstance(file, TraceError):
                 yield file
                 continue
-            done = with_activities(file)
+            done = of_steps(with_activities(file), reading.options)
             if take is not None:
                 take(done)
             yield done
@@ -258,10 +264,23 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
+    notes += notes_on_steps(members, options)
     config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
-    return replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
+    run = replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
+    return _of_some_steps(run, members, options) if options.steps or options.last else run
+
+
+def _of_some_steps(run: Run, members: list[Member[TraceFile]], options: ReadOptions) -> Run:
+    """The run without what is known of all of its steps together only: side files do not say which step it was."""
+    return replace(
+        run,
+        only_steps=options.steps,
+        recorded_steps={(m.rank, m.cycle): m.file.recorded_steps for m in members},
+        step_times=STEP_TIMES.empty(),
+        nvlink={},
+    )
 
 
 def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | TraceError]:

@@ -8,6 +8,7 @@ the memory of this process grows with calls, not with kernels.
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from ..reading.one_file import read_file
 from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
+from .chosen_steps import of_steps
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RanInCycle, marked_steps, ran_in_cycles
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
@@ -37,7 +39,10 @@ _P = ParamSpec("_P")
 
 
 class KeptFile(NamedTuple):
-    """A file without its tables: a summary of its devices' activity, and a recording of everything."""
+    """A file without its tables: a summary of its devices' activity, and a recording of everything.
+
+    If only some steps are read, `recording` is the file with its tables, pickled.
+    """
 
     file: TraceFile
     ran: tuple[RanInCycle, ...]
@@ -47,7 +52,10 @@ class KeptFile(NamedTuple):
 def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[KeptFile, TraceFile]:
     """Read a file: what is kept of it, and the file with its tables. Raises TraceError."""
     raw, recording = _read(path, options, cache)
-    file = with_activities(trace_file(path, raw))
+    file = of_steps(with_activities(trace_file(path, raw)), options)
+    if options.steps or options.last:
+        # Tables of few steps are small, and need not be cut out of the recording again for every look at them.
+        recording = pickle.dumps(file, protocol=5)
     ran = ran_in_cycles(file.ran, {(0, 0): marked_steps(file.annotation_rows)})
     return KeptFile(file.without_tables(), tuple(ran), recording), file
 
@@ -122,6 +130,9 @@ def _tables(pieces: list[_Piece], *, with_calls: bool = True) -> EventTables:
 
 
 def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
+    if piece.options.steps or piece.options.last:
+        file: TraceFile = pickle.loads(piece.recording)  # noqa: S301 - from `read_and_kept`, in this run
+        return file
     raw = recorded_in(piece.path, piece.recording, piece.options).trace
     return with_activities(trace_file(piece.path, raw if with_calls else _without_calls(raw)))
 

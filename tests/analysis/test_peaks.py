@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commtrace.analysis.metrics.compute.peaks import DTYPES, memory_tb_per_s, peak, peak_tflop_per_s
+from commtrace.analysis.metrics.compute.peaks import DTYPES, peak
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,10 @@ from commtrace.analysis.metrics.compute.peaks import DTYPES, memory_tb_per_s, pe
     ],
 )
 def test_peaks(device: str, bfloat16: float | None, tb_per_s: float) -> None:
-    assert peak_tflop_per_s(device, "bfloat16") == bfloat16
-    assert memory_tb_per_s(device) == tb_per_s
+    found = peak(device)
+    assert found is not None
+    assert found.of("bfloat16") == bfloat16
+    assert found.tb_per_s == tb_per_s
 
 
 @pytest.mark.parametrize(
@@ -53,17 +55,17 @@ def test_peaks(device: str, bfloat16: float | None, tb_per_s: float) -> None:
 )
 def test_no_peak_is_guessed(device: str) -> None:
     assert peak(device) is None
-    assert peak_tflop_per_s(device, "float32") is None
-    assert memory_tb_per_s(device) is None
 
 
 def test_dtypes_are_named_as_in_torch() -> None:
-    h100 = "NVIDIA H100 80GB HBM3"
-    assert peak_tflop_per_s(h100, "float8_e4m3fn") == peak_tflop_per_s(h100, "float8_e5m2") == 1978.9
-    assert peak_tflop_per_s(h100, "tf32") == 494.7
-    assert peak_tflop_per_s(h100, "float32") == 66.9
-    assert peak_tflop_per_s(h100, "int64") is None
-    assert peak_tflop_per_s("NVIDIA A100-SXM4-80GB", "float8_e4m3fn") is None
+    h100, a100 = peak("NVIDIA H100 80GB HBM3"), peak("NVIDIA A100-SXM4-80GB")
+    assert h100 is not None
+    assert a100 is not None
+    assert h100.of("float8_e4m3fn") == h100.of("float8_e5m2") == 1978.9
+    assert h100.of("tf32") == 494.7
+    assert h100.of("float32") == 66.9
+    assert h100.of("int64") is h100.of(None) is None
+    assert a100.of("float8_e4m3fn") is None
 
 
 @pytest.mark.parametrize(

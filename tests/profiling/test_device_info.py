@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._inductor.analysis.device_info import lookup_device_info
 
-from commtrace.analysis.metrics.compute.peaks import memory_tb_per_s, peak_tflop_per_s
+from commtrace.analysis.metrics.compute.peaks import peak
 
 OF_TORCH = {
     "float32": torch.float32,
@@ -30,15 +30,16 @@ OF_TORCH = {
     ],
 )
 def test_peaks_are_those_of_torch(ours: str, theirs: str) -> None:
-    info = lookup_device_info(theirs)
+    info, found = lookup_device_info(theirs), peak(ours)
     assert info is not None
+    assert found is not None
     compared = 0
     for name, dtype in OF_TORCH.items():
-        value, expected = peak_tflop_per_s(ours, name), info.tops.get(dtype)
+        value, expected = found.of(name), info.tops.get(dtype)
         if value is not None and expected is not None:
             # Its sheet marks sparsity for tensor cores only: float32 of an H100 is dense already.
             sparse = getattr(info, "tops_sparsity_factor", 1) if name != "float32" else 1
             assert value == pytest.approx(expected / sparse, rel=0.01), name
             compared += 1
     assert compared >= 4
-    assert memory_tb_per_s(ours) == pytest.approx(info.dram_bw_gbs / 1000, rel=0.001)
+    assert found.tb_per_s == pytest.approx(info.dram_bw_gbs / 1000, rel=0.001)

@@ -151,7 +151,7 @@ ACTIVITIES = Schema("activities", "device activity", {
     "cycle": CYCLE,
     "device": DEVICE,
     "stream": ("int64", "stream; on CPU runs the thread"),
-    "kind": ("string", "compute, comm or memory"),
+    "kind": ("string", "compute, comm or memory; next: a device began with a step that is left out"),
     "name": ("string", "kernel, copy or operator"),
     "start_ns": ("int64", "start on that rank's clock, since the epoch where the trace has a base time"),
     "dur_ns": ("int64", "end - start, >= 0"),

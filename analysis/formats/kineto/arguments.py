@@ -14,7 +14,7 @@ from .cuts import NO_JSON
 from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent, OperatorArgs
 
 _MOST_ELEMS = 1 << 53
-_BY_VALUES = re.compile("conv|attention|attn|pool|_mm")
+_BY_VALUES = re.compile(r"conv|att|_mm|softmax|norm|::(?:sum|mean|amax|amin)$")
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
 

@@ -25,26 +25,15 @@ class Peak(NamedTuple):
     tb_per_s: float
     source: str
 
+    def of(self, dtype: str | None) -> float | None:
+        """Dense peak for a dtype, by its name in torch or "tf32", in TFLOP/s; None where there is no figure."""
+        return self.tflop_per_s.get("float8" if (dtype or "").startswith("float8") else dtype or "")
+
 
 def peak(device: str) -> Peak | None:
     """Peaks of a device by its name, or None if it is not known."""
     plain = _MAKERS.sub("", device.strip()).casefold()
     return next((found for pattern, found in _PEAKS if pattern.fullmatch(plain)), None)
-
-
-def peak_tflop_per_s(device: str, dtype: str) -> float | None:
-    """Dense peak for a dtype in TFLOP/s; None for devices and dtypes without a figure.
-
-    `dtype` is a name of torch ("bfloat16", "float8_e4m3fn") or "tf32".
-    """
-    found = peak(device)
-    return None if found is None else found.tflop_per_s.get("float8" if dtype.startswith("float8") else dtype)
-
-
-def memory_tb_per_s(device: str) -> float | None:
-    """Peak bandwidth of a device's memory in TB/s (1e12 bytes per second), or None."""
-    found = peak(device)
-    return None if found is None else found.tb_per_s
 
 
 def _rates(

@@ -14,7 +14,7 @@ from ...core.tables.compute import SHAPES
 from .categories import category, uses_tensor_cores
 from .flops import flops
 from .moved_bytes import moved_bytes
-from .operators import NotRecorded, Operator, matrix_dtype
+from .operators import NotRecorded, ProfiledOperator, matrix_dtype
 from .peaks import Peak
 
 TF32 = "tf32"
@@ -36,7 +36,7 @@ def formula_of(name: str, inputs: str) -> Formula:
     """Evaluate the formulas of an operator; `inputs` is the JSON of shapes, types and values."""
     dims, types, values = msgspec.json.decode(inputs)
     listed = [each if isinstance(each, list) else None for each in (dims, types, values)]
-    operator = Operator(name, *listed)
+    operator = ProfiledOperator(name, *listed)
     found = flops(operator)
     try:
         tensors = [tensor for tensor in operator.tensors() if tensor.shape]

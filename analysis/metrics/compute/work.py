@@ -15,12 +15,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core.intervals import Times
-from ...core.kinds import COMM
+from ...core.kinds import COMPUTE, MEMORY
 from ...core.schema import bare, grouped, text_codes
 from ...core.steps import NO_STEP, Mark, steps_at
 from ..clocks.frame import Ints
 from ..device.launches import enclosing, innermost
-from .flops import counts, outermost
+from .flops import counted_once, counts
 
 WORK_COLUMNS = ("rank", "device", "step", "kernel", "dur_ns", "call", "operator", "inputs")
 """Columns of `compute_work`."""
@@ -48,7 +48,7 @@ def compute_work(
         if (bare(ran["device"]) == "cpu").all():
             part = operators.on_cpu(key[0], _marks(marks.get(key)))
         else:
-            part = operators.of_kernels(ran[bare(ran["kind"]) != COMM], launched.get(key, launches[:0]))
+            part = operators.of_kernels(ran[ran["kind"].isin([COMPUTE, MEMORY])], launched.get(key, launches[:0]))
         parts.append(part.assign(call=part["call"] + before))
         before += len(of_file)
     if not parts:
@@ -132,7 +132,7 @@ class _Operators:
 def _owners(starts: Times, ends: Times, counted: NDArray[np.bool_]) -> Ints:
     """For each operator of a thread the counted one that it is part of, else itself; places, of shape (operators,)."""
     owner = np.arange(len(starts))
-    outer = np.flatnonzero(outermost(starts, ends, counted))  # type: ignore[arg-type]
+    outer = np.flatnonzero(counted_once(starts, ends, counted))  # type: ignore[arg-type]
     if len(outer):
         last = np.searchsorted(starts[outer], starts, side="right") - 1
         inside = (last >= 0) & (ends <= ends[outer[last]])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...core.intervals import covered, spans
-from ...core.kinds import COMM, COMPUTE, MEMORY
+from ...core.kinds import COMM, COMPUTE, MEMORY, NEXT
 from ...core.tables.device_time import (
     ANNOTATION_TIMES,
     ANNOTATION_TIMES_DEVICES,
@@ -34,7 +34,7 @@ def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd
 
     The arguments are the tables of these names.
     """
-    busy = activities[activities["kind"] != MEMORY]
+    busy = activities[~activities["kind"].isin([MEMORY, NEXT])]
     split = calls[["call_id", *_CALL]].merge(participation[["call_id", "wait_ns", "transfer_ns"]], on="call_id")
     # Several activities of a stream may start at the same time if a trace has only whole microseconds.
     numbered = busy.assign(nth=busy.groupby(_CALL).cumcount(), place=busy.index)

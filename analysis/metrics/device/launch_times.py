@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...core.kinds import NEXT
 from ...core.schema import bare, grouped
 from ...core.tables.device_time import LAUNCH_TIMES, LAUNCH_TIMES_NAMES
 from .idle import NOT_READ, HostTables
@@ -41,7 +42,8 @@ def launches_names(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
 
 
 def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.DataFrame:
-    on_gpu = activities.loc[bare(activities["device"]) != "cpu", _NEEDED]
+    is_work = (bare(activities["device"]) != "cpu") & ~activities["kind"].isin([NEXT]).to_numpy()
+    on_gpu = activities.loc[is_work, _NEEDED]
     keys = ["rank", *by]
     launched = [
         _launched(rows, tables, rank, cycle) for (rank, cycle), rows in grouped(on_gpu, ["rank", "cycle"], _NEEDED)

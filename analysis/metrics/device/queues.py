@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from ...core.intervals import Times
+from ...core.kinds import NEXT
 from ...core.schema import Row, bare, grouped
 from ...core.steps import launch_times
 from ...core.tables.device_time import STREAM_QUEUES, STREAM_QUEUES_TIMES
@@ -29,7 +30,7 @@ NO_LAUNCHES = "no launch of these activities is in the trace"
 NO_LIMIT = "how many launches a stream has room for is known of CUDA only"
 LAUNCHED_BEFORE = "activities whose launch is not in the trace are not counted, so more may have waited"
 
-_NEEDED = ["rank", "device", "cycle", "stream", "start_ns", "dur_ns", "correlation"]
+_NEEDED = ["rank", "device", "cycle", "kind", "stream", "start_ns", "dur_ns", "correlation"]
 _UNKNOWN = np.iinfo(np.int64).min
 _NOT_CUDA = re.compile(r"\b(?:AMD|HIP|Radeon|mtia|xccl|hccl)\b")
 
@@ -63,7 +64,8 @@ class OnStream(NamedTuple):
 
 def queues(activities: pd.DataFrame, launches: pd.DataFrame) -> Iterator[OnStream]:
     """Yield the queue of each GPU stream in each cycle."""
-    on_gpu = activities.loc[bare(activities["device"]) != "cpu", _NEEDED]
+    is_work = (bare(activities["device"]) != "cpu") & ~activities["kind"].isin([NEXT]).to_numpy()
+    on_gpu = activities.loc[is_work, _NEEDED]
     calls = dict(grouped(launches, ["rank", "cycle"]))
     for (rank, device, cycle), rows in grouped(on_gpu, ["rank", "device", "cycle"], _NEEDED):
         launched = calls.get((rank, cycle), launches[:0])
