@@ -38,6 +38,9 @@ class RanInCycle(NamedTuple):
     steps: tuple[int, ...]
     cpu_step_ns: dict[int, int]
     """How long the CPU took for each step: its ProfilerStep annotation."""
+    began_ns: int
+    step_began_ns: dict[int, int]
+    """When the first activity of each step began."""
     ended_ns: int
 
 
@@ -83,15 +86,18 @@ def ran_in_cycles(activities: pd.DataFrame, annotations: pd.DataFrame) -> Iterat
     marks = annotations[annotations["name"].str.startswith(markers.PROFILER_STEP)]
     cpu_steps = {key: marked_steps(own) for key, own in marks.groupby(["rank", "cycle"])}
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
-        steps = own["step"].dropna()
+        steps = own["step"].dropna().astype("int64")
+        step_began = own["start_ns"].loc[steps.index].groupby(steps).min()
         yield RanInCycle(
             rank=rank,
             cycle=cycle,
             activities=len(own),
             outside_steps=len(own) - len(steps),
             devices=tuple(sorted(own["device"].unique().tolist())),
-            steps=tuple(sorted(steps.astype("int64").unique().tolist())),
+            steps=tuple(step_began.index.tolist()),
             cpu_step_ns=cpu_steps.get((rank, cycle), {}),
+            began_ns=int(own["start_ns"].min()),
+            step_began_ns=dict(zip(step_began.index.tolist(), step_began.tolist(), strict=True)),
             ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
         )
 

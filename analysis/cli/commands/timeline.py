@@ -109,7 +109,7 @@ def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) ->
 
     run = analysis.run
     traces = run.traces if ranks is None else run.traces[run.traces["rank"].isin(ranks)]
-    parts = bundle(traces, run.activities, analysis.clocks, timeline.zero_ns)
+    parts = bundle(traces, run.tables.ran, analysis.clocks, timeline.zero_ns)
     if parts.drift_ns:
         print_message(f"clocks drift: in a bundle, the traces are off by up to {parts.drift_ns:,} ns", kind="note")
     manifest = parts.manifest()
