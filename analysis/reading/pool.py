@@ -20,6 +20,7 @@ from ..core.places.place import address, fetch_begins, is_remote
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
+from ..formats.recordings.entry import RECORDING
 from ..formats.registry import format_named_like
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
@@ -55,14 +56,31 @@ _LIMIT_FOR_DETAILS = 4
 
 
 def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) -> ReadOptions:
-    """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit."""
+    """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit.
+
+    If `details` are wanted as well, those of a small run are no less than what was asked for.
+    """
     if not options.details_if_small or not all(one.is_for_all for one in traces):
         return options
     fetch_begins(one.path for one in traces)
     most = options.sizes.details_bytes
     if options.limit_bytes is not None:
         most = min(most, options.limit_bytes // _LIMIT_FOR_DETAILS)
-    return replace(options, details=sum(map(_json_bytes, traces)) <= most)
+    json_bytes = sum(map(_json_bytes, traces))
+    fits = json_bytes <= most and (json_bytes < options.sizes.spread_bytes or _may_have_details(traces[0], options))
+    return replace(options, details=fits, details_if_small=not options.details)
+
+
+def _may_have_details(trace: TraceInput, options: ReadOptions) -> bool:
+    """Whether a file has details, as far as that is soon known. A run has them if all of its files do."""
+    if trace.format is not RECORDING:
+        return True
+    from ..formats.recordings.reader import is_detailed
+
+    try:
+        return is_detailed(trace.path, options)
+    except TraceError:  # whoever reads it says so
+        return True
 
 
 def check_calls(traces: Sequence[TraceInput], options: ReadOptions) -> None:

@@ -48,6 +48,9 @@ class RanInCycle(NamedTuple):
     steps: tuple[int, ...]
     cpu_step_ns: dict[int, int]
     """How long the CPU took for each step: its ProfilerStep annotation."""
+    began_ns: int
+    step_began_ns: dict[int, int]
+    """When the first activity of each step began."""
     ended_ns: int
 
 
@@ -96,16 +99,19 @@ def ran_in_cycles(
 ) -> Iterator[RanInCycle]:
     """Yield a summary of the activities of each rank and cycle; `cpu_steps` are their `marked_steps`."""
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
-        steps = own["step"].dropna()
+        steps = own["step"].dropna().astype("int64")
         inside = steps[steps != LATER_STEPS]
+        step_began = own["start_ns"].loc[inside.index].groupby(inside).min()
         yield RanInCycle(
             rank=rank,
             cycle=cycle,
             activities=int((own["kind"] != NEXT).sum()),
             outside_steps=len(own) - len(steps),
             devices=tuple(sorted(own["device"].unique().tolist())),
-            steps=tuple(sorted(inside.astype("int64").unique().tolist())),
+            steps=tuple(step_began.index.tolist()),
             cpu_step_ns=cpu_steps.get((rank, cycle), {}),
+            began_ns=int(own["start_ns"].min()),
+            step_began_ns=dict(zip(step_began.index.tolist(), step_began.tolist(), strict=True)),
             ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
         )
 

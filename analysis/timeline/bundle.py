@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ..core.schema import Row, grouped, records
+from ..core.schema import Row, records
+from ..run.event_tables import RanInCycle
 from .ranks import RankClock
 
 MANIFEST = "perfetto_manifest.json"
@@ -57,13 +58,13 @@ class Bundle:
         return json.dumps({"perfetto_manifest": {"version": 1, "files": files}}, indent=1).encode()
 
 
-def bundle(traces: pd.DataFrame, activities: pd.DataFrame, clocks: pd.DataFrame, zero_ns: int) -> Bundle:
+def bundle(traces: pd.DataFrame, ran: Iterable[RanInCycle], clocks: pd.DataFrame, zero_ns: int) -> Bundle:
     """Bundle these trace files with a timeline that counts from `zero_ns`.
 
     What a file says at time t happened, on the common clock, at t + base_ns - the error of its clock.
     """
     of_rank = {row["rank"]: RankClock(row) for row in records(clocks)}
-    windows = {key: _window(rows) for key, rows in grouped(activities, ["rank", "cycle"])}
+    windows = {(each.rank, each.cycle): (each.began_ns, each.ended_ns) for each in ran}
     rows = records(traces)
     errors = [_error_ns(of_rank[row["rank"]], windows.get((row["rank"], row["cycle"]), ())) for row in rows]
     zeros = [(row["base_ns"] or 0) - error for row, (error, _) in zip(rows, errors, strict=True)]
@@ -72,11 +73,6 @@ def bundle(traces: pd.DataFrame, activities: pd.DataFrame, clocks: pd.DataFrame,
         for row, zero in zip(rows, zeros, strict=True)
     )
     return Bundle(files, zero_ns - min(zeros), max(drift for _, drift in errors))
-
-
-def _window(activities: pd.DataFrame) -> tuple[int, ...]:
-    """Start of the first activity and end of the last."""
-    return int(activities["start_ns"].min()), int((activities["start_ns"] + activities["dur_ns"]).max())
 
 
 def _error_ns(clock: RankClock, window: tuple[int, ...]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Encode tracks in Perfetto's format: track descriptors, events, and shared texts.
 
-Fields and their numbers: perfetto.dev/docs/reference/trace-packet-proto. All events are of one sequence, whose packets
-need not be in order of time: readers sort them, and keep the order of the file only among those of one moment.
+Fields and their numbers: perfetto.dev/docs/reference/trace-packet-proto. Packets of a sequence share texts, and need
+not be in order of time: readers sort them, and keep the order of the file only among those of one moment.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 
 _NOTE, _KIND, _NAME_ID, _TRACK_ID, _VALUE, _OUT, _INTO, _SHADE = 4, 9, 10, 11, 44, 47, 48, 54
 _BEGIN, _END, _COUNTER = (number(_KIND, kind) for kind in (1, 2, 4))
 _CLEARED, _NEEDS_TEXTS = 1, 2
-_OURS = number(_SEQUENCE, 1)
 _EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS, _SHADES = 2, 3, 29, 43
 
 
 class Writer:
-    """Write tracks one by one; remembers the texts already written and the number of tracks.
+    """Write tracks one by one; remembers the texts already written and the last track.
 
-    Times count from `zero_ns`, because Perfetto drops what comes before 0.
+    Times count from `zero_ns`, because Perfetto drops what comes before 0. Of a file that several writers make, each
+    writes one `sequence` of `sequences`, numbered from 1: texts are known in their sequence only, and tracks in all.
     """
 
-    def __init__(self, zero_ns: int) -> None:
+    def __init__(self, zero_ns: int, sequence: int = 1, sequences: int = 1) -> None:
         self._zero_ns = zero_ns
-        self._tracks = 0
+        self._ours = number(_SEQUENCE, sequence)
+        # No two sequences have a number in common, and those of many ranks stay small.
+        self._track, self._apart = sequence - sequences, sequences
         self._texts: dict[int, dict[str, int]] = {
             kind: {} for kind in (_EVENT_NAMES, _NOTE_NAMES, _NOTE_TEXTS, _SHADES)
         }
@@ -41,42 +43,46 @@ class Writer:
 
     def begun(self) -> bytes:
         """The first packet: it makes readers forget texts of other files."""
-        return submessage(_PACKET, _OURS + number(_FLAGS, _CLEARED))
+        return submessage(_PACKET, self._ours + number(_FLAGS, _CLEARED))
 
     def group(self, group: Group, place: int = 0, parent: int = 0) -> Iterator[bytes]:
         """Yield all of a group, which comes at `place` in the group whose track is `parent`; 0 for none."""
-        heading = self._tracks + 1
         yield self._described(group, place, parent)
+        heading = self._track
         if group.own is not None:
-            yield self._content(group.own, heading)
+            yield self.content(group.own, heading)
+        yield from self.within(group.tracks, heading)
+
+    def within(self, tracks: Sequence[Track | Group], heading: int, place: int = 0) -> Iterator[bytes]:
+        """Yield all of what stands in the group whose track is `heading`, from `place` on."""
         places: dict[str, int] = {}
-        for each in group.tracks:
-            place_of = places.setdefault(each.name, len(places))
+        for each in tracks:
+            place_of = place + places.setdefault(each.name, len(places))
             if isinstance(each, Group):
                 yield from self.group(each, place_of, heading)
             elif len(each.content):  # counters of runs without waiting have no point
                 yield self._described(each, place_of, heading)
-                yield self._content(each.content, self._tracks)
+                yield self.content(each.content, self._track)
 
     def _described(self, track: Track | Group, place: int, parent: int) -> bytes:
         """The descriptor of the next track."""
-        self._tracks += 1
-        content = number(1, self._tracks) + text(2, printable(track.name)) + number(11, 3) + number(12, place)
+        self._track += self._apart
+        content = number(1, self._track) + text(2, printable(track.name)) + number(11, 3) + number(12, place)
         if parent:
             content += number(5, parent)
         if track.description:
             content += text(14, printable(track.description))
         if isinstance(track, Track) and isinstance(track.content, Counter):
             content += submessage(8, text(6, track.content.unit))
-        return submessage(_PACKET, _OURS + submessage(_TRACK, content))
+        return submessage(_PACKET, self._ours + submessage(_TRACK, content))
 
-    def _content(self, content: Slices | Counter, track: int) -> bytes:
+    def content(self, content: Slices | Counter, track: int) -> bytes:
         """Events of a track, after the texts that they use first."""
         if isinstance(content, Counter):
             return self._values(content, track).tobytes()
         events = self._events(content, track)
         texts, self._new = b"".join(self._new), []
-        needed = _OURS + number(_FLAGS, _NEEDS_TEXTS)
+        needed = self._ours + number(_FLAGS, _NEEDS_TEXTS)
         return (submessage(_PACKET, needed + submessage(_INTERNED, texts)) if texts else b"") + events
 
     def _events(self, slices: Slices, track: int) -> bytes:
@@ -125,7 +131,7 @@ class Writer:
     def _packet(self, time_ns: Times, event: Sequence[Piece], flags: bytes) -> list[Piece]:
         """A packet for each event."""
         since = time_ns.astype(np.uint64) - np.uint64(self._zero_ns % 2**64)
-        content = [*numbers(_TIMESTAMP, since), _OURS + flags, *message(_TRACK_EVENT, event)]
+        content = [*numbers(_TIMESTAMP, since), self._ours + flags, *message(_TRACK_EVENT, event)]
         return message(_PACKET, content)
 
     def _ids(self, kind: int, texts: Texts) -> Numbers:

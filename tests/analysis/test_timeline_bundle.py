@@ -52,7 +52,7 @@ def test_a_bundle_has_the_traces_untouched_and_where_they_stand_in_time(tmp_path
 def test_offsets_put_the_files_where_the_timeline_has_them(tmp_path):
     found = analyse(RUN)
     drawn = run_timeline(found)
-    made = bundle(found.run.traces, found.run.activities, found.clocks, drawn.zero_ns)
+    made = bundle(found.run.traces, found.run.tables.ran, found.clocks, drawn.zero_ns)
     base = found.run.traces.set_index("rank")["base_ns"]
     later = {file.rank: file.offset_ns for file in made.files}
     for member in found.participation.itertuples():

@@ -38,7 +38,7 @@ def test_nothing_of_a_real_run_is_lost(name):
 def test_bundled_files_of_one_moment_meet(case):
     """Shifted by their offsets, what happened at one moment stands at one time in all files, whatever their clocks."""
     found = analyse(TRUTH / case)
-    made = bundle(found.run.traces, found.run.activities, found.clocks, run_timeline(found).zero_ns)
+    made = bundle(found.run.traces, found.run.tables.ran, found.clocks, run_timeline(found).zero_ns)
     base = found.run.traces.set_index("rank")["base_ns"]
     later = {file.rank: file.offset_ns for file in made.files}
     uncertain = int(found.clocks["uncertainty_ns"].max()) + made.drift_ns

@@ -53,7 +53,7 @@ def tracks_of(content: bytes) -> list[ReadTrack]:
     for packet in sorted(events, key=lambda p: p.timestamp):  # stable, as the trace processor's is
         assert packet.timestamp < 2**63
         uuid = packet.track_event.track_uuid
-        take(packet, found[uuid], open_slices[uuid], texts)
+        take(packet, found[uuid], open_slices[uuid], texts[packet.trusted_packet_sequence_id])
     assert not any(open_slices.values())
     return [track for track in found.values() if track.slices or track.points]
 
@@ -78,18 +78,25 @@ def described_as(uuid: int, described: dict[int, TrackDescriptor]) -> ReadTrack:
     return ReadTrack(group, name, own.sibling_order_rank, names, own.description, unit=own.counter.unit_name)
 
 
-def interned(packets: list[TracePacket]) -> dict[str, dict[int, str]]:
-    """The texts by their numbers; each is given once, before the first event that uses it."""
+def interned(packets: list[TracePacket]) -> dict[int, dict[str, dict[int, str]]]:
+    """The texts of each sequence by their numbers; each is given once, before the first event that uses it.
+
+    A sequence begins by forgetting those of other files; of one that does not, Perfetto would drop everything.
+    """
     kinds = ("event_names", "debug_annotation_names", "debug_annotation_string_values", "correlation_id_str")
-    texts: dict[str, dict[int, str]] = {kind: {} for kind in kinds}
+    sequences: dict[int, dict[str, dict[int, str]]] = {}
     for packet in packets:
+        if packet.sequence_flags & TracePacket.SEQ_INCREMENTAL_STATE_CLEARED:
+            assert packet.trusted_packet_sequence_id not in sequences
+            sequences[packet.trusted_packet_sequence_id] = {kind: {} for kind in kinds}
+        texts = sequences[packet.trusted_packet_sequence_id]
         for kind in kinds:
             for text in getattr(packet.interned_data, kind):
                 assert text.iid not in texts[kind]
                 texts[kind][text.iid] = text.name if hasattr(text, "name") else text.str.decode()
         if packet.HasField("track_event"):
             assert packet.track_event.name_iid in {0, *texts["event_names"]}
-    return texts
+    return sequences
 
 
 def take(packet: TracePacket, track: ReadTrack, stack: list[ReadSlice], texts: dict[str, dict[int, str]]) -> None:

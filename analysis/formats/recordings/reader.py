@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -28,6 +29,11 @@ def read_recording(path: Path, options: ReadOptions, progress: Progress | None =
     if progress is not None:
         progress(packed_bytes(path))
     return trace
+
+
+def is_detailed(path: Path, options: ReadOptions) -> bool:
+    """Whether operators and calls are recorded in the file at `path`. Raises as `read_recording` does."""
+    return read_recording(path, replace(options, details=True, details_if_small=True)).detailed
 
 
 class Recorded(NamedTuple):
