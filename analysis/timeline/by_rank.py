@@ -33,7 +33,7 @@ _TOP = 1
 """The track of the group around all, which is the first one of the first sequence."""
 
 
-class Place(NamedTuple):
+class PlaceInFile(NamedTuple):
     """Where the lines of a rank stand in the file, see `Writer`; its group is closed at that place; None: open."""
 
     sequence: int
@@ -115,7 +115,7 @@ def _parts(
                 clocks[rank,],
                 Arrows(calls.get((rank,), drawn.calls[:0]), late.get((rank,), drawn.late[:0])),
                 tables.steps,
-                Place(sequence[rank], sequences, zero_ns, place),
+                PlaceInFile(sequence[rank], sequences, zero_ns, place),
             )
             for rank, place in places.items()
         }
@@ -136,7 +136,7 @@ def _parts(
 
 
 def drawn_rank(
-    events: EventTables, clock: pd.DataFrame, calls: Arrows, steps: Collection[int] | None, place: Place
+    events: EventTables, clock: pd.DataFrame, calls: Arrows, steps: Collection[int] | None, place: PlaceInFile
 ) -> DrawnRank:
     """The lines of the rank with these events, its row of the table `clocks`, its calls, and where it was late."""
     host = HostTables(events.runtime_calls, events.cpu_operators, events.annotations, is_read=False)

@@ -114,21 +114,29 @@ def test_what_is_not_there_is_said_alike():
         assert errors[0] == errors[1]
 
 
-def test_what_is_left_out_is_said_with_what_to_do(tmp_path, capsys):
+@pytest.fixture
+def without_details(tmp_path):
+    """A run of which no operators are known, however small."""
+    packed = tmp_path / "packed"
+    assert main(["pack", "--no-details", "--output", str(packed), str(DATA / "nccl-straggler")]) == 0
+    return packed
+
+
+def test_what_is_left_out_is_said_with_what_to_do(tmp_path, capsys, without_details):
     target = tmp_path / "x.pftrace"
-    assert main(["timeline", "--dask", "local", "--output", str(target), str(DATA / "nccl-straggler")]) == 0
+    assert main(["timeline", "--dask", "local", "--output", str(target), str(without_details)]) == 0
     said_of_it = capsys.readouterr().err
     assert "no critical path, no cause of idle time and no CPU is drawn" in said_of_it
     assert all(option in said_of_it for option in ("--ranks 0-7", "--memory 32", "--draw-ranks", "--step"))
     assert f"{target.stat().st_size / 1e6:,.1f} MB" in said_of_it
-    assert target.read_bytes() == spread(DATA / "nccl-straggler").timeline()
+    assert target.read_bytes() == spread(without_details).timeline()
 
 
-def test_a_bundle_holds_it_too(tmp_path):
+def test_a_bundle_holds_it_too(tmp_path, without_details):
     target = tmp_path / "x.tar"
-    assert main(["timeline", "--bundle", "--dask", "local", "--output", str(target), str(DATA / "nccl-straggler")]) == 0
+    assert main(["timeline", "--bundle", "--dask", "local", "--output", str(target), str(without_details)]) == 0
     with tarfile.open(target) as found:
-        assert found.extractfile("timeline.pftrace").read() == spread(DATA / "nccl-straggler").timeline()
+        assert found.extractfile("timeline.pftrace").read() == spread(without_details).timeline()
         assert len(found.getnames()) == 2 + 4
 
 
