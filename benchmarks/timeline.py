@@ -37,7 +37,7 @@ def main(ranks: list[int]) -> None:
             found = timeline_of(tables)
             ours.append((time.perf_counter() - begun) / found.slices)
             theirs.append(by_message_classes(KERNELS))
-        size = sum(map(len, found.parts)) / found.slices
+        size = found.sums.size_bytes / found.slices
         peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(
             f"{count:5} {found.slices:10,} {1 / min(ours):10,.0f} {size:12.1f} {min(ours) * 1e6:9.2f}"

@@ -21,6 +21,11 @@ _OF_HOST = ["starved_ns", "launching_ns"]
 _MOST_RANKS = 8
 _RANGE = ["thread", "name", "start_ns", "dur_ns"]
 _ELSEWHERE = "(a --bundle has all CPUs)"
+_BY_RANK = (
+    "no critical path, no cause of idle time and no CPU is drawn: the run is large, or was packed --no-details; "
+    "read fewer ranks (--ranks 0-7) or allow more memory (--memory 32: details of up to 8 GB of JSON) to see them, "
+    "and draw fewer (--draw-ranks, --step) for a smaller file"
+)
 
 
 class ShownCpus(NamedTuple):
@@ -35,6 +40,8 @@ def shown_cpus(analysis: Analysis, drawn: Collection[int]) -> ShownCpus:
     run = analysis.run
     if run.is_of_cpus:
         return ShownCpus([], "what CPUs did are the lines `compute`, because the run has no GPU")
+    if run.spread is not None and not run.details:
+        return ShownCpus([], _BY_RANK)
     if not run.details:
         return ShownCpus([], "no CPU is drawn: the run was read without details")
     late = {rank: why for rank in analysis.culprits if rank in drawn and (why := _why_late(analysis, rank)) in _ON_CPU}

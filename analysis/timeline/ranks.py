@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,18 @@ def _group(row: Row, tracks: list[Track]) -> Group:
     if steps is None or not isinstance(steps.content, Slices) or not len(steps.content):
         return Group(name, tuple(tracks))
     return Group(name, tuple(track for track in tracks if track is not steps), steps.content)
+
+
+def lines_of_open(group: Group) -> list[Track]:
+    """The tracks of a rank without its heading, under names that tell whose they are.
+
+    The viewer opens the group on top if there is only one, and none below it. So what is to be seen at once stands
+    right in that group. Source: Perfetto's UI, v52 and later, plugin dev.perfetto.GlobalGroups.
+    """
+    rank = group.name.split(" (")[0]  # names of hosts are long, and the viewer cuts what does not fit
+    own = [] if group.own is None else [Track("steps", group.own, f"Steps of {group.name}")]
+    tracks = [track for track in (*own, *group.tracks) if isinstance(track, Track)]
+    return [replace(track, name=f"{rank}: {track.name}") for track in tracks]
 
 
 def _shown_by(tables: Tables, table: pd.DataFrame | None, keys: list[str]) -> RowsByRank:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...common.wording import counted, shortened
+from ..core.tables.communication import ACTIVITIES, CALLS, CLOCKS, COLLECTIVES, LATENESS, MEMBERS
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
+from ..run.event_tables import RanInCycle
 from .slices import Integers, Mask, Numbers, Texts
 
 _MOST_NAMED = 16
@@ -24,15 +26,16 @@ class Tables:
     `path` has the pieces of its critical path, None if that is not known; `queues` are launches that wait on streams;
     `idle` where its devices were idle, see `idle_pieces`, and `cpus` what its CPUs did, see `cpu_work`. `opened` is the
     rank whose lines are seen at once; the first one for None. `headline`, and the sentences `notes`, are said of all.
+    Tables that are not given are empty.
     """
 
     name: str
-    activities: pd.DataFrame
-    calls: pd.DataFrame
-    participation: pd.DataFrame
-    collectives: pd.DataFrame
-    lateness: pd.DataFrame
-    clocks: pd.DataFrame
+    activities: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
+    calls: pd.DataFrame = field(default_factory=CALLS.empty)
+    participation: pd.DataFrame = field(default_factory=MEMBERS.empty)
+    collectives: pd.DataFrame = field(default_factory=COLLECTIVES.empty)
+    lateness: pd.DataFrame = field(default_factory=LATENESS.empty)
+    clocks: pd.DataFrame = field(default_factory=CLOCKS.empty)
     path: pd.DataFrame | None = None
     queues: Sequence[OnStream] = ()
     idle: pd.DataFrame | None = None
@@ -43,14 +46,7 @@ class Tables:
     steps: Collection[int] | None = None
 
     def of_ranks(self, ranks: Collection[int]) -> Tables:
-        """Keep only these ranks. Raises NothingMeasured if one did nothing or has no trace."""
-        known = self.activities["rank"].unique()
-        missing = sorted(set(ranks) - set(known.tolist()))
-        if missing:
-            raise NothingMeasured(
-                f"{self.name}: shows no activity of {counted(len(missing), 'rank')} that the timeline is to show: "
-                f"{shortened(missing, _MOST_NAMED)}; there are {shortened(sorted(known.tolist()), _MOST_NAMED)}"
-            )
+        """Keep only these ranks."""
         return replace(
             self,
             activities=_rows(self.activities, ranks),
@@ -64,16 +60,7 @@ class Tables:
         )
 
     def of_steps(self, steps: Collection[int]) -> Tables:
-        """Show only these steps. Raises NothingMeasured if one has no activity.
-
-        Activities stay, because where a step begins depends on those of the next one.
-        """
-        known = self.activities["step"].dropna().unique().tolist()
-        if not any(step in steps for step in known):
-            there = f"there are {shortened(sorted(known), _MOST_NAMED)}" if known else "no activity has a step"
-            raise NothingMeasured(
-                f"{self.name}: shows no activity of the steps {shortened(sorted(steps), _MOST_NAMED)}; {there}"
-            )
+        """Show only these steps. Activities stay: where a step begins depends on those of the next one."""
         chosen = replace(self, steps=steps)
         calls = self.calls[chosen.in_steps(self.calls)]
         member = self.participation["call_id"].isin(calls["call_id"])
@@ -84,6 +71,31 @@ class Tables:
         if self.steps is None:
             return np.ones(len(table), dtype=bool)
         return table["step"].isin(list(self.steps)).to_numpy(dtype=bool)
+
+
+def shown_cycles(
+    name: str, ran: Collection[RanInCycle], *, steps: Collection[int] | None, ranks: Collection[int] | None
+) -> list[RanInCycle]:
+    """The cycles of the run `name` with activities to show: of these steps and ranks, or of all for None.
+
+    Raises NothingMeasured if one of the ranks did nothing or has no trace, or if no step has an activity.
+    """
+    known = {each.rank for each in ran}
+    missing = sorted(set(ranks or ()) - known)
+    if missing:
+        raise NothingMeasured(
+            f"{name}: shows no activity of {counted(len(missing), 'rank')} that the timeline is to show: "
+            f"{shortened(missing, _MOST_NAMED)}; there are {shortened(sorted(known), _MOST_NAMED)}"
+        )
+    of_ranks = [each for each in ran if ranks is None or each.rank in ranks]
+    shown = [each for each in of_ranks if steps is None or not set(each.steps).isdisjoint(steps)]
+    if steps is not None and not shown:
+        numbers = sorted({step for each in of_ranks for step in each.steps})
+        there = f"there are {shortened(numbers, _MOST_NAMED)}" if numbers else "no activity has a step"
+        raise NothingMeasured(
+            f"{name}: shows no activity of the steps {shortened(sorted(steps), _MOST_NAMED)}; {there}"
+        )
+    return shown
 
 
 def _rows(table: pd.DataFrame, ranks: Collection[int]) -> pd.DataFrame:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +19,7 @@ from ..reading_options import Runs, analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
     from ...results.analysis import Analysis
-    from ...timeline.drawing import Timeline
+    from ...timeline.drawn import Timeline
 
 
 TimelineFile = Annotated[
@@ -41,6 +43,9 @@ WithTraces = Annotated[
 InBrowser = Annotated[
     bool, typer.Option("--open", help="Open the file in the viewer, in a browser; served from 127.0.0.1:9001.")
 ]
+
+
+_HELD_BYTES, _PART_BYTES = 256 << 20, 1 << 20
 
 
 @reads_traces
@@ -68,7 +73,8 @@ def timeline_command(
       commtrace timeline --bundle --output all.tar traces/my-run
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(draw_ranks, "--draw-ranks")
-    analysis = analysis_of(runs, reading, details=True)
+    # Workers elsewhere read large runs, whose details would all have to come here.
+    analysis = analysis_of(runs, _if_small(reading), details=reading.dask is None)
     from ...timeline.drawing import run_timeline
 
     timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
@@ -85,6 +91,13 @@ def timeline_command(
     finish(analysis)
 
 
+def _if_small(reading: ReadOptions) -> ReadOptions:
+    """The options, with details only of runs that fit into one process, or into the memory that is allowed."""
+    sizes = reading.sizes
+    most = sizes.page_details_bytes if reading.limit_bytes is None else reading.limit_bytes
+    return replace(reading, details_if_small=True, sizes=replace(sizes, details_bytes=most))
+
+
 def _numbers(text: str | None, option: str) -> list[int] | None:
     """Parse `0-2,5` as [0, 1, 2, 5]; None for None. Raises BadParameter."""
     if text is None:
@@ -97,7 +110,7 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
 
 def _summary(timeline: Timeline) -> str:
     """A sentence on what was written."""
-    size = sum(map(len, timeline.parts)) / 1e6
+    size = timeline.sums.size_bytes / 1e6
     lanes = f"; {timeline.moved:,} overlap others on their line, and stand on lanes of their own"
     slices = f"{counted(timeline.slices, 'slice')}, {size:,.1f} MB{lanes if timeline.moved else ''}"
     return f"{slices}; open it in https://ui.perfetto.dev"
@@ -114,11 +127,14 @@ def _bundled(analysis: Analysis, timeline: Timeline, ranks: list[int] | None) ->
         print_message(f"clocks drift: in a bundle, the traces are off by up to {parts.drift_ns:,} ns", kind="note")
     manifest = parts.manifest()
     paths = [(file.name, run.files[file.rank][file.cycle]) for file in parts.files]
-    yield from tar([
-        (MANIFEST, len(manifest), [manifest]),
-        (TIMELINE, sum(map(len, timeline.parts)), timeline.parts),
-        *((name, size, _content(path, size)) for name, path in paths for size in [path.stat().st_size]),
-    ])  # fmt: skip
+    with SpooledTemporaryFile(_HELD_BYTES) as held:  # a TAR gives the size of a file before its content
+        held.writelines(timeline.parts)
+        held.seek(0)
+        yield from tar([
+            (MANIFEST, len(manifest), [manifest]),
+            (TIMELINE, timeline.sums.size_bytes, iter(lambda: held.read(_PART_BYTES), b"")),
+            *((name, size, _content(path, size)) for name, path in paths for size in [path.stat().st_size]),
+        ])  # fmt: skip
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:

@@ -1,0 +1,162 @@
+"""The timeline of a run whose tables are made rank by rank: so are its lines, and only their bytes come together.
+
+Each rank is a sequence of packets of its own, with its own texts, so that nobody has to know what others have written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ...common.wording import counted
+from ..core.schema import grouped, records
+from ..errors import NothingMeasured
+from ..metrics.device.idle import HostTables
+from ..metrics.device.idle_pieces import idle_pieces
+from ..metrics.device.queues import queues
+from ..run.event_tables import EventTables, RanInCycle
+from ..run.spread import SpreadTables
+from .arrows import Arrows, arrows
+from .drawn import Sums, Timeline, begun_ns, moved_in
+from .overall import about, counters_and_notes, has_content, title
+from .packets import Writer
+from .ranks import RankClock, lines_of_open, rank_groups
+from .slices import Group, Slices
+from .tables import Tables
+
+_LOG = logging.getLogger("commtrace.analysis")
+_TOP = 1
+"""The track of the group around all, which is the first one of the first sequence."""
+
+
+class PlaceInFile(NamedTuple):
+    """Where the lines of a rank stand in the file, see `Writer`; its group is closed at that place; None: open."""
+
+    sequence: int
+    sequences: int
+    zero_ns: int
+    closed_at: int | None
+
+
+class DrawnRank(NamedTuple):
+    """The lines of a rank, encoded; they take so many `places` if they are open. The rest is as in `Sums`."""
+
+    content: bytes
+    places: int
+    slices: int
+    moved: int
+    end_ns: int
+
+
+def timeline_by_rank(tables: Tables, ran: Collection[RanInCycle], spread: SpreadTables) -> Timeline:
+    """Draw the timeline of a run with these cycles to show; `tables` are those of calls and of clocks.
+
+    Raises NothingMeasured if no activity is shown.
+    """
+    begun = _begun(ran, tables)
+    if not begun:
+        raise NothingMeasured(f"{tables.name}: the traces show no device activity that a timeline could show")
+    drawn = arrows(tables)
+    counters, notes = counters_and_notes(tables, drawn)
+    beside = [int(times.min()) for times in (drawn.calls["arrived_ns"], drawn.late["start_ns"]) if len(times)]
+    points = [begun_ns(track) for track in counters.all_tracks() if len(track.content)]
+    zero_ns = min([*begun.values(), *beside, *points])
+    sums = Sums()
+    parts = _parts(tables, drawn, [*begun], spread, counters, notes, zero_ns, sums)
+    return Timeline(sums.counted(parts), zero_ns, sums, notes)
+
+
+def _begun(ran: Collection[RanInCycle], tables: Tables) -> dict[int, int]:
+    """When the first line of each rank begins, in ns on the common clock."""
+    first: dict[int, int] = {}
+    for each in ran:
+        began_ns = each.began_ns
+        if tables.steps is not None:
+            # A step also begins with an activity of a later one, if that comes first.
+            since = min(step for step in each.steps if step in tables.steps)
+            began_ns = min(time for step, time in each.step_began_ns.items() if step >= since)
+        first[each.rank] = min(began_ns, first.get(each.rank, began_ns))
+    clocks = {row["rank"]: RankClock(row) for row in records(tables.clocks)}
+    return {
+        rank: int(clock.common(np.array([first[rank]], dtype=np.int64))[0])
+        for rank, clock in clocks.items()
+        if rank in first
+    }
+
+
+def _parts(
+    tables: Tables,
+    drawn: Arrows,
+    ranks: list[int],
+    spread: SpreadTables,
+    counters: Group,
+    notes: tuple[str, ...],
+    zero_ns: int,
+    sums: Sums,
+) -> Iterator[bytes]:
+    """Yield the parts of the file, and add up what is drawn in them."""
+    _LOG.info("drawing %s", counted(len(ranks), "rank"))
+    sequences = len(ranks) + 1
+    of_all = Writer(zero_ns, 1, sequences)
+    yield of_all.begun()
+    yield from of_all.group(Group(tables.name, (), None, title(tables, zero_ns, notes)))
+    calls, late = (dict(grouped(table, ["rank"])) for table in (drawn.calls, drawn.late))
+    clocks = dict(grouped(tables.clocks, ["rank"]))
+    sequence = {rank: number for number, rank in enumerate(ranks, 2)}
+
+    def made(places: Mapping[int, int | None]) -> Iterator[DrawnRank]:
+        """Yield the lines of these ranks."""
+        given = {
+            rank: (
+                clocks[rank,],
+                Arrows(calls.get((rank,), drawn.calls[:0]), late.get((rank,), drawn.late[:0])),
+                tables.steps,
+                PlaceInFile(sequence[rank], sequences, zero_ns, place),
+            )
+            for rank, place in places.items()
+        }
+        for one in spread.by_rank(drawn_rank, given):
+            sums.add(slices=one.slices, moved=one.moved, end_ns=one.end_ns)
+            yield one
+
+    opened = tables.opened if tables.opened in sequence else ranks[0]
+    (first,) = made({opened: None})
+    yield first.content
+    closed = [rank for rank in ranks if rank != opened]
+    for one in made({rank: place for place, rank in enumerate(closed, first.places)}):
+        yield one.content
+    if has_content(counters):
+        yield from of_all.within([counters], _TOP, first.places + len(closed))
+    assert sums.end_ns is not None
+    yield of_all.content(about(tables, zero_ns, sums.end_ns, sums.moved, notes), _TOP)
+
+
+def drawn_rank(
+    events: EventTables, clock: pd.DataFrame, calls: Arrows, steps: Collection[int] | None, place: PlaceInFile
+) -> DrawnRank:
+    """The lines of the rank with these events, its row of the table `clocks`, its calls, and where it was late."""
+    host = HostTables(events.runtime_calls, events.cpu_operators, events.annotations, is_read=False)
+    tables = Tables(
+        name="",
+        activities=events.activities,
+        clocks=clock,
+        queues=list(queues(events.activities, events.launches)),
+        idle=idle_pieces(events.activities, host),
+        steps=steps,
+    )
+    (group,) = rank_groups(tables, calls)
+    lines = lines_of_open(group)
+    writer = Writer(place.zero_ns, place.sequence, place.sequences)
+    parts = writer.within(lines, _TOP) if place.closed_at is None else writer.group(group, place.closed_at, _TOP)
+    slices = [track.content for track in group.all_tracks() if isinstance(track.content, Slices) and len(track.content)]
+    return DrawnRank(
+        content=b"".join((writer.begun(), *parts)),
+        places=len({line.name for line in lines}),
+        slices=sum(map(len, slices)),
+        moved=moved_in(group),
+        end_ns=max(int(each.end_ns.max()) for each in slices),
+    )
