@@ -188,6 +188,10 @@ _SHAPES_NARROW = (
     "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
     "category", "slowest_rank", "slowest_over_frac", "memory_frac",
 )  # fmt: skip
+_CATEGORIES = (
+    "category", "total_ns", "share_frac", "kernels", "short_kernels", "operators", "tflop", "tflop_per_s",
+    "with_flop_frac", "slowest_rank", "slowest_over_frac", "partial",
+)  # fmt: skip
 _MFU = (
     "window_ns", "mfu_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns", "exposed_wait_ns",
     "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac",
@@ -314,6 +318,17 @@ _ENTRIES = (
         below="note",
         negligible=("share_frac",),
         none_measured=_NO_SHAPES,
+    ),
+    TableEntry(
+        compute.CATEGORIES,
+        Topic.time,
+        "The same by category: GEMM, attention, elementwise and others.",
+        "compute.md#categories",
+        command="compute --by category",
+        shown=_CATEGORIES,
+        narrow=_CATEGORIES,
+        negligible=("share_frac",),
+        none_measured="no device shows any activity",
     ),
     TableEntry(
         account.ACCOUNT_PARTS,

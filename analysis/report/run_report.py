@@ -73,6 +73,8 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
         yield _waits(analysis)
         yield _causes(analysis)
     yield _time(analysis, unit)
+    if analysis.run.details and analysis.run.has_starts and len(analysis.table("shapes")):
+        yield _compute(analysis)
     yield _path(analysis)
     yield _kernels(analysis)
     yield _traffic(analysis)
@@ -154,6 +156,16 @@ def _time(analysis: Analysis, unit: TimeUnit) -> Section:
     tables = [block for name in names for block in _blocks(analysis, name)]
     tables += _blocks(analysis, "breakdown_steps", largest="exposed_comm_ns")
     return Section("time", "Where the time went", says, figures, tables, short="Time")
+
+
+def _compute(analysis: Analysis) -> Section:
+    sums = analysis.table("categories")
+    first = sums.iloc[0]
+    speed = f" at {first['tflop_per_s']:,.0f} TFLOP/s" if first["with_flop_frac"] >= _NEARLY_ALL else ""
+    says = f"{first['share_frac']:.0%} of the time of kernels is {first['category']}{speed}."
+    tables = [*_blocks(analysis, "categories", shown=True), *_blocks(analysis, "mfu")]
+    tables += _blocks(analysis, "shapes", largest="total_ns")
+    return Section("compute", "How well devices computed", says, tables=tables, short="Compute")
 
 
 def _path(analysis: Analysis) -> Section:
@@ -258,7 +270,7 @@ def _kernels(analysis: Analysis) -> Section:
 
 _ALIKE = 0.02
 """Of the longest: steps that differ by less are called equally long."""
-_WORTH_SAYING = 0.1
+_WORTH_SAYING, _NEARLY_ALL = 0.1, 0.9
 _LARGEST = {"waits": "wait_ns", "ranks": "caused_wait_ns"}
 
 

@@ -36,7 +36,7 @@ from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
 from ..metrics.compute.peaks import Peak, peak
-from ..metrics.compute.shapes import shapes
+from ..metrics.compute.shapes import categories, shapes
 from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
 from ..metrics.device import copies as copies_module
@@ -478,6 +478,12 @@ class Analysis:
     def shapes(self) -> pd.DataFrame:
         """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
         return self._marked(shapes(self._computed, self._peaks))
+
+    @cached_property
+    @described
+    def categories(self) -> pd.DataFrame:
+        """One row per category of operators and kernels, all ranks together. Needs `details`."""
+        return self._marked(categories(self._computed))
 
     @cached_property
     @described

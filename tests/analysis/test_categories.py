@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.analysis.metrics.compute.categories import (
-    CATEGORIES,
+    KINDS_OF_WORK,
     category,
     kernel_category,
     operator_category,
@@ -126,5 +126,5 @@ def test_the_kernel_tells_where_the_operator_does_not() -> None:
 
 
 def test_all_categories_are_listed_and_found() -> None:
-    assert {*OPERATORS, "other"} == set(CATEGORIES)
+    assert {*OPERATORS, "other"} == set(KINDS_OF_WORK)
     assert {found for _, found, _ in KERNELS if found} == set(OPERATORS)

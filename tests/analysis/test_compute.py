@@ -106,6 +106,19 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_categories_hold_what_no_operator_launched(tmp_path: Path) -> None:
+    made = product(product(Trace(0, 1), 0, 300 * US), MS, 500 * US).kernel("nvjet_graph", 2 * MS, 5 * US)
+    made.kernel("flash_fwd_kernel", 3 * MS, 95 * US)
+    rows = {row["category"]: row for row in records(read(tmp_path, made).categories)}
+    gemm, attention = rows["GEMM"], rows["attention forward"]
+    assert (gemm["kernels"], gemm["operators"], gemm["total_ns"], gemm["short_kernels"]) == (3, 1, 805 * US, 1)
+    assert gemm["tflop"] == 2 * 2 * 4096**3 / 1e12
+    assert gemm["tflop_per_s"] == pytest.approx(2 * 2 * 4096**3 / 800e-6 / 1e12)
+    assert gemm["with_flop_frac"] == pytest.approx(800 / 805)
+    assert (attention["operators"], attention["tflop"], attention["with_flop_frac"]) == (0, None, 0.0)
+    assert sum(row["share_frac"] for row in rows.values()) == pytest.approx(1.0)
+
+
 def test_operators_of_cpus_are_their_own_work(tmp_path: Path) -> None:
     made = Trace(0, 1, backend="gloo", device_names=())
     made.event("cpu_op", "aten::linear", 0, 100 * US, **matrices(8, 16, 4, "float"))

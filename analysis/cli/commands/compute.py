@@ -18,10 +18,16 @@ class ComputeBy(str, Enum):
 
     device = "device"
     step = "step"
+    category = "category"
     shape = "shape"
 
 
-_TABLES = {ComputeBy.device: "mfu", ComputeBy.step: "mfu_steps", ComputeBy.shape: "shapes"}
+_TABLES = {
+    ComputeBy.device: "mfu",
+    ComputeBy.step: "mfu_steps",
+    ComputeBy.category: "categories",
+    ComputeBy.shape: "shapes",
+}
 
 
 @reads_traces
@@ -30,7 +36,9 @@ def compute_command(
     runs: Runs,
     by: Annotated[
         ComputeBy,
-        typer.Option(help="One row per device, per device and step, or per operator and the shapes of its inputs."),
+        typer.Option(
+            help="One row per device, per device and step, per category, or per operator and the shapes of its inputs."
+        ),
     ] = ComputeBy.device,
     *,
     writing: Writing,
@@ -46,6 +54,7 @@ def compute_command(
     Examples:
       commtrace compute traces/my-run
       commtrace compute --by step traces/my-run
+      commtrace compute --by category traces/my-run
       commtrace compute --by shape --top 20 traces/my-run
       commtrace compute --by shape --format csv traces/my-run
     """

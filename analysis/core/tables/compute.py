@@ -32,6 +32,21 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
+CATEGORIES = Schema("categories", "category of operators and kernels, all ranks and devices together", {
+    "category": ("string", "what people sort by: GEMM, convolution, attention forward, elementwise, ..."),
+    "operators": ("int64", "different operators that launched them; 0 where none is known"),
+    "kernels": ("int64", "kernels, copies and fills; on CPU runs calls of operators"),
+    "total_ns": ("int64", "sum of their durations, as in `shapes`"),
+    "share_frac": ("Float64", "total_ns / its sum over all rows"),
+    "with_flop_frac": ("Float64", "part of total_ns of which the FLOPs are known"),
+    "tflop": ("Float64", "1e12 floating-point operations in that part; NA if there is none"),
+    "tflop_per_s": ("Float64", "1e12 floating-point operations a second: tflop over the time of that part"),
+    "short_kernels": ("int64", "kernels shorter than 10 us, about as long as a launch takes; on CPU runs 0"),
+    "slowest_rank": ("Int64", "rank on which they take longest in sum; NA if there is one rank"),
+    "slowest_over_frac": ("Float64", "how much longer than on the median of all ranks that is"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
 _MFU = {
     "window_ns": ("int64", "as in `breakdown`; the times below add up to it exactly, NA counting as 0"),
     "at_peak_ns": ("Int64", "what its FLOPs would take at the device's dense peak for their dtype"),

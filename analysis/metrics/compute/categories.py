@@ -12,7 +12,7 @@ import re
 
 from ...core import kinds, markers
 
-CATEGORIES = (
+KINDS_OF_WORK = (
     "GEMM",
     "convolution",
     "attention forward",

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pandas as pd
 
-from ...core.schema import Row
-from ...core.tables.compute import SHAPES
+from ...core.schema import Row, records
+from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, uses_tensor_cores
 from .flops import flops
 from .moved_bytes import moved_bytes
@@ -19,6 +19,8 @@ from .peaks import Peak
 
 TF32 = "tf32"
 _MOST_LISTED = 4
+SHORT_NS = 10_000
+"""A kernel shorter than that is over before the next one can be launched."""
 
 
 class Formula(NamedTuple):
@@ -89,6 +91,58 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
     return SHAPES.frame(rows)
 
 
+def categories(work: pd.DataFrame) -> pd.DataFrame:
+    """One row per category of what ran, the one that took longest first; what no operator launched is in it, too."""
+    if not len(work):
+        return CATEGORIES.empty()
+    # Few of them differ: names and inputs repeat in every step and on every rank.
+    keys = ["operator", "inputs", "kernel"]
+    number = work.groupby(keys, dropna=False, sort=False).ngroup()
+    distinct = records(work.assign(number=number).drop_duplicates("number")[["number", *keys]])
+    kind = {row["number"]: category(row["operator"], row["kernel"]) for row in distinct}
+    flop = {row["number"]: _flop(row["operator"], row["inputs"]) for row in distinct}
+    # A call with several kernels has its FLOPs once, all its kernels are of known FLOPs.
+    first = ~work.duplicated(["rank", "call"]) & work["call"].notna()
+    of_call = number.map(flop).astype("Float64")
+    table = work.assign(
+        category=number.map(kind),
+        flop=of_call.where(first, other=0.0),
+        known_ns=work["dur_ns"].where(of_call.notna(), other=0),
+        short=(work["dur_ns"] < SHORT_NS) & work["kernel"].notna(),
+    )
+    whole_ns = int(table["dur_ns"].sum())
+    rows: list[Row] = []
+    for name, own in table.groupby("category", sort=False):
+        total_ns, known_ns, flops_known = int(own["dur_ns"].sum()), int(own["known_ns"].sum()), float(own["flop"].sum())
+        rows.append({
+            "category": str(name),
+            "operators": int(own["operator"].nunique()),
+            "kernels": len(own),
+            "total_ns": total_ns,
+            "share_frac": _frac(total_ns, whole_ns),
+            "with_flop_frac": _frac(known_ns, total_ns),
+            "tflop": flops_known / 1e12 if known_ns else None,
+            "tflop_per_s": flops_known / known_ns / 1e3 if known_ns else None,
+            "short_kernels": int(own["short"].sum()),
+            **_slowest(own.groupby("rank")["dur_ns"].sum()),
+        })  # fmt: skip
+    rows.sort(key=lambda row: (-row["total_ns"], row["category"]))
+    return CATEGORIES.frame(rows)
+
+
+def _flop(operator: str | None, inputs: str | None) -> int | None:
+    return None if operator is None or inputs is None else formula_of(operator, inputs).flop
+
+
+def _slowest(by_rank: pd.Series[float]) -> Row:
+    """The rank with the largest value, and by how much that is more than the median; nothing for one rank."""
+    if len(by_rank) < 2:
+        return {}
+    usual = float(by_rank.median())
+    over = float(by_rank.max()) / usual - 1 if usual else None
+    return {"slowest_rank": int(by_rank.idxmax()), "slowest_over_frac": over}
+
+
 def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapping[int, Peak | None]) -> Row:
     formula = formula_of(name, inputs)
     total_ns, count = int(calls["total_ns"].sum()), len(calls)
@@ -114,13 +168,7 @@ def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapp
         "note": None if formula.flop is not None else formula.reason,
     }
     row |= _speed(formula, row, _same([peaks.get(int(rank)) for rank in by_rank.index]))
-    if len(by_rank) > 1:
-        usual = float(by_rank.median())
-        row |= {
-            "slowest_rank": int(by_rank.idxmax()),
-            "slowest_over_frac": float(by_rank.max()) / usual - 1 if usual else None,
-        }
-    return row
+    return row | _slowest(by_rank)
 
 
 def _speed(formula: Formula, row: Row, peak: Peak | None) -> Row:
