@@ -119,6 +119,16 @@ def test_categories_hold_what_no_operator_launched(tmp_path: Path) -> None:
     assert sum(row["share_frac"] for row in rows.values()) == pytest.approx(1.0)
 
 
+def test_kernels_without_any_launch_have_no_operator(tmp_path: Path) -> None:
+    made = Trace(0, 1).event("cpu_op", "aten::mm", 0, 20 * US, **matrices(8, 8, 8)).kernel("gemm", 0, US, launch=None)
+    analysis = read(tmp_path, made)
+    assert len(analysis.shapes) == 0
+    (row,) = records(analysis.categories)
+    assert (row["category"], row["operators"], row["tflop"]) == ("GEMM", 0, None)
+    (row,) = records(analysis.mfu)
+    assert row["note"] == "no shapes were recorded; capture with record_shapes=True"
+
+
 def test_operators_of_cpus_are_their_own_work(tmp_path: Path) -> None:
     made = Trace(0, 1, backend="gloo", device_names=())
     made.event("cpu_op", "aten::linear", 0, 100 * US, **matrices(8, 16, 4, "float"))

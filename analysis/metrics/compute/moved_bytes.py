@@ -118,10 +118,10 @@ def _of_floats(operator: ProfiledOperator, places: int) -> int:
 
 def _choice(operator: ProfiledOperator) -> int:
     """aten::where: a condition and two alternatives."""
-    condition, *alternatives = operator.tensors(3)
-    if len(alternatives) != 2:
-        raise NotRecorded("the alternatives are not two tensors")
-    out = size_bytes(_broadcast([condition, *alternatives]), _promoted(alternatives))
+    tensors = operator.tensors(3)
+    if len(tensors) != 3:
+        raise NotRecorded("condition and alternatives are not three tensors")
+    out = size_bytes(_broadcast(tensors), _promoted(tensors[1:]))
     return _read(operator, 3) + out
 
 

@@ -14,11 +14,12 @@ from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, uses_tensor_cores
 from .flops import flops
 from .moved_bytes import moved_bytes
-from .operators import NotRecorded, ProfiledOperator, matrix_dtype
+from .operators import Amount, NotRecorded, ProfiledOperator, matrix_dtype
 from .peaks import Peak
 
 TF32 = "tf32"
 _MOST_LISTED = 4
+_MOST, _IMPLAUSIBLE = 1 << 80, "its shapes are implausible"
 SHORT_NS = 10_000
 """A kernel shorter than that is over before the next one can be launched."""
 
@@ -36,17 +37,19 @@ class Formula(NamedTuple):
 @lru_cache(maxsize=1 << 14)  # few operators of a model differ, and all ranks have the same
 def formula_of(name: str, inputs: str) -> Formula:
     """Evaluate the formulas of an operator; `inputs` is the JSON of shapes, types and values."""
-    dims, types, values = msgspec.json.decode(inputs)
-    listed = [each if isinstance(each, list) else None for each in (dims, types, values)]
-    operator = ProfiledOperator(name, *listed)
-    found = flops(operator)
+    dims, types, values = (each if isinstance(each, list) else None for each in msgspec.json.decode(inputs))
+    texts = None if types is None else [kind if isinstance(kind, str) else "" for kind in types]
+    operator = ProfiledOperator(name, dims, texts, values)
+    found, moved = flops(operator), moved_bytes(operator)
+    if max(found.value or 0, moved.value or 0) > _MOST:
+        found, moved = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE)
     try:
         tensors = [tensor for tensor in operator.tensors() if tensor.shape]
     except NotRecorded:
         tensors = []
     dtype = matrix_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
-    shapes = " ".join(filter(None, map(_shape, listed[0] or ())))
-    return Formula(found.value, found.reason, moved_bytes(operator).value, dtype, shapes)
+    shapes = " ".join(filter(None, map(_shape, dims or ())))
+    return Formula(found.value, found.reason, moved.value, dtype, shapes)
 
 
 def _shape(dims: Any) -> str:

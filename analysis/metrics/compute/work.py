@@ -88,14 +88,14 @@ class _Operators:
 
     def of_kernels(self, ran: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
         """A row of `work` for each of these activities."""
-        place = pd.Index(launches["correlation"]).get_indexer(ran["correlation"].fillna(_NO_ID).astype("int64"))
-        thread, times = (launches[name].to_numpy()[place] for name in ("thread", "start_ns"))
         owner = np.full(len(ran), _NONE)
+        place = pd.Index(launches["correlation"]).get_indexer(ran["correlation"].fillna(_NO_ID).astype("int64"))
+        launched = np.flatnonzero(place >= 0)
+        thread, times = (launches[name].to_numpy()[place[launched]] for name in ("thread", "start_ns"))
         for rows in self._threads():
-            here = (place >= 0) & (thread == self.thread[rows.start])
-            if here.any():
-                inner = innermost(self.start[rows], self.end[rows], times[here])
-                owner[here] = np.where(inner >= 0, self.owner[rows][inner], _NONE)
+            here = thread == self.thread[rows.start]
+            inner = innermost(self.start[rows], self.end[rows], times[here])
+            owner[launched[here]] = np.where(inner >= 0, self.owner[rows][inner], _NONE)
         return self._table(ran["rank"], ran["device"], ran["step"], ran["name"], ran["dur_ns"].to_numpy(), owner)
 
     def on_cpu(self, rank: int, marks: Iterable[Mark]) -> pd.DataFrame:
