@@ -78,19 +78,22 @@ test-all: test
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
 # Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
 # libraries: `make test` has them. With pyarrow, the newest pandas keeps texts in another way, so the newest is tested as
-# most have it, without; the oldest with the oldest pyarrow.
+# most have it, without; the oldest with the oldest pyarrow, which is where `export parquet` is tested: pandas imports
+# pyarrow wherever it is, and every command of every other test would begin later.
 OF_NO_LIBRARY = clock_worlds cut_files differential fuzz hard_worlds inspector_truth intervals known_truth memory progress \
 	random_runs report_browser watch watching worker_process
 test-newest: CONSTRAINED =
 test-newest: EXTRAS = remote
+test-newest: WITH =
 test-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
 test-oldest: EXTRAS = parquet,remote
+test-oldest: WITH = duckdb
 test-newest test-oldest: test-%:
 	rm -rf .venv-$* build
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[$(EXTRAS)]' \
-		hypothesis perfetto pytest pytest-xdist
+		hypothesis perfetto pytest pytest-xdist $(WITH)
 	rm -rf build commtrace.egg-info
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
