@@ -24,7 +24,7 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "peak_frac": ("Float64", "tflop_per_s / peak of the device for this dtype, dense; NA where that is not known"),
     "memory_frac": ("Float64", "tb_per_s / peak bandwidth of the device's memory"),
     "bound": ("string", "compute or memory: what takes longer at the peak; NA where it is not known"),
-    "tensor_core_frac": ("Float64", "part of total_ns in kernels that use tensor cores, as far as names say"),
+    "tensor_core_frac": ("Float64", "part of total_ns in kernels of tensor cores, by their names; NA if no name says"),
     "ranks": ("int64", "ranks on which it ran"),
     "slowest_rank": ("Int64", "rank whose mean call takes longest; NA if there is one rank"),
     "slowest_over_frac": ("Float64", "how much longer than the median of all ranks that is"),

@@ -33,10 +33,9 @@ KINDS_OF_WORK = (
 
 def category(operator: str | None, kernel: str | None = None) -> str:
     """The category of an operator, or where there is none or its name says nothing, of the kernel that ran."""
-    found = None if operator is None else operator_category(operator)
-    if found is None and kernel is not None:
-        found = kernel_category(kernel)
-    return found or "other"
+    of_operator = operator_category(operator) if operator is not None else None
+    of_kernel = kernel_category(kernel) if kernel is not None else None
+    return of_operator or of_kernel or "other"
 
 
 @functools.lru_cache(maxsize=1 << 14)  # names repeat in every step

@@ -17,18 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .operators import Amount, NotRecorded, ProfiledOperator, Shape
+from .operators import Amount, NotRecorded, ProfiledOperator, Shape, evaluated
 
 
 def flops(operator: ProfiledOperator) -> Amount:
     """Floating-point operations of an operator, or None with the reason."""
-    formula = _FORMULAS.get(operator.name)
-    if formula is None:
-        return Amount(None, _NO_FORMULA.get(operator.name, f"no formula for {operator.name}"))
-    try:
-        return Amount(formula(operator))
-    except NotRecorded as err:
-        return Amount(None, f"{operator.name}: {err}")
+    return evaluated(operator, _FORMULAS, _NO_FORMULA)
 
 
 def counts(name: str) -> bool:

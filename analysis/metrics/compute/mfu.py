@@ -45,10 +45,10 @@ class _Computed:
 
 def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, ...], _Computed]:
     """What was computed, by these keys; a call counts in the step of its first kernel."""
-    found: dict[tuple[object, ...], _Computed] = {}
+    by_device: dict[tuple[object, ...], _Computed] = {}
     work = work.dropna(subset=keys)
     if not len(work):
-        return found
+        return by_device
     # What no operator with shapes launched stands for itself.
     alone = pd.Series(range(-1, -1 - len(work), -1), work.index)
     rows = work.assign(
@@ -62,7 +62,7 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     for row in records(rows):
         operator, inputs, kernel = row["operator"], row["inputs"], row["kernel"]
         formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
-        computed = found.setdefault(tuple(row[key] for key in keys), _Computed())
+        computed = by_device.setdefault(tuple(row[key] for key in keys), _Computed())
         computed.has_shapes |= formula is not None
         if formula is not None and formula.flop is not None:
             dtype = TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
@@ -72,7 +72,7 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
             computed.unknown_ns += row["dur_ns"]
             why = formula.reason if formula is not None else "no operator with shapes launched them"
             computed.reasons[why] = computed.reasons.get(why, 0) + row["dur_ns"]
-    return found
+    return by_device
 
 
 def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None], keys: list[str]) -> Row:

@@ -18,18 +18,12 @@ from .flops import (
     ConvolutionArguments,
     convolution_output,
 )
-from .operators import ITEM_BYTES, Amount, NotRecorded, ProfiledOperator, Shape, Tensor, size_bytes
+from .operators import ITEM_BYTES, Amount, NotRecorded, ProfiledOperator, Shape, Tensor, evaluated, size_bytes
 
 
 def moved_bytes(operator: ProfiledOperator) -> Amount:
     """Bytes of an operator's inputs and outputs, or None with the reason."""
-    formula = _FORMULAS.get(operator.name)
-    if formula is None:
-        return Amount(None, _NO_FORMULA.get(operator.name, f"no formula for {operator.name}"))
-    try:
-        return Amount(formula(operator))
-    except NotRecorded as err:
-        return Amount(None, f"{operator.name}: {err}")
+    return evaluated(operator, _FORMULAS, _NO_FORMULA)
 
 
 def moves(name: str) -> bool:

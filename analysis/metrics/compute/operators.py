@@ -9,7 +9,7 @@ Source: torch/csrc/profiler/util.cpp, shapesToStr, inputTypes and concreteInputs
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -193,6 +193,19 @@ class ProfiledOperator:
         if number not in _NUMBERED:
             raise NotRecorded(f"{what} is {number}, which stands for no dtype that is known here")
         return _NUMBERED[number]
+
+
+def evaluated(
+    operator: ProfiledOperator, formulas: Mapping[str, Callable[[ProfiledOperator], int]], reasons: Mapping[str, str]
+) -> Amount:
+    """What the formula of an operator's name gives; `reasons` say why some names have none."""
+    formula = formulas.get(operator.name)
+    if formula is None:
+        return Amount(None, reasons.get(operator.name, f"no formula for {operator.name}"))
+    try:
+        return Amount(formula(operator))
+    except NotRecorded as err:
+        return Amount(None, f"{operator.name}: {err}")
 
 
 def matrix_dtype(operator: ProfiledOperator) -> str | None:

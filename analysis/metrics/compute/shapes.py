@@ -40,16 +40,16 @@ def formula_of(name: str, inputs: str) -> Formula:
     dims, types, values = (each if isinstance(each, list) else None for each in msgspec.json.decode(inputs))
     texts = None if types is None else [kind if isinstance(kind, str) else "" for kind in types]
     operator = ProfiledOperator(name, dims, texts, values)
-    found, moved = flops(operator), moved_bytes(operator)
-    if max(found.value or 0, moved.value or 0) > _MOST:
-        found, moved = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE)
+    flop, moved = flops(operator), moved_bytes(operator)
+    if max(flop.value or 0, moved.value or 0) > _MOST:
+        flop, moved = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE)
     try:
         tensors = [tensor for tensor in operator.tensors() if tensor.shape]
     except NotRecorded:
         tensors = []
     dtype = matrix_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
     shapes = " ".join(filter(None, map(_shape, dims or ())))
-    return Formula(found.value, found.reason, moved.value, dtype, shapes)
+    return Formula(flop.value, flop.reason, moved.value, dtype, shapes)
 
 
 def _shape(dims: Any) -> str:
@@ -71,10 +71,10 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
     if not len(known):
         return SHAPES.empty()
     kernel = known["kernel"].fillna("")
-    told = {name: uses_tensor_cores(name) for name in kernel.unique()}
+    uses_them = {name: uses_tensor_cores(name) for name in kernel.unique()}
     known = known.assign(
-        tensor_ns=known["dur_ns"].where(kernel.isin([name for name, uses in told.items() if uses]), 0),
-        told_ns=known["dur_ns"].where(kernel.isin([name for name, uses in told.items() if uses is not None]), 0),
+        tensor_ns=known["dur_ns"].where(kernel.isin([name for name, uses in uses_them.items() if uses]), 0),
+        told_ns=known["dur_ns"].where(kernel.isin([name for name, uses in uses_them.items() if uses is not None]), 0),
         tf32=kernel.str.contains(TF32, case=False),
     )
     calls = known.groupby(["operator", "inputs", "rank", "call"], sort=False).agg(
