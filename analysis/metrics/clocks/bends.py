@@ -28,7 +28,7 @@ import numpy as np
 
 from .ends import Ends, shared_collectives
 from .frame import LARGEST_DRIFT, Bends, Flags, Floats, Ints
-from .medians import LARGEST_SLOPE, medians
+from .medians import LARGEST_SLOPE, median, medians
 
 # A jump exceeds 90 us, 8 standard errors of the medians beside it, and 3 times what nine of ten neighbours differ by:
 # on one host the ends of large collectives differ by up to 90 us, differently each time.
@@ -190,22 +190,25 @@ def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Ite
     rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
     common = shared_collectives(units.collective, unit.ravel(), len(names))
     straight_ns = units.end_ns.copy()
-    waiting = list(range(len(names)))
-    done: list[int] = []
-    while waiting:
-        reached = [place for place in waiting if done and common[place][done].any()]
-        if not reached:
-            done = [waiting.pop(0)]
+    waiting, done = np.ones(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
+    root, most = 0, np.zeros(len(names))  # the most that each shares with any that is done
+    while waiting.any():
+        reached = np.flatnonzero(waiting & (most > 0))
+        if not len(reached):
+            root = int(waiting.argmax())
+            waiting[root], done[:] = False, False
+            done[root], most = True, common[root]
             continue
-        root = done[0]
-        place = max(reached, key=lambda p: (common[p, root], common[p][done].max()))
+        reached = reached[common[reached, root] == common[reached, root].max()]
+        place = int(reached[most[reached].argmax()])
         # Against the first one, unless another one shares many more collectives.
-        parent = max(done, key=lambda p: (int(common[place, p]) * (4 if p == root else 1), -p))
+        shares = np.where(done, common[place], -1.0)
+        shares[root] *= 4
+        parent = int(shares.argmax())
         bent = _bent(units, straight_ns, rows[place], rows[parent], of_hosts=of_hosts, curved=curved)
         if bent.bends is not None:
             straight_ns[rows[place]] -= bent.bends.added(units.end_ns[rows[place]])
-        waiting.remove(place)
-        done.append(place)
+        waiting[place], done[place], most = False, True, np.maximum(most, common[place])
         yield int(names[place]), bent
 
 
@@ -251,7 +254,7 @@ def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_host
     orders = (np.argsort(units.end_ns[i], kind="stable"), np.argsort(straight_ns[j], kind="stable"))
     order = min(orders, key=lambda tried: int(np.abs(np.diff(apart[tried])).sum()))
     i, j = i[order], j[order]
-    middle = int(np.median(apart))
+    middle = int(median(apart))
     level_ns, kept = _level((apart[order] - middle).astype(np.float64), units.alike[i])
     back = units.end_ns[j] - straight_ns[j] - middle
     low = (units.last_start_ns[i] - units.first_end_ns[j] + back).astype(np.float64)
@@ -260,12 +263,14 @@ def _bent(units: _Units, straight_ns: Ints, ours: Ints, theirs: Ints, *, of_host
     series = _Series(units.end_ns[i][kept], level_ns[kept], longer[kept], low[kept], high[kept], units.alike[i][kept])
     rises = np.maximum.accumulate(series.at_ns)
     since = (rises - rises[0]).astype(np.float64)
-    steps = _jumps(series.without(_slope(since, series.apart_ns) * since), of_hosts=of_hosts)
+    level = series.without(_slope(since, series.apart_ns) * since)
+    steps = _jumps(level, of_hosts=of_hosts)
     left_ns = series.apart_ns - steps.total(len(series.at_ns))
     knots = _curve(since, left_ns) if curved else None
     extra_ns = steps.error_ns
     if curved:
-        extra_ns += steps.doubted_ns + (knots.extra_ns if knots is not None else _off_line_ns(since, left_ns))
+        doubted_ns = max(steps.doubted_ns, _small_ns(level.apart_ns, steps))
+        extra_ns += doubted_ns + (knots.extra_ns if knots is not None else _off_line_ns(since, left_ns))
     if not steps.jumps and knots is None:
         return _Bent(None, extra_ns)
     return _Bent(_drawn(series.at_ns, steps, knots), extra_ns)
@@ -292,9 +297,9 @@ def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
         before = np.maximum(after - 1, 0)
         nearby = np.column_stack([level_ns[known[before]], level_ns[known[after]]])
         more = (level_ns[of_kind][:, np.newaxis] - nearby).ravel()
-        scatter = _OF_NORMAL * float(np.median(np.abs(more - np.median(more)))) + _LEAST_NOISE_NS
-        if abs(np.median(more)) > 2 * scatter:
-            level_ns[of_kind] -= np.median(more)
+        scatter = _OF_NORMAL * median(np.abs(more - median(more))) + _LEAST_NOISE_NS
+        if abs(median(more)) > 2 * scatter:
+            level_ns[of_kind] -= median(more)
         known = np.sort(np.concatenate([known, of_kind]))
     return level_ns, kept
 
@@ -302,7 +307,7 @@ def _level(apart_ns: Floats, alike: Ints) -> tuple[Floats, Flags]:
 def _noise_ns(values: Floats) -> float:
     """Standard deviation of values by the differences of neighbours, of which jumps and drift change few, or little."""
     steps = np.abs(np.diff(values))
-    return max(_OF_NORMAL * float(np.median(steps)) / 2**0.5, _LEAST_NOISE_NS)
+    return max(_OF_NORMAL * median(steps) / 2**0.5, _LEAST_NOISE_NS)
 
 
 def _tail_ns(values: Floats) -> float:
@@ -314,7 +319,7 @@ def _slope(since: Floats, level_ns: Floats) -> float:
     """A drift, roughly, whatever jumps there are: the median over pairs of collectives some way apart."""
     lag = max(len(since) // 8, 1)
     slopes = (level_ns[lag:] - level_ns[:-lag]) / np.maximum(since[lag:] - since[:-lag], 1)
-    return float(np.clip(np.median(slopes), -LARGEST_SLOPE, LARGEST_SLOPE))
+    return float(np.clip(median(slopes), -LARGEST_SLOPE, LARGEST_SLOPE))
 
 
 class _Jump(NamedTuple):
@@ -359,9 +364,9 @@ def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
     for before, cut, beyond in zip(edges, after, edges[2:], strict=False):
         left = slice(max(before + 1, cut + 1 - max(_WIDTHS)), cut + 1)
         right = slice(cut + 1, min(beyond + 1, cut + 1 + max(_WIDTHS)))
-        low, high = float(np.median(level_ns[left])), float(np.median(level_ns[right]))
+        low, high = median(level_ns[left]), median(level_ns[right])
         by_ns = high - low
-        longer = float(np.median(series.longer_ns[right]) - np.median(series.longer_ns[left]))
+        longer = median(series.longer_ns[right]) - median(series.longer_ns[left])
         count = min(left.stop - left.start, right.stop - right.start)
         # Where calls are longer by as much, they end later, and the clock may be right.
         late = count >= min(_WIDTHS) and abs(longer - by_ns) < abs(by_ns) / 2
@@ -381,14 +386,14 @@ def _jumps(series: _Series, *, of_hosts: bool) -> _Steps:
         errors.append(_OF_MEDIAN * noise_ns * np.sqrt(2 / count) * (1 + 2 / count))
     if len(jumps) > _MOST_JUMPS:
         return _Steps([], 0.0, float(np.ptp(np.cumsum([jump.by_ns for jump in jumps]))))
-    steps = _Steps(jumps, _SURE * float(np.sqrt(np.square(errors).sum())), doubted_ns)
-    return steps._replace(doubted_ns=max(doubted_ns, _small_ns(level_ns - steps.total(len(level_ns)), noise_ns)))
+    return _Steps(jumps, _SURE * float(np.sqrt(np.square(errors).sum())), doubted_ns)
 
 
-def _small_ns(level_ns: Floats, noise_ns: float) -> float:
+def _small_ns(level_ns: Floats, steps: _Steps) -> float:
     """The largest step in what is left without the jumps: the clock may have moved by that, or the ends; in ns."""
-    steps = [0, *(cut + 1 for cut in _cuts(level_ns, noise_ns, _LEAST_STEP_NS)), len(level_ns)]
-    middle = [float(np.median(level_ns[begin:end])) for begin, end in pairwise(steps)]
+    left_ns = level_ns - steps.total(len(level_ns))
+    edges = [0, *(cut + 1 for cut in _cuts(left_ns, _noise_ns(level_ns), _LEAST_STEP_NS)), len(left_ns)]
+    middle = [median(left_ns[begin:end]) for begin, end in pairwise(edges)]
     return float(np.abs(np.diff(middle)).max(initial=0.0))
 
 
@@ -407,14 +412,12 @@ def _cuts(level_ns: Floats, noise_ns: float, least_ns: float) -> list[int]:
 def _shown_by_all(series: _Series, left: slice, right: slice, by_ns: float) -> bool:
     """Whether nearly all collectives on both sides of a step show it, and nearly all kinds that both sides have."""
     level_ns = series.apart_ns * np.sign(by_ns)
-    middle_ns = float(np.median(level_ns[left]) + np.median(level_ns[right])) / 2
+    middle_ns = (median(level_ns[left]) + median(level_ns[right])) / 2
     if min((level_ns[left] < middle_ns).mean(), (level_ns[right] > middle_ns).mean()) < _APART_FRAC:
         return False
     before, behind = series.alike[left], series.alike[right]
     common = np.intersect1d(before, behind).tolist()
-    shown = [
-        float(np.median(level_ns[right][behind == kind]) - np.median(level_ns[left][before == kind])) for kind in common
-    ]
+    shown = [median(level_ns[right][behind == kind]) - median(level_ns[left][before == kind]) for kind in common]
     weights = [min((before == kind).sum(), (behind == kind).sum()) for kind in common]
     if not shown:
         return abs(by_ns) > _LEAST_UNLIKELY_NS
@@ -460,14 +463,19 @@ def _largest_jump(values: Floats, noise_ns: float, least_ns: float) -> int | Non
     _, place, width = best
     begin = max(0, place - 2 * width)
     near = values[begin : place + 2 * width + 1]
-    tried = range(max(place - width + 1, 0), min(place + width, len(values) - 1))
-    return min(tried, key=lambda cut: _misfit(near, cut - begin))
+    tried = np.arange(max(place - width + 1, 0), min(place + width, len(values) - 1)) - begin
+    misfit = _misfit(near, tried + 1) + _misfit(near[::-1], len(near) - tried - 1)
+    return begin + int(tried[misfit.argmin()])
 
 
-def _misfit(values: Floats, cut: int) -> float:
-    """How far values are from the median of their side, in all, if they are cut behind position `cut`."""
-    sides = values[: cut + 1], values[cut + 1 :]
-    return sum(float(np.abs(side - np.median(side)).sum()) for side in sides if len(side))
+def _misfit(values: Floats, counts: Ints) -> Floats:
+    """How far the first values are from their median, in all, for each of these `counts` of values."""
+    ordered = np.sort(np.where(np.arange(len(values)) < counts[:, np.newaxis], values, np.inf), axis=1)
+    total = np.concatenate([np.zeros((len(counts), 1)), np.cumsum(ordered, axis=1)], axis=1)
+    # The upper half less the lower half; where a value is in the middle, it is its own median.
+    each, half = np.arange(len(counts)), counts // 2
+    misfit: Floats = (total[each, counts] - total[each, counts - half]) - total[each, half]
+    return misfit
 
 
 def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
@@ -489,8 +497,8 @@ def _at_edges(series: _Series, after: list[int], least_ns: float) -> list[int]:
         ):
             if near.stop - near.start < min(_WIDTHS) or (cuts and min(abs(cut - other) for other in cuts) < 3):
                 continue
-            by = level_ns[edge] - np.median(level_ns[near])
-            longer = series.longer_ns[edge] - np.median(series.longer_ns[near])
+            by = level_ns[edge] - median(level_ns[near])
+            longer = series.longer_ns[edge] - median(series.longer_ns[near])
             agree = np.ptp(by) < np.abs(by).min() / 4
             if np.abs(by).min() > least_ns and agree and (np.abs(longer) < 0.3 * np.abs(by)).all():
                 cuts.append(cut)
@@ -532,7 +540,7 @@ def _curve(since: Floats, level_ns: Floats) -> _Knots | None:
     slopes = np.diff(middle) / np.maximum(np.diff(at), 1)
     expected = np.interp(since, at, middle)
     left = level_ns - expected
-    error = _OF_MEDIAN * _OF_NORMAL * float(np.median(np.abs(left))) / np.sqrt(len(since) / count)
+    error = _OF_MEDIAN * _OF_NORMAL * median(np.abs(left)) / np.sqrt(len(since) / count)
     error = max(error, _LEAST_NOISE_NS / 2)
     off = middle - np.polyval(np.polyfit(at, middle, 1), at)
     smooth = np.square(np.diff(off)).sum() < np.square(off).sum()

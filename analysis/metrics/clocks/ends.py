@@ -49,7 +49,8 @@ def alike_codes(collective: Ints, group: Ints, kind: Ints, size: Ints) -> Ints:
     """
     magnitude = np.log2(np.maximum(size, 0) + 1).astype(np.int64)
     first = np.unique(collective, return_index=True, return_inverse=True)
-    code = np.unique(np.column_stack([group, kind, magnitude]), axis=0, return_inverse=True)[1].ravel()
+    code = (group * (int(kind.max(initial=0)) + 1) + kind) * (int(magnitude.max(initial=0)) + 1) + magnitude
+    code = np.unique(code, return_inverse=True)[1]
     alike: Ints = code[first[1]][first[2].ravel()]
     return alike
 

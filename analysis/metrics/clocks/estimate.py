@@ -39,6 +39,7 @@ _SURE = 4.0
 # GPUs convert their clocks to that of their host, with errors of up to 73 us in traces of four V100.
 _GPU_NS, _MOST_GPU_NS = 10_000, COINCIDE_NS
 _ROUNDS = 60
+_OFTEN_SHARED = 32
 # A rank is clearly last if it comes later than all others by one of these margins; each side must be so three times.
 _CLEARLY_LAST_NS, _LEAST_LAST = (5_000, 10_000, 20_000, 60_000), 3
 # Hosts of which nothing is known may always end later than others by that much. Ranks of one host differ by up to
@@ -132,23 +133,45 @@ def _as_one_host(ends: Ends, hosts: Ints, named: Flags) -> Ints:
 
     Each rank is compared with one of those that agree so far: the one with which it shares most collectives.
     """
-    result, left = hosts.copy(), np.flatnonzero(~named & np.isin(np.arange(len(hosts)), ends.clock)).tolist()
-    rows = {clock: np.flatnonzero(ends.clock == clock) for clock in left}
-    common = shared_collectives(ends.collective, ends.clock, len(hosts)) if left else np.zeros((0, 0))
-    while left:
-        agreeing = [left.pop(0)]
-        waiting = list(left)
-        while waiting:
-            clock = max(waiting, key=lambda each: common[each, agreeing].max())
-            other = max(agreeing, key=lambda each: common[clock, each])
+    result, left = hosts.copy(), ~named & np.isin(np.arange(len(hosts)), ends.clock)
+    if not left.any():
+        return np.unique(result, return_inverse=True)[1].ravel()
+    rows = {clock: np.flatnonzero(ends.clock == clock) for clock in np.flatnonzero(left).tolist()}
+    common = shared_collectives(ends.collective, ends.clock, len(hosts))
+    start_ns, end_ns = _often_shared(ends, len(hosts))
+    while left.any():
+        first = int(left.argmax())
+        agreeing, most = [first], common[first]
+        left[first] = False
+        # Nearly all that do not agree with the first one are told by few collectives, all of them at once.
+        before = (start_ns - end_ns[first] > _GPU_NS) | (start_ns[first] - end_ns > _GPU_NS)
+        waiting = left & ~before.any(axis=1)
+        while waiting.any():
+            clock = int(np.where(waiting, most, -1.0).argmax())
+            other = agreeing[int(common[clock, agreeing].argmax())]
             if not common[clock, other]:
                 break
-            waiting.remove(clock)
+            waiting[clock] = False
             if _raw_agree(ends, rows[clock], rows[other]):
                 agreeing.append(clock)
-                left.remove(clock)
-        result[agreeing] = hosts[agreeing[0]]
+                left[clock], most = False, np.maximum(most, common[clock])
+        result[agreeing] = hosts[first]
     return np.unique(result, return_inverse=True)[1].ravel()
+
+
+def _often_shared(ends: Ends, clocks: int) -> tuple[Floats, Floats]:
+    """Start and end of the collectives that most clocks have, in ns since the first end; of shape (clocks, some).
+
+    Where a clock lacks one, its start and end are where they contradict nothing.
+    """
+    often = np.argsort(-np.bincount(ends.collective), kind="stable")[:_OFTEN_SHARED]
+    place = np.full(ends.collectives, -1)
+    place[often] = np.arange(len(often))
+    shown = place[ends.collective] >= 0
+    at, base = (ends.clock[shown], place[ends.collective[shown]]), ends.end_ns.min()
+    start_ns, end_ns = np.full((clocks, len(often)), -np.inf), np.full((clocks, len(often)), np.inf)
+    start_ns[at], end_ns[at] = ends.start_ns[shown] - base, ends.end_ns[shown] - base
+    return start_ns, end_ns
 
 
 def _raw_agree(ends: Ends, ours: Ints, theirs: Ints) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..clocks.ends import COINCIDE_NS
 from ..clocks.frame import Flags, Floats, Ints
-from ..clocks.medians import trend
+from ..clocks.medians import median, trend
 from .entries import CALL_KINDS, Entries, gap_ns, same_kind_at
 
 # Fewer ends may coincide by chance.
@@ -95,19 +95,34 @@ def offset(
 ) -> Offset | None:
     """The offset with most evidence, by all process groups together; None if no ends coincide at any.
 
+    Arguments as of `offsets`.
+    """
+    return best_of(offsets(lanes, compatible, origin_ns, expected))
+
+
+def offsets(
+    lanes: Sequence[Lane], compatible: Flags, origin_ns: int, expected: tuple[float, float] | None = None
+) -> list[Offset]:
+    """The offsets at which many ends coincide, by all process groups together, none of them `unique`.
+
     `compatible` says which kinds may be the same collective, `origin_ns` is a time on their clock. `expected` is an
     offset and its uncertainty in ns, by other evidence such as a clock probe: only offsets that agree with it are
     tried, if there are any.
     """
     usable = [lane for ours, theirs in lanes if (lane := _usable_calls(_by_end(ours), _by_end(theirs))) is not None]
-    tried = _peaks(usable, compatible, COINCIDE_NS, _CANDIDATES)
+    apart = _apart_by_part(usable, compatible)
+    tried = _peaks(apart, COINCIDE_NS, _CANDIDATES)
     if sum(len(lane.ours) + len(lane.theirs) for lane in usable) <= _FEW:
         # In a dense loop the right offset may stand beside one at which more ends come near, but none coincides.
-        close = _peaks(usable, compatible, _CLOSE_NS, _CLOSE_CANDIDATES)
+        close = _peaks(apart, _CLOSE_NS, _CLOSE_CANDIDATES)
         tried += [t for t in close if all(abs(t - known) > _CLOSE_NS for known in tried)]
     if expected is not None:
         tried = [t for t in tried if abs(t - expected[0]) <= expected[1] + COINCIDE_NS] or tried
-    offsets = [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
+    return [o for t in tried if (o := _fit(usable, compatible, t, origin_ns)) is not None]
+
+
+def best_of(offsets: Sequence[Offset]) -> Offset | None:
+    """The one with most evidence, and whether it is `unique` among these; None if there are none."""
     if not offsets:
         return None
     lost_nats = _lost_nats(offsets)
@@ -177,24 +192,30 @@ def _tighter(count: int) -> float:
     return max(_TIGHTER, math.exp(_TIGHTER_OF_FEW / math.sqrt(max(count - 2, 1))))
 
 
-def _peaks(lanes: Iterable[_UsableCalls], compatible: Flags, within_ns: int, most: int) -> list[float]:
-    """At most `most` offsets in ns at which many ends are within `within_ns` of each other, the most frequent first."""
-    counted: list[tuple[int, float]] = []
+def _apart_by_part(lanes: Iterable[_UsableCalls], compatible: Flags) -> list[Floats]:
+    """The differences of ends in the middle, at the beginning and at the end of all lanes, ascending, in ns."""
     apart_of: dict[int, list[Floats]] = {}
     for ours, theirs, *_ in lanes:
         for part, begin in enumerate(_chunk_starts(len(ours))):
             apart_of.setdefault(part, []).append(_apart(ours.take(slice(begin, begin + _CHUNK)), theirs, compatible))
-    for parts in apart_of.values():
-        apart = np.sort(np.concatenate(parts))
+    return [np.sort(np.concatenate(parts)) for parts in apart_of.values()]
+
+
+def _peaks(apart_by_part: list[Floats], within_ns: int, most: int) -> list[float]:
+    """At most `most` offsets in ns at which many ends are within `within_ns` of each other, the most frequent first."""
+    counted: list[tuple[int, float]] = []
+    for apart in apart_by_part:
         upto = np.searchsorted(apart, apart + within_ns, side="right")
         counts = upto - np.arange(len(apart))
         for _ in range(most):
             if not len(counts) or counts.max() <= 0:
                 break
             start = int(counts.argmax())
-            middle = float(np.median(apart[start : upto[start]]))
+            middle = median(apart[start : upto[start]])
             counted.append((int(counts[start]), middle))
-            counts[np.abs(apart - middle) <= within_ns] = 0
+            # The differences are in order: those near the middle are one stretch of them.
+            begin = np.searchsorted(apart, middle - within_ns)
+            counts[begin : np.searchsorted(apart, middle + within_ns, side="right")] = 0
     counted.sort(key=lambda pair: -pair[0])
     distinct: list[float] = []
     # Others coincide too seldom to be rivals.
@@ -248,14 +269,14 @@ def _fit(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, orig
         if not len(pairs.apart):
             return None
         if centre is None:
-            centre = float(np.median(pairs.since))
+            centre = median(pairs.since)
             reach = max(float(np.ptp(pairs.since)) / 8, 1.0)
         near = np.abs(pairs.since - centre) <= reach
         if near.sum() < LEAST_COINCIDING:
             near = np.ones(len(pairs.since), dtype=bool)
         line = trend(pairs.since[near], pairs.apart[near])
         follows = line is not None and line.significant  # else the slope may be chance
-        level_ns += line.level_ns if line is not None and follows else float(np.median(pairs.apart[near]))
+        level_ns += line.level_ns if line is not None and follows else median(pairs.apart[near])
         slope += line.slope if line is not None and follows else 0.0
         assert reach is not None
         if near.all() and not follows:
@@ -264,7 +285,7 @@ def _fit(lanes: Sequence[_UsableCalls], compatible: Flags, level_ns: float, orig
     pairs = _pairs(lanes, compatible, level_ns, slope, origin_ns)
     if not len(pairs.apart):
         return None
-    spread = 1.4826 * float(np.median(np.abs(pairs.apart - np.median(pairs.apart))))
+    spread = 1.4826 * median(np.abs(pairs.apart - median(pairs.apart)))
     return Offset(
         level_ns,
         slope,
