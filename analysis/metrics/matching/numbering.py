@@ -38,6 +38,9 @@ _LEAST_BETTER = 8
 # Clocks that were never compared may be off by more than a step, and half of all offsets lie within a quarter of some
 # step: one that is merely the nearest is not enough.
 _NEAR_FRAC = 0.25
+_NEVER_NS = 1 << 62
+# Ends that come so close at nearly all collectives agree with the steps.
+_CLOSE_NS, _NEARLY_ALL = 20_000, 0.9
 # With so many other hosts each one is compared.
 _MOST_COMPARED = 8
 
@@ -139,17 +142,29 @@ def _numbered(state: State, lanes: list[Lane], probed: tuple[float, float] | Non
     level, origin_ns = level_ns(lanes), int(lanes[0].theirs.end[0])
     # The steps are in question, so they are no evidence.
     times = [Lane(*(side.without_steps() for side in lane)) for lane in lanes]
-    best = offset(times, state.compatible, origin_ns, probed)
     here = offset_at(times, state.compatible, level, origin_ns)
+    never_met, near = _never_met(lanes), _are_near(lanes, level, probed)
+    met = _NEARLY_ALL * sum(len(common(lane)[0]) for lane in lanes)
+    if near and not never_met and here is not None and here.coinciding >= met and here.spread_ns <= _CLOSE_NS:
+        # Three witnesses agree, so another offset at which ends come close is that of a loop.
+        return Numbered.ALIKE
+    best = offset(times, state.compatible, origin_ns, probed)
     elsewhere = best is not None and abs(best.level_ns - level) > 2 * COINCIDE_NS
-    if _never_met(lanes) or (best is not None and elsewhere and _is_clearly_better(best, here)):
+    if never_met or (best is not None and elsewhere and _is_clearly_better(best, here)):
         return Numbered.DIFFERENTLY
     if best is not None and best.unique and not elsewhere:
         return Numbered.ALIKE
-    # In a loop each shift by whole steps fits the times, and puts the clocks apart by as many steps: two witnesses
-    # that do not know of each other, the numbers and the clocks of the hosts, agree on one of these shifts.
+    return Numbered.ALIKE if near else Numbered.NOT_KNOWN
+
+
+def _are_near(lanes: list[Lane], level: float, probed: tuple[float, float] | None) -> bool:
+    """Whether the clocks of two hosts, as they are or as probed, are where the steps put them.
+
+    In a loop each shift by whole steps fits the times, and puts the clocks apart by as many steps: two witnesses that
+    do not know of each other, the numbers and the clocks of the hosts, agree on one of these shifts.
+    """
     ahead, unsure = probed or (0.0, 0.0)
-    return Numbered.ALIKE if abs(level - ahead) + unsure < _NEAR_FRAC * _step_ns(lanes) else Numbered.NOT_KNOWN
+    return abs(level - ahead) + unsure < _NEAR_FRAC * _step_ns(lanes)
 
 
 def _same_steps_by_ids(state: State, lanes: list[Lane]) -> Flags:
@@ -179,11 +194,12 @@ def _step_ns(lanes: list[Lane]) -> float:
         known = side.take(side.step >= 0)
         if not len(known):
             continue
-        calls = pd.DataFrame({"step": known.step, "begin": known.last_start, "end": known.end})
-        steps = calls.groupby("step").agg(begin=("begin", "min"), end=("end", "max"))
-        follows = np.diff(steps.index) == 1
-        between = np.diff(steps["begin"])[follows]
-        lengths.append(float(np.median(between if len(between) else steps["end"] - steps["begin"])))
+        step, number = np.unique(known.step, return_inverse=True)
+        begin, end = np.full(len(step), _NEVER_NS), np.full(len(step), -_NEVER_NS)
+        np.minimum.at(begin, number, known.last_start)
+        np.maximum.at(end, number, known.end)
+        between = np.diff(begin)[np.diff(step) == 1]
+        lengths.append(float(np.median(between if len(between) else end - begin)))
     return min(lengths, default=0.0)
 
 

@@ -18,7 +18,7 @@ from ..clocks.estimate import rough
 from ..clocks.frame import ClockFrame, Flags, Ints
 from ..clocks.medians import medians
 from ..timelines.entries import Entries
-from ..timelines.offsets import Lane, Offset, offset
+from ..timelines.offsets import Lane, Offset, best_of, offsets
 from ..timelines.placement import Placement, Tolerances, place
 from .state import (
     BY_ORDER,
@@ -41,6 +41,7 @@ from .state import (
 from .whole import settled
 
 _LEAST_ENDS_NS = 20_000
+_WELL_LINKED = 128
 _LEAST_LINKED = 32  # with fewer calls, what nearly all of them do is not known
 # On CPUs one rank may be done long before another: only an overlap is significant.
 _ANY_END_NS = 1 << 62
@@ -100,6 +101,10 @@ def rematched_by_time(state: State) -> Findings:
     # The first round used the clocks that were linked before it; what it has matched may link more.
     timed = np.flatnonzero((state.rung == BY_TIME) | (state.rung == BY_ORDER))
     timed = timed[~state.pair_on_cpu[timed]]
+    better = np.flatnonzero((state.collective >= 0) & state.calls.synchronising & (state.rung < BY_ORDER))
+    timed_of, known_of = (np.bincount(state.clock[rows], minlength=len(state.ranks)) for rows in (timed, better))
+    if (known_of >= np.maximum(timed_of, _WELL_LINKED)).all():
+        return  # what times have matched could not say much more about any clock
     members = np.bincount(state.collective[timed], minlength=state.collectives)
     clocks = pd.Series(state.clock[timed]).groupby(state.group[timed]).transform("nunique").to_numpy()
     if (members[state.collective[timed]] < clocks).any():
@@ -296,12 +301,12 @@ def _offset_between(clocks: Clocks, compatible: Flags, lanes: Lanes, part: int, 
     clock = np.flatnonzero(frame.component == part)[0]
     origin_ns = int(frame.origin_ns[clock] - np.rint(frame.offset_ns[clock]))
     probed = clocks.probed_apart(part, base)
-    by_all = offset(shared, compatible, origin_ns, probed)
+    tried = offsets(shared, compatible, origin_ns, probed)
+    by_all = best_of(tried)
     if by_all is None or not by_all.unique:
         return by_all
     # Ranks may count steps differently, so steps may speak against an offset, but not for it.
-    times = [Lane(*(side.without_steps() for side in lane)) for lane in shared]
-    alone = offset(times, compatible, origin_ns, probed)
+    alone = best_of([each._replace(same_step_frac=1.0) for each in tried])
     agree = alone is not None and alone.unique and abs(alone.level_ns - by_all.level_ns) <= 2 * COINCIDE_NS
     return by_all._replace(unique=agree)
 
