@@ -28,7 +28,7 @@ import numpy as np
 
 from .ends import Ends, shared_collectives
 from .frame import LARGEST_DRIFT, Bends, Flags, Floats, Ints
-from .medians import LARGEST_SLOPE, median, medians
+from .medians import LARGEST_SLOPE, median, medians, rows_of
 
 # A jump exceeds 90 us, 8 standard errors of the medians beside it, and 3 times what nine of ten neighbours differ by:
 # on one host the ends of large collectives differ by up to 90 us, differently each time.
@@ -87,12 +87,11 @@ def straightened(ends: Ends, hosts: Ints, *, shared: Flags, curved: bool = True)
     extra_ns = np.zeros(len(hosts))
     if not len(ends.collective):
         return Straightened(ends, bends, extra_ns)
+    rows = rows_of(hosts[ends.clock], int(hosts.max()) + 1)
     for host in np.unique(hosts[ends.clock[~shared[ends.clock]]]).tolist():
         # The clock of a GPU may jump alone, as each is converted by itself.
         if (hosts == host).sum() > 1:
-            of_host = ends._replace(
-                **{name: column[hosts[ends.clock] == host] for name, column in ends._asdict().items()}
-            )
+            of_host = Ends(*(column[rows[host]] for column in ends))
             for clock, bent in _of_host(_units(of_host, np.arange(len(hosts))), is_first=host == hosts[0]).items():
                 extra_ns[clock] += bent.extra_ns
                 bends |= {} if bent.bends is None else {clock: bent.bends}
@@ -187,8 +186,8 @@ def _each(units: _Units, *, of_hosts: bool = False, curved: bool = False) -> Ite
     collectives, as each comparison adds an error.
     """
     names, unit = np.unique(units.unit, return_inverse=True)
-    rows = [np.flatnonzero(unit.ravel() == place) for place in range(len(names))]
-    common = shared_collectives(units.collective, unit.ravel(), len(names))
+    rows = rows_of(unit, len(names))
+    common = shared_collectives(units.collective, unit, len(names))
     straight_ns = units.end_ns.copy()
     waiting, done = np.ones(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
     root, most = 0, np.zeros(len(names))  # the most that each shares with any that is done

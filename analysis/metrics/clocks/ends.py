@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .frame import ClockFrame, Flags, Floats, Ints
-from .medians import Trend, medians, trend
+from .medians import Trend, medians, rows_of, trend
 
 # Smaller differences say nothing: timestamps of torch 2.3 and older are whole microseconds.
 RESOLUTION_NS = 2_000
@@ -131,10 +131,10 @@ def trends(ends: Ends, frame: ClockFrame, hosts: Ints) -> dict[int, Trend]:
     apart = apart - np.nan_to_num(medians(apart, ends.clock, len(hosts)))[ends.clock]
     since = ends.end_ns - frame.origin_ns[ends.clock]
     of_host = {}
-    for rows_of_host in np.split(np.argsort(host, kind="stable"), np.flatnonzero(np.diff(np.sort(host))) + 1):
-        line = trend(since[rows_of_host], apart[rows_of_host])
+    for number, rows in enumerate(rows_of(host, int(hosts.max()) + 1)):
+        line = trend(since[rows], apart[rows])
         if line is not None:
-            of_host[int(host[rows_of_host[0]])] = line
+            of_host[number] = line
     return of_host
 
 

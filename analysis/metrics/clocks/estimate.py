@@ -32,7 +32,7 @@ from .ends import (
     trends,
 )
 from .frame import LARGEST_DRIFT, ClockFrame, Flags, Floats, Ints
-from .medians import LEAST_FOLLOWED, Centres, Trend, centres, trend
+from .medians import LEAST_FOLLOWED, Centres, Trend, centres, rows_of, trend
 
 _SIGNIFICANT = 5.0
 _SURE = 4.0
@@ -136,7 +136,7 @@ def _as_one_host(ends: Ends, hosts: Ints, named: Flags) -> Ints:
     result, left = hosts.copy(), ~named & np.isin(np.arange(len(hosts)), ends.clock)
     if not left.any():
         return np.unique(result, return_inverse=True)[1].ravel()
-    rows = {clock: np.flatnonzero(ends.clock == clock) for clock in np.flatnonzero(left).tolist()}
+    rows = rows_of(ends.clock, len(hosts))
     common = shared_collectives(ends.collective, ends.clock, len(hosts))
     start_ns, end_ns = _often_shared(ends, len(hosts))
     while left.any():

@@ -31,12 +31,21 @@ def median(values: Ints | Floats) -> float:
     return (float(middle[0]) + float(middle[1])) / 2
 
 
+def rows_of(number: Ints, count: int) -> list[Ints]:
+    """The rows with each number from 0 to `count` - 1, ascending."""
+    order = np.argsort(number, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(number, minlength=count))[:-1])
+
+
 def medians(values: Floats, group: Ints, count: int) -> Floats:
     """The median of the values of each group 0 .. `count` - 1, NaN for an empty one. Both arrays have one length."""
-    order = np.lexsort((values, group))
-    ordered = values[order]
-    bounds = np.searchsorted(group[order], np.arange(count + 1))
-    sizes = np.diff(bounds)
+    sizes = np.bincount(group, minlength=count)
+    if len(values) and sizes.min() == sizes.max():
+        # As large as each other, as nearly all collectives are: then rows of a table are sorted, which is faster.
+        table = np.sort(values[np.argsort(group, kind="stable")].reshape(count, -1), axis=1)
+        return np.asarray((table[:, (sizes[0] - 1) // 2] + table[:, sizes[0] // 2]) / 2)
+    ordered = values[np.lexsort((values, group))]
+    bounds = np.concatenate(([0], np.cumsum(sizes)))
     middle = np.full(count, np.nan)
     filled = sizes > 0
     low = bounds[:-1][filled] + (sizes[filled] - 1) // 2

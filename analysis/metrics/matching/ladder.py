@@ -85,6 +85,9 @@ def _with_starts(state: State, calls: pd.DataFrame, evidence: Evidence, world_si
     # never waited for each other.
     yield from _who_takes_part(state, calls, world_size)
 
+    if (state.collective >= 0).all() and not len(unknown(state, calls)):
+        return  # nothing is left for clocks and times to decide
+
     # From here on times decide, on the clocks that all above has linked.
     yield linked_clocks(state)
     yield from by_membership(state, calls, PROCESS_GROUPS.empty() if evidence.groups is None else evidence.groups)
