@@ -7,6 +7,7 @@ import pytest
 from builders import MS, Collective, analysed, traces_of, write_run
 from rich.cells import cell_len
 from samples import with_slow
+from terminals import ESCAPES, on_a_terminal
 
 from commtrace import analyse
 from commtrace.analysis.render.screen import Screen
@@ -77,3 +78,14 @@ def test_a_run_without_communication(tmp_path) -> None:
     text = overview(analysed(tmp_path, trace))
     assert "No communication was traced." in text
     assert "Who makes the others wait" not in text
+
+
+def test_of_many_files_some_are_shown_first_on_a_terminal(tmp_path) -> None:
+    made = [Collective([0] * 65 + [20 * MS], 5 * MS, elems=10**6)]
+    run = str(write_run(tmp_path, 66, made, host="node0"))
+    shown = ESCAPES.sub("", on_a_terminal(100, run, "--no-cache"))
+    look, _, whole = shown.partition("Reading 52 more files, to tell who waits for whom ...\n")
+    assert look.startswith("First look, at 14 ranks:\n")
+    assert "rank 65" not in look
+    assert whole.lstrip().startswith(f"{tmp_path.name}: 66 ranks")
+    assert "Waiting for rank 65 takes" in whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from rich.cells import cell_len
 from ....common.wording import counted
 from ...core.escaping import encodable, for_shell, printable
 from ...errors import AnalysisError
-from ...reading.trace_files import runs_inside
+from ...reading.trace_files import runs_inside, trace_files
 from ...recording.options import ReadOptions
+from ...recording.shared_files import shared_rank
 from ..output import Format, Writing, writes_text
 from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
 
 _MOST_LETTERS = 400
+_MANY, _FIRST_LOOK = 64, 16
+"""Of more files than that, so many are shown first."""
 _WIDEST_NAME = 36
 
 
@@ -47,6 +51,8 @@ def summary_command(
             _list(runs[0], below, writing, reading)
             return
         runs = below
+    if writing.format is Format.table and not writing.everything:
+        _first_look(runs, writing, reading)
     analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
     if writing.format in (Format.table, Format.markdown) and not writing.everything:
         from ...show.overview import brief, overview
@@ -58,6 +64,22 @@ def summary_command(
 
         writing.text(summary(analysis, writing.format.value, writing.screen))
     finish(analysis)
+
+
+def _first_look(runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
+    """Show on a terminal what a few of many files say, before all of them are read; what is wrong is said with all."""
+    chosen = reading.ranks or reading.hosts or reading.groups or reading.steps or reading.last
+    if writing.screen.width is None or chosen:
+        return
+    from ...show.overview import first_look
+
+    with suppress(AnalysisError):
+        paths = [trace.path for trace in trace_files(runs).traces]
+        if len(paths) <= _MANY or any(shared_rank(path) is not None for path in paths):
+            return
+        some = paths[:: -(-len(paths) // _FIRST_LOOK)]
+        left = len(paths) - len(some)
+        writing.text(first_look(analysis_of(some, replace(reading, keep_going=True)), left, writing.screen))
 
 
 def _list(above: Path, runs: list[Path], writing: Writing, reading: ReadOptions) -> None:

@@ -27,6 +27,7 @@ _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
 _VERDICT_OF = {"no_straggler": "skew-bound", "slow_links": "link-bound"}
 _MOST_OF_IT = 0.5  # of the waiting: from there a headline names who causes it
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
+_MOST_LENGTHS = 4  # of steps: of more, the shortest and the longest are given
 
 
 class RunVerdict(NamedTuple):
@@ -401,7 +402,10 @@ def _long_steps(
     more = {part: float(long[part].mean() - whole[part].mean()) / 1e6 for part in STEP_PARTS}
     part = max(more, key=lambda name: more[name])
     numbers, several = long["step"].tolist(), len(long) > 1
-    lengths = listed([f"{ns / 1e6:,.1f}" for ns in long["window_ns"]])
+    each = [f"{ns / 1e6:,.1f}" for ns in sorted(long["window_ns"])]
+    lengths = f"{listed([f'{ns / 1e6:,.1f}' for ns in long['window_ns']])} ms"
+    if len(each) > _MOST_LENGTHS or (several and each[0] == each[-1]):
+        lengths = f"{each[0]} to {each[-1]} ms" if each[0] != each[-1] else f"{each[0]} ms each"
     not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
     why, waited = "", more["exposed_wait_ns"]
     if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, whole["step"].tolist(), more[part] * 1e6)):
@@ -412,7 +416,7 @@ def _long_steps(
         )
     yield (
         f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} take{'' if several else 's'} "
-        f"{lengths} ms instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
+        f"{lengths} instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
         f"{' on average' if several else ''}{why}."
     )
 
