@@ -25,13 +25,16 @@ def ranks(
     waits = blamed(participation, lateness)
     fault, waited = caused(waits), int(waits["wait_ns"].sum())
     exposed_fault, exposed = caused(waits, "exposed_wait_ns"), int(waits["exposed_wait_ns"].sum())
+    calls_of = dict(iter(participation.groupby("rank")))
+    last_of = dict(iter(lateness.groupby("rank")))
+    fault_of = dict(iter(lateness.groupby(lateness["origin_rank"].fillna(lateness["rank"]))))
     rows: list[Row] = []
     for rank in sorted(traces["rank"].unique()):
-        calls = participation[participation["rank"] == rank]
+        calls = calls_of.get(rank, participation[:0])
         once = calls[~kernel_of(calls).duplicated()]
         split = once[once["wait_ns"].notna()]
-        last = lateness[lateness["rank"] == rank]
-        own_fault = lateness[lateness["origin_rank"].fillna(lateness["rank"]) == rank]
+        last = last_of.get(rank, lateness[:0])
+        own_fault = fault_of.get(rank, lateness[:0])
         of_waiting = int(fault.get(rank, 0))
         because = _weightiest(own_fault, "origin_because", "caused_wait_ns")
         rows.append({

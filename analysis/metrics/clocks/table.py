@@ -8,7 +8,7 @@ rests. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -213,8 +213,7 @@ def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame
     of_time = clocks.set_index("rank").loc[rank]
     offset_ns, drift_ppm, origin_ns = (of_time[key].to_numpy() for key in ("offset_ns", "drift_ppm", "origin_ns"))
     common = on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns)
-    for which, bends in _bends(clocks):
-        rows = (rank == which).to_numpy()
+    for rows, bends in _bends(clocks, rank):
         common[rows] -= bends.added(times_ns.to_numpy()[rows])
     return pd.Series(common, index=times_ns.index)
 
@@ -222,16 +221,18 @@ def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame
 def unclear(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[bool]:
     """Whether each time lies where the clock of its rank jumped, at an unknown moment, and so cannot be compared."""
     result = np.zeros(len(times_ns), dtype=bool)
-    for which, bends in _bends(clocks):
-        rows = (rank == which).to_numpy()
+    for rows, bends in _bends(clocks, rank):
         result[rows] = bends.unclear(times_ns.to_numpy()[rows])
     return pd.Series(result, index=times_ns.index)
 
 
-def _bends(clocks: pd.DataFrame) -> list[tuple[int, Bends]]:
-    """Rank and bends of every clock that has any."""
+def _bends(clocks: pd.DataFrame, rank: pd.Series[int]) -> Iterator[tuple[Ints, Bends]]:
+    """Yield the positions of the times of each clock that bends, and its bends; `rank` is that of each time."""
     bent = clocks[clocks["bends"].notna()]
-    return [(int(rank), Bends.parsed(text)) for rank, text in zip(bent["rank"], bent["bends"], strict=True)]
+    if len(bent):
+        positions = rank.groupby(rank.to_numpy()).indices
+        for which, text in zip(bent["rank"], bent["bends"], strict=True):
+            yield np.asarray(positions.get(which, []), dtype=np.int64), Bends.parsed(text)
 
 
 def on_common_clock(
