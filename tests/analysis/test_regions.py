@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from builders import GLOO_THREAD, MAIN_THREAD, MS, US, Trace, comm_args
-from region_oracle import Oracle
+from region_oracle import Oracle, Ran
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.results.analysis import Analysis
 
+ROOT = Path(__file__).resolve().parents[2]
 ENGINE, LOADER = 77, 88
 PARTS = {
     "compute": ["compute_ns"],
@@ -44,6 +50,16 @@ def by_place(rows: pd.DataFrame, columns: list[str]) -> dict[tuple[str, str | No
 def row_of(table: pd.DataFrame, region: str, phase: str | None = None) -> Row:
     (row,) = [row for row in records(table) if (row["region"], row["phase"]) == (region, phase)]
     return row
+
+
+def assert_adds_up(analysis: Analysis) -> None:
+    steps = analysis.regions_steps
+    for window in records(analysis.breakdown_steps):
+        own = steps[(steps["rank"] == window["rank"]) & (steps["step"] == window["step"])]
+        assert own["self_ns"].sum() == window["window_ns"] == own["window_ns"].iloc[0]
+        for column in (*PARTS["compute"], *PARTS["comm"], *PARTS["memory"], *PARTS["idle"]):
+            assert own[column].sum() == (window[column] or 0)
+        assert own["hidden_ns"].sum() == window["overlap_ns"]
 
 
 class Training:
@@ -149,12 +165,7 @@ def test_every_moment_belongs_to_the_region_that_launched_its_work(tmp_path: Pat
     made = [Training(seed, rank).made for rank in range(2)]
     analysis = read(tmp_path, *made)
     steps, broken_down = analysis.regions_steps, analysis.breakdown_steps
-    for window in records(broken_down):
-        own = steps[(steps["rank"] == window["rank"]) & (steps["step"] == window["step"])]
-        assert own["self_ns"].sum() == window["window_ns"] == own["window_ns"].iloc[0]
-        for column in (*PARTS["compute"], *PARTS["comm"], *PARTS["memory"], *PARTS["idle"]):
-            assert own[column].sum() == (window[column] or 0)
-        assert own["hidden_ns"].sum() == window["overlap_ns"]
+    assert_adds_up(analysis)
     for rank, trace in enumerate(made):
         oracle = Oracle(trace.events, MAIN_THREAD)
         first = min(one.start for one in oracle.ran)
@@ -264,3 +275,50 @@ def test_ranges_that_overlap_in_part_are_cut(tmp_path: Path) -> None:
 def test_without_regions_nothing_is_measured(tmp_path: Path) -> None:
     analysis = read(tmp_path, Trace(0, 1).step(3, 0, MS).op("aten::mm", 0, 9 * US).kernel("gemm", US, US))
     assert not len(analysis.regions)
+
+
+def test_a_python_function_called_in_the_backward_pass_does_not_run_again(tmp_path: Path) -> None:
+    """Its backward is the same function, which has a sequence number although no gradients are enabled."""
+    made = Trace(0, 1).annotation("exchange", 0, 50 * US)
+    made.event("cpu_op", "_AlltoAllSingle", 5 * US, 20 * US, **{"Sequence number": 4, "Fwd thread id": 0})
+    backward = {"Sequence number": 4, "Fwd thread id": 1}
+    made.event("cpu_op", f"{EVALUATE}_AlltoAllSingleBackward", 100 * US, 50 * US, tid=ENGINE, **backward)
+    again = {"Sequence number": 0, "Fwd thread id": 0}
+    made.event("cpu_op", "_AlltoAllSingle", 110 * US, 20 * US, tid=ENGINE, **again)
+    made.kernel("gemm", 120 * US, 20 * US, thread=ENGINE)
+    table = read(tmp_path, made).regions
+    assert row_of(table, "exchange", "backward")["compute_ns"] == 20 * US
+    assert "recompute" not in set(table["phase"].dropna())
+
+
+def test_a_real_capture_with_gloo() -> None:
+    """Compute of its operators, cut where regions begin and end within them; and all parts beside the breakdown."""
+    folder = ROOT / "traces/resnet18-ddp-w2"
+    analysis = analyse(folder, details=True, cache=False)
+    steps, broken_down = analysis.regions_steps, analysis.breakdown_steps
+    assert_adds_up(analysis)
+    for rank, path in enumerate(sorted(folder.glob("*.gz"))):
+        document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
+        found = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        marks = [event for event in found if event["name"].startswith("ProfilerStep#")]
+        oracle = Oracle(found, marks[0]["tid"])
+        own = analysis.run.activities[analysis.run.activities["rank"] == rank]
+        first = int(own.loc[own["step"].notna(), "start_ns"].min()) - document["baseTimeNanoseconds"]
+        ran = [row for row in records(own) if row["kind"] == "compute"]
+        oracle.ran = sorted(pieces(ran, oracle, document["baseTimeNanoseconds"]), key=lambda one: one.start)
+        for window in records(broken_down[broken_down["rank"] == rank]):
+            of_step = steps[(steps["rank"] == rank) & (steps["step"] == window["step"])]
+            oracle.ran.append(Ran("none", first + window["window_ns"], first + window["window_ns"], ("", None), 0))
+            oracle.ran.sort(key=lambda one: one.start)
+            expected = oracle.times(first, first + window["window_ns"])
+            assert by_place(of_step, ["compute_ns"]) == expected["compute"]
+            first += window["window_ns"]
+
+
+def pieces(ran: list[Row], oracle: Oracle, base: int) -> Iterator[Ran]:
+    for row in ran:
+        start = row["start_ns"] - base
+        end = start + row["dur_ns"]
+        bounds = {time for one in oracle.threads[row["stream"]] for time in (one.start, one.end) if start < time < end}
+        for begin, until in pairwise(sorted({start, end, *bounds})):
+            yield Ran("compute", begin, until, oracle.place(row["stream"], begin), 0)

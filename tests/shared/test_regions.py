@@ -85,3 +85,16 @@ def test_the_projection_joins_backward_operators_as_kineto_does(name: str) -> No
             assert (forward.thread, forward.start) == begun[arrow]
             joined += 1
     assert joined >= len(ended) > 0
+
+
+@pytest.mark.parametrize("name", ["torchrec-a2a3", "dlrm-v100-w8", "nanogpt-h100-w8", "hta-negq-r0of16"])
+def test_parts_of_regions_add_up_to_the_breakdown(name: str) -> None:
+    """With wait and transfer, where several ranks were traced."""
+    analysis = analyse(TRACES / name, details=True, cache=False)
+    keys = ["rank", "device", "step"]
+    columns = [column for part in PARTS.values() for column in part]
+    sums = analysis.regions_steps.groupby(keys)[[*columns, "self_ns"]].sum().reset_index().astype({"step": "int64"})
+    windows = analysis.breakdown_steps.rename(columns={"overlap_ns": "hidden_ns", "window_ns": "self_ns"})
+    expected = windows[[*keys, *columns, "self_ns"]].fillna(0)
+    assert records(sums) == records(expected.sort_values(keys))
+    assert not sums.empty

@@ -94,9 +94,9 @@ class Oracle:
                     names, phase = self._as_before(names, one.name), "recompute"
                 else:
                     names = (*names, one.name)
-            elif one.kind == "recorded":
+            elif one.kind == "recorded" and "::" in one.name:
                 phase = "recompute" if phase == "backward" else phase
-            else:
+            elif one.kind == "backward":
                 forward = self.forward_of(one)
                 begun = () if forward is None else self.at(forward.thread, forward.start)[0]
                 called = () if inside or thread == self.main else self.at(self.main, one.start)[0]
@@ -114,7 +114,9 @@ class Oracle:
 
     def _reruns(self, region: Range) -> bool:
         own = self.threads[region.thread]
-        return any(one.kind == "recorded" and region.start <= one.start < region.end for one in own)
+        return any(
+            one.kind == "recorded" and "::" in one.name and region.start <= one.start < region.end for one in own
+        )
 
     def _as_before(self, names: tuple[str, ...], name: str) -> tuple[str, ...]:
         """The path of the first call of this name at or around `names`."""

@@ -345,10 +345,14 @@ def _last_before(sequence: Ints, start: Times, wanted: Ints, before: Times) -> T
 
 
 def _rerun_operators(cpu: CpuRanges, backward: _Events) -> _Events:
-    """The operators that autograd records inside a backward operator of their thread."""
+    """The operators that autograd records inside a backward operator of their thread.
+
+    Functions that are written in Python, as `_AlltoAllSingle`, have a number even where no gradients are enabled.
+    """
     calls = cpu.operator_calls
-    is_forward = calls["sequence"].notna() & (calls["forward_thread"].fillna(0) == 0)
-    calls = calls[is_forward.to_numpy(dtype=bool)]
+    is_forward = (calls["sequence"].notna() & (calls["forward_thread"].fillna(0) == 0)).to_numpy(dtype=bool)
+    codes, names = pd.factorize(calls["name"])
+    calls = calls[is_forward & np.array([*("::" in str(name) for name in names), False], dtype=bool)[codes]]
     start, thread = calls["start_ns"].to_numpy(), calls["thread"].to_numpy()
     inside = np.zeros(len(calls), dtype=bool)
     for number in np.unique(backward.thread).tolist():
