@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from builders import GLOO_THREAD, MAIN_THREAD, MS, US, Trace, comm_args
+from nsight_exports import SYSTEM_NS, process, small
 from region_oracle import Oracle, Ran
 
 from commtrace import analyse
@@ -322,3 +323,13 @@ def pieces(ran: list[Row], oracle: Oracle, base: int) -> Iterator[Ran]:
         bounds = {time for one in oracle.threads[row["stream"]] for time in (one.start, one.end) if start < time < end}
         for begin, until in pairwise(sorted({start, end, *bounds})):
             yield Ran("compute", begin, until, oracle.place(row["stream"], begin), 0)
+
+
+def test_nvtx_ranges_of_an_export_of_nsight(tmp_path: Path) -> None:
+    export = small([("gemm", 100, 200), ("gemm", 300, 450)])
+    for name, start, end in (("layer 17", 50, 200), ("aten::mm", 60, 150), ("head", 250, 350)):
+        export.add("NVTX_EVENTS", start=SYSTEM_NS + start, end=SYSTEM_NS + end, eventType=59, text=name,
+                   globalTid=process(7) + 7, domainId=0)  # fmt: skip
+    export.write(tmp_path / "rank_0.sqlite")
+    table = analyse(tmp_path, details=True, cache=False).regions
+    assert by_place(table, ["compute_ns"]) == {("layer 17", None): 100, ("head", None): 150}

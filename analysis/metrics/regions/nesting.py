@@ -51,6 +51,7 @@ _NO_REGIONS = (
     markers.C10D_FRAME,
     *markers.DETAILS,
 )
+_OF_TORCH = re.compile(r"::|Backward\d*\Z")
 _GRAPH = re.compile(r"## Call (CompiledFxGraph) \w+ ##")
 _KINDS = _OF_BACKWARD, _REGION, _OF_FORWARD = 0, 1, 2
 """In the order in which they nest where their times are equal."""
@@ -110,7 +111,8 @@ class RegionPaths:
 class CpuRanges:
     """What a rank's CPU did in one cycle, as tables of these names.
 
-    `operators` are those that are ranges around others, or the engine of the backward pass.
+    `operators` are those that are ranges around others, or the engine of the backward pass. Exports of Nsight have NVTX
+    ranges among the operators, and no sequence numbers: there every name is a range that is not one of torch's.
     """
 
     annotations: pd.DataFrame
@@ -132,6 +134,10 @@ class CpuRanges:
         on_cpu = activities[(bare(activities["device"]) == "cpu") & (bare(activities["kind"]) == COMPUTE)]
         own = on_cpu.rename(columns={"stream": "thread"})
         wanted = [table.loc[_begins_with(table, _WANTED), _COLUMNS] for table in (cpu_operators, own, operator_calls)]
+        if not len(operator_calls):
+            codes, names = pd.factorize(cpu_operators["name"])
+            of_user = [not _OF_TORCH.search(str(name)) for name in names]
+            wanted.append(cpu_operators.loc[np.array([*of_user, False], dtype=bool)[codes], _COLUMNS])
         return cls(annotations, modules, _together(wanted), operator_calls)
 
 
@@ -273,7 +279,7 @@ def _give_paths(
 def _named_ranges(cpu: CpuRanges) -> _Events:
     """The ranges that are regions."""
     marks = cpu.annotations[~_begins_with(cpu.annotations, _NO_REGIONS)]
-    compiled = cpu.operators[_begins_with(cpu.operators, _COMPILED_RANGES)]
+    compiled = cpu.operators[~_begins_with(cpu.operators, (_EVALUATE,))]
     table = _together([marks[_COLUMNS], cpu.modules[_COLUMNS], compiled[_COLUMNS]])
     codes, names = text_codes(table["name"])
     return _events(table, codes, [_region_name(name) for name in names])
