@@ -18,6 +18,7 @@ from .core.tables import (
     device_time,
     hang,
     lateness,
+    regions,
     replay,
     sweeps,
     training,
@@ -196,6 +197,19 @@ _MFU = (
     "window_ns", "mfu_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns", "exposed_wait_ns",
     "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac",
 )  # fmt: skip
+_REGIONS = (
+    "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
+    "exposed_memory_ns", "idle_ns", "hidden_ns", "total_ns", "cpu_self_ns", "cpu_ns", "kernels",
+)  # fmt: skip
+_REGIONS_NARROW = (
+    "share_frac", "self_ns", "compute_ns", "idle_ns", "exposed_wait_ns", "exposed_transfer_ns", "total_ns", "cpu_ns",
+    "hidden_ns", "exposed_memory_ns", "exposed_unsplit_ns", "calls", "kernels", "cpu_self_ns",
+)  # fmt: skip
+_SLOWEST_REGION = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
+_NO_REGIONS = (
+    "no record_function, nn.Module or compiled region is in the traces; put torch.profiler.record_function around "
+    "parts of the step, or capture with_modules=True"
+)
 _NO_SHAPES = "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
 _NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
 _SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
@@ -329,6 +343,39 @@ _ENTRIES = (
         narrow=_CATEGORIES,
         negligible=("share_frac",),
         none_measured="no device shows any activity",
+    ),
+    TableEntry(
+        regions.REGIONS,
+        Topic.time,
+        "Where in the model time goes: record_function, nn.Module, NVTX.",
+        "regions.md#what-a-region-takes",
+        command="regions",
+        shown=("region", "phase", *_REGIONS, "ranks", *_SLOWEST_REGION, "partial"),
+        narrow=("region", "phase", *_REGIONS_NARROW[:4], "slowest_rank", "slowest_over_ns", *_REGIONS_NARROW[4:]),
+        negligible=("share_frac",),
+        none_measured=_NO_REGIONS,
+    ),
+    TableEntry(
+        regions.REGIONS_RANKS,
+        Topic.time,
+        "The same by rank.",
+        "regions.md#what-a-region-takes",
+        command="regions --by rank",
+        shown=("rank", "device", "region", "phase", *_REGIONS, "partial"),
+        narrow=("rank", "region", "phase", *_REGIONS_NARROW),
+        negligible=("share_frac",),
+        none_measured=_NO_REGIONS,
+    ),
+    TableEntry(
+        regions.REGIONS_STEPS,
+        Topic.time,
+        "The same by rank and step: those of a step add up to it, to the ns.",
+        "regions.md#what-adds-up",
+        command="regions --by step",
+        shown=("rank", "device", "step", "region", "phase", *_REGIONS, "partial"),
+        narrow=("rank", "step", "region", "phase", *_REGIONS_NARROW),
+        negligible=("share_frac",),
+        none_measured=_NO_REGIONS,
     ),
     TableEntry(
         account.ACCOUNT_PARTS,

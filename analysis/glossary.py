@@ -172,6 +172,18 @@ GLOSSARY: dict[str, Term] = {
         "ranks-and-hosts.md#who-waits-and-for-whom",
         ("global rank",),
     ),
+    "recompute": Term(
+        "A forward operator that runs once more within the backward pass, as with activation checkpointing. `regions` "
+        "tells it apart as a phase.",
+        "regions.md#what-a-region-is",
+        ("recomputation", "activation checkpointing"),
+    ),
+    "region": Term(
+        "A part of the model or of the training loop: a range of a CPU thread with a name, by record_function, NVTX, "
+        "nn.Module or a compiler. What was launched in it belongs to it, whenever it ran.",
+        "regions.md#what-a-region-is",
+        ("nn.Module", "module"),
+    ),
     "release": Term(
         "What a collective waited for last before it began: its launch, the collective before it on its stream, or the "
         "kernel that made its input.",

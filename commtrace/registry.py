@@ -62,6 +62,12 @@ _ROWS = (
         "compute", _ASK, "MFU: how much of its peak each device reached, and the rest.", "analysis.cli.commands.compute"
     ),
     Command(
+        "regions",
+        _ASK,
+        "Where in the model time goes: record_function, nn.Module, NVTX.",
+        "analysis.cli.commands.regions",
+    ),
+    Command(
         "bandwidth",
         _ASK,
         "Bandwidth by collective and size, as nccl-tests defines it.",
@@ -135,6 +141,7 @@ _TABLES_WITH_OPTIONS = {
     "kernels": "kernels",
     "launches": "launches",
     "queue": "launches",
+    "regions": "regions",
     "releases": "predict",
     "replay": "predict",
     "scaling": "scaling",

@@ -14,6 +14,8 @@ from .output import Writing, print_message, writes_tables
 from .reading_options import Runs, analysis_of, finish, finish_failed, reads_traces, timed_dumps_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..render import Table
     from ..results.analysis import Analysis
     from ..results.one_device import LoneDevice
@@ -49,12 +51,20 @@ def table_command(name: str) -> Callable[..., None]:
     return reads_traces(writes_tables(command))
 
 
-def print_table(name: str, analysis: Analysis, writing: Writing, top_for_each: Sequence[str] = ()) -> None:
+def print_table(
+    name: str,
+    analysis: Analysis,
+    writing: Writing,
+    top_for_each: Sequence[str] = (),
+    *,
+    table: pd.DataFrame | None = None,
+) -> None:
     """Print one table of the run; with `top_for_each`, --top counts for each combination of these columns.
 
-    Raises NothingMeasured where there are no rows, and that is not a result.
+    `table` is given where options change it. Raises NothingMeasured where there are no rows, and that is not a result.
     """
-    table, found_none = analysis.table(name), CATALOG[name].none_found
+    table = analysis.table(name) if table is None else table
+    found_none = CATALOG[name].none_found
     is_result = found_none and len(analysis.calls) and (analysis.run.has_starts or not CATALOG[name].needs_starts)
     if not len(table) and not is_result:
         nothing_measured(analysis, why_empty(name, analysis))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len
 
+PATH_SEPARATOR = " > "
+"""Between the names of a path."""
 GAP = 2
 """Between two columns, in cells."""
 LONGEST_WORD = 200
@@ -17,6 +19,7 @@ _ELLIPSIS = "..."
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note", "what", "how", "assumes"})
 _KERNELS = frozenset({"name", "operator", "kernel", "part"})
+_PATHS = frozenset({"region"})
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,16 @@ class Column:
         """Minimum width, in cells."""
         if self.is_number:
             return self.width
-        of_text = _LEAST_KERNEL if self.name in _KERNELS else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
+        of_text = (
+            _LEAST_KERNEL if self.name in _KERNELS | _PATHS else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
+        )
         return min(self.width, max(*map(cell_len, self.words), of_text))
 
     def within(self, width: int) -> Column:
         """Shorten names to this width; sentences stay whole, since they are wrapped."""
         if self.is_sentence:
             return self
-        short = shortened_kernel if self.name in _KERNELS else shortened
+        short = shortened_kernel if self.name in _KERNELS else shortened_path if self.name in _PATHS else shortened
         return replace(self, texts=[short(text, width) for text in self.texts])
 
 
@@ -120,6 +125,19 @@ def shortened_kernel(name: str, width: int) -> str:
         if not depth:
             return shortened(f"{name[:start]}({_ELLIPSIS})", width)
     return shortened(name, width)
+
+
+def shortened_path(path: str, width: int) -> str:
+    """A path without its outermost names if it is too wide; its last name is shortened like other text."""
+    if cell_len(path) <= width:
+        return path
+    names = path.split(PATH_SEPARATOR)
+    while len(names) > 1:
+        del names[0]
+        short = PATH_SEPARATOR.join((_ELLIPSIS, *names))
+        if cell_len(short) <= width:
+            return short
+    return shortened(names[-1], width)
 
 
 def _beginning(text: str, width: int) -> str:

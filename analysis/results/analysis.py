@@ -20,7 +20,7 @@ from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
-from ..core.tables.communication import BANDWIDTH_CEILING, CEILING
+from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, MEMBERS
 from ..core.tables.compute import MFU, MFU_STEPS
 from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.replay import CRITICAL_PATH
@@ -55,6 +55,8 @@ from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
+from ..metrics.regions import table as regions_module
+from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
@@ -361,15 +363,19 @@ class Analysis:
     @cached_property
     def _work(self) -> DeviceWork:
         """Tables that need the activities of ranks, computed in the processes that hold these."""
-        spread, several = self.run.spread, len(self.run.devices) > 1
+        spread = self.run.spread
         if not self.run.has_starts:
             return WorkUntimed(lambda: self._split)
-        if spread is not None and several:
+        if spread is not None and len(self.run.devices) > 1:
             if self.early is None or self.early.devices is None:
                 return WorkByRank(spread, lambda: self._split)
             return WorkSeen(spread, lambda: self._split, self.early.devices)
-        # The calls of a single device lack their partners, unless that is the whole job.
-        return WorkHere(self.run.tables.whole, lambda: self._split, self.run.world_size != 1 and not several)
+        return WorkHere(self.run.tables.whole, lambda: self._split, self._is_alone)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether there is a single device, whose calls lack their partners, and that is not the whole job."""
+        return self.run.world_size != 1 and len(self.run.devices) <= 1
 
     @cached_property
     @described
@@ -496,6 +502,56 @@ class Analysis:
     def mfu_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
         return self._marked(mfu(MFU_STEPS, self.breakdown_steps, self._computed, self._peaks))
+
+    @cached_property
+    @described
+    def regions(self) -> pd.DataFrame:
+        """One row per region and phase, the costliest first: means over ranks and steps. Needs `details`."""
+        return self.region_table("regions")
+
+    @cached_property
+    @described
+    def regions_ranks(self) -> pd.DataFrame:
+        """One row per rank, device, region and phase, the costliest first: means over steps. Needs `details`."""
+        return self.region_table("regions_ranks")
+
+    @cached_property
+    @described
+    def regions_steps(self) -> pd.DataFrame:
+        """One row per rank, device, step, region and phase; those of a step add up to it. Needs `details`."""
+        return self.region_table("regions_steps")
+
+    def region_table(self, name: str, depth: int | None = None) -> pd.DataFrame:
+        """One of the three tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
+
+        Raises NothingMeasured if operators were not read.
+        """
+        found = self._regions
+        if not found.has_regions:
+            return CATALOG[name].schema.empty()
+        steps = self.typical_step.steps
+        table = (
+            regions_module.regions_steps(found, depth)
+            if name == "regions_steps"
+            else {"regions": regions_module.regions, "regions_ranks": regions_module.regions_ranks}[name](
+                found, steps, depth
+            )
+        )
+        return CATALOG[name].schema.described(self._marked(table))
+
+    @cached_property
+    def _regions(self) -> RegionTimes:
+        """What regions took, without those inside. Raises NothingMeasured if operators were not read."""
+        run = self.run
+        if not run.details:
+            raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
+        return region_times(
+            activities=run.activities,
+            host_tables=self.host_tables,
+            operator_calls=run.operator_calls,
+            calls=self.calls,
+            participation=MEMBERS.empty() if self._is_alone else self._split,
+        )
 
     @cached_property
     @described

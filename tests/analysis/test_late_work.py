@@ -118,6 +118,22 @@ def test_of_nested_ranges_the_inner_one_is_named(tmp_path: Path) -> None:
     assert {"outer", "inner"} <= {row["what"] for row in records(found.late_work) if row["kind"] == "range"}
 
 
+@pytest.mark.parametrize("parts", [1, 20])
+def test_the_module_is_named_where_no_range_is(tmp_path: Path, parts: int) -> None:
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        trace.event("python_function", "nn.Module: Net_0", at, lasts)
+        trace.event("python_function", "nn.Module: Block_17", at + 20 * US, lasts - 100 * US)
+        part = (lasts - 200 * US) // parts
+        for i in range(parts):
+            trace.op(f"aten::op{i}", at + 50 * US + i * part, part)
+
+    found = run_of(tmp_path, busy)
+    does = "in `aten::op0`, inside" if parts == 1 else "inside"
+    assert f"; its CPU is {does} `Block_17`" in sentence(found)
+    modules = {row["what"] for row in records(found.late_work) if row["kind"] == "module"}
+    assert modules == {"Net_0", "Block_17"}
+
+
 def test_a_range_full_of_different_work_is_named(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         trace.annotation("Optimizer.step#Muon.step", at, lasts - 100 * US)

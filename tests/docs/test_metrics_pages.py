@@ -52,6 +52,8 @@ LIKE = {
     "breakdown_steps": "breakdown",
     "account_steps": "account",
     "mfu_steps": "mfu",
+    "regions": "regions_steps",
+    "regions_ranks": "regions_steps",
     "idle_steps": "idle",
     "gaps": "idle",
     "launches_names": "launches",

@@ -21,6 +21,7 @@ from ...core.steps import steps_at
 
 OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
+IN_MODULE = "module"
 _NO_RANGES = (markers.PROFILER_STEP, markers.NCCL_MARK, markers.GLOO_MARK, markers.C10D)
 _HASH = re.compile(r"\s*\b[a-z0-9]{24,}\b")
 """In the name of a compiled graph, which is another one on each rank."""
@@ -42,6 +43,8 @@ class Detailed(Protocol):
     def cpu_operators(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def runtime_calls(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def modules(self) -> pd.DataFrame: ...  # noqa: D102
 
 
 class CpuWork:
@@ -64,6 +67,7 @@ class CpuWork:
             IN_OPERATOR: _by_thread(pd.concat([operators[~is_range], c10d])),
             IN_CALL: _by_thread(blocking[_COLUMNS]),
         }
+        self._modules = detailed.modules
         self._main = _main_thread(self.steps, ranges)
         self._launched_ns, self._threads = _launching(detailed)
 
@@ -94,16 +98,17 @@ class CpuWork:
         """Add to `took` what a thread did during these pieces of time."""
         nothing = _Nested.nothing()
         layers = {kind: self._layers[kind].get(thread, nothing) for kind in _LAYERS}
+        layers[IN_MODULE] = self._modules_during(thread, pieces)
         # A backward pass runs on a thread of its own, while the one that began it stands inside its range.
         outer = self._layers[RANGE].get(self._main, nothing)
         for layer in (*layers.values(), outer):
             pieces = _cut(pieces, layer.bounds)
         inner = {kind: layer.at(pieces.starts) for kind, layer in layers.items()}
         around = np.where(inner[RANGE] >= 0, -1, outer.at(pieces.starts))
-        columns = np.stack([inner[RANGE], inner[IN_OPERATOR], inner[IN_CALL], around])
+        columns = np.stack([*(inner[kind] for kind in (RANGE, IN_OPERATOR, IN_CALL, IN_MODULE)), around])
         distinct, number = np.unique(columns, axis=1, return_inverse=True)
         lasted = np.bincount(number.ravel(), pieces.ends - pieces.starts, distinct.shape[1]).astype(np.int64)
-        for (region, operator, call, beyond), took_ns in zip(distinct.T.tolist(), lasted.tolist(), strict=True):
+        for (region, operator, call, module, beyond), took_ns in zip(distinct.T.tolist(), lasted.tolist(), strict=True):
             ranges = layers[RANGE].chain(region) if region >= 0 else outer.chain(beyond)
             operators, calls = layers[IN_OPERATOR].chain(operator), layers[IN_CALL].chain(call)
             here = ranges[0] if ranges else None
@@ -111,9 +116,20 @@ class CpuWork:
                 took[WORK, calls[0], operators[0] if operators else None, here] += took_ns
             else:
                 took[WORK, operators[0] if operators else OUTSIDE, None, here] += took_ns
-            for kind, names in ((RANGE, ranges), (IN_OPERATOR, operators or [OUTSIDE]), (IN_CALL, calls)):
+            modules = layers[IN_MODULE].chain(module)
+            for kind, names in (
+                (RANGE, ranges), (IN_OPERATOR, operators or [OUTSIDE]), (IN_CALL, calls), (IN_MODULE, modules)
+            ):  # fmt: skip
                 for name in set(names):
                     took[kind, name, None, None] += took_ns
+
+    def _modules_during(self, thread: int, pieces: Spans) -> _Nested:
+        """The modules of a thread that last into these pieces of time; a model has many, most of them elsewhere."""
+        modules = self._modules
+        starts = modules["start_ns"].to_numpy(dtype=np.int64)
+        inside = covered(pieces, starts, starts + modules["dur_ns"].to_numpy(dtype=np.int64)) > 0
+        own = modules[inside & (modules["thread"].to_numpy() == thread)]
+        return _Nested.of(own.assign(name=own["name"].str.removeprefix(markers.MODULE)))
 
 
 class _Nested(NamedTuple):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..causes.cpu_work import IN_CALL, IN_OPERATOR, OUTSIDE, RANGE, WORK
+from ..causes.cpu_work import IN_CALL, IN_MODULE, IN_OPERATOR, OUTSIDE, RANGE, WORK
 from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, TOTAL
 
 _MOST_OF_IT = 0.5  # of the extra time: what takes less is not called the reason
@@ -19,8 +19,8 @@ _AS_GOOD = 0.9  # of two nested ranges the inner one is named if it takes that p
 class Doing(NamedTuple):
     """What the CPU of a late rank did for most of the time by which it fell behind; `frac` is the part of that time.
 
-    `what` is a blocking call or operator, `operator` the operator around it, `inside` the range around both; None for
-    none.
+    `what` is a blocking call or operator, `operator` the operator around it, `inside` the range around both, or the
+    nn.Module where no range is; None for none.
     """
 
     what: str | None
@@ -61,11 +61,26 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         what, operator, around = (None if pd.isna(row[key]) else str(row[key]) for key in ("what", "operator", "range"))
         frac = min(float(row["frac"]), 1.0)
         doing = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
+        if doing.inside is None:
+            found = _module(extra, frac)
+            doing = doing if found is None else doing._replace(inside=found[0])
         if frac >= _MOST_OF_IT:
             return doing
         if best is None or frac > best.frac:
             best = doing
-    return best if best is not None and best.frac >= _WORTH_SAYING else None
+    if best is not None and best.frac >= _WORTH_SAYING:
+        return best
+    module = _module(extra, _MOST_OF_IT)
+    return None if module is None else Doing(None, None, module[0], module[1])
+
+
+def _module(extra: pd.DataFrame, least_frac: float) -> tuple[str, float] | None:
+    """The innermost module that takes nearly this part of the extra time, with its part; None if none does."""
+    rows = extra[(extra["kind"] == IN_MODULE) & (extra["frac"] >= _AS_GOOD * least_frac)]
+    if not len(rows):
+        return None
+    row = rows.sort_values(["frac", "took_ns"], kind="stable").iloc[0]
+    return str(row["what"]), min(float(row["frac"]), 1.0)
 
 
 def on_device(late_work: pd.DataFrame, rank: int) -> str | None:

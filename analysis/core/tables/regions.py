@@ -1,0 +1,67 @@
+"""Tables of regions: where in the model the time of devices and CPUs goes."""
+
+from __future__ import annotations
+
+from ..schema import Schema
+from .columns import DEVICE, PARTIAL, PARTIAL_RUN, RANK
+
+_REGION = {
+    "region": (
+        "string",
+        "names of ranges around a launch, outermost first: record_function, NVTX, nn.Module",
+    ),
+    "phase": (
+        "string",
+        "backward; recompute: forward operators that run again in it; NA: called directly, forward, optimizer ...",
+    ),
+}
+
+
+def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
+    """Columns of time; `whole` is the dtype of counts, `of` what they are: sums or means."""
+    return {
+        "calls": (whole, f"how often it was entered, {of}; NA where it was not, as of backward operators"),
+        "share_frac": ("Float64", "self_ns / window_ns"),
+        "self_ns": ("int64", "time of the device in it, without regions inside: the sum of the next six"),
+        "compute_ns": ("int64", "kernels launched in it, without regions inside; on CPU runs its operators"),
+        "exposed_transfer_ns": (
+            "Int64",
+            "likewise communication without compute, data moves; NA if none could be split",
+        ),
+        "exposed_wait_ns": ("Int64", "likewise, waiting for other ranks"),
+        "exposed_unsplit_ns": ("int64", "likewise, in calls that could not be split into wait and transfer"),
+        "exposed_memory_ns": ("int64", "likewise only copies and fills"),
+        "idle_ns": ("int64", "nothing ran, and what ended that was launched in it"),
+        "hidden_ns": ("int64", "communication launched in it, while the device computed; not part of self_ns"),
+        "total_ns": ("int64", "self_ns with that of the regions inside, of the same phase"),
+        "cpu_self_ns": ("Int64", "CPU time in it, without regions inside; NA outside of all"),
+        "cpu_ns": ("Int64", "CPU time in it, with regions inside, of the same phase"),
+        "kernels": (whole, f"kernels, copies and fills launched in it, without regions inside, {of}"),
+    }
+
+
+_MEANS = _took("Float64", "mean of a step")
+
+REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
+    **_REGION,
+    **_MEANS,
+    "ranks": ("int64", "ranks that have it"),
+    "slowest_rank": ("Int64", "rank on which it takes longest itself, waiting aside; NA if there is one rank"),
+    "slowest_over_ns": ("Int64", "how much longer than the median of the other ranks that is"),
+    "slowest_over_frac": ("Float64", "slowest_over_ns / that median"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+REGIONS_RANKS = Schema("regions_ranks", "rank, device, region and phase: means over the steps that count", {
+    "rank": RANK, "device": DEVICE, **_REGION, **_MEANS, "partial": PARTIAL,
+})  # fmt: skip
+
+REGIONS_STEPS = Schema("regions_steps", "rank, device, step, region and phase", {
+    "rank": RANK,
+    "device": DEVICE,
+    "step": ("Int64", "N of ProfilerStep#N; NA where no step is marked, then the row is of the whole window"),
+    **_REGION,
+    "window_ns": ("int64", "of the step, as in `breakdown_steps`; self_ns of all its regions add up to it exactly"),
+    **_took("Int64", "in this step"),
+    "partial": PARTIAL,
+})  # fmt: skip

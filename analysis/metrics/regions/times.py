@@ -1,0 +1,217 @@
+"""What each region took on each rank: calls and CPU time of its ranges, and the device time of what they launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ...core import markers
+from ...core.kinds import COMM, COMPUTE
+from ...core.schema import bare, grouped
+from ...core.steps import steps_at
+from ..clocks.frame import Ints
+from ..device.idle import Host, HostTables
+from .device_parts import BESIDE, SELF_PARTS, DeviceTime, Owned, SplitCalls, cut, time_by_owner
+from .nesting import DIRECT, NOT_LAUNCHED, PHASES, CpuRanges, RegionPaths, Regions, regions_of
+
+KEYS = ("rank", "device", "step")
+SUMS = ("calls", "cpu_self_ns", "kernels", *(f"{part}_ns" for part in (*SELF_PARTS, BESIDE)))
+"""Columns of `RegionTimes.rows` that add up."""
+_PHASES = len(PHASES)
+_NOBODY = NOT_LAUNCHED * _PHASES + DIRECT
+"""The owner of what no call in the trace launched."""
+_UNKNOWN = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class RegionTimes:
+    """What regions took, each without those inside it.
+
+    `rows` has a row per rank, device, step (NO_STEP where none is marked), `path` and `phase`, both numbers as in
+    `nesting`; its other columns are SUMS. `windows` has a row per rank, device and step: `window_ns`, and whether none
+    of its exposed communication could be split (`is_unsplit`).
+    """
+
+    paths: RegionPaths
+    rows: pd.DataFrame
+    windows: pd.DataFrame
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether there is any region."""
+        return len(self.paths.names) > NOT_LAUNCHED + 1
+
+
+def region_times(
+    *,
+    activities: pd.DataFrame,
+    host_tables: HostTables,
+    operator_calls: pd.DataFrame,
+    calls: pd.DataFrame,
+    participation: pd.DataFrame,
+) -> RegionTimes:
+    """Measure all regions of a run. The arguments are the tables of these names; `participation` may be empty."""
+    paths = RegionPaths()
+    autograd = dict(grouped(operator_calls, ["rank", "cycle"]))
+    splits = participation.loc[participation["wait_ns"].notna(), ["call_id", "rank", "device", *_SPLIT]]
+    splits = splits.merge(calls[["call_id", "stream", "issue_ns"]], on="call_id")
+    split_of, calls_of = (dict(list(table.groupby(["rank", "device"]))) for table in (splits, calls))
+    rows = [pd.DataFrame(columns=[*KEYS, "path", "phase", *SUMS], dtype="int64")]
+    windows = [pd.DataFrame(columns=[*KEYS, "window_ns", "is_unsplit"], dtype="int64")]
+    for (rank, cycle), of_rank in grouped(activities, ["rank", "cycle"]):
+        host = host_tables.host(rank, cycle)
+        found = regions_of(
+            CpuRanges.of(
+                activities=of_rank,
+                annotations=host.annotations,
+                modules=host.modules,
+                cpu_operators=host.operators,
+                operator_calls=autograd.get((rank, cycle), operator_calls[:0]),
+            ),
+            paths,
+        )
+        on_cpu = [_cpu_sums(found, host)]
+        for (device,), own in grouped(of_rank, ["device"]):
+            key = (rank, device)
+            split = split_of.get(key, splits[:0])
+            if device == "cpu":
+                time, owner = _of_cpu(own, host, found, calls_of.get(key, calls[:0]), split)
+            else:
+                time, owner = _of_gpu(own, host, found, split)
+            # The CPU of a rank is told once, with the first of its devices.
+            sums = pd.concat([_device_sums(time, own, owner), *on_cpu], ignore_index=True)
+            on_cpu = []
+            rows.append(sums.assign(rank=rank, device=device))
+            windows.append(pd.DataFrame({
+                "rank": rank,
+                "device": device,
+                "step": [window.step for window in time.windows],
+                "window_ns": [window.end_ns - window.start_ns for window in time.windows],
+                "is_unsplit": time.unsplit,
+            }))  # fmt: skip
+    every = pd.concat(rows[min(1, len(rows) - 1) :], ignore_index=True)
+    sums = every.groupby([*KEYS, "path", "phase"], sort=True)[list(SUMS)].sum().reset_index()
+    # Without marked steps, several cycles of a rank are one window, as in `breakdown`.
+    each = pd.concat(windows[min(1, len(windows) - 1) :], ignore_index=True).groupby(list(KEYS), sort=True)
+    return RegionTimes(
+        paths, sums, each.agg(window_ns=("window_ns", "sum"), is_unsplit=("is_unsplit", "all")).reset_index()
+    )
+
+
+_SPLIT = ["start_ns", "dur_ns", "wait_ns"]
+
+
+def _owner(path: Ints, phase: Ints) -> Ints:
+    """Path and phase as one number."""
+    return path * _PHASES + phase
+
+
+def _of_gpu(ran: pd.DataFrame, host: Host, found: Regions, split: pd.DataFrame) -> tuple[DeviceTime, Ints]:
+    """The time of a GPU by owner, and the owner of each activity: the region in which it was launched."""
+    call = host.launch_of(ran["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
+    launched = call >= 0
+    owner = np.full(len(ran), _NOBODY)
+    threads, times = host.calls.thread[call[launched]], host.calls.start_ns[call[launched]]
+    owner[launched] = _owner(*found.places(threads, times))
+    start = ran["start_ns"].to_numpy()
+    computing = bare(ran["kind"]) == COMPUTE
+    stretches = Owned(start[computing], (start + ran["dur_ns"].to_numpy())[computing], owner[computing])
+    return time_by_owner(ran, host, owner, stretches, _split_calls(split, _owner_of_calls(split, ran, owner))), owner
+
+
+def _owner_of_calls(calls: pd.DataFrame, ran: pd.DataFrame, owner: Ints) -> Ints:
+    """The owner of the kernel of each call."""
+    comm = bare(ran["kind"]) == COMM
+    known = pd.DataFrame({"stream": ran["stream"].to_numpy()[comm], "start_ns": ran["start_ns"].to_numpy()[comm]})
+    first = ~known.duplicated().to_numpy()
+    place = pd.MultiIndex.from_frame(known[first]).get_indexer(pd.MultiIndex.from_frame(calls[["stream", "start_ns"]]))
+    return np.append(owner[comm][first], _NOBODY)[place]
+
+
+def _of_cpu(
+    ran: pd.DataFrame, host: Host, found: Regions, calls: pd.DataFrame, split: pd.DataFrame
+) -> tuple[DeviceTime, Ints]:
+    """The same of a CPU without a GPU: an operator is its own work, a call of gloo belongs to its c10d operator."""
+    thread, start = ran["stream"].to_numpy(), ran["start_ns"].to_numpy()
+    end = start + ran["dur_ns"].to_numpy()
+    computing, comm = (bare(ran["kind"]) == kind for kind in (COMPUTE, COMM))
+    owner = _owner(*found.places(thread, start))
+    owner[comm] = _owner_of_gloo(ran[comm], host, found, calls)
+    parts = []
+    for number in np.unique(thread[computing]).tolist():
+        own = computing & (thread == number)
+        order = np.argsort(start[own], kind="stable")
+        whole = Owned(start[own][order], end[own][order], np.zeros(int(own.sum()), dtype=np.int64))
+        # An operator may have regions inside, as a compiled one has, or one that runs a part of the model again.
+        pieces = cut(whole, found.bounds.get(number, start[:0]))
+        places = found.places(np.full(len(pieces.starts), number), pieces.starts)
+        parts.append(pieces._replace(owner=_owner(*places)))
+    none = [Owned(start[:0], start[:0], start[:0])]
+    stretches = Owned(*(np.concatenate(columns) for columns in zip(*(parts or none), strict=True)))
+    return time_by_owner(ran, None, owner, stretches, _split_calls(split, _owner_of_issue(split, host, found))), owner
+
+
+def _owner_of_gloo(ran: pd.DataFrame, host: Host, found: Regions, calls: pd.DataFrame) -> Ints:
+    """The owner of each operation of gloo: that of the last call that began before it ended, on its thread.
+
+    A call may have several operations, as a reduce_scatter has.
+    """
+    issued = _owner_of_issue(calls, host, found)
+    thread, start = calls["stream"].to_numpy(), calls["start_ns"].to_numpy()
+    result = np.full(len(ran), _NOBODY)
+    for number in np.unique(bare(ran["stream"])).tolist():
+        own = np.flatnonzero(thread == number)
+        here = np.flatnonzero(bare(ran["stream"]) == number)
+        own = own[np.argsort(start[own], kind="stable")]
+        place = np.searchsorted(start[own], ran["start_ns"].to_numpy()[here], side="right") - 1
+        known = place >= 0
+        result[here[known]] = issued[own[place[known]]]
+    return result
+
+
+def _owner_of_issue(calls: pd.DataFrame, host: Host, found: Regions) -> Ints:
+    """The owner of the c10d operator that issued each call."""
+    names = host.annotations["name"].astype("string").fillna("")
+    operators = host.annotations[names.str.startswith(markers.C10D).to_numpy(dtype=bool)].drop_duplicates("start_ns")
+    issued = calls["issue_ns"].to_numpy(dtype=np.int64, na_value=_UNKNOWN)
+    place = pd.Index(operators["start_ns"]).get_indexer(issued)
+    result = np.full(len(calls), _NOBODY)
+    known = place >= 0
+    result[known] = _owner(*found.places(operators["thread"].to_numpy()[place[known]], issued[known]))
+    return result
+
+
+def _split_calls(split: pd.DataFrame, owner: Ints) -> SplitCalls:
+    start = split["start_ns"].to_numpy(dtype=np.int64)
+    moving = start + split["wait_ns"].to_numpy(dtype=np.int64)
+    return SplitCalls(start, moving, start + split["dur_ns"].to_numpy(dtype=np.int64), owner)
+
+
+def _cpu_sums(found: Regions, host: Host) -> pd.DataFrame:
+    """Calls and CPU time of the regions of a rank in one cycle, by the step in which each range began."""
+    step = steps_at(found.start, host.step_marks)
+    return _by_owner(
+        step, _owner(found.path, found.phase), calls=found.is_region.astype(np.int64), cpu_self_ns=found.self_ns
+    )
+
+
+def _device_sums(time: DeviceTime, ran: pd.DataFrame, owner: Ints) -> pd.DataFrame:
+    """Device time by step, and how many activities began in it."""
+    start = ran["start_ns"].to_numpy()
+    window = np.searchsorted([each.start_ns for each in time.windows], start, side="right") - 1
+    counted = (window >= 0) & (start <= time.windows[-1].end_ns)
+    steps = np.array([each.step for each in time.windows], dtype=np.int64)
+    ns = {f"{part}_ns": values for part, values in time.ns.items()}
+    counts = _by_owner(steps[window[counted]], owner[counted], kernels=np.ones(int(counted.sum()), dtype=np.int64))
+    return pd.concat([_by_owner(steps[time.window], time.owner, **ns), counts], ignore_index=True)
+
+
+def _by_owner(step: Ints, owner: Ints, **columns: Ints) -> pd.DataFrame:
+    """Sums by step and owner, in the columns of `RegionTimes.rows`."""
+    nothing = dict.fromkeys(SUMS, 0)
+    table = pd.DataFrame({"step": step, "owner": owner, **columns})
+    sums = table.groupby(["step", "owner"], sort=False)[list(columns)].sum().reset_index()
+    path, phase = np.divmod(sums.pop("owner").to_numpy(dtype=np.int64), _PHASES)
+    return sums.assign(path=path, phase=phase, **{name: 0 for name in nothing if name not in columns})
