@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..core.budget import GB, Budget
 from ..core.kinds import comm_pattern
 from .sizes import USUAL_SIZES, ReadSizes
+from .step_names import may_mark_steps
 
 _MOST_NUMBERS = 1 << 20
 
@@ -43,6 +44,7 @@ class ReadOptions:
     address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
     all of them are read. Where `steps` are given (numbers), or how many of the `last` ones, others are left out.
+    `step_marker` is a regular expression that finds the annotations that mark steps; without it, known ones do.
     `run_facts` come from all files of the run together. `sizes` decide how files are read.
     """
 
@@ -60,6 +62,7 @@ class ReadOptions:
     groups: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     last: int = 0
+    step_marker: str | None = None
     run_facts: RunFacts = RunFacts()
     sizes: ReadSizes = USUAL_SIZES
 
@@ -67,6 +70,11 @@ class ReadOptions:
     def pattern(self) -> re.Pattern[str]:
         """The pattern that recognises communication kernels by name."""
         return comm_pattern(self.comm_names)
+
+    def may_mark(self, name: str) -> bool:
+        """Whether an annotation of this name may mark a step."""
+        found = self.step_marker is not None and re.search(self.step_marker, name) is not None
+        return found or may_mark_steps(name)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -407,7 +407,7 @@ class Analysis:
             CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.cpu_step_ns)
             for ran in self.run.tables.ran
         ]
-        return self._marked(traced_steps(self.breakdown_steps, cycles))
+        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks))
 
     @cached_property
     def typical_step(self) -> TypicalStep:

@@ -12,7 +12,7 @@ import pandas as pd
 from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.schema import records
-from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, TRACES
+from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, STEP_MARKS, TRACES
 from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
@@ -58,6 +58,7 @@ class Run:
     failed: tuple[str, ...] = ()
     clock_probes: pd.DataFrame = field(default_factory=CLOCK_PROBES.empty)
     step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
+    step_marks: pd.DataFrame = field(default_factory=STEP_MARKS.empty)
     details: bool = False
     files: dict[int, list[Path]] = field(default_factory=dict)
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -233,7 +234,7 @@ def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile
     """Yield the tables of each file, or its error. The content they were made from is freed."""
     for path, content in zip(reading.paths, reading.results(progress), strict=True):
         try:
-            yield content if isinstance(content, TraceError) else trace_file(path, content)
+            yield content if isinstance(content, TraceError) else trace_file(path, content, reading.options.step_marker)
         except TraceError as err:
             yield err
 
@@ -309,6 +310,9 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         ).drop_duplicates(ignore_index=True),
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
+        step_marks=STEP_MARKS.frame(
+            {"rank": m.rank, "cycle": m.cycle, **mark._asdict()} for m in members for mark in m.file.step_marks
+        ),
         config=config,
         notes=joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
         clock_probes=CLOCK_PROBES.frame(probed),

@@ -206,8 +206,31 @@ BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
     **_BREAKDOWN,
 })  # fmt: skip
 
+_KIND = (
+    "string",
+    (
+        "prefill, decode, mixed (both), train, eval, checkpoint, or another word from the annotation that marks it; NA "
+        "if that does not say"
+    ),
+)
+_REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say")
+_TOKENS = ("Int64", "tokens that the step processes, NA if its annotation does not say")
+
+STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "step": ("int64", "its number"),
+    "name": ("string", "name of the annotation"),
+    "kind": _KIND,
+    "requests": _REQUESTS,
+    "tokens": _TOKENS,
+})  # fmt: skip
+
 STEPS = Schema("steps", "traced step, all devices together", {
-    "step": ("int64", "N of ProfilerStep#N"),
+    "step": ("int64", "N of ProfilerStep#N, or place among the annotations that mark steps, from 0"),
+    "kind": _KIND,
+    "requests": _REQUESTS,
+    "tokens": _TOKENS,
     "devices": ("int64", "devices that show it"),
     "window_ns": ("int64", "length of the step, mean over the devices; the parts below add up to it"),
     "compute_alone_ns": ("int64", "mean over the devices: compute without communication beside it"),
@@ -219,12 +242,13 @@ STEPS = Schema("steps", "traced step, all devices together", {
     "idle_ns": ("int64", "mean over the devices: nothing runs"),
     "shortest_ns": ("int64", "length of the step on the device where it is shortest"),
     "longest_ns": ("int64", "length of the step on the device where it is longest"),
-    "cpu_ns": ("Int64", "how long the ProfilerStep annotation of the CPUs is, mean over the ranks; NA without one"),
+    "cpu_ns": ("Int64", "how long the annotation of the step is on the CPUs, mean over the ranks; NA without one"),
     "left_out": (
         "string",
         (
             "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
-            "drain or end, if that part of its window is not the step's own, long or short"
+            "drain or end, if that part of its window is not the step's own, long or short beside others of its kind, "
+            "or kind, if most time goes into steps of another kind"
         ),
     ),
     "note": ("string", "the same in words"),
