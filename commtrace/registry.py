@@ -62,6 +62,12 @@ _ROWS = (
         "compute", _ASK, "MFU: how much of its peak each device reached, and the rest.", "analysis.cli.commands.compute"
     ),
     Command(
+        "serving",
+        _ASK,
+        "Steps by kind and size: time, tokens a second, what a token costs.",
+        "analysis.cli.commands.serving",
+    ),
+    Command(
         "bandwidth",
         _ASK,
         "Bandwidth by collective and size, as nccl-tests defines it.",
@@ -138,6 +144,7 @@ _TABLES_WITH_OPTIONS = {
     "releases": "predict",
     "replay": "predict",
     "scaling": "scaling",
+    "serving": "serving",
     "subtraction": "subtraction",
     "syncs": "idle",
     "training": "training",

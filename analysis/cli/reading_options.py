@@ -144,7 +144,7 @@ StepMarker = Annotated[
         rich_help_panel="Reading",
         help="Annotations of these names mark steps. Groups named kind, requests, tokens and number say what a step "
         "is: 'eval_(?P<number>[0-9]+)'.",
-        show_default="ProfilerStep, or those of known engines",
+        show_default="those of torch.profiler, or of known engines",
     ),
 ]
 NoCache = Annotated[

@@ -30,6 +30,8 @@ STEP_PARTS = {
 """What a step consists of: columns of `steps`, and what people call them. They add up to its length."""
 _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
+_BESIDE = ("checkpoint", "eval")
+"""Kinds of steps that come now and then between others, whatever time they take."""
 _CHECKPOINT = "checkpoint"
 """A kind of step that only some ranks may mark, whereas the others wait for them."""
 _ALIKE = 0.25
@@ -42,7 +44,7 @@ _NOTES = {
     "end": "its window ends early, with its last activity: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
     "long": "it takes {0:,.1f} ms, longer than most",
     "short": "it takes {0:,.1f} ms, less than most",
-    "kind": "it is of a kind that takes less of the time",
+    "kind": "steps of another kind count",
 }
 
 
@@ -105,9 +107,10 @@ def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], st
         for row in alike:
             row["left_out"] = _edge(row, [other for other in alike if other is not row])
         _leave_out_unlike(alike)
-    main = max(kinds.values(), key=lambda alike: sum(row["window_ns"] for row in alike))
+    usual = {kind: alike for kind, alike in kinds.items() if kind not in _BESIDE} or kinds
+    main = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
     for row in rows:
-        if row["kind"] != main[0]["kind"]:
+        if row["kind"] != main:
             row["left_out"] = "kind"
     for row in rows:
         took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)

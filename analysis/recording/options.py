@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ..core.budget import GB, Budget
 from ..core.kinds import comm_pattern
+from ..core.step_names import may_mark_steps
 from .sizes import USUAL_SIZES, ReadSizes
-from .step_names import may_mark_steps
 
 _MOST_NUMBERS = 1 << 20
 

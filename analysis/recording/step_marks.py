@@ -23,9 +23,20 @@ import msgspec
 
 from ..core.escaping import encodable
 from ..core.markers import PROFILER_STEP
+from ..core.step_names import (
+    BESIDE,
+    BY_ENGINES,
+    BY_TRAINERS,
+    WORD,
+    Said,
+    kind_in,
+    known,
+    may_mark_steps,
+    said_by,
+    said_in,
+)
 from .arrays import integers
 from .recording import Annotation, RawTrace
-from .step_names import BESIDE, BY_ENGINES, BY_TRAINERS, WORD, Said, kind_in, known, may_mark_steps, said_by, said_in
 
 _BY_TORCH = re.compile(re.escape(PROFILER_STEP) + "[0-9]{1,18}")
 _LEAST, _LEAST_UNNAMED = 2, 3
@@ -114,7 +125,7 @@ def _chosen(annotations: Sequence[Annotation], launching: Collection[int], marke
         return _Chosen(by_torch, [one._replace(number=n) for one, n in zip(said, numbers, strict=True)], None)
     steps = of_engine or of_trainer
     if steps:
-        why = "a ProfilerStep holds several of them" if by_torch else None
+        why = "a step of torch.profiler holds several" if by_torch else None
         return _Chosen(steps, [said_by(one.name) for one in steps], why)
     return _named_like_steps(annotations, launching)
 
@@ -182,7 +193,7 @@ def _named_like_steps(annotations: Sequence[Annotation], launching: Collection[i
         word = WORD.fullmatch(one.name.strip(" #"))
         number = int(word["number"]) if word and word["number"] else None
         said.append(Said(kind=kind_in(one.name), number=number))
-    return _Chosen(sorted(steps, key=lambda one: one.ts), said, "there is no ProfilerStep")
+    return _Chosen(sorted(steps, key=lambda one: one.ts), said, "torch.profiler marks none")
 
 
 def _follow_each_other(annotations: Iterable[Annotation]) -> bool:

@@ -20,14 +20,17 @@ from .columns import (
     DEVICE,
     DTYPE,
     GROUP,
+    KIND,
     PARTIAL,
     PARTIAL_MEMBER,
     PARTIAL_RUN,
     PG_RANKS,
     RANK,
+    REQUESTS,
     ROOT,
     SIZE,
     STEP,
+    TOKENS,
     TURN,
 )
 from .comparison import CHANGED_KERNELS as CHANGED_KERNELS
@@ -206,31 +209,21 @@ BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
     **_BREAKDOWN,
 })  # fmt: skip
 
-_KIND = (
-    "string",
-    (
-        "prefill, decode, mixed (both), train, eval, checkpoint, or another word from the annotation that marks it; NA "
-        "if that does not say"
-    ),
-)
-_REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say")
-_TOKENS = ("Int64", "tokens that the step processes, NA if its annotation does not say")
-
 STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something", {
     "rank": RANK,
     "cycle": CYCLE,
     "step": ("int64", "its number"),
     "name": ("string", "name of the annotation"),
-    "kind": _KIND,
-    "requests": _REQUESTS,
-    "tokens": _TOKENS,
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
 })  # fmt: skip
 
 STEPS = Schema("steps", "traced step, all devices together", {
     "step": ("int64", "N of ProfilerStep#N, or place among the annotations that mark steps, from 0"),
-    "kind": _KIND,
-    "requests": _REQUESTS,
-    "tokens": _TOKENS,
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
     "devices": ("int64", "devices that show it"),
     "window_ns": ("int64", "length of the step, mean over the devices; the parts below add up to it"),
     "compute_alone_ns": ("int64", "mean over the devices: compute without communication beside it"),
@@ -248,7 +241,7 @@ STEPS = Schema("steps", "traced step, all devices together", {
         (
             "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
             "drain or end, if that part of its window is not the step's own, long or short beside others of its kind, "
-            "or kind, if most time goes into steps of another kind"
+            "or kind, if steps of another kind count"
         ),
     ),
     "note": ("string", "the same in words"),

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..core.markers import PROFILER_STEP
+from .markers import LOADING, PROFILER_STEP
 
 _N = "[0-9]{1,15}"
 _OF_ENGINES = (
@@ -54,7 +54,7 @@ _KIND_WORDS = {
 }
 BESIDE = ("checkpoint", "eval")
 """Kinds of what comes between steps, or within one, and makes it longer."""
-_NO_STEPS = (PROFILER_STEP, "Optimizer.", "## Call ", "enumerate(")
+_NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
 _LONGEST_NAME = 1000
 """Longer names are not searched: whatever wrote them, no known marker is so long."""
 
