@@ -264,7 +264,9 @@ def _closed(analysis: Analysis) -> pd.DataFrame:
     if analysis.run.recorded_steps:  # the last step that was read is whole if another one follows in the recording
         ending = {steps[-1] for steps in analysis.run.recorded_steps.values() if steps}
         last = [step for step in last if step in ending]
-    return step_values.closed_steps(analysis.breakdown_steps, last)
+    closed = step_values.closed_steps(analysis.breakdown_steps, last)
+    of_other_kinds = analysis.steps[analysis.steps["left_out"] == "kind"]["step"]
+    return closed[~closed["step"].isin(of_other_kinds)]
 
 
 def _counts(row: Row) -> list[tuple[str, int]]:

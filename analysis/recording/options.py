@@ -13,6 +13,8 @@ from ..core.step_names import may_mark_steps
 from .sizes import USUAL_SIZES, ReadSizes
 
 _MOST_NUMBERS = 1 << 20
+_STEPS_OF_A_CYCLE = 100_000
+"""More than any file has."""
 
 Progress = Callable[[int], None]
 """Called now and then with the bytes read so far: of one file as it is on disk, or of all files of a run."""
@@ -45,6 +47,7 @@ class ReadOptions:
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
     all of them are read. Where `steps` are given (numbers), or how many of the `last` ones, others are left out.
     `step_marker` is a regular expression that finds the annotations that mark steps; without it, known ones do.
+    `cycles` are the files that follow others of their rank, by name, with the number of the profiling cycle.
     `run_facts` come from all files of the run together. `sizes` decide how files are read.
     """
 
@@ -63,6 +66,7 @@ class ReadOptions:
     steps: tuple[int, ...] = ()
     last: int = 0
     step_marker: str | None = None
+    cycles: tuple[tuple[str, int], ...] = ()
     run_facts: RunFacts = RunFacts()
     sizes: ReadSizes = USUAL_SIZES
 
@@ -70,6 +74,13 @@ class ReadOptions:
     def pattern(self) -> re.Pattern[str]:
         """The pattern that recognises communication kernels by name."""
         return comm_pattern(self.comm_names)
+
+    def first_step(self, name: str) -> int:
+        """The number of the first step in the file of this name, if its steps have none: unlike all of other cycles.
+
+        A file cannot know how many steps those before it have, and all ranks must number the same step alike.
+        """
+        return dict(self.cycles).get(name, 0) * _STEPS_OF_A_CYCLE
 
     def may_mark(self, name: str) -> bool:
         """Whether an annotation of this name may mark a step."""

@@ -71,8 +71,8 @@ class _Chosen(NamedTuple):
     why: str | None
 
 
-def with_marked_steps(raw: RawTrace, marker: str | None) -> Marked:
-    """Name the annotations that mark steps as torch.profiler names its own.
+def with_marked_steps(raw: RawTrace, marker: str | None, first_step: int = 0) -> Marked:
+    """Name the annotations that mark steps as torch.profiler names its own; those without numbers from `first_step`.
 
     `marker` is a regular expression that finds them by their names; what its groups `kind`, `requests`, `tokens` and
     `number` match is what they say.
@@ -82,7 +82,7 @@ def with_marked_steps(raw: RawTrace, marker: str | None) -> Marked:
     chosen = _chosen(candidates, launching, marker)
     if not chosen.steps and not any(one.name.startswith(PROFILER_STEP) for one in candidates):
         return Marked(raw, (), ())
-    numbers, are_numbered = _numbers(chosen.said)
+    numbers, are_numbered = _numbers(chosen.said, first_step)
     names = {id(one): f"{PROFILER_STEP}{number}" for one, number in zip(chosen.steps, numbers, strict=True)}
     annotations = [
         msgspec.structs.replace(one, name=names[id(one)]) if id(one) in names else one
@@ -206,11 +206,11 @@ def _fills_the_time(annotations: Sequence[Annotation]) -> bool:
     return _follow_each_other(annotations) and _covered_us(annotations) >= _LEAST_COVERED * (end - begin)
 
 
-def _numbers(said: Sequence[Said]) -> tuple[list[int], bool]:
+def _numbers(said: Sequence[Said], first_step: int) -> tuple[list[int], bool]:
     """The numbers of the steps, and whether they are their own: all of them known and ascending."""
     known = [one.number for one in said if one.number is not None]
     are_numbered = len(known) == len(said) and all(a < b for a, b in pairwise(known))
-    return (known, True) if are_numbered else (list(range(len(said))), False)
+    return (known, True) if are_numbered else (list(range(first_step, first_step + len(said))), False)
 
 
 def _marks(chosen: _Chosen, numbers: Sequence[int], annotations: Sequence[Annotation]) -> Iterator[StepMark]:

@@ -24,6 +24,7 @@ from ..reading.trace_files import run_name, trace_files
 from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
+from ..run.rank_files import cycles_in
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -60,7 +61,7 @@ class OpenRun:
         found = trace_files(self._paths)
         options = replace(options, run_facts=found.run_facts)
         traces, left_out = worth_reading(found.traces, options)
-        options = with_details_if_small(traces, options)
+        options = replace(with_details_if_small(traces, options), cycles=cycles_in([one.path.name for one in traces]))
         self.name = run_name(self._paths)
         _LOG.info("%r: %d files to read, %d not read", self.name, len(traces), len(found.traces) - len(traces))
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)

@@ -34,6 +34,7 @@ from ..recording.arrays import (
     negative_durations,
     repairs,
 )
+from ..recording.options import ReadOptions
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
 from ..recording.step_marks import StepMark, with_marked_steps
@@ -45,6 +46,7 @@ from .unseen import unseen_communication
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_PLAIN = ReadOptions()
 _MOST_BYTES = 1 << 44  # 17 TB: more than any device has
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
@@ -109,9 +111,9 @@ class TraceFile(ReadFile):
         )
 
 
-def trace_file(path: Path, raw: RawTrace, step_marker: str | None = None) -> TraceFile:
-    """Make the tables of the file at `path` from its content `raw`, with steps as `step_marker` finds them."""
-    raw, step_marks, step_notes = with_marked_steps(raw, step_marker)
+def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> TraceFile:
+    """Make the tables of the file at `path` from its content `raw`, with steps as the options say."""
+    raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
     marked_ns = annotation_times(raw.annotations, base_ns)

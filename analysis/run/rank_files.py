@@ -183,6 +183,18 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
     return [replace(member, cycle=i) for i, member in enumerate(members)]
 
 
+def cycles_in(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Files that by their names follow others of the same process, with their places among these, from 1."""
+    by_worker: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        parts = name_parts(name)
+        if parts is not None:
+            by_worker.setdefault(parts.worker, []).append((parts.cycle, name))
+    return tuple(
+        (name, place) for own in by_worker.values() for place, (_, name) in enumerate(sorted(set(own))) if place
+    )
+
+
 def _follows(first: Member[F], other: Member[F]) -> bool:
     """Whether a file is a later one of the same rank: from the same process, or from its restart."""
     before, after = first.file.header.communicators, other.file.header.communicators

@@ -234,7 +234,7 @@ def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile
     """Yield the tables of each file, or its error. The content they were made from is freed."""
     for path, content in zip(reading.paths, reading.results(progress), strict=True):
         try:
-            yield content if isinstance(content, TraceError) else trace_file(path, content, reading.options.step_marker)
+            yield content if isinstance(content, TraceError) else trace_file(path, content, reading.options)
         except TraceError as err:
             yield err
 

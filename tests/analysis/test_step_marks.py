@@ -132,6 +132,17 @@ def test_checkpoints_are_a_kind_on_all_ranks_and_no_outlier(tmp_path: Path) -> N
     assert "1 checkpoint step takes 60.0 ms, and is not counted." in found.summary()
 
 
+def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
+    for cycle, name in ((0, "step[DECODE bs=1]"), (1, "step[DECODE bs=2]")):
+        trace = marked(name, name)
+        for event in trace.events:
+            event["ts"] += cycle * 1e6
+        trace.write(tmp_path, f"host_1000.{cycle + 1}.pt.trace.json.gz")
+    assert [(row["step"], row["tokens"], row["devices"]) for row in records(analyse(tmp_path).steps)] == [
+        (0, 1, 1), (1, 1, 1), (100_000, 2, 1), (100_001, 2, 1)
+    ]  # fmt: skip
+
+
 def served(folder: Path) -> Analysis:
     """Decode steps of 10, 12 and 14 ms for 10, 20 and 30 tokens, twice each, and one prefill."""
     trace, at = Trace(), 0
