@@ -8,8 +8,8 @@ import pandas as pd
 from ...common.wording import counted
 from ..core.schema import Row
 from ..core.tables.serving import SERVING, SERVING_FITS
+from .typical_step import EDGES
 
-_EDGES = ("beginning", "drain", "end")
 _SPLIT = ["exposed_wait_ns", "exposed_transfer_ns"]
 _EXPOSED = [*_SPLIT, "exposed_unsplit_ns"]
 _MEDIANS = ["window_ns", *_EXPOSED, "exposed_comm_ns", "idle_ns"]
@@ -45,7 +45,7 @@ def serving_fits(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _whole(steps: pd.DataFrame) -> pd.DataFrame:
-    known = steps[steps["kind"].notna() & ~steps["left_out"].isin(_EDGES)]
+    known = steps[steps["kind"].notna() & ~steps["left_out"].isin(EDGES)]
     split = (known["exposed_unsplit_ns"] == 0) | (known[_SPLIT].sum(axis=1) > 0)
     exposed = known[_EXPOSED].sum(axis=1)
     return known.assign(exposed_comm_ns=exposed, **{name: known[name].astype("Int64").where(split) for name in _SPLIT})

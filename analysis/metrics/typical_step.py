@@ -30,6 +30,8 @@ STEP_PARTS = {
 """What a step consists of: columns of `steps`, and what people call them. They add up to its length."""
 _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
+EDGES = ("beginning", "drain", "end")
+"""Reasons to leave out a step whose window is not its own."""
 _BESIDE = ("checkpoint", "eval")
 """Kinds of steps that come now and then between others, whatever time they take."""
 _CHECKPOINT = "checkpoint"
@@ -110,7 +112,7 @@ def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], st
     usual = {kind: alike for kind, alike in kinds.items() if kind not in _BESIDE} or kinds
     main = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
     for row in rows:
-        if row["kind"] != main:
+        if row["kind"] != main and row["left_out"] not in EDGES:
             row["left_out"] = "kind"
     for row in rows:
         took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)

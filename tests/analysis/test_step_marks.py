@@ -9,7 +9,7 @@ from builders import MS, Trace, analysed
 
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.step_names import said_by
-from commtrace.analysis.errors import NoSuchSteps
+from commtrace.analysis.errors import DuplicateRank, NoSuchSteps
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
 
@@ -141,6 +141,28 @@ def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Pat
     assert [(row["step"], row["tokens"], row["devices"]) for row in records(analyse(tmp_path).steps)] == [
         (0, 1, 1), (1, 1, 1), (100_000, 2, 1), (100_001, 2, 1)
     ]  # fmt: skip
+
+
+def test_stages_that_sglang_traces_by_themselves_are_of_one_process(tmp_path: Path) -> None:
+    for stage, name in (("EXTEND", "step[EXTEND bs=1 toks=64]"), ("DECODE", "step[DECODE bs=4]")):
+        for rank in range(2):
+            trace = marked(name, name)
+            trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
+            trace.write(tmp_path, f"1743-TP-{rank}-{stage}.trace.json.gz")
+    assert [(step, kind) for step, kind, *_ in kinds(analyse(tmp_path))] == [
+        (0, "prefill"), (1, "prefill"), (100_000, "decode"), (100_001, "decode")
+    ]  # fmt: skip
+
+
+def test_engines_in_a_folder_are_an_error_with_a_command_for_each(tmp_path: Path) -> None:
+    for engine in range(2):
+        for rank in range(2):
+            trace = marked("step[DECODE bs=4]")
+            trace.rank, trace.world, trace.pid = rank, 2, 10 * engine + rank
+            trace.write(tmp_path, f"dp{engine}_tp{rank}.17{engine}{rank}.pt.trace.json.gz")
+    with pytest.raises(DuplicateRank, match=r"/dp0_tp\*`, `commtrace [^ ]*/dp1_tp\*`"):
+        analyse(tmp_path)
+    assert len(analyse(sorted(tmp_path.glob("dp1_tp*"))).serving) == 1
 
 
 def served(folder: Path) -> Analysis:
