@@ -97,6 +97,13 @@ def with_marked_steps(raw: RawTrace, marker: str | None, first_step: int = 0) ->
     return Marked(msgspec.structs.replace(raw, annotations=annotations), marks, tuple(notes))
 
 
+def step_annotations(
+    annotations: Sequence[Annotation], launching: Collection[int], marker: str | None
+) -> list[Annotation]:
+    """Those of the annotations that mark steps; `launching` are the threads that launched something, if it is known."""
+    return _chosen(_candidates(annotations, marker), launching, marker).steps
+
+
 def _candidates(annotations: Sequence[Annotation], marker: str | None) -> list[Annotation]:
     """The annotations that may matter: most are of collectives, and their names are few."""
     names = {

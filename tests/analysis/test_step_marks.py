@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from builders import MS, Trace, analysed
 
+from commtrace import compare
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.step_names import said_by
 from commtrace.analysis.errors import DuplicateRank, NoSuchSteps
+from commtrace.analysis.recording.recording import Annotation
+from commtrace.analysis.recording.step_marks import step_annotations
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
 
@@ -93,6 +96,16 @@ def test_torch_marks_steps_unless_one_holds_several_of_an_engine(tmp_path: Path)
     found = analysed(tmp_path / "several", several)
     assert kinds(found) == [(0, "decode", 2, 2), (1, "decode", 3, 3)]
     assert any("a step of torch.profiler holds several" in note for note in found.run.notes)
+
+
+def test_steps_cover_most_follow_each_other_and_launch_something() -> None:
+    def ranges(name: str, thread: int, count: int, every: int, dur: int) -> list[Annotation]:
+        return [Annotation(f"{name} {n}", thread, every * n, dur, None, None, None) for n in range(count)]
+
+    iterations = ranges("iteration", 7, 3, 100, 90)
+    others = [*ranges("micro_batch", 7, 30, 10, 5), *ranges("batch", 7, 30, 10, 5), *ranges("batch", 8, 9, 200, 190)]
+    nested = [Annotation(f"step {n}", 7, n, 1000 - 2 * n, None, None, None) for n in range(9)]
+    assert step_annotations([*others, *nested, *iterations], {7}, None) == iterations
 
 
 def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
@@ -195,6 +208,15 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert decode["r2_frac"] == pytest.approx(1)
     assert prefill["slope_us_per_token"] is None
     assert "a fit needs 3" in prefill["note"]
+
+
+def test_compare_is_about_one_kind_and_says_if_it_is_another(tmp_path: Path) -> None:
+    served(a := tmp_path / "a")
+    analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4))
+    step = records(compare(a, a).comparison)[0]
+    assert step["a_ns"] == 12 * MS  # without the prefill
+    assert "not the same work" not in step["note"]
+    assert "steps of A are decode, those of B prefill" in records(compare(a, b).comparison)[0]["note"]
 
 
 def test_the_first_screen_is_about_the_kind_that_takes_most_time(tmp_path: Path) -> None:
