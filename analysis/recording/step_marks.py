@@ -120,7 +120,7 @@ def _chosen(annotations: Sequence[Annotation], launching: Collection[int], marke
     if marker is not None:
         found = {id(one): match for one in annotations if (match := re.search(marker, one.name))}
         steps = _of_one_thread([one for one in annotations if id(one) in found], launching)
-        return _Chosen(steps, [said_in(found[id(one)]) for one in steps], None)
+        return _Chosen(steps, [_said_of(one.name, found[id(one)]) for one in steps], None)
     by_torch = sorted((one for one in annotations if _BY_TORCH.fullmatch(one.name)), key=lambda one: one.ts)
     of_engine, of_trainer = (
         _of_one_thread([one for one in annotations if known(one.name, names)], launching)
@@ -135,6 +135,17 @@ def _chosen(annotations: Sequence[Annotation], launching: Collection[int], marke
         why = "a step of torch.profiler holds several" if by_torch else None
         return _Chosen(steps, [said_by(one.name) for one in steps], why)
     return _named_like_steps(annotations, launching)
+
+
+def _said_of(name: str, match: re.Match[str]) -> Said:
+    """What the groups of the given marker say, and where they say nothing, what the name says by itself."""
+    given, known_of = said_in(match), said_by(name)
+    return Said(
+        kind=given.kind or known_of.kind or kind_in(name),
+        requests=known_of.requests if given.requests is None else given.requests,
+        tokens=known_of.tokens if given.tokens is None else given.tokens,
+        number=given.number,
+    )
 
 
 def _inside(steps: list[Annotation], annotations: Iterable[Annotation]) -> list[list[Annotation]]:

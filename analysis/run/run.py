@@ -25,7 +25,7 @@ from .chosen_steps import notes_on_marker, notes_on_steps, of_steps
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
-from .rank_files import Member, host_in_name, joined_notes, members_of, notes_on
+from .rank_files import Member, cycles_in, host_in_name, joined_notes, members_of, notes_on
 from .side_files import nvlink_bytes, probe_rows, side_content, step_time_rows
 
 DETAILED = ("activities", "launches", "annotations", "cpu_operators", "runtime_calls")
@@ -46,7 +46,8 @@ class Run:
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps. `launched` are the calls of a rank that launched work which its trace does
     not show. `devices_listed` is the largest number of GPUs that a trace lists. If only some steps were read, these are
-    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle.
+    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle. `step_marks` say of what kind
+    steps are, and `step_marker` is the regular expression that found them, if one was given.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Run:
     launched: dict[int, int] = field(default_factory=dict)
     devices_listed: int = 0
     only_steps: tuple[int, ...] = ()
+    step_marker: str | None = None
     recorded_steps: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -166,9 +168,15 @@ class Run:
             return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
             traces = list(map(TraceInput, self.files[rank]))
-            with Reading(
-                traces, ReadOptions(details=True, keep_going=True, workers=1, steps=self.only_steps)
-            ) as reading:
+            options = ReadOptions(
+                details=True,
+                keep_going=True,
+                workers=1,
+                steps=self.only_steps,
+                step_marker=self.step_marker,
+                cycles=cycles_in([path.name for path in self.files[rank]]),
+            )
+            with Reading(traces, options) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()
@@ -271,7 +279,9 @@ def joined_run(
     config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
-    run = replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
+    run = replace(
+        run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed, step_marker=options.step_marker
+    )
     return _of_some_steps(run, members, options) if options.steps or options.last else run
 
 

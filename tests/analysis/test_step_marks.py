@@ -115,6 +115,8 @@ def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
     assert kinds(found) == [(3, None, None, 8), (5, None, None, 9)]
     assert found.breakdown_steps["step"].tolist() == [3, 5]
     assert kinds(analyse(path, step_marker="go", last=1)) == [(1, None, None, None)]
+    engine = marked("step[DECODE bs=2]", "step[EXTEND bs=1 toks=9]", "step[DECODE bs=2]").write(tmp_path / "engine")
+    assert kinds(analyse(engine, step_marker="DECODE")) == [(0, "decode", 2, 2), (1, "decode", 2, 2)]
     with pytest.raises(NoSuchSteps, match="no annotation of any trace matches 'gone'"):
         analyse(path, step_marker="gone")
     with pytest.raises(ValueError, match="is not a regular expression"):
