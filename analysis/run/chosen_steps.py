@@ -36,6 +36,9 @@ _NONE = (
 )
 
 
+_SERVED = ("prefill", "decode", "mixed")
+
+
 class _Kept(NamedTuple):
     """The marks of the chosen steps, and the time that the CPU and the devices spent in them, in ns."""
 
@@ -196,6 +199,23 @@ def notes_on_marker(members: Sequence[Member[TraceFile]], marker: str) -> Iterat
     lacking = sorted({member.rank for member in members} - marked)
     if lacking:
         yield f"rank {ranges_of(lacking)}: no annotation matches {marker!r}, so no steps are known"
+
+
+def notes_on_kinds(members: Sequence[Member[TraceFile]]) -> Iterator[str]:
+    """Yield a note if a step is prefill on one rank and decode on another."""
+    first: dict[int, tuple[str, int]] = {}
+    for member in members:
+        for mark in member.file.step_marks:
+            if mark.kind not in _SERVED:
+                continue
+            kind, rank = first.setdefault(mark.step, (mark.kind, member.rank))
+            if kind != mark.kind:
+                yield (
+                    f"step {mark.step} is {kind} on rank {rank} and {mark.kind} on rank {member.rank}: their captures "
+                    "begin with different steps, or each serves requests of its own; what is said of a step may be of "
+                    "two"
+                )
+                return
 
 
 def _by_rank(recorded: Iterable[tuple[int, Sequence[int]]]) -> dict[int, set[int]]:

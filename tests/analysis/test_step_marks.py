@@ -169,6 +169,15 @@ def test_stages_that_sglang_traces_by_themselves_are_of_one_process(tmp_path: Pa
     ]  # fmt: skip
 
 
+def test_ranks_whose_captures_begin_with_different_steps_are_noted(tmp_path: Path) -> None:
+    names = ["step[EXTEND bs=1 toks=9]", "step[DECODE bs=1]", "step[DECODE bs=1]"]
+    first, second = marked(*names), marked(*names[1:])
+    for rank, trace in enumerate((first, second)):
+        trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
+    notes = analysed(tmp_path, first, second).run.notes
+    assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in notes)
+
+
 def test_engines_in_a_folder_are_an_error_with_a_command_for_each(tmp_path: Path) -> None:
     for engine in range(2):
         for rank in range(2):
