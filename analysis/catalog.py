@@ -20,6 +20,7 @@ from .core.tables import (
     lateness,
     regions,
     replay,
+    serving,
     sweeps,
     training,
 )
@@ -146,6 +147,9 @@ _DEVICE_TIME = (
     "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
+_NO_KINDS = (
+    "no annotation says of what kind a step is; those of vLLM, SGLang and others do, or --steps with a group named kind"
+)
 _IDLE = (
     "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
     "operator_ns", "outside_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "drained_ns",
@@ -277,6 +281,22 @@ _ENTRIES = (
         command="table steps",
         none_measured="no activity belongs to a step; call profiler.step() in the loop",
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
+    ),
+    TableEntry(
+        serving.SERVING,
+        Topic.time,
+        "Steps by kind and size: time, tokens a second, what a token costs.",
+        "serving.md#by-kind-and-size",
+        command="serving",
+        none_measured=_NO_KINDS,
+    ),
+    TableEntry(
+        serving.SERVING_FITS,
+        Topic.time,
+        "The same by kind, with a fit of time over tokens.",
+        "serving.md#time-over-tokens",
+        command="serving --by kind",
+        none_measured=_NO_KINDS,
     ),
     TableEntry(
         device_time.IDLE,

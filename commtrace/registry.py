@@ -68,6 +68,12 @@ _ROWS = (
         "analysis.cli.commands.regions",
     ),
     Command(
+        "serving",
+        _ASK,
+        "Steps by kind and size: time, tokens a second, what a token costs.",
+        "analysis.cli.commands.serving",
+    ),
+    Command(
         "bandwidth",
         _ASK,
         "Bandwidth by collective and size, as nccl-tests defines it.",
@@ -145,6 +151,7 @@ _TABLES_WITH_OPTIONS = {
     "releases": "predict",
     "replay": "predict",
     "scaling": "scaling",
+    "serving": "serving",
     "subtraction": "subtraction",
     "syncs": "idle",
     "training": "training",

@@ -124,15 +124,15 @@ KeepGoing = Annotated[
 ]
 
 
-def checked_patterns(comm_kernel: list[str] | None) -> list[str]:
-    """The patterns of --comm-kernel, none if it was not given. Raises BadParameter."""
-    for pattern in comm_kernel or ():
+def checked_patterns(patterns: list[str] | None, option: str = "--comm-kernel") -> list[str]:
+    """The patterns of an option, none if it was not given. Raises BadParameter."""
+    for pattern in patterns or ():
         try:
             re.compile(pattern).pattern.encode()
         except (re.error, UnicodeEncodeError) as err:
             message = f"{pattern!r} is not a regular expression: {err}"
-            raise typer.BadParameter(message, param_hint="--comm-kernel") from err
-    return comm_kernel or []
+            raise typer.BadParameter(message, param_hint=option) from err
+    return patterns or []
 
 
 @contextmanager

@@ -136,6 +136,17 @@ LastSteps = Annotated[
         show_default="all",
     ),
 ]
+StepMarker = Annotated[
+    str | None,
+    typer.Option(
+        "--steps",
+        metavar="REGEX",
+        rich_help_panel="Reading",
+        help="Annotations of these names mark steps. Groups named kind, requests, tokens and number say what a step "
+        "is: 'eval_(?P<number>[0-9]+)'.",
+        show_default="those of torch.profiler, or of known engines",
+    ),
+]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", rich_help_panel="Reading", help="Read every trace anew and cache nothing.")
 ]
@@ -151,6 +162,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         groups: OfGroups = None,
         only_steps: OfSteps = None,
         last: LastSteps = None,
+        steps: StepMarker = None,
         comm_kernel: CommNames = None,
         keep_going: KeepGoing = False,
         workers: Workers = None,
@@ -177,6 +189,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             groups=tuple(groups or ()),
             steps=_numbers(only_steps, "--only-steps"),
             last=last or 0,
+            step_marker=None if steps is None else checked_patterns([steps], "--steps")[0],
         )
 
     return takes(reading=reading)(command)

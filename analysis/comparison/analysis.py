@@ -203,7 +203,15 @@ class Comparison:
             counts = dict.fromkeys(("steps_a", "steps_b", "captures_a", "captures_b"), 0)
             return {"measure": "step", **counts, "note": note}
         row = compared(sides[0][source], sides[1][source], Allowance(self.run_spread_frac, self.separate))
-        return {"measure": "step"} | row | {"note": "; ".join(filter(None, (source, row.get("note"))))}
+        notes = (source, row.get("note"), self._other_kinds)
+        return {"measure": "step"} | row | {"note": "; ".join(filter(None, notes))}
+
+    @property
+    def _other_kinds(self) -> str | None:
+        """A note if steps of one side are of another kind than those of the other."""
+        a, b = ({_kind(one) for one in side} for side in (self.a, self.b))
+        of_a, of_b = (" and ".join(sorted(kind or "no known kind" for kind in kinds)) for kinds in (a, b))
+        return None if a == b else f"steps of A are {of_a}, those of B {of_b}: not the same work"
 
     def _allowance(self, scales_with_itself: bool) -> Allowance:
         """The tolerated difference; without a known step length, relative to each measure itself."""
@@ -259,12 +267,21 @@ def _bound(change_frac: float) -> str:
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))
 
 
+def _kind(analysis: Analysis) -> str | None:
+    """The kind of steps that the run is about."""
+    steps = analysis.steps
+    kinds: list[str] = steps["kind"][steps["left_out"].isna()].dropna().unique().tolist()
+    return kinds[0] if kinds else None
+
+
 def _closed(analysis: Analysis) -> pd.DataFrame:
     last = step_values.last_steps(analysis.run.annotations)
     if analysis.run.recorded_steps:  # the last step that was read is whole if another one follows in the recording
         ending = {steps[-1] for steps in analysis.run.recorded_steps.values() if steps}
         last = [step for step in last if step in ending]
-    return step_values.closed_steps(analysis.breakdown_steps, last)
+    closed = step_values.closed_steps(analysis.breakdown_steps, last)
+    of_other_kinds = analysis.steps[analysis.steps["left_out"] == "kind"]["step"]
+    return closed[~closed["step"].isin(of_other_kinds)]
 
 
 def _counts(row: Row) -> list[tuple[str, int]]:

@@ -4,6 +4,7 @@ Windows follow the device: the first one may have lost its beginning, and the la
 that it holds the drain after the last launch or lacks the idle time before the next step. A mean over all of them was
 12 to 14 % off in real traces. And a checkpoint in one of six steps is an event, not a sixth of it in every step. So
 the first screen and the verdict count whole steps that are like most others, and name those that they leave out.
+Steps of several kinds, such as prefill and decode, are unlike each other: those of the kind count that takes most time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..core.schema import Row
+from ..core.schema import Row, grouped, records
 from ..core.tables.communication import STEPS
 
 STEP_PARTS = {
@@ -29,6 +30,12 @@ STEP_PARTS = {
 """What a step consists of: columns of `steps`, and what people call them. They add up to its length."""
 _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
+EDGES = ("beginning", "drain", "end")
+"""Reasons to leave out a step whose window is not its own."""
+_BESIDE = ("checkpoint", "eval")
+"""Kinds of steps that come now and then between others, whatever time they take."""
+_CHECKPOINT = "checkpoint"
+"""A kind of step that only some ranks may mark, whereas the others wait for them."""
 _ALIKE = 0.25
 """Steps that differ from the median by at most this part of it are alike."""
 
@@ -39,6 +46,7 @@ _NOTES = {
     "end": "its window ends early, with its last activity: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
     "long": "it takes {0:,.1f} ms, longer than most",
     "short": "it takes {0:,.1f} ms, less than most",
+    "kind": "steps of another kind count",
 }
 
 
@@ -65,21 +73,26 @@ class TypicalStep(NamedTuple):
     differ: bool
 
 
-def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps]) -> pd.DataFrame:
-    """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step."""
+def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], step_marks: pd.DataFrame) -> pd.DataFrame:
+    """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
+
+    `step_marks` say of what kind they are. Steps are compared with those of their kind.
+    """
     if not len(breakdown_steps):
         return STEPS.empty()
     listed = list(cycles)
     cpu_ns = {(each.rank, step): ns for each in listed for step, ns in each.cpu_ns.items()}
     firsts = {(each.rank, each.steps[0]) for each in listed if each.steps}
     lasts = {(each.rank, each.steps[-1]) for each in listed if each.steps}
+    said = _said_of_steps(step_marks)
     rows: list[Row] = []
-    for step, devices in with_parts(breakdown_steps).groupby("step", sort=True):
+    for (step,), devices in grouped(with_parts(breakdown_steps), ["step"]):
         keys = [(rank, step) for rank in devices["rank"]]
         on_cpus = [cpu_ns[key] for key in keys if key in cpu_ns]
         parts = {part: round(float(devices[part].mean())) for part in STEP_PARTS}
         rows.append({
             "step": step,
+            **said.get(step, _NOTHING_SAID),
             "devices": len(devices),
             "window_ns": sum(parts.values()),
             **parts,
@@ -89,13 +102,36 @@ def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps]) ->
             "is_first": any(key in firsts for key in keys),
             "is_last": any(key in lasts for key in keys),
         })  # fmt: skip
+    kinds: dict[str | None, list[Row]] = {}
     for row in rows:
-        row["left_out"] = _edge(row, [other for other in rows if other is not row])
-    _leave_out_unlike(rows)
+        kinds.setdefault(row["kind"], []).append(row)
+    for alike in kinds.values():
+        for row in alike:
+            row["left_out"] = _edge(row, [other for other in alike if other is not row])
+        _leave_out_unlike(alike)
+    usual = {kind: alike for kind, alike in kinds.items() if kind not in _BESIDE} or kinds
+    main = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
+    for row in rows:
+        if row["kind"] != main and row["left_out"] not in EDGES:
+            row["left_out"] = "kind"
     for row in rows:
         took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
     return STEPS.frame({column: value for column, value in row.items() if column in STEPS.columns} for row in rows)
+
+
+_NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
+
+
+def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
+    """What annotations say of each step: the first rank that says anything, but a checkpoint of any rank."""
+    said: dict[int, Row] = {}
+    for row in records(step_marks):
+        of_step = said.setdefault(int(row["step"]), dict(_NOTHING_SAID))
+        for name, value in of_step.items():
+            if value is None or row[name] == _CHECKPOINT:
+                of_step[name] = row[name]
+    return said
 
 
 def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:

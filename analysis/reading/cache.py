@@ -127,7 +127,8 @@ class Slot:
     def key(self) -> bytes:
         """A digest of the state of the file and of the options that change what is read."""
         facts = "" if self.options.run_facts == RunFacts() else str(self.options.run_facts)
-        how = f"{self.options.details} {self.options.pattern.pattern}{facts}"
+        marker = "" if self.options.step_marker is None else f" {self.options.step_marker!r}"
+        how = f"{self.options.details} {self.options.pattern.pattern}{facts}{marker}"
         return _digest(self.state + how.encode("utf-8", "surrogatepass"), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:
@@ -276,7 +277,7 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
     needs_details = slot.options.details and not slot.options.details_if_small
     if found.damage is not None or (needs_details and not found.detailed):
         return None
-    return found if slot.options.details else without_details(found)
+    return found if slot.options.details else without_details(found, slot.options)
 
 
 def _check_trust(place: Path, status: os.stat_result) -> None:

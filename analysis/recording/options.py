@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 from ..core.budget import GB, Budget
 from ..core.kinds import comm_pattern
+from ..core.step_names import may_mark_steps
 from .sizes import USUAL_SIZES, ReadSizes
 
 _MOST_NUMBERS = 1 << 20
+_STEPS_OF_A_CYCLE = 100_000
+"""More than any file has."""
 
 Progress = Callable[[int], None]
 """Called now and then with the bytes read so far: of one file as it is on disk, or of all files of a run."""
@@ -43,6 +46,8 @@ class ReadOptions:
     address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
     all of them are read. Where `steps` are given (numbers), or how many of the `last` ones, others are left out.
+    `step_marker` is a regular expression that finds the annotations that mark steps; without it, known ones do.
+    `cycles` are the files that follow others of their rank, by name, with the number of the profiling cycle.
     `run_facts` come from all files of the run together. `sizes` decide how files are read.
     """
 
@@ -60,6 +65,8 @@ class ReadOptions:
     groups: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     last: int = 0
+    step_marker: str | None = None
+    cycles: tuple[tuple[str, int], ...] = ()
     run_facts: RunFacts = RunFacts()
     sizes: ReadSizes = USUAL_SIZES
 
@@ -67,6 +74,18 @@ class ReadOptions:
     def pattern(self) -> re.Pattern[str]:
         """The pattern that recognises communication kernels by name."""
         return comm_pattern(self.comm_names)
+
+    def first_step(self, name: str) -> int:
+        """The number of the first step in the file of this name, if its steps have none: unlike all of other cycles.
+
+        A file cannot know how many steps those before it have, and all ranks must number the same step alike.
+        """
+        return dict(self.cycles).get(name, 0) * _STEPS_OF_A_CYCLE
+
+    def may_mark(self, name: str) -> bool:
+        """Whether an annotation of this name may mark a step."""
+        found = self.step_marker is not None and re.search(self.step_marker, name) is not None
+        return found or may_mark_steps(name)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -316,6 +316,8 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
         return f"{column.removesuffix('_ns')} ({unit[0]})", lambda v: _fixed(v / unit[1], digits)
     if column.endswith("_gb_per_s"):
         return f"{column.removesuffix('_gb_per_s')} (GB/s)", _significant
+    if column.endswith("_us_per_token"):
+        return f"{column.removesuffix('_us_per_token').replace('_', ' ')} (us/token)", _significant
     if column.endswith("_per_s"):
         return f"{column.removesuffix('_per_s')} (1/s)", lambda v: _fixed(v, 1)
     if column.startswith("speedup_") or column.endswith("_factor") or column == "mean_depth":

@@ -14,6 +14,7 @@ from ..metrics.typical_step import STEP_PARTS, with_parts
 from ..render.plots.colours import LEVELS, PART_KINDS, level
 from ..results.analysis import Analysis
 from ..show.first_screen import FirstScreen, Remedy, StepShare, Tile, first_screen
+from ..show.step_kinds import not_counted
 
 _MOST_ROWS, _MOST_COLUMNS = 32, 16
 _MOST_CARDS = 3
@@ -148,9 +149,7 @@ def _basis(analysis: Analysis) -> str:
     typical, devices = analysis.typical_step, len(analysis.breakdown)
     means = [counted(n, what) for n, what in ((devices, "device"), (len(typical.steps), "step")) if n > 1]
     of = f"Mean of {' and '.join(means)}. " if means else ""
-    left_out = analysis.steps[analysis.steps["left_out"].notna()].head(_MOST_LEFT_OUT)
-    not_counted = [f"Step {row['step']} is not counted: {row['note']}." for row in records(left_out)]
-    return " ".join([f"{of}Every nanosecond is in one part.", *not_counted])
+    return " ".join([f"{of}Every nanosecond is in one part.", *not_counted(analysis.steps, _MOST_LEFT_OUT)])
 
 
 def _segments(parts: Sequence[StepShare], screen: FirstScreen, whole: float = 0.0) -> list[Segment]:

@@ -58,6 +58,7 @@ from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.regions import table as regions_module
 from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.remedies import StepCosts, first_gains, remedies
+from ..metrics.serving import serving, serving_fits
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
@@ -413,7 +414,19 @@ class Analysis:
             CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.cpu_step_ns)
             for ran in self.run.tables.ran
         ]
-        return self._marked(traced_steps(self.breakdown_steps, cycles))
+        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks))
+
+    @cached_property
+    @described
+    def serving(self) -> pd.DataFrame:
+        """One row per kind and size of steps: how long they take, tokens a second, and what a token costs."""
+        return self._marked(serving(self.steps))
+
+    @cached_property
+    @described
+    def serving_fits(self) -> pd.DataFrame:
+        """One row per kind of step: its time over its tokens, as a straight line."""
+        return self._marked(serving_fits(self.steps))
 
     @cached_property
     def typical_step(self) -> TypicalStep:

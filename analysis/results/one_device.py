@@ -13,6 +13,7 @@ import numpy as np
 
 from ...contract.run import RUN_FILE
 from ..core import markers
+from ..core.escaping import encodable
 from ..core.kinds import COMM, KINDS
 from ..core.schema import PlainTable
 from ..core.steps import launch_times, steps_at
@@ -22,6 +23,7 @@ from ..recording.arrays import annotation_times, doubles, durations, in_ns, inte
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import RawTrace
 from ..recording.shared_files import file_of
+from ..recording.step_marks import with_marked_steps
 from ..run.rank_files import ReadFile, members_of, notes_on
 from ..run.side_files import side_content
 from ..run.unseen import unseen_communication
@@ -49,17 +51,24 @@ class LoneDevice:
         return BREAKDOWN_STEPS.plain(row | {"partial": False} for row in rows)
 
 
-def lone_device(path: Path, raw: RawTrace) -> LoneDevice | None:
+def lone_device(path: Path, raw: RawTrace, step_marker: str | None = None) -> LoneDevice | None:
     """The only device in the only file of a run; None with several, without times, or if damaged.
 
     Also None if it is the whole job, and communicates: then calls wait for no one, and the tables say so.
 
     Raises MixedJobs, UnreadableFile.
     """
+    raw, _, step_notes = with_marked_steps(raw, step_marker)
     devices = integers(raw.activities["device"])
     if not raw.header.has_starts or not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
         return None
-    notes = (*raw.notes, *negative_durations(path, raw), *repairs(path, raw), *unseen_communication(path, raw))
+    notes = (
+        *raw.notes,
+        *negative_durations(path, raw),
+        *repairs(path, raw),
+        *unseen_communication(path, raw),
+        *(f"{encodable(path.name)}: {note}" for note in step_notes),
+    )
     known = recorded_rank(raw.comm_args)
     (member,), _ = members_of([ReadFile(path=path, header=raw.header, pid=raw.pid, notes=notes, recorded_rank=known)])
     if COMM in raw.kinds and (raw.header.world_size or member.side.record.world_size) == 1:

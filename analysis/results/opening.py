@@ -7,6 +7,7 @@ in the meantime.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ..reading.trace_files import run_name, trace_files
 from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
 from ..run.chosen import worth_reading
+from ..run.rank_files import cycles_in
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -59,7 +61,7 @@ class OpenRun:
         found = trace_files(self._paths)
         options = replace(options, run_facts=found.run_facts)
         traces, left_out = worth_reading(found.traces, options)
-        options = with_details_if_small(traces, options)
+        options = replace(with_details_if_small(traces, options), cycles=cycles_in([one.path.name for one in traces]))
         self.name = run_name(self._paths)
         _LOG.info("%r: %d files to read, %d not read", self.name, len(traces), len(found.traces) - len(traces))
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
@@ -88,7 +90,7 @@ class OpenRun:
         try:
             if isinstance(found, AnalysisError):
                 raise found
-            device = lone_device(self._reading.paths[0], found)
+            device = lone_device(self._reading.paths[0], found, self._options.step_marker)
         except AnalysisError:
             if self._options.keep_going:  # a whole analysis leaves out what cannot be used
                 return None
@@ -180,6 +182,7 @@ def analyse(
     groups: Iterable[str] = (),
     steps: str | Iterable[int] = (),
     last: int = 0,
+    step_marker: str | None = None,
 ) -> Analysis:
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
@@ -192,9 +195,12 @@ def analyse(
     is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given. With
     a `client` of dask.distributed, its workers read; they need the same paths, and commtrace of the same version. Where
     `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of process groups) are given,
-    only ranks in all of them are read, as if the other files were not there. Of `steps` (numbers of ProfilerStep, or
-    as in `3-5`), or of the `last` ones that all ranks have, all tables are, as if no others had been recorded. Raises
-    AnalysisError.
+    only ranks in all of them are read, as if the other files were not there. Of `steps` (numbers, or as in `3-5`), or
+    of the `last` ones that all ranks have, all tables are, as if no others had been recorded. `step_marker` is a
+    regular expression that finds the annotations that mark steps, by their names; its groups `kind`, `requests`,
+    `tokens` and `number` say what these are. Without it ProfilerStep marks steps, or annotations known by name.
+
+    Raises AnalysisError, and ValueError for options that make no sense.
     """
     if last < 0 or (last and steps):
         raise ValueError("last must be a number of steps, and cannot be given together with steps")
@@ -202,6 +208,7 @@ def analyse(
         **_part(ranks, hosts, groups),
         steps=_numbers(steps),
         last=last,
+        step_marker=_checked(step_marker),
         comm_names=tuple(comm_names),
         details=details,
         keep_going=keep_going,
@@ -211,6 +218,14 @@ def analyse(
         memory_gb=memory_gb,
     )
     return analyse_with(path, options, ceiling, client)
+
+
+def _checked(pattern: str | None) -> str | None:
+    """The regular expression. Raises ValueError."""
+    try:
+        return pattern if pattern is None else re.compile(pattern).pattern
+    except re.error as err:
+        raise ValueError(f"step_marker {pattern!r} is not a regular expression: {err}") from err
 
 
 def _part(ranks: str | Iterable[int], hosts: Iterable[str], groups: Iterable[str]) -> dict[str, Any]:

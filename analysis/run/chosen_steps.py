@@ -30,7 +30,13 @@ from ..recording.options import ReadOptions
 from .file_tables import TraceFile
 from .rank_files import Member
 
-_NONE = "the traces mark no steps: was profiler.step() called? Without steps, none can be chosen"
+_NONE = (
+    "the traces mark no steps: was profiler.step() called? --steps names other annotations that mark them. Without "
+    "steps, none can be chosen"
+)
+
+
+_SERVED = ("prefill", "decode", "mixed")
 
 
 class _Kept(NamedTuple):
@@ -180,6 +186,36 @@ def note_on_left_out(recorded: Iterable[Iterable[int]], steps: Iterable[int]) ->
     there = set().union(*recorded)
     if there - set(steps):
         yield f"read step {ranges_of(sorted(steps))} of {ranges_of(sorted(there))}, as asked for"
+
+
+def notes_on_marker(members: Sequence[Member[TraceFile]], marker: str) -> Iterator[str]:
+    """Yield a note on ranks of which no annotation matches `marker`. Raises NoSuchSteps if there is none of any."""
+    marked = {member.rank for member in members if member.file.step_marks}
+    if not marked:
+        raise NoSuchSteps(
+            f"no annotation of any trace matches {marker!r}; it is a regular expression for part of a name as "
+            "record_function or NVTX has it. Recordings packed --no-details have few of these"
+        )
+    lacking = sorted({member.rank for member in members} - marked)
+    if lacking:
+        yield f"rank {ranges_of(lacking)}: no annotation matches {marker!r}, so no steps are known"
+
+
+def notes_on_kinds(members: Sequence[Member[TraceFile]]) -> Iterator[str]:
+    """Yield a note if a step is prefill on one rank and decode on another."""
+    first: dict[int, tuple[str, int]] = {}
+    for member in members:
+        for mark in member.file.step_marks:
+            if mark.kind not in _SERVED:
+                continue
+            kind, rank = first.setdefault(mark.step, (mark.kind, member.rank))
+            if kind != mark.kind:
+                yield (
+                    f"step {mark.step} is {kind} on rank {rank} and {mark.kind} on rank {member.rank}: their captures "
+                    "begin with different steps, or each serves requests of its own; what is said of a step may be of "
+                    "two"
+                )
+                return
 
 
 def _by_rank(recorded: Iterable[tuple[int, Sequence[int]]]) -> dict[int, set[int]]:

@@ -34,8 +34,10 @@ from ..recording.arrays import (
     negative_durations,
     repairs,
 )
+from ..recording.options import ReadOptions
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
+from ..recording.step_marks import StepMark, with_marked_steps
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
 from .gpu_ends import Called, cut_notes
@@ -44,6 +46,7 @@ from .unseen import unseen_communication
 
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
+_PLAIN = ReadOptions()
 _MOST_BYTES = 1 << 44  # 17 TB: more than any device has
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
@@ -55,6 +58,7 @@ class TraceFile(ReadFile):
     `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps. No sum of its
     times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
     that launched work which the file does not show. If only some steps are read, `recorded_steps` are all of the file.
+    `step_marks` say what is known of each.
     """
 
     activities: pd.DataFrame
@@ -77,6 +81,7 @@ class TraceFile(ReadFile):
     launched: int = 0
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
     recorded_steps: tuple[int, ...] = ()
+    step_marks: tuple[StepMark, ...] = ()
 
     @cached_property
     def annotations(self) -> pd.DataFrame:
@@ -106,8 +111,9 @@ class TraceFile(ReadFile):
         )
 
 
-def trace_file(path: Path, raw: RawTrace) -> TraceFile:
-    """Make the tables of the file at `path` from its content `raw`."""
+def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> TraceFile:
+    """Make the tables of the file at `path` from its content `raw`, with steps as the options say."""
+    raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
     marked_ns = annotation_times(raw.annotations, base_ns)
@@ -128,7 +134,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
             *negative_durations(path, raw),
             *repairs(path, raw),
             *unseen_communication(path, raw),
-            *(f"{encodable(path.name)}: {why}" for why in cut),
+            *(f"{encodable(path.name)}: {why}" for why in (*step_notes, *cut)),
         ),
         has_known_clock=known_clock,
         activities=activities,
@@ -148,6 +154,7 @@ def trace_file(path: Path, raw: RawTrace) -> TraceFile:
         gloo_beside_gpu=gloo,
         launched=raw.launched,
         recorded_rank=recorded_rank(raw.comm_args),
+        step_marks=step_marks,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,15 +14,19 @@ from msgspec import structs
 from ...common.wording import counted, ranges_of
 from ...contract.limits import RANK_LIMIT
 from ...contract.rank import META_SUFFIX
-from ..core.escaping import encodable
+from ..core.escaping import encodable, for_shell
 from ..core.places.place import fetch_begins
 from ..errors import DuplicateRank, MixedJobs
-from ..formats.registry import name_parts
+from ..formats.registry import NameParts, name_parts
 from ..recording.communicators import Shown, job_ranks
 from ..recording.header import Header
 from ..recording.shared_files import file_of, rank_in_name
 from .side_files import Side, notes_on_side, rank_file
 
+_BY_STAGE = re.compile(
+    r"(?P<profile>[0-9]{1,18})(?:\.[0-9]+)?-(?P<worker>TP-[0-9].*)-(?P<stage>EXTEND|DECODE)\.trace\.json(?:\.gz)?"
+)
+_MOST_COMMANDS = 4
 _LONG_AGO_MS = 10**12  # in 2001
 
 
@@ -81,12 +87,13 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
             by_rank[rank] = [m for m in own if m.file.has_known_clock]
             lost += [f"{m.file.path}: lost the zero of its times to the damage, so its place among the cycles of rank "
                      f"{rank} is not known; it is left out" for m in own if not m.file.has_known_clock]  # fmt: skip
-    _check_one_job([member for own in by_rank.values() for member in own])
-    return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank])], lost
+    every = [member for own in by_rank.values() for member in own]
+    _check_one_job(every)
+    return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank], every)], lost
 
 
 def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | None) -> Member[F]:
-    name = name_parts(file.path.name)
+    name = _parts(file.path.name)
     worker = _worker(file.path)
     side_path = _side_path(file.path)
     if side_path not in sides:
@@ -132,8 +139,16 @@ def _with_ranks(files: Sequence[F]) -> list[F]:
 
 
 def _worker(path: Path) -> str:
-    name = name_parts(path.name)
+    name = _parts(path.name)
     return name.worker if name else path.name
+
+
+def _parts(name: str) -> NameParts | None:
+    """The parts of a file's name; of SGLang's by stage, which are of one process: first prefill, then decode."""
+    of_stage = _BY_STAGE.fullmatch(name)
+    if of_stage is None:
+        return name_parts(name)
+    return NameParts(of_stage["worker"], 2 * int(of_stage["profile"]) + (of_stage["stage"] == "DECODE"))
 
 
 def _side_path(path: Path) -> Path:
@@ -161,8 +176,34 @@ def _check_one_job(members: list[Member[F]]) -> None:
         raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
 
 
-def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
-    """Files of one rank in order, if they are cycles of one process."""
+def _commands(members: Sequence[Member[F]]) -> str:
+    """Commands for each engine, where a part of the names tells engines apart that have all ranks each; else empty."""
+    names = {member.file.path.name: member.rank for member in members}
+    ranks = set(names.values())
+    words = {name: re.split("[^A-Za-z0-9]+", name) for name in names}
+    for place in range(min(map(len, words.values()))):
+        engines: dict[str, list[str]] = {}
+        for name in sorted(names):
+            engines.setdefault(words[name][place], []).append(name)
+        if len(engines) > 1 and all({names[name] for name in own} == ranks for own in engines.values()):
+            folder = for_shell(str(members[0].file.path.parent))
+            commands = [f"`commtrace {folder}/{_pattern(own, list(names))}`" for own in engines.values()]
+            more = f" and {len(commands) - _MOST_COMMANDS:,} more" if len(commands) > _MOST_COMMANDS else ""
+            return f": {', '.join(commands[:_MOST_COMMANDS])}{more}"
+    return ""
+
+
+def _pattern(own: list[str], every: list[str]) -> str:
+    """What a shell takes for these files and no others: their common beginning, else all names."""
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*own, strict=False))
+    begin = "".join(letters[0] for letters in alike)
+    if len(own) > 1 and sum(name.startswith(begin) for name in every) == len(own):
+        return f"{for_shell(begin)}*"
+    return for_shell(own[0]) if len(own) == 1 else f"{{{','.join(map(for_shell, own))}}}"
+
+
+def _cycles(rank: int, members: list[Member[F]], every: Sequence[Member[F]]) -> list[Member[F]]:
+    """Files of one rank in order, if they are cycles of one process; `every` are those of all ranks."""
     members = sorted(members, key=lambda m: m.digits)
     first = members[0]
     for other in members[1:]:
@@ -170,7 +211,7 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
             raise DuplicateRank(
                 f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}: "
                 "they are of two runs, or of two engines or jobs that each count ranks from 0; give each a folder of "
-                "its own, or name the files of one of them"
+                f"its own, or name the files of one of them{_commands(every)}"
             )
         # A cycle in which the CPU did nothing, or whose beginning is lost, does not say which process it was.
         pids = {m.file.pid for m in (first, other)} - {None}
@@ -181,6 +222,18 @@ def _cycles(rank: int, members: list[Member[F]]) -> list[Member[F]]:
                 "analyse them separately"
             )
     return [replace(member, cycle=i) for i, member in enumerate(members)]
+
+
+def cycles_in(names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Files that by their names follow others of the same process, with their places among these, from 1."""
+    by_worker: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        parts = _parts(name)
+        if parts is not None:
+            by_worker.setdefault(parts.worker, []).append((parts.cycle, name))
+    return tuple(
+        (name, place) for own in by_worker.values() for place, (_, name) in enumerate(sorted(set(own))) if place
+    )
 
 
 def _follows(first: Member[F], other: Member[F]) -> bool:

@@ -12,7 +12,7 @@ import pandas as pd
 from ...contract.run import RUN_FILE
 from ..core.escaping import encodable
 from ..core.schema import records
-from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, TRACES
+from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, STEP_MARKS, TRACES
 from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
@@ -21,11 +21,11 @@ from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
-from .chosen_steps import notes_on_steps, of_steps
+from .chosen_steps import notes_on_kinds, notes_on_marker, notes_on_steps, of_steps
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
-from .rank_files import Member, host_in_name, joined_notes, members_of, notes_on
+from .rank_files import Member, cycles_in, host_in_name, joined_notes, members_of, notes_on
 from .side_files import nvlink_bytes, probe_rows, side_content, step_time_rows
 
 DETAILED = ("activities", "launches", "annotations", "cpu_operators", "runtime_calls", "modules")
@@ -46,7 +46,8 @@ class Run:
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps. `launched` are the calls of a rank that launched work which its trace does
     not show. `devices_listed` is the largest number of GPUs that a trace lists. If only some steps were read, these are
-    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle.
+    `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle. `step_marks` say of what kind
+    steps are, and `step_marker` is the regular expression that found them, if one was given.
     """
 
     name: str
@@ -58,12 +59,14 @@ class Run:
     failed: tuple[str, ...] = ()
     clock_probes: pd.DataFrame = field(default_factory=CLOCK_PROBES.empty)
     step_times: pd.DataFrame = field(default_factory=STEP_TIMES.empty)
+    step_marks: pd.DataFrame = field(default_factory=STEP_MARKS.empty)
     details: bool = False
     files: dict[int, list[Path]] = field(default_factory=dict)
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
     launched: dict[int, int] = field(default_factory=dict)
     devices_listed: int = 0
     only_steps: tuple[int, ...] = ()
+    step_marker: str | None = None
     recorded_steps: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -165,9 +168,15 @@ class Run:
             return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
         try:
             traces = list(map(TraceInput, self.files[rank]))
-            with Reading(
-                traces, ReadOptions(details=True, keep_going=True, workers=1, steps=self.only_steps)
-            ) as reading:
+            options = ReadOptions(
+                details=True,
+                keep_going=True,
+                workers=1,
+                steps=self.only_steps,
+                step_marker=self.step_marker,
+                cycles=cycles_in([path.name for path in self.files[rank]]),
+            )
+            with Reading(traces, options) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()
@@ -233,7 +242,7 @@ def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile
     """Yield the tables of each file, or its error. The content they were made from is freed."""
     for path, content in zip(reading.paths, reading.results(progress), strict=True):
         try:
-            yield content if isinstance(content, TraceError) else trace_file(path, content)
+            yield content if isinstance(content, TraceError) else trace_file(path, content, reading.options)
         except TraceError as err:
             yield err
 
@@ -264,11 +273,15 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    notes += notes_on_steps(members, options)
+    if options.step_marker is not None:
+        notes += notes_on_marker(members, options.step_marker)
+    notes += [*notes_on_kinds(members), *notes_on_steps(members, options)]
     config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))
     detailed = all(file.detailed for file in read)
-    run = replace(run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed)
+    run = replace(
+        run, notes=(*run.notes, *notes), failed=(*failed, *lost), details=detailed, step_marker=options.step_marker
+    )
     return _of_some_steps(run, members, options) if options.steps or options.last else run
 
 
@@ -309,6 +322,9 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         ).drop_duplicates(ignore_index=True),
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
+        step_marks=STEP_MARKS.frame(
+            {"rank": m.rank, "cycle": m.cycle, **mark._asdict()} for m in members for mark in m.file.step_marks
+        ),
         config=config,
         notes=joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
         clock_probes=CLOCK_PROBES.frame(probed),

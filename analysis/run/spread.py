@@ -52,7 +52,7 @@ class KeptFile(NamedTuple):
 def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[KeptFile, TraceFile]:
     """Read a file: what is kept of it, and the file with its tables. Raises TraceError."""
     raw, recording = _read(path, options, cache)
-    file = of_steps(with_activities(trace_file(path, raw)), options)
+    file = of_steps(with_activities(trace_file(path, raw, options)), options)
     if options.steps or options.last:
         # Tables of few steps are small, and need not be cut out of the recording again for every look at them.
         recording = pickle.dumps(file, protocol=5)
@@ -134,7 +134,8 @@ def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
         file: TraceFile = pickle.loads(piece.recording)  # noqa: S301 - from `read_and_kept`, in this run
         return file
     raw = recorded_in(piece.path, piece.recording, piece.options).trace
-    return with_activities(trace_file(piece.path, raw if with_calls else _without_calls(raw)))
+    raw = raw if with_calls else _without_calls(raw)
+    return with_activities(trace_file(piece.path, raw, piece.options))
 
 
 def _without_calls(raw: RawTrace) -> RawTrace:

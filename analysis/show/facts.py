@@ -17,6 +17,7 @@ from ..metrics.clocks.table import JUMPS
 from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
 from ..render.units import clock_text
 from ..results.analysis import Analysis
+from .step_kinds import kinds_in_words
 
 _MOST_GROUPS = 12
 _NO_OTHER_RANK = "no other rank has a trace"
@@ -148,7 +149,9 @@ def _ranks(analysis: Analysis) -> str:
 def _steps(analysis: Analysis) -> str:
     steps = analysis.run.steps
     outside = sum(ran.outside_steps for ran in analysis.run.tables.ran)
-    found = f"{len(steps)} ({ranges_of(steps)})" if steps else "none marked: was profiler.step() called?"
+    found = "none marked: was profiler.step() called? --steps names other marks"
+    if steps:
+        found = f"{len(steps)} ({ranges_of(steps)}){kinds_in_words(analysis.table('steps'))}"
     activities = "activity" if outside == 1 else "activities"
     return found + (f"; {outside:,} {activities} outside every step" if outside and steps else "")
 

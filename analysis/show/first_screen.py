@@ -16,6 +16,7 @@ from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
 from ..render.units import TimeUnit, bytes_text
 from ..results.analysis import Analysis
+from .step_kinds import kinds_in_words
 
 _WORTH_TRYING = 0.01
 """Of a step: changes that gain less, or are about less, are left out."""
@@ -183,7 +184,8 @@ def _facts(analysis: Analysis) -> Iterator[str]:
     if hosts and None not in run.hosts.values():
         yield counted(len(hosts), "host")
     steps = run.steps
-    yield f"{'step' if len(steps) == 1 else 'steps'} {ranges_of(steps)}" if steps else "no steps marked"
+    of_kinds = kinds_in_words(analysis.table("steps"))
+    yield f"{'step' if len(steps) == 1 else 'steps'} {ranges_of(steps)}{of_kinds}" if steps else "no steps marked"
     yield from sorted({text for text in run.traces["versions"].dropna() for text in text.split(", ")})
     backends = sorted(set(run.traces["backend"].dropna()))
     if backends and not any("NCCL" in text for text in set(run.traces["versions"].dropna())):

@@ -20,6 +20,7 @@ from ..render.screen import PAPER, Screen
 from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from .first_screen import FirstScreen, StepShare, first_screen
+from .step_kinds import a_step, not_counted
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 32
 _BAR = 24
@@ -131,7 +132,7 @@ def _step_title(analysis: Analysis) -> str:
     unit = TimeUnit.of(typical.parts["window_ns"])
     mean_ns, lengths = typical.parts["window_ns"], typical.lengths_ns
     mean = unit.text(mean_ns)
-    devices = len(analysis.table("breakdown"))
+    devices, table = len(analysis.table("breakdown")), analysis.table("steps")
     of_devices = f"mean of {devices} devices" if devices > 1 else ""
     if not lengths:
         return ", ".join(filter(None, (f"The window is {mean}", of_devices)))
@@ -140,15 +141,15 @@ def _step_title(analysis: Analysis) -> str:
         all_steps = f"Steps {ranges_of(typical.steps)} take {each} {unit.name}, on average {mean}"
         return ", ".join(filter(None, (all_steps, of_devices)))
     if len(lengths) == 1:
-        [row] = records(analysis.table("steps").query("step == @typical.steps[0]"))
+        [row] = records(table.query("step == @typical.steps[0]"))
         spread = unit.between(row["shortest_ns"], row["longest_ns"]) if devices > 1 else ""
         said = ", ".join(filter(None, (f"step {typical.steps[0]}", of_devices, spread)))
-        return f"A step takes {mean} ({said})"
+        return f"{a_step(table)} takes {mean} ({said})"
     middle = median(lengths)
     of_middle = f"median {unit.number(middle)}" if abs(middle - mean_ns) > _SAME_LENGTH * mean_ns else ""
     spread = unit.between(min(lengths), max(lengths))
     said = ", ".join(filter(None, (spread, of_middle, of_devices)))
-    return f"A step takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
+    return f"{a_step(table)} takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
 
 
 def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) -> Iterator[str]:
@@ -170,8 +171,7 @@ def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) ->
     if first.mfu is not None:
         yield from (f"  {line}" for line in wrapped(first.mfu.said, width - 2))
     steps = analysis.table("steps")
-    for left_out in records(steps[steps["left_out"].notna()].head(_MOST_LEFT_OUT)):
-        said = f"Step {left_out['step']} is not counted: {left_out['note']}."
+    for said in not_counted(steps, _MOST_LEFT_OUT):
         yield from (f"  {line}" for line in wrapped(said, width - 2))
 
 

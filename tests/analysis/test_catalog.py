@@ -15,7 +15,17 @@ from commtrace import Analysis, Comparison, CycleAnalysis, Hang, Run, RunTrend, 
 from commtrace.analysis.catalog import CATALOG, InputKind, TableEntry
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.core.tables import communication as everything
-from commtrace.analysis.core.tables import comparison, cycles, device_time, hang, lateness, replay, sweeps, training
+from commtrace.analysis.core.tables import (
+    comparison,
+    cycles,
+    device_time,
+    hang,
+    lateness,
+    replay,
+    serving,
+    sweeps,
+    training,
+)
 from commtrace.analysis.errors import UnknownTable
 from commtrace.command_line import parser_for
 from commtrace.registry import COMMANDS
@@ -34,7 +44,8 @@ HOLDERS: dict[InputKind, type] = {
 # What readers and metrics hand to each other. Nobody is shown these.
 WITHIN = {
     "annotations", "ceiling", "clock_probes", "comm_args", "cpu_operators", "launching_calls", "matches", "measured",
-    "members", "memory", "modules", "operator_calls", "pending", "process_groups", "runtime_calls", "step_times",
+    "members", "memory", "modules", "operator_calls", "pending", "process_groups", "runtime_calls", "step_marks",
+    "step_times",
     "stream_waits", "summary", "traces",
 }  # fmt: skip
 EVERY = pytest.mark.parametrize("entry", CATALOG.values(), ids=CATALOG)
@@ -88,7 +99,7 @@ def test_what_it_is_about_is_a_line(entry: TableEntry) -> None:
 
 
 def test_every_schema_is_in_it_or_stays_within() -> None:
-    modules = (everything, comparison, cycles, device_time, hang, lateness, replay, sweeps, training)
+    modules = (everything, comparison, cycles, device_time, hang, lateness, replay, serving, sweeps, training)
     declared = {table.name for module in modules for table in vars(module).values() if isinstance(table, Schema)}
     assert declared - set(CATALOG) == WITHIN
 
@@ -97,5 +108,5 @@ def test_a_table_by_its_name() -> None:
     analysis = SimpleNamespace(calls="the calls")
     assert Analysis.table(analysis, "calls") == "the calls"
     for name in ("call", "run", "scaling", "activities"):
-        with pytest.raises(UnknownTable, match="those are breakdown, breakdown_steps, steps, idle"):
+        with pytest.raises(UnknownTable, match="those are breakdown, breakdown_steps, steps, serving"):
             Analysis.table(analysis, name)

@@ -25,9 +25,7 @@ from nsight_exports import (
 
 from commtrace import analyse
 from commtrace.analysis.errors import MixedJobs, NotATrace
-from commtrace.analysis.formats.nsight.ranges import Range
 from commtrace.analysis.formats.nsight.reader import read_nsight
-from commtrace.analysis.formats.nsight.steps import step_marks
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.replay.cycles import Played, rank_programs
 from commtrace.analysis.replay.edges import gpu_edges
@@ -289,26 +287,21 @@ def test_operators_and_calls_with_details(tmp_path: Path) -> None:
         (["global_step=2", "global_step=3"], [2, 3]),
         (["batch [0]", "batch [1]", "batch [0]", "batch [1]"], [0, 1, 2, 3]),  # once an epoch
         (["train_step", "train_step", "train_step"], [0, 1, 2]),
+        (["Prefill", "Decode", "Decode"], [0, 1, 2]),  # Megatron
         (["step 1"], []),  # one may be anything
         (["optimizer.step", "optimizer.step"], []),
         (["layer 1", "layer 2", "stepwise 3", "stepwise 4", "aten::batch_norm"], []),
     ],
 )
-def test_ranges_that_are_steps(names: list[str], steps: list[int]) -> None:
-    ranges = [Range(name, 7, 7, 100 * place, 100 * place + 90) for place, name in enumerate(names)]
-    found, notes = step_marks(ranges, {7})
-    assert [one.name for one in found] == [f"ProfilerStep#{step}" for step in steps]
-    assert bool(notes) == bool(steps and not names[0].startswith("ProfilerStep"))
-
-
-def test_steps_cover_most_follow_each_other_and_launch_something() -> None:
-    iterations = [Range(f"iteration {n}", 7, 7, 100 * n, 100 * n + 90) for n in range(3)]
-    batches = [Range(f"micro_batch {n}", 7, 7, 10 * n, 10 * n + 5) for n in range(30)]
-    inner = [Range(f"batch {n}", 7, 7, 10 * n, 10 * n + 5) for n in range(30)]
-    nested = [Range(f"step {n}", 7, 7, n, 1000 - n) for n in range(9)]
-    loading = [Range(f"batch {n}", 7, 8, 200 * n, 200 * n + 190) for n in range(9)]
-    found, _ = step_marks([*iterations, *batches, *inner, *nested, *loading], {7})
-    assert [(one.name, one.start) for one in found] == [(f"ProfilerStep#{n}", 100 * n) for n in range(3)]
+def test_ranges_that_are_steps(tmp_path: Path, names: list[str], steps: list[int]) -> None:
+    export = small()
+    for place, name in enumerate(names):
+        export.range(process(7) + 7, name, SYSTEM_NS + 100 * place - 30, SYSTEM_NS + 100 * place + 60)
+    found = analyse(export.write(tmp_path / "report.sqlite")).run
+    named = found.annotations["name"].tolist()
+    assert [name for name in named if name.startswith("ProfilerStep")] == [f"ProfilerStep#{step}" for step in steps]
+    said = any("are taken for steps" in note for note in found.notes)
+    assert said == bool(steps and not names[0].startswith(("ProfilerStep", "Prefill")))
 
 
 def waiting(*, with_records: bool) -> Export:

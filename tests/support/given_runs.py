@@ -28,7 +28,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     unknown = set(given) - {
         "traces", "activities", "calls", "cpu_operators", "annotations", "repetition", "clock_probes", "operators",
         "step_times", "memory", "records", "process_groups", "runtime_calls",
-        "modules", "operator_calls",
+        "modules", "operator_calls", "step_marks",
     }  # fmt: skip
     assert not unknown, f"no such table to give: {unknown}"
     given["calls"] = _repeated(given.get("calls", []), given.get("repetition", []))
@@ -61,6 +61,7 @@ def analysis_of_run(tables: Given) -> Analysis:
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
+            step_marks=schema.STEP_MARKS.frame(map(_of_rank_0, given.get("step_marks", []))),
             step_times=schema.STEP_TIMES.frame(map(_of_rank_0, given.get("step_times", []))),
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,

@@ -80,7 +80,7 @@ def read(screen: str) -> Read:
         result.verdict, result.headline, result.why = first["verdict"] or "", first["headline"], first["why"] or ""
     for block in blocks[2:]:
         title = block[0]
-        if title.startswith(("A step takes", "Steps ", "The window is")):
+        if re.match(r"An? (?:\w+ )?step takes|Steps |The window is", title):
             rows = [line for line in block if _ROW.match(line)]
             result.title = " ".join(line.strip() for line in block[: block.index(rows[0])]) if rows else title
             result.parts = [row for text in rows if not text.startswith("    ") and (row := _line(text))]

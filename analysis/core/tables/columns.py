@@ -31,3 +31,12 @@ TURN = (
     "place among the calls of its group, or to or from its peer, issued in that step, from 0; NA if unknown",
 )
 STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")
+KIND = (
+    "string",
+    (
+        "prefill, decode, mixed (both), train, eval, checkpoint, or another word from the annotation that marks it; NA "
+        "if that does not say"
+    ),
+)
+REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say")
+TOKENS = ("Int64", "tokens that the step processes, NA if its annotation does not say")

@@ -20,14 +20,17 @@ from .columns import (
     DEVICE,
     DTYPE,
     GROUP,
+    KIND,
     PARTIAL,
     PARTIAL_MEMBER,
     PARTIAL_RUN,
     PG_RANKS,
     RANK,
+    REQUESTS,
     ROOT,
     SIZE,
     STEP,
+    TOKENS,
     TURN,
 )
 from .comparison import CHANGED_KERNELS as CHANGED_KERNELS
@@ -206,8 +209,21 @@ BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
     **_BREAKDOWN,
 })  # fmt: skip
 
+STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something", {
+    "rank": RANK,
+    "cycle": CYCLE,
+    "step": ("int64", "its number"),
+    "name": ("string", "name of the annotation"),
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
+})  # fmt: skip
+
 STEPS = Schema("steps", "traced step, all devices together", {
-    "step": ("int64", "N of ProfilerStep#N"),
+    "step": ("int64", "N of ProfilerStep#N, or place among the annotations that mark steps, from 0"),
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
     "devices": ("int64", "devices that show it"),
     "window_ns": ("int64", "length of the step, mean over the devices; the parts below add up to it"),
     "compute_alone_ns": ("int64", "mean over the devices: compute without communication beside it"),
@@ -219,12 +235,13 @@ STEPS = Schema("steps", "traced step, all devices together", {
     "idle_ns": ("int64", "mean over the devices: nothing runs"),
     "shortest_ns": ("int64", "length of the step on the device where it is shortest"),
     "longest_ns": ("int64", "length of the step on the device where it is longest"),
-    "cpu_ns": ("Int64", "how long the ProfilerStep annotation of the CPUs is, mean over the ranks; NA without one"),
+    "cpu_ns": ("Int64", "how long the annotation of the step is on the CPUs, mean over the ranks; NA without one"),
     "left_out": (
         "string",
         (
             "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
-            "drain or end, if that part of its window is not the step's own, long or short"
+            "drain or end, if that part of its window is not the step's own, long or short beside others of its kind, "
+            "or kind, if steps of another kind count"
         ),
     ),
     "note": ("string", "the same in words"),

@@ -306,8 +306,10 @@ class _Reading:
         lists_bytes = sum(shapes_bytes(bytes(event.args)) for event, _ in kept)
         self.budget.check(f"{self.path}: the lists in its events", self.needed_bytes + lists_bytes)
         kept_annotations = annotations_of(kept)
-        if self.options.details:  # what a CPU was doing while its device had nothing to do
-            kept_annotations += [without_shapes(event) for event, _ in of_user]
+        # With details, all of the user's: what a CPU was doing while its device had nothing to do.
+        kept_annotations += [
+            without_shapes(event) for event, _ in of_user if self.options.details or self.options.may_mark(event.name)
+        ]
         recorded = call_records((e, t) for e, t in called if e.name == "record_param_comms")
         # There are several such events per thread; one may hold an earlier process name.
         self.gloo_threads |= {integer_id(e.tid) for e in threads if b"pt_gloo_runloop" in bytes(e.args)}

@@ -24,7 +24,10 @@ _SHORT = f'CASE WHEN length(n."binaryData") <= {2 * LONGEST_BLOB_BYTES} THEN n."
 """What NCCL attaches has less than 100 bytes; some tools write it as a text of twice as many letters."""
 # Beginnings, or parts, of names; LIKE does not tell cases apart.
 COMMUNICATORS = ("nccl%comm%", "pnccl%comm%")
-MARKS = ("nccl%", "pnccl%", "%step%", "%iter%", "%batch%", "enumerate(%")
+MARKS = (
+    "nccl%", "pnccl%", "%step%", "%iter%", "%batch%", "%train%", "%infer%", "%prefill%", "%decode%", "%generat%",
+    "execute_%", "eval%", "%run_eval%", "val%", "%run_val%", "test%", "%checkpoint%", "%ckpt%", "%save%", "enumerate(%",
+)  # fmt: skip
 EVERYTHING = ("%",)
 # torch.autograd.profiler.emit_nvtx, and nsys --pytorch: `aten::mm, seq = 3, op_id = 17, sizes = [[2, 3], [3, 4]]`.
 _OF_TORCH = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")

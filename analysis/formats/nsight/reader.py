@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ...recording.header import Header, ProcessGroup
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_trace
 from ...recording.shared_files import SharedRank, file_of, shared_rank
+from ...recording.step_marks import step_annotations
 from ...recording.values import MISSING, NOT_KNOWN
 from . import session
 from .calls import CALL_TABLE, CallColumns, called_columns
@@ -27,8 +28,7 @@ from .exporting import EXPORT, is_report
 from .nccl.communicators import Membership, has_payloads, members
 from .nccl.functions import KernelLaunch, collective_arguments, group_name
 from .nccl.payloads import Schemas
-from .ranges import MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
-from .steps import step_marks
+from .ranges import EVERYTHING, MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
 from .stream_waits import stream_wait_columns
 from .tables import LONGEST_NS, ExportTables, among, process_of
 
@@ -83,7 +83,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
     activities = tables.near(work.columns, first)
     called = called_columns(tables, activities["correlation"], every_call=options.details)
     calls = CallColumns(tables.near(called.columns, first), called.names)
-    marked = _cpu_marks(tables, work, calls, first, details=options.details)
+    marked = _cpu_marks(tables, work, calls, first, options)
     events = events_of(
         pids=[tables.pid, None, None, None],
         names=work.names.names,
@@ -91,7 +91,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
         activities=_activities(activities, first, session.gpus_of(tables)),
         launches=_launches(calls, activities["correlation"], first),
         **(_details(tables, calls, marked.operators, first) if options.details else {}),
-        annotations=[_annotation(mark, first) for mark in marked.marks],
+        annotations=marked.annotations,
         comm_args=[_comm_row(row, first) for row in (*marked.rows, *map(_peer_copy, work.peer_copies))],
     )
     known = options.run_facts
@@ -107,7 +107,7 @@ def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: Share
 class _CpuMarks:
     """Data from the CPU's ranges: annotations, operators, arguments of collectives, and communicators."""
 
-    marks: list[Range]
+    annotations: list[Annotation]
     operators: OperatorColumns
     rows: list[dict[str, Any]]
     joined: list[Membership]
@@ -115,22 +115,33 @@ class _CpuMarks:
 
 
 def _cpu_marks(
-    tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, *, details: bool
+    tables: ExportTables, work: DeviceColumns, calls: CallColumns, first: int, options: ReadOptions
 ) -> _CpuMarks:
-    ranges = [marked for marked in marked_ranges(tables, MARKS) if abs(marked.start - first) < LONGEST_NS]
+    names = MARKS if options.step_marker is None else EVERYTHING
+    ranges = [marked for marked in marked_ranges(tables, names) if abs(marked.start - first) < LONGEST_NS]
     schemas = Schemas(tables)
     joined = [marked for memberships in members(ranges, schemas).values() for marked in memberships]
     sizes = {marked.comm: marked.ranks for marked in joined}
     of_nccl = collective_arguments(ranges, schemas, _launches_of_comm(work, calls), sizes)
     of_cpu = [marked for marked in ranges if not marked.is_nccl]
-    launching = calls.columns["thread"][among(calls.columns["correlation"], np.unique(work.columns["correlation"]))]
-    steps, notes = step_marks(of_cpu, set(np.unique(launching).tolist()))
-    of_torch = [marked for marked in of_cpu if marked.name.startswith(_KEPT)]
-    marks = [*steps, *of_torch, *of_nccl.coalesced]
-    operators = operator_ranges(tables, steps) if details else OperatorColumns({}, [])
-    tables.keep(RANGE_TABLE, annotations=len(marks), calls=len(of_nccl.rows))
+    of_launches = among(calls.columns["correlation"], np.unique(work.columns["correlation"]))
+    launching = set(np.unique(calls.columns["thread"][of_launches]).tolist())
+    marks = [marked for marked in of_cpu if marked.name.startswith(_KEPT) or _may_mark(marked, launching, options)]
+    annotations = [_annotation(mark, first) for mark in marks]
+    steps = {id(one) for one in step_annotations(annotations, launching, options.step_marker)}
+    of_steps = [mark for mark, one in zip(marks, annotations, strict=True) if id(one) in steps]
+    operators = operator_ranges(tables, of_steps) if options.details else OperatorColumns({}, [])
+    annotations += [_annotation(mark, first) for mark in of_nccl.coalesced]
+    tables.keep(RANGE_TABLE, annotations=len(annotations), calls=len(of_nccl.rows))
     why = _why_no_sizes(tables, ranges, of_nccl.rows) if work.is_comm.any() else ()
-    return _CpuMarks(marks, operators, of_nccl.rows, joined, [*notes, *why])
+    return _CpuMarks(annotations, operators, of_nccl.rows, joined, list(why))
+
+
+def _may_mark(marked: Range, launching: Collection[int], options: ReadOptions) -> bool:
+    """Whether a range may be a step, or an evaluation or checkpoint in one; operators of C++ never are."""
+    if launching and marked.thread not in launching:
+        return False
+    return marked.name.startswith(markers.PROFILER_STEP) or ("::" not in marked.name and options.may_mark(marked.name))
 
 
 def _launches_of_comm(work: DeviceColumns, calls: CallColumns) -> list[KernelLaunch]:

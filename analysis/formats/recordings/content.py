@@ -18,6 +18,7 @@ from ...core.markers import C10D, LOADING, STEERING
 from ...recording.arrays import doubles, integers
 from ...recording.checks import is_consistent
 from ...recording.header import Header
+from ...recording.options import ReadOptions
 from ...recording.recording import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, CommRow, Extent, RawTrace
 from ...recording.row_bytes import tables_bytes
 from ...recording.values import MISSING, Int64, Time
@@ -167,8 +168,8 @@ def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
     return trace
 
 
-def without_details(trace: RawTrace) -> RawTrace:
-    """Reduce a trace read with details to one read without."""
+def without_details(trace: RawTrace, options: ReadOptions) -> RawTrace:
+    """Reduce a trace read with details to one read without, with these options."""
     if not trace.detailed:
         return trace
     nothing = {
@@ -182,7 +183,9 @@ def without_details(trace: RawTrace) -> RawTrace:
     annotations = [
         annotation
         for annotation in trace.annotations
-        if annotation.name.startswith((C10D, LOADING)) or STEERING.match(annotation.name)
+        if annotation.name.startswith((C10D, LOADING))
+        or STEERING.match(annotation.name)
+        or options.may_mark(annotation.name)
     ]
     return msgspec.structs.replace(trace, **nothing, call_names=[], inputs=[], annotations=annotations, detailed=False)
 

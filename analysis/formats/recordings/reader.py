@@ -66,7 +66,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
         trace.notes.append(f"{name}: packed --no-details: operators and runtime calls are only in the trace itself")
     if options.details or not trace.detailed:
         return Recorded(trace, is_all)
-    return Recorded(without_details(trace), is_all=False)
+    return Recorded(without_details(trace, options), is_all=False)
 
 
 def packed_content(path: Path, budget: Budget) -> bytes:

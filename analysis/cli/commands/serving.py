@@ -1,0 +1,52 @@
+"""`commtrace serving`: steps by kind and size, and what a token costs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from ...recording.options import ReadOptions
+from ..output import Writing, writes_tables
+from ..reading_options import Runs, analysis_of, reads_traces
+from ..tables import print_table
+
+
+class ServingBy(str, Enum):
+    """What a row stands for."""
+
+    size = "size"
+    kind = "kind"
+
+
+_TABLES = {ServingBy.size: "serving", ServingBy.kind: "serving_fits"}
+
+
+@reads_traces
+@writes_tables
+def serving_command(
+    runs: Runs,
+    by: Annotated[
+        ServingBy,
+        typer.Option(help="One row per kind and size of steps, or per kind, with a fit of their time over tokens."),
+    ] = ServingBy.size,
+    *,
+    writing: Writing,
+    reading: ReadOptions,
+) -> None:
+    """Show how long steps of each kind and size take, tokens a second, and what a token costs.
+
+    Kinds, requests and tokens come from the annotations of vLLM, SGLang and others, which are found by
+    themselves, or from groups of these names in the regular expression of --steps.
+
+    \b
+    Examples:
+      commtrace serving traces/my-engine
+      commtrace serving --by kind traces/my-engine
+      commtrace serving --steps '(?P<kind>prefill|decode) of (?P<tokens>[0-9]+)' traces/my-engine
+      commtrace serving --format csv traces/my-engine
+    """
+    name = _TABLES[by]
+    writing.check(name)
+    print_table(name, analysis_of(runs, reading), writing)

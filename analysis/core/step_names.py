@@ -1,0 +1,115 @@
+"""Names of annotations that mark steps, and what they say: kind of the step, requests and tokens in it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from .markers import LOADING, PROFILER_STEP
+
+_N = "[0-9]{1,15}"
+_OF_ENGINES = (
+    # vLLM: requests in prefill ("context") and decode, and their tokens; in some versions all tokens before them, and
+    # more numbers behind the tokens, which are then called `sq`.
+    (
+        rf"execute_(?:{_N}_)?context_(?P<context>{_N})(?:\((?:sq)?(?P<context_tokens>{_N})[^()]*\))?"
+        rf"_generation_(?P<generation>{_N})(?:\((?:sq)?(?P<generation_tokens>{_N})[^()]*\))?.*"
+    ),
+    # vLLM before that: requests that are new, so in prefill, and others, which decode or go on with a long prefill.
+    rf"execute_new_(?P<context>{_N})_cached_(?P<generation>{_N}).*",
+    # SGLang; with its roofline terms, `c_sq` and `g_sq` are the tokens of a mixed step.
+    (
+        rf"step\[(?P<kind>[A-Za-z_]+)(?: bs=(?P<requests>{_N}))?(?: toks=(?P<tokens>{_N}))?"
+        rf"(?:[^]]* c_sq=(?P<context_tokens>{_N})[^]]* g_sq=(?P<generation_tokens>{_N}))?[^]]*\]"
+    ),
+    # ATOM.
+    rf"(?P<kind>prefill|decode|mixed)\[bs=(?P<requests>{_N})(?: tok(?:en)?s?=(?P<tokens>{_N}))?[^]]*\]",
+    # TensorRT-LLM.
+    rf"\[Executor\] _forward_step (?P<number>{_N}): (?P<context>{_N}) ctx reqs, (?P<generation>{_N}) gen reqs.*",
+    # Megatron's dynamic inference.
+    r"(?P<kind>Prefill|Decode)",
+)
+_OF_TRAINERS = (
+    # Lightning. Its runs of epochs and evaluations are around these.
+    r"\[pl\]\[profile\](?:run_(?P<train>train)ing_batch|\[.*[.](?P<eval>validation|test|predict)_step)",
+)
+BY_ENGINES, BY_TRAINERS = (tuple(map(re.compile, names)) for names in (_OF_ENGINES, _OF_TRAINERS))
+_KINDS = {"extend": "prefill", "target_verify": "verify"}
+"""Kinds that an engine calls by another name."""
+
+WORD = re.compile(
+    r"(?P<family>(?:(?:global|train|training|profiler|optimi[sz]ation|eval|evaluation|valid|validation|val|test|"
+    r"inference)[ _:.-]?)?(?:step|iteration|iter|mini[ _-]?batch|batch)|train|training)"
+    r"[ _:#=(\[-]*(?P<number>[0-9]{1,15})?[)\]]?",
+    re.IGNORECASE,
+)
+_LIKE_STEPS = re.compile(r"step|iter|batch|train|infer|prefill|decode|generat|\[Executor\]|execute_", re.IGNORECASE)
+_KIND_WORDS = {
+    "checkpoint": re.compile(r"check_?point|ckpt|(?<![a-z])save(?![a-z])", re.IGNORECASE),
+    "eval": re.compile(r"(?<![a-z])(?:eval|valid|val|test)(?:uat\w*|at\w*)?(?![a-z])", re.IGNORECASE),
+    "prefill": re.compile("prefill", re.IGNORECASE),
+    "decode": re.compile("decode", re.IGNORECASE),
+    "train": re.compile("train", re.IGNORECASE),
+}
+BESIDE = ("checkpoint", "eval")
+"""Kinds of what comes between steps, or within one, and makes it longer."""
+_NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
+_LONGEST_NAME = 1000
+"""Longer names are not searched: whatever wrote them, no known marker is so long."""
+
+
+class Said(NamedTuple):
+    """What a name says of a step."""
+
+    kind: str | None = None
+    requests: int | None = None
+    tokens: int | None = None
+    number: int | None = None
+
+
+@lru_cache(maxsize=4096)
+def may_mark_steps(name: str) -> bool:
+    """Whether an annotation of this name may mark a step, or something that makes a step unlike others."""
+    if name.startswith(_NO_STEPS) or len(name) > _LONGEST_NAME:
+        return False
+    return any(word.search(name) for word in (_LIKE_STEPS, *(_KIND_WORDS[kind] for kind in BESIDE)))
+
+
+def said_by(name: str) -> Said:
+    """What a name says, if it is a known one."""
+    match = known(name, (*BY_ENGINES, *BY_TRAINERS))
+    return Said() if match is None else said_in(match)
+
+
+@lru_cache(maxsize=4096)
+def known(name: str, patterns: tuple[re.Pattern[str], ...]) -> re.Match[str] | None:
+    """The match of the first of these patterns that is the whole name."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    return next((match for pattern in patterns if (match := pattern.fullmatch(name))), None)
+
+
+def said_in(match: re.Match[str]) -> Said:
+    """What the groups of a match say."""
+    texts = {name: text for name, text in match.groupdict().items() if text}
+    numbers = {name: int(text) for name, text in texts.items() if re.fullmatch(_N, text)}
+    kind: str | None = next((word for word in ("train", "eval") if word in texts), None)
+    if "kind" in texts:
+        kind = texts["kind"].strip().lower()
+        kind = _KINDS.get(kind, kind)
+    requests, tokens = numbers.get("requests"), numbers.get("tokens")
+    if tokens is None and kind == "decode":
+        tokens = requests  # each of them decodes one token
+    if "context_tokens" in numbers and "generation_tokens" in numbers:
+        tokens = numbers["context_tokens"] + numbers["generation_tokens"]
+    if "context" in numbers and "generation" in numbers:
+        context, generation = numbers["context"], numbers["generation"]
+        requests = context + generation
+        kind = "mixed" if context and generation else "prefill" if context else "decode" if generation else "idle"
+    return Said(kind, requests, tokens, numbers.get("number"))
+
+
+def kind_in(name: str) -> str | None:
+    """The kind of step by a word of its name."""
+    return next((kind for kind, word in _KIND_WORDS.items() if word.search(name)), None)

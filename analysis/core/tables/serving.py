@@ -1,0 +1,40 @@
+"""Tables of steps by their kind and size, as serving engines mark them. Conventions: `communication.py`."""
+
+from __future__ import annotations
+
+from ..schema import Schema
+from .columns import KIND, PARTIAL_RUN, REQUESTS, TOKENS
+
+SERVING = Schema("serving", "kind and size of steps, all devices together", {
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
+    "steps": ("int64", "steps of this kind and size, without those at the edges of a capture that are not whole"),
+    "window_ns": ("int64", "length of a step, median over these steps, of which each is a mean over the devices"),
+    "exposed_wait_ns": ("Int64", "exposed communication that waits for other ranks, median; NA if nothing was split"),
+    "exposed_transfer_ns": ("Int64", "exposed communication that moves data, median; NA if nothing was split"),
+    "exposed_unsplit_ns": ("int64", "exposed communication that may be waiting or transfer, median"),
+    "exposed_comm_ns": ("int64", "all three, median: medians do not add up"),
+    "idle_ns": ("int64", "nothing runs, median"),
+    "tokens_per_s": ("Float64", "tokens of all these steps / their lengths; NA if the tokens are not known"),
+    "exposed_us_per_token": (
+        "Float64",
+        "exposed communication of all these steps / their tokens: what tensor parallelism costs a token",
+    ),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+SERVING_FITS = Schema("serving_fits", "kind of step, all devices together", {
+    "kind": KIND,
+    "steps": ("int64", "steps of this kind whose tokens are known, without those at the edges that are not whole"),
+    "sizes": ("int64", "different numbers of tokens among them"),
+    "tokens_min": ("Int64", "the fewest tokens of a step"),
+    "tokens_max": ("Int64", "the most"),
+    "tokens_per_s": ("Float64", "tokens of all these steps / their lengths"),
+    "exposed_us_per_token": ("Float64", "exposed communication of all these steps / their tokens"),
+    "intercept_us": ("Float64", "of length = intercept + slope x tokens: what a step takes however few tokens it has"),
+    "slope_us_per_token": ("Float64", "what each token adds"),
+    "r2_frac": ("Float64", "part of the variance of the lengths that the fit explains"),
+    "note": ("string", "why there is no fit"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip

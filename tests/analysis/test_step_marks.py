@@ -1,0 +1,237 @@
+"""Steps by any marker: which annotations are taken, and what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import MS, Trace, analysed
+
+from commtrace import compare
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.step_names import said_by
+from commtrace.analysis.errors import DuplicateRank, NoSuchSteps
+from commtrace.analysis.recording.recording import Annotation
+from commtrace.analysis.recording.step_marks import step_annotations
+from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.results.opening import analyse
+
+OTHER_THREAD = 77
+
+
+def marked(*names: str, every: int = 10 * MS, dur: int = 9 * MS) -> Trace:
+    """A device that works in each of these annotations, launched there."""
+    trace = Trace()
+    for place, name in enumerate(names):
+        begin = place * every
+        trace.event("user_annotation", name, begin, dur).kernel("gemm", begin + 2 * MS, 5 * MS, launch=begin + MS)
+    return trace
+
+
+def kinds(found: Analysis) -> list[tuple[int, str | None, int | None, int | None]]:
+    return [(row["step"], row["kind"], row["requests"], row["tokens"]) for row in records(found.steps)]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("execute_8192_context_9(sq8155sk8430sqsq7sqsk7)_generation_37(sq37sk9sqsq37sqsk9)", ("mixed", 46, 8192)),
+        ("execute_context_1(888_788544)_generation_0(0)", ("prefill", 1, 888)),
+        ("execute_context_0(0)_generation_32(32)", ("decode", 32, 32)),
+        ("execute_new_2_cached_0", ("prefill", 2, None)),
+        ("execute_new_1_cached_7", ("mixed", 8, None)),
+        ("step[DECODE bs=32]", ("decode", 32, 32)),
+        ("step[EXTEND bs=15 toks=15360]", ("prefill", 15, 15360)),
+        ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", ("prefill", 2, 12)),
+        ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1]", ("mixed", 2, 6)),
+        ("step[TARGET_VERIFY bs=4]", ("verify", 4, None)),
+        ("step[IDLE bs=0]", ("idle", 0, None)),
+        ("prefill[bs=2 tok=16384]", ("prefill", 2, 16384)),
+        ("decode[bs=16]", ("decode", 16, 16)),
+        ("[Executor] _forward_step 7: 0 ctx reqs, 5 gen reqs", ("decode", 5, None)),
+        ("Prefill", ("prefill", None, None)),
+        ("[pl][profile]run_training_batch", ("train", None, None)),
+        ("[pl][profile][Strategy]DDPStrategy.validation_step", ("eval", None, None)),
+        ("[pl][profile]run_training_epoch", (None, None, None)),
+        ("execute_context_x", (None, None, None)),
+        ("step[" + "a" * 2000, (None, None, None)),
+    ],
+)
+def test_what_names_say(name: str, said: tuple[str | None, int | None, int | None]) -> None:
+    assert said_by(name)[:3] == said
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["step[EXTEND bs=1 toks=100]", "step[DECODE bs=4]"], [(0, "prefill", 1, 100), (1, "decode", 4, 4)]),
+        (["train_step 5", "train_step 6"], [(5, "train", None, None), (6, "train", None, None)]),
+        (["train_step", "train_step", "eval_step", "eval_step"],
+         [(n, kind, None, None) for n, kind in enumerate(["train", "train", "eval", "eval"])]),
+        (["my own iteration of it"] * 3, [(n, None, None, None) for n in range(3)]),
+        (["[pl][profile]run_training_batch"] * 2, [(0, "train", None, None), (1, "train", None, None)]),
+        # None that repeats, none named like a step, and those of optimizers.
+        (["train_step", "layer 1", "layer 2"], []),
+        (["Optimizer.step#SGD.step"] * 3, []),
+        (["ProfilerStep#x"] * 3, []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("details", [False, True])
+def test_annotations_that_mark_steps(
+    tmp_path: Path, names: list[str], found: list[tuple[int, str | None, int | None, int | None]], details: bool
+) -> None:
+    trace = marked(*names).event("user_annotation", "batch 1", 0, 30 * MS, tid=OTHER_THREAD)  # launches nothing
+    path = trace.write(tmp_path)
+    assert kinds(analyse(path, details=details)) == found
+
+
+def test_torch_marks_steps_unless_one_holds_several_of_an_engine(tmp_path: Path) -> None:
+    trace = marked("step[DECODE bs=2]", "step[DECODE bs=3]", "step[DECODE bs=3]")
+    for number, place in enumerate((0, 10, 20)):
+        trace.step(7 + number, place * MS, (place + 10) * MS)
+    assert kinds(analysed(tmp_path / "one", trace)) == [
+        (7, "decode", 2, 2), (8, "decode", 3, 3), (9, "decode", 3, 3)
+    ]  # fmt: skip
+    several = marked("step[DECODE bs=2]", "step[DECODE bs=3]").step(7, 0, 20 * MS)
+    found = analysed(tmp_path / "several", several)
+    assert kinds(found) == [(0, "decode", 2, 2), (1, "decode", 3, 3)]
+    assert any("a step of torch.profiler holds several" in note for note in found.run.notes)
+
+
+def test_steps_cover_most_follow_each_other_and_launch_something() -> None:
+    def ranges(name: str, thread: int, count: int, every: int, dur: int) -> list[Annotation]:
+        return [Annotation(f"{name} {n}", thread, every * n, dur, None, None, None) for n in range(count)]
+
+    iterations = ranges("iteration", 7, 3, 100, 90)
+    others = [*ranges("micro_batch", 7, 30, 10, 5), *ranges("batch", 7, 30, 10, 5), *ranges("batch", 8, 9, 200, 190)]
+    nested = [Annotation(f"step {n}", 7, n, 1000 - 2 * n, None, None, None) for n in range(9)]
+    assert step_annotations([*others, *nested, *iterations], {7}, None) == iterations
+
+
+def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
+    trace = marked("warm up", "go 3: 8 tokens", "go 5: 9 tokens").step(1, 0, 30 * MS)
+    path = trace.write(tmp_path)
+    found = analyse(path, step_marker=r"go (?P<number>\d+): (?P<tokens>\d+)")
+    assert kinds(found) == [(3, None, None, 8), (5, None, None, 9)]
+    assert found.breakdown_steps["step"].tolist() == [3, 5]
+    assert kinds(analyse(path, step_marker="go", last=1)) == [(1, None, None, None)]
+    engine = marked("step[DECODE bs=2]", "step[EXTEND bs=1 toks=9]", "step[DECODE bs=2]").write(tmp_path / "engine")
+    assert kinds(analyse(engine, step_marker="DECODE")) == [(0, "decode", 2, 2), (1, "decode", 2, 2)]
+    with pytest.raises(NoSuchSteps, match="no annotation of any trace matches 'gone'"):
+        analyse(path, step_marker="gone")
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        analyse(path, step_marker="(")
+
+
+def test_work_belongs_to_the_step_that_launched_it_through_a_graph_too(tmp_path: Path) -> None:
+    trace = marked("step[DECODE bs=1]", "step[DECODE bs=1]")
+    for event in [event for event in trace.events if event["name"] == "gemm"]:  # another kernel of the same launch
+        trace.events.append({**event, "name": "norm", "ts": event["ts"] + 30_000.0})
+    assert analysed(tmp_path, trace).run.activities["step"].value_counts().to_dict() == {0: 2, 1: 2}
+
+
+def test_checkpoints_are_a_kind_on_all_ranks_and_no_outlier(tmp_path: Path) -> None:
+    def rank(number: int, *, saves: bool) -> Trace:
+        trace, at = Trace(rank=number, world=2), 0
+        for step, length in enumerate((10, 10, 10, 60, 10, 10)):
+            trace.step(step, at, at + length * MS).kernel("gemm", at, (length if length < 60 else 10) * MS)
+            if length == 60 and saves:
+                trace.event("user_annotation", "save_checkpoint", at + 10 * MS, 45 * MS)
+            at += length * MS
+        return trace
+
+    found = analysed(tmp_path, rank(0, saves=True), rank(1, saves=False))
+    assert [row["kind"] for row in records(found.steps)] == [None, None, None, "checkpoint", None, None]
+    assert [row["left_out"] for row in records(found.steps)] == [None, None, None, "kind", None, None]
+    assert "Step 3 takes" not in found.verdict
+    assert "1 checkpoint step takes 60.0 ms, and is not counted." in found.summary()
+
+
+def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
+    for cycle, name in ((0, "step[DECODE bs=1]"), (1, "step[DECODE bs=2]")):
+        trace = marked(name, name)
+        for event in trace.events:
+            event["ts"] += cycle * 1e6
+        trace.write(tmp_path, f"host_1000.{cycle + 1}.pt.trace.json.gz")
+    assert [(row["step"], row["tokens"], row["devices"]) for row in records(analyse(tmp_path).steps)] == [
+        (0, 1, 1), (1, 1, 1), (100_000, 2, 1), (100_001, 2, 1)
+    ]  # fmt: skip
+
+
+def test_stages_that_sglang_traces_by_themselves_are_of_one_process(tmp_path: Path) -> None:
+    for stage, name in (("EXTEND", "step[EXTEND bs=1 toks=64]"), ("DECODE", "step[DECODE bs=4]")):
+        for rank in range(2):
+            trace = marked(name, name)
+            trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
+            trace.write(tmp_path, f"1743-TP-{rank}-{stage}.trace.json.gz")
+    assert [(step, kind) for step, kind, *_ in kinds(analyse(tmp_path))] == [
+        (0, "prefill"), (1, "prefill"), (100_000, "decode"), (100_001, "decode")
+    ]  # fmt: skip
+
+
+def test_ranks_whose_captures_begin_with_different_steps_are_noted(tmp_path: Path) -> None:
+    names = ["step[EXTEND bs=1 toks=9]", "step[DECODE bs=1]", "step[DECODE bs=1]"]
+    first, second = marked(*names), marked(*names[1:])
+    for rank, trace in enumerate((first, second)):
+        trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
+    notes = analysed(tmp_path, first, second).run.notes
+    assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in notes)
+
+
+def test_engines_in_a_folder_are_an_error_with_a_command_for_each(tmp_path: Path) -> None:
+    for engine in range(2):
+        for rank in range(2):
+            trace = marked("step[DECODE bs=4]")
+            trace.rank, trace.world, trace.pid = rank, 2, 10 * engine + rank
+            trace.write(tmp_path, f"dp{engine}_tp{rank}.17{engine}{rank}.pt.trace.json.gz")
+    with pytest.raises(DuplicateRank, match=r"/dp0_tp\*`, `commtrace [^ ]*/dp1_tp\*`"):
+        analyse(tmp_path)
+    assert len(analyse(sorted(tmp_path.glob("dp1_tp*"))).serving) == 1
+
+
+def served(folder: Path) -> Analysis:
+    """Decode steps of 10, 12 and 14 ms for 10, 20 and 30 tokens, twice each, and one prefill."""
+    trace, at = Trace(), 0
+    for tokens in (10, 20, 30, 10, 20, 30):
+        length = (8 + tokens // 5) * MS
+        trace.event("user_annotation", f"step[DECODE bs={tokens}]", at, length).kernel("gemm", at, length - MS)
+        at += length
+    trace.event("user_annotation", "step[EXTEND bs=1 toks=512]", at, 40 * MS).kernel("gemm", at, 40 * MS)
+    return analysed(folder, trace)
+
+
+def test_serving_by_kind_and_size(tmp_path: Path) -> None:
+    found = served(tmp_path)
+    rows = [
+        (row["kind"], row["tokens"], row["steps"], row["window_ns"], row["idle_ns"], round(row["tokens_per_s"]))
+        for row in records(found.serving)
+    ]
+    assert rows == [
+        ("decode", 10, 2, 10 * MS, MS, 1_000),
+        ("decode", 20, 2, 12 * MS, MS, 1_667),
+        ("decode", 30, 2, 14 * MS, MS, 2_143),
+        ("prefill", 512, 1, 40 * MS, 0, 12_800),
+    ]
+    decode, prefill = records(found.serving_fits)
+    assert (decode["sizes"], decode["steps"]) == (3, 6)
+    assert decode["intercept_us"] == pytest.approx(8_000)
+    assert decode["slope_us_per_token"] == pytest.approx(200)
+    assert decode["r2_frac"] == pytest.approx(1)
+    assert prefill["slope_us_per_token"] is None
+    assert "a fit needs 3" in prefill["note"]
+
+
+def test_compare_is_about_one_kind_and_says_if_it_is_another(tmp_path: Path) -> None:
+    served(a := tmp_path / "a")
+    analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4))
+    step = records(compare(a, a).comparison)[0]
+    assert step["a_ns"] == 12 * MS  # without the prefill
+    assert "not the same work" not in step["note"]
+    assert "steps of A are decode, those of B prefill" in records(compare(a, b).comparison)[0]["note"]
+
+
+def test_the_first_screen_is_about_the_kind_that_takes_most_time(tmp_path: Path) -> None:
+    said = served(tmp_path).summary()
+    assert "steps 0-6: 6 decode, 1 prefill" in said
+    assert "A decode step takes 12.0 ms (steps 0-5: 10.0 to 14.0" in said
+    assert "1 prefill step takes 40.0 ms, and is not counted." in said
