@@ -52,7 +52,7 @@ _KIND_WORDS = {
     "decode": re.compile("decode", re.IGNORECASE),
     "train": re.compile("train", re.IGNORECASE),
 }
-BESIDE = ("checkpoint", "eval")
+NOT_TRAINING = ("checkpoint", "eval")
 """Kinds of what comes between steps, or within one, and makes it longer."""
 _NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
 _LONGEST_NAME = 1000
@@ -73,7 +73,7 @@ def may_mark_steps(name: str) -> bool:
     """Whether an annotation of this name may mark a step, or something that makes a step unlike others."""
     if name.startswith(_NO_STEPS) or len(name) > _LONGEST_NAME:
         return False
-    return any(word.search(name) for word in (_LIKE_STEPS, *(_KIND_WORDS[kind] for kind in BESIDE)))
+    return any(word.search(name) for word in (_LIKE_STEPS, *(_KIND_WORDS[kind] for kind in NOT_TRAINING)))
 
 
 def said_by(name: str) -> Said:

@@ -24,9 +24,9 @@ import msgspec
 from ..core.escaping import encodable
 from ..core.markers import PROFILER_STEP
 from ..core.step_names import (
-    BESIDE,
     BY_ENGINES,
     BY_TRAINERS,
+    NOT_TRAINING,
     WORD,
     Said,
     kind_in,
@@ -248,7 +248,7 @@ def _beside(steps: Sequence[Annotation], annotations: Iterable[Annotation]) -> I
     """Yield the annotations of checkpoints and evaluations, without those that are steps or hold some."""
     starts = [step.ts for step in steps]
     for one in annotations:
-        if may_mark_steps(one.name) and kind_in(one.name) in BESIDE:
+        if may_mark_steps(one.name) and kind_in(one.name) in NOT_TRAINING:
             place = bisect_left(starts, one.ts)
             if place == len(starts) or starts[place] >= one.ts + one.dur:
                 yield one
