@@ -19,6 +19,7 @@ from .core.tables import (
     hang,
     lateness,
     replay,
+    roles,
     sweeps,
     training,
 )
@@ -600,6 +601,26 @@ _ENTRIES = (
             "late_max_ns", "host", "late_median_ns", "wire_gb_per_s", "comm_call_ns", "calls",
         ),
         worst=Worst("caused_wait_ns"),
+    ),
+    TableEntry(
+        roles.GROUPS,
+        Topic.communication,
+        "What each process group is for: tensor, data, pipeline parallel ...",
+        "roles.md#process-groups",
+        command="table groups",
+        shown=(
+            "process_group", "group", "role", "role_from", "because", "description", "group_size", "calls", "partial",
+        ),
+        narrow=("group", "role", "role_from", "calls", "process_group", "because"),
+        none_measured="no trace lists process groups, and no call names one",
+    ),
+    TableEntry(
+        roles.PLACES,
+        Topic.communication,
+        "Where each rank is in the job: its place in every dimension.",
+        "roles.md#places-of-ranks",
+        command="table places",
+        optional=roles.COORDINATES,
     ),
     TableEntry(
         lateness.HOSTS,

@@ -56,6 +56,7 @@ from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.remedies import StepCosts, first_gains, remedies
+from ..metrics.roles import table as roles_module
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
@@ -321,6 +322,21 @@ class Analysis:
         )
         _LOG.info("matching %s of %s", counted(len(self.calls), "call"), counted(len(run.ranks), "rank"))
         return matches(self.calls, run.hosts, evidence)
+
+    @cached_property
+    @described
+    def groups(self) -> pd.DataFrame:
+        """One row per process group: what it is for, by its description or by its calls."""
+        windows = {(ran.rank, ran.cycle): (ran.step_began_ns, ran.ended_ns) for ran in self.run.tables.ran}
+        return self._marked(
+            roles_module.group_roles(self.run.process_groups, self.calls, roles_module.windows_of_steps(windows))
+        )
+
+    @cached_property
+    @described
+    def places(self) -> pd.DataFrame:
+        """One row per rank: its place in each dimension of the job's layout."""
+        return self._marked(roles_module.rank_places(self.run.ranks, self.groups))
 
     @cached_property
     @described

@@ -5,7 +5,7 @@ from given_runs import analysis_of_run
 from worked_examples import assert_a_changed_number_is_noticed, assert_true, examples
 
 EXAMPLES = examples(
-    "breakdown", "steps", "account", "compute", "idle", "copies", "launches", "calls", "cpu-runs", "kernels"
+    "breakdown", "steps", "account", "compute", "idle", "copies", "launches", "calls", "cpu-runs", "kernels", "roles"
 )
 
 
