@@ -591,16 +591,17 @@ _ENTRIES = (
         "ranks-and-hosts.md#who-waits-and-for-whom",
         command="ranks",
         shown=(
-            "rank", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
+            "rank", "place", "host", "calls", "split_calls", "comm_call_ns", "wait_ns", "transfer_ns", "times_last",
             "caused_wait_ns", "caused_wait_frac", "late_median_ns", "late_max_ns", "because", "wire_gb_per_s",
             "partial",
         ),
         title="Who waits, and for whom",
         narrow=(
-            "rank", "caused_wait_ns", "caused_wait_frac", "because", "wait_ns", "transfer_ns", "times_last",
+            "rank", "caused_wait_ns", "caused_wait_frac", "place", "because", "wait_ns", "transfer_ns", "times_last",
             "late_max_ns", "host", "late_median_ns", "wire_gb_per_s", "comm_call_ns", "calls",
         ),
         worst=Worst("caused_wait_ns"),
+        optional=("place",),
     ),
     TableEntry(
         roles.GROUPS,
@@ -620,7 +621,7 @@ _ENTRIES = (
         "Where each rank is in the job: its place in every dimension.",
         "roles.md#places-of-ranks",
         command="table places",
-        optional=roles.COORDINATES,
+        optional=("place", *roles.COORDINATES),
     ),
     TableEntry(
         lateness.HOSTS,

@@ -57,6 +57,7 @@ from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles import table as roles_module
+from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
@@ -656,9 +657,21 @@ class Analysis:
             participation=self._members,
             lateness=self.lateness,
         )
+        found = self._with_places(found)
         if not self.run.has_starts:  # nor is it known what ran at the same time
             found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
+
+    def rank_grid(self, column: str, of_rows: str, of_columns: str) -> Grid:
+        """A column of `ranks` or `breakdown` over two dimensions of the job, such as `dp` and `pp`: means of ranks."""
+        table = self.ranks if column in self.ranks else self.breakdown
+        values = table.astype({column: "Float64"}).groupby("rank")[column].mean()
+        return grid_over(self.places, values, of_rows, of_columns)
+
+    def _with_places(self, ranks: pd.DataFrame) -> pd.DataFrame:
+        """The table `ranks` with the place of each rank in the job."""
+        place_of = self.places.set_index("rank")["place"]
+        return ranks.assign(place=ranks["rank"].map(place_of).astype("string"))
 
     @cached_property
     def culprits(self) -> list[int]:
@@ -916,6 +929,7 @@ class Analysis:
         ranks = ranks_module.ranks(
             traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late
         )
+        ranks = self._with_places(ranks)
         work = self.late_work[self.late_work["step"].isin(steps)]
         return _Waiting(participation=own, lateness=late, ranks=ranks, hosts=ranks_module.hosts(ranks), late_work=work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -10,13 +11,15 @@ import pytest
 from simulator import simulate
 from simulator.pipelines import cp_ring, three_d
 from simulator.programs import ddp, fsdp, tp, tp_dp
-from simulator.world import World
+from simulator.world import Injection, World
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.communication import CALLS, PROCESS_GROUPS
 from commtrace.analysis.metrics.roles.names import described_role, group_in_words
 from commtrace.analysis.metrics.roles.table import group_roles, rank_places
+from commtrace.analysis.report.run_report import run_figures
+from commtrace.cli import main
 
 
 @pytest.mark.parametrize(
@@ -130,3 +133,46 @@ def test_no_place_where_groups_of_one_role_contradict():
 
 def _members(row):
     return tuple(map(int, row["pg_ranks"].split()))
+
+
+@pytest.fixture(scope="module")
+def pipelined(tmp_path_factory):
+    """Two replicas of two stages of two ranks; rank 5 is slow, which is tp 1, pp 1, dp 0."""
+    folder = tmp_path_factory.mktemp("pipelined")
+    slow = Injection("slower", (5,), (1, 2, 3), 4000.0)
+    simulate(World(3, partial(three_d, tp=2, pp=2), 2, 4, 4, injections=(slow,))).write(folder)
+    return folder
+
+
+def test_sentences_say_where_a_rank_is(pipelined):
+    found = analyse(pipelined, details=True)
+    assert dict(zip(found.ranks["rank"], found.ranks["place"], strict=True))[5] == "tp 1, pp 1, dp 0"
+    assert "ank 5 (tp 1, pp 1, dp 0)" in found.verdict
+
+
+def test_ranks_over_two_dimensions(pipelined, capsys):
+    """The grid on the terminal and the map of the report have the means of the ranks of each cell."""
+    found = analyse(pipelined)
+    caused = dict(zip(found.ranks["rank"], found.ranks["caused_wait_ns"], strict=True))
+    means = {(0, 0): (0, 1), (0, 1): (4, 5), (1, 0): (2, 3), (1, 1): (6, 7)}
+    assert main(["ranks", "--no-cache", "--by", "dp,pp", str(pipelined)]) == 0
+    shown = capsys.readouterr().out
+    numbers = [[float(text.rstrip("*")) for text in line.split()[2:]] for line in shown.splitlines()[3:5]]
+    expected = [[sum(caused[rank] for rank in means[dp, pp]) / 2e6 for pp in (0, 1)] for dp in (0, 1)]
+    assert numbers == [[pytest.approx(ms, abs=0.051) for ms in row] for row in expected]
+    assert shown.endswith("* most: dp 0, pp 1, ranks 4-5\n")
+    (figure,) = [figure for name, figure in run_figures(found).items() if name == "places"]
+    assert json.loads(figure.data)["values"] == [[pytest.approx(ms, rel=1e-5) for ms in row] for row in expected]
+
+
+@pytest.mark.parametrize("options", [["--by", "dp"], ["--by", "dp,dp"], ["--by", "dp,x"],
+                                     ["--by", "dp,pp", "--format", "csv"]], ids=str)  # fmt: skip
+def test_a_grid_needs_two_dimensions_and_a_reader(pipelined, options, capsys):
+    assert main(["ranks", "--no-cache", *options, str(pipelined)]) == 2
+    assert "--by" in capsys.readouterr().err
+
+
+def test_no_grid_of_a_job_of_one_dimension(tmp_path, capsys):
+    simulate(World(3, ddp, 1, 2, 4)).write(tmp_path)
+    assert main(["ranks", "--no-cache", "--by", "dp,pp", str(tmp_path)]) == 1
+    assert "commtrace table groups" in capsys.readouterr().err

@@ -13,7 +13,7 @@ FOLDER = "modes"
 # `dp` there is a dimension of layouts such as Megatron's, beside `tp` and `pp`, and no mode of ours
 OF_LAYOUTS = {
     *("metrics.rank_plan", "cli.scale.plan_ranks", "core.tables.roles"),
-    *("metrics.roles.names", "metrics.roles.behaviour", "metrics.roles.table"),
+    *("metrics.roles.names", "metrics.roles.behaviour", "metrics.roles.table", "metrics.roles.grid"),
 }
 
 

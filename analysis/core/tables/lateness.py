@@ -12,6 +12,7 @@ from .columns import (
     PARTIAL_MEMBER,
     PARTIAL_RUN,
     PG_RANKS,
+    PLACE,
     RANK,
     SIZE,
     STEP,
@@ -79,6 +80,7 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
 
 RANKS = Schema("ranks", "rank", {
     "rank": RANK,
+    "place": PLACE,
     "host": ("string", "host name"),
     "calls": ("int64", "communication calls"),
     "split_calls": ("int64", "calls that could be split into wait and transfer"),

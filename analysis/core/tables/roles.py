@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import GROUP, PARTIAL, PARTIAL_MEMBER, PG_RANKS, RANK
+from .columns import GROUP, PARTIAL, PARTIAL_MEMBER, PG_RANKS, PLACE, RANK
 
 ROLE = (
     "string",
@@ -31,7 +31,7 @@ COORDINATES = ("tp", "cp", "pp", "dp", "ep")
 
 PLACES = Schema("places", "rank", {
     "rank": RANK,
-    "place": ("string", "its number in each dimension, such as `tp 0, pp 3, dp 1`; NA if no group tells"),
+    "place": PLACE,
     "tp": ("Int64", "tensor parallelism: its place in its group, from 0; NA if there is no such group"),
     "cp": ("Int64", "likewise of context parallelism"),
     "pp": ("Int64", "likewise of the pipeline: its stage"),

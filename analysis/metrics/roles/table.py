@@ -155,7 +155,7 @@ def rank_places(ranks: Iterable[int], found: pd.DataFrame) -> pd.DataFrame:
         known = {role: along[role][rank] for role in _SINGLE if rank in along[role]}
         row: Row = {"rank": rank, **{role: known.get(role) for role in COORDINATES}}
         row["dp"] = _data_place(known, found, rank)
-        row["place"] = ", ".join(f"{role} {number}" for role, number in known.items()) or None
+        row["place"] = ", ".join(f"{role} {number}" for role, number in known.items()) if len(known) > 1 else None
         rows.append(row)
     return PLACES.frame(rows)
 
