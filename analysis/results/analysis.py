@@ -58,6 +58,7 @@ from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles import table as roles_module
 from ..metrics.roles.grid import Grid, grid_over
+from ..metrics.roles.table import with_roles
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
@@ -620,7 +621,8 @@ class Analysis:
     @described
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members))
+        found = bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members)
+        return self._marked(with_roles(found, self.groups))
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -803,6 +805,7 @@ class Analysis:
         waiting = self._of_typical_step
         measured = Measured(
             collectives=self.collectives,
+            groups=self.groups,
             participation=self._members,
             fits=self.fits,
             hangs=self.hangs,
@@ -820,7 +823,7 @@ class Analysis:
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
             prices=self.prices,
         )
-        found = verdicts(measured)
+        found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)
         return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
 

@@ -11,7 +11,7 @@ import pytest
 from simulator import simulate
 from simulator.pipelines import cp_ring, three_d
 from simulator.programs import ddp, fsdp, tp, tp_dp
-from simulator.world import Injection, World
+from simulator.world import Hang, Injection, World
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import records
@@ -176,3 +176,14 @@ def test_no_grid_of_a_job_of_one_dimension(tmp_path, capsys):
     simulate(World(3, ddp, 1, 2, 4)).write(tmp_path)
     assert main(["ranks", "--no-cache", "--by", "dp,pp", str(tmp_path)]) == 1
     assert "commtrace table groups" in capsys.readouterr().err
+
+
+def test_tables_and_sentences_name_groups_by_their_roles(pipelined, tmp_path):
+    found = analyse(pipelined)
+    for table in (found.bandwidth, found.verdicts):
+        roles = {(row["pg_ranks"], row["role"]) for row in records(table) if row["pg_ranks"] is not None}
+        assert roles >= {("0 1", "tp"), ("0 2", "dp"), ("0 1 2 3 4 5 6 7", None)}
+    (figure,) = [figure for name, figure in run_figures(found).items() if name == "bandwidth"]
+    assert "tp of ranks 0-1" in figure.svg
+    simulate(World(3, partial(three_d, tp=2, pp=2), 2, 4, 4, hang=Hang(3, 3, 0.3))).write(tmp_path)
+    assert "of the tensor-parallel group of ranks 2-3" in analyse(tmp_path).verdict

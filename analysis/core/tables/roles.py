@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import GROUP, PARTIAL, PARTIAL_MEMBER, PG_RANKS, PLACE, RANK
-
-ROLE = (
-    "string",
-    (
-        "tp, cp, sp, dp, dp_shard, dp_replicate, pp, ep, etp, edp, several of them joined (dp-cp), embedding, or "
-        "world; NA if unknown"
-    ),
-)
+from .columns import GROUP, PARTIAL, PARTIAL_MEMBER, PG_RANKS, PLACE, RANK, ROLE
 
 GROUPS = Schema("groups", "process group", {
     "process_group": GROUP,

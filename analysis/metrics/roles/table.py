@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.schema import Row, records
+from ...core.schema import Row, grouped, records, text_codes
 from ...core.tables.roles import COORDINATES, GROUPS, PLACES
 from .behaviour import Inferred, StepOf, inferred_role
 from .names import DIMENSIONS, WORLD, described_role, group_in_words
@@ -19,6 +19,10 @@ _SINGLE = ("tp", "cp", "sp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp"
 """In the order in which the place of a rank names them, as people do: `tp 0, pp 3, dp 1`."""
 _APART = frozenset({"tp", "cp", "sp", "pp", "dp"})
 """Two ranks differ in one of these only if they are in one group of it: experts are spread over some of the others."""
+
+
+_MOST_ASKED = 16
+"""Of groups of the same size and stride: what these do, the others do, too."""
 
 
 class _Group(NamedTuple):
@@ -34,19 +38,31 @@ def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: Step
     found: dict[_Group, Row] = {}
     for row in records(process_groups.drop_duplicates(["process_group", "description", "pg_ranks"])):
         found.setdefault(_Group(row["process_group"], _ranks(row["pg_ranks"])), _row(row))
-    named = calls[calls["process_group"].notna()]
-    for keys, own in named.groupby(["process_group", "pg_ranks"], dropna=False):
-        name, ranks = (key if isinstance(key, str) else None for key in keys)
+    asked: dict[tuple[int, int], int] = defaultdict(int)
+    for name, ranks, own in _by_group(calls):
         row = found.setdefault(_Group(name, _ranks(ranks)), _row({"process_group": name, "pg_ranks": ranks}))
         row["calls"] = len(own)
-        if row["role"] in (None, WORLD):
+        if row["role"] not in (None, WORLD):
+            continue
+        asked[_shape(row)] += 1
+        if asked[_shape(row)] <= _MOST_ASKED:
             _infer(row, inferred_role(own, _ranks(row["pg_ranks"]), step_of))
+        else:
+            row["because"] = "one of many alike, of which some were looked at"
     rows = list(found.values())
     _like_others(rows)
     _without_contradictions(rows)
     for row in rows:
         row["group"] = group_in_words(row["role"], list(_ranks(row["pg_ranks"])), row["process_group"])
     return GROUPS.frame(rows).sort_values("calls", ascending=False, kind="stable", ignore_index=True)
+
+
+def with_roles(table: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """The table, which has process groups, with the column `role`: of `found`, the table `groups`, but not `world`."""
+    known = found[found["role"].notna() & (found["role"] != WORLD)]
+    roles = dict(zip(zip(known["process_group"], known["pg_ranks"], strict=True), known["role"], strict=True))
+    of_rows = [roles.get(group) for group in zip(table["process_group"], table["pg_ranks"], strict=True)]
+    return table.assign(role=pd.array(of_rows, dtype="string"))
 
 
 def windows_of_steps(began: Mapping[tuple[int, int], tuple[Mapping[int, int], int]]) -> StepOf:
@@ -60,6 +76,15 @@ def windows_of_steps(began: Mapping[tuple[int, int], tuple[Mapping[int, int], in
         return starts[step], until - starts[step]
 
     return step_of
+
+
+def _by_group(calls: pd.DataFrame) -> Iterator[tuple[str, str | None, pd.DataFrame]]:
+    """Yield name, ranks and calls of each process group that has a name."""
+    named = calls[calls["process_group"].notna()]
+    (names, of_name), (lists, of_list) = text_codes(named["process_group"]), text_codes(named["pg_ranks"])
+    numbered = named.assign(name_number=names, list_number=lists)
+    for (name, ranks), own in grouped(numbered, ["name_number", "list_number"]):
+        yield of_name[name], of_list[ranks] if ranks >= 0 else None, own
 
 
 def _row(known: Row) -> Row:
