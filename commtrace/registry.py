@@ -79,7 +79,7 @@ _ROWS = (
         "Bandwidth by collective and size, as nccl-tests defines it.",
         "analysis.cli.commands.bandwidth",
     ),
-    Command("ranks", _ASK, "Who waits, for whom, and why: one row per rank.", "analysis.cli.tables"),
+    Command("ranks", _ASK, "Who waits, for whom, and why: one row per rank.", "analysis.cli.commands.ranks"),
     Command(
         "predict",
         _CHANGES,
@@ -147,6 +147,7 @@ _TABLES_WITH_OPTIONS = {
     "kernels": "kernels",
     "launches": "launches",
     "queue": "launches",
+    "ranks": "ranks",
     "regions": "regions",
     "releases": "predict",
     "replay": "predict",

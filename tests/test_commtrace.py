@@ -39,6 +39,8 @@ BEFORE = [
     "traffic",
     "fits",
     "participation",
+    "groups",
+    "places",
     "hosts",
     "rank_steps",
     "waits",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..errors import NothingMeasured, NotPredictable
+from ..metrics.roles.grid import usual_dimensions
 from ..render.fitting import shortened_kernel
 from ..render.plots import bars, heat, points, step
 from ..render.plots.figure import Figure
@@ -134,6 +135,7 @@ def _ranks(analysis: Analysis) -> Section:
             alike.append(f"All steps take equally long on all ranks, within {_ALIKE:.0%}.")
             continue
         figures.append(heat.heatmap(table, measure, orders, analysis.culprits, table_name=name))
+    figures += _places(analysis)
     return Section(
         "ranks",
         "Ranks and steps",
@@ -143,6 +145,16 @@ def _ranks(analysis: Analysis) -> Section:
         hint="Click a cell for that step on all ranks." if figures else "",
         choose=True,
     )
+
+
+def _places(analysis: Analysis) -> Iterator[Figure]:
+    """A map of the waiting caused over the two dimensions that matter most, where the job has two."""
+    dimensions = usual_dimensions(analysis.table("places"))
+    if dimensions is None or not analysis.table("ranks")["caused_wait_ns"].fillna(0).any():
+        return
+    grid = analysis.rank_grid("caused_wait_ns", *dimensions)
+    means = [[cell.mean_ns for cell in cells] for cells in grid.cells]
+    yield heat.place_map(analysis.table("ranks"), *dimensions, grid.rows, grid.columns, means)
 
 
 def _time(analysis: Analysis, unit: TimeUnit) -> Section:

@@ -58,6 +58,9 @@ from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.regions import table as regions_module
 from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.remedies import StepCosts, first_gains, remedies
+from ..metrics.roles import table as roles_module
+from ..metrics.roles.grid import Grid, grid_over
+from ..metrics.roles.table import with_roles
 from ..metrics.serving import serving, serving_fits
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
@@ -324,6 +327,21 @@ class Analysis:
         )
         _LOG.info("matching %s of %s", counted(len(self.calls), "call"), counted(len(run.ranks), "rank"))
         return matches(self.calls, run.hosts, evidence)
+
+    @cached_property
+    @described
+    def groups(self) -> pd.DataFrame:
+        """One row per process group: what it is for, by its description or by its calls."""
+        windows = {(ran.rank, ran.cycle): (ran.step_began_ns, ran.ended_ns) for ran in self.run.tables.ran}
+        return self._marked(
+            roles_module.group_roles(self.run.process_groups, self.calls, roles_module.windows_of_steps(windows))
+        )
+
+    @cached_property
+    @described
+    def places(self) -> pd.DataFrame:
+        """One row per rank: its place in each dimension of the job's layout."""
+        return self._marked(roles_module.rank_places(self.run.ranks, self.groups))
 
     @cached_property
     @described
@@ -672,7 +690,8 @@ class Analysis:
     @described
     def bandwidth(self) -> pd.DataFrame:
         """One row per process group, collective, dtype and size."""
-        return self._marked(bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members))
+        found = bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members)
+        return self._marked(with_roles(found, self.groups))
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -709,9 +728,21 @@ class Analysis:
             participation=self._members,
             lateness=self.lateness,
         )
+        found = self._with_places(found)
         if not self.run.has_starts:  # nor is it known what ran at the same time
             found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
         return self._marked(found)
+
+    def rank_grid(self, column: str, of_rows: str, of_columns: str) -> Grid:
+        """A column of `ranks` or `breakdown` over two dimensions of the job, such as `dp` and `pp`: means of ranks."""
+        table = self.ranks if column in self.ranks else self.breakdown
+        values = table.astype({column: "Float64"}).groupby("rank")[column].mean()
+        return grid_over(self.places, values, of_rows, of_columns)
+
+    def _with_places(self, ranks: pd.DataFrame) -> pd.DataFrame:
+        """The table `ranks` with the place of each rank in the job."""
+        place_of = self.places.set_index("rank")["place"]
+        return ranks.assign(place=ranks["rank"].map(place_of).astype("string"))
 
     @cached_property
     def culprits(self) -> list[int]:
@@ -843,6 +874,7 @@ class Analysis:
         waiting = self._of_typical_step
         measured = Measured(
             collectives=self.collectives,
+            groups=self.groups,
             participation=self._members,
             fits=self.fits,
             hangs=self.hangs,
@@ -860,7 +892,7 @@ class Analysis:
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
             prices=self.prices,
         )
-        found = verdicts(measured)
+        found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)
         return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
 
@@ -969,6 +1001,7 @@ class Analysis:
         ranks = ranks_module.ranks(
             traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late
         )
+        ranks = self._with_places(ranks)
         work = self.late_work[self.late_work["step"].isin(steps)]
         return _Waiting(participation=own, lateness=late, ranks=ranks, hosts=ranks_module.hosts(ranks), late_work=work)
 

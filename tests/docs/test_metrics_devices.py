@@ -17,6 +17,7 @@ EXAMPLES = examples(
     "calls",
     "cpu-runs",
     "kernels",
+    "roles",
 )
 
 

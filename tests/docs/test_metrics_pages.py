@@ -25,7 +25,7 @@ INDEXED = {page: title for title, page in re.findall(r"^\| \[(.+?)\]\(([\w-]+)\.
 COPIED = {
     *("rank", "cycle", "device", "stream", "name", "start_ns", "dur_ns", "issue_ns", "correlation", "external_id"),
     *("process_group", "pg_ranks", "group_size", "dtype", "in_elems", "out_elems", "seq", "comms_id", "root", "host"),
-    *("in_split", "out_split"),
+    *("in_split", "out_split", "description", "place", "role"),
     *("call_id", "collective_id", "step", "collective", "blocks_per_sm", "occupancy_frac", "device_name"),
     *("cell", "run", "model", "parallel", "workers", "batch_size_per_worker", "status", "reason"),
     *("dataset_samples", "shared_cores", "sample_bytes", "parameters_elems", "parameters_bytes"),

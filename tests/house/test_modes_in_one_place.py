@@ -10,8 +10,11 @@ from commtrace.contract import modes as contract
 from commtrace.profiling.modes import MODES
 
 FOLDER = "modes"
-# `dp` there is a dimension of Megatron's layouts, beside `tp` and `pp`, and no mode of ours
-OF_LAYOUTS = {"metrics.rank_plan", "cli.scale.plan_ranks"}
+# `dp` there is a dimension of layouts such as Megatron's, beside `tp` and `pp`, and no mode of ours
+OF_LAYOUTS = {
+    *("metrics.rank_plan", "cli.scale.plan_ranks", "core.tables.roles"),
+    *("metrics.roles.names", "metrics.roles.behaviour", "metrics.roles.table", "metrics.roles.grid"),
+}
 
 
 @pytest.mark.parametrize("package", ["profiling", "analysis"])

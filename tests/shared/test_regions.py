@@ -33,7 +33,11 @@ def events(name: str, phases: str = "X") -> list[dict[str, Any]]:
     (path,) = (TRACES / name).rglob("*.json.gz")
     with gzip.open(path) as file:
         document = json.load(file, parse_float=Decimal)  # doubles of absolute times have no ns
-    return [event for event in document["traceEvents"] if event.get("ph") in tuple(phases)]
+    found = [event for event in document["traceEvents"] if event.get("ph") in tuple(phases)]
+    for event in found:
+        if event["name"].startswith("execute_"):  # vLLM's step
+            event["name"] = "ProfilerStep#0"
+    return found
 
 
 def main_thread(found: list[dict[str, Any]]) -> int:

@@ -17,6 +17,15 @@ COLLECTIVE = (
 )
 GROUP = ("string", "name of the process group, NA where the trace does not say")
 PG_RANKS = ("string", "global ranks of the process group, ascending, separated by spaces")
+PLACE = ("string", "its place in each dimension: `tp 0, pp 3, dp 1`; NA where groups tell of fewer than two")
+ROLE = (
+    "string",
+    (
+        "tp, cp, sp, dp, dp_shard, dp_replicate, pp, ep, etp, edp, several of them joined (dp-cp), embedding, or "
+        "world; NA if unknown"
+    ),
+)
+GROUP_ROLE = ("string", "what the process group is for, as in `groups`; NA if that is not known, or it is all ranks")
 DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
 SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
 PARTIAL = ("boolean", "a file of this rank is damaged: nothing after the damage is counted here")

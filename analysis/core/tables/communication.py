@@ -20,6 +20,7 @@ from .columns import (
     DEVICE,
     DTYPE,
     GROUP,
+    GROUP_ROLE,
     KIND,
     PARTIAL,
     PARTIAL_MEMBER,
@@ -406,6 +407,7 @@ PARTICIPATION = Schema(
 BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
     "process_group": GROUP,
     "pg_ranks": PG_RANKS,
+    "role": GROUP_ROLE,
     "collective": COLLECTIVE,
     "size_bytes": SIZE,
     "count_elems": ("Int64", "elements of that size"),

@@ -8,10 +8,12 @@ from .columns import (
     DEVICE,
     DTYPE,
     GROUP,
+    GROUP_ROLE,
     PARTIAL,
     PARTIAL_MEMBER,
     PARTIAL_RUN,
     PG_RANKS,
+    PLACE,
     RANK,
     SIZE,
     STEP,
@@ -79,6 +81,7 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
 
 RANKS = Schema("ranks", "rank", {
     "rank": RANK,
+    "place": PLACE,
     "host": ("string", "host name"),
     "calls": ("int64", "communication calls"),
     "split_calls": ("int64", "calls that could be split into wait and transfer"),
@@ -147,6 +150,7 @@ HANGS = Schema("hangs", "collective that some ranks issued, but that never ran",
 VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
     "process_group": GROUP,
     "pg_ranks": PG_RANKS,
+    "role": GROUP_ROLE,
     "collective": ("string", "as in bandwidth; `run` for the run as a whole"),
     "dtype": DTYPE,
     "size_bytes": SIZE,

@@ -73,9 +73,9 @@ class Culprits(NamedTuple):
             return f", {host}"
         named = standing_out(shares)
         if len(named) == 1:
-            return f", {shares[named[0]]:.0%} of {of} for rank {named[0]}{self._late_clause(named[0])}"
+            return f", {shares[named[0]]:.0%} of {of} for {self.placed(named[0])}{self._late_clause(named[0])}"
         if named:
-            most = ", ".join(f"rank {rank} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
+            most = ", ".join(f"{self.placed(rank)} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
             return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._late_clause(
                 named[0], "the first"
             )
@@ -96,7 +96,7 @@ class Culprits(NamedTuple):
             return None
         why, frac = self.why(named[0]), float(shares[named].sum())
         if len(named) == 1:
-            return LateInWords(f"rank {named[0]}", f"rank {named[0]} {why}" if why else "", frac)
+            return LateInWords(self.placed(named[0]), f"rank {named[0]} {why}" if why else "", frac)
         who = f"ranks {listed([str(rank) for rank in named])}" if len(named) <= _MOST_NAMED else f"{len(named)} ranks"
         return LateInWords(who, f"rank {named[0]} {why}" if why else "", frac)
 
@@ -134,9 +134,14 @@ class Culprits(NamedTuple):
         doing = self._doing(late)
         does = f"{self._does(late)}{self._where(late)}"
         if late.because == "start":
-            return f"Rank {late.rank} {does}"
+            return f"R{self.placed(late.rank)[1:]} {does}"
         reason = doing.clause if doing else f"it {does}"
-        return f"Rank {late.rank} is late by {length(late.more_ms)}{late.per}{late.where}: {reason}"
+        return f"R{self.placed(late.rank)[1:]} is late by {length(late.more_ms)}{late.per}{late.where}: {reason}"
+
+    def placed(self, rank: int) -> str:
+        """`rank 5 (tp 1, pp 0, dp 1)`, or `rank 5` where its place in the job is not known."""
+        place = self.ranks["place"][self.ranks["rank"] == rank].dropna()
+        return f"rank {rank}" + (f" ({place.iloc[0]})" if len(place) else "")
 
     def standing_out(self) -> set[int]:
         """The ranks that the others wait for most."""
@@ -246,7 +251,7 @@ def _late_fault(late: LateRanks, culprits: Culprits) -> Fault:
         who = f"Host {late.host} ({len(named)} ranks)"
         return Fault(ms, "skew-bound", who, f"its rank {named[0]} {first}", ranks)
     if len(named) == 1:
-        return Fault(ms, "skew-bound", f"Rank {named[0]}", f"it {first}", ranks)
+        return Fault(ms, "skew-bound", f"R{culprits.placed(late.ranks[0])[1:]}", f"it {first}", ranks)
     who = f"{len(named)} ranks" if len(named) > _MOST_NAMED else f"Ranks {listed(named)}"
     why = ", and ".join(f"rank {rank} {reason}" for rank, reason in reasons.items())
     return Fault(ms, "skew-bound", who, why, ranks, several=True)

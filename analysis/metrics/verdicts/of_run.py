@@ -117,10 +117,11 @@ class KnownCalls(NamedTuple):
     fastest: str | None
 
 
-def hang(row: Row) -> RunVerdict:
-    """The verdict on a run with this row of `hangs`."""
+def hang(row: Row, group_in_words: str | None) -> RunVerdict:
+    """The verdict on a run with this row of `hangs`; its group goes by its name where no words for it are known."""
     number = f" number {row['seq']}" if row["seq"] is not None else ""
-    group = f" of group {row['process_group']}" if row["process_group"] is not None else ""
+    named = f" of group {row['process_group']}" if row["process_group"] is not None else ""
+    group = named if group_in_words is None else f" of {group_in_words}"
     step = f" in step {row['step']}" if row["step"] is not None else ""
     waiting = row["waiting"].split()
     what = f"{row['collective'] or 'a collective'}{number}{group}{step}"

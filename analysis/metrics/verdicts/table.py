@@ -15,6 +15,8 @@ from ...core.tables.lateness import VERDICTS
 from ..causes.blame import kernel_of
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
+from ..roles.names import group_in_words
+from ..roles.table import with_roles
 from ..typical_step import TypicalStep
 from .culprits import Culprits
 from .durations import of_durations, run_of_durations
@@ -38,6 +40,7 @@ class Measured(NamedTuple):
     """
 
     collectives: pd.DataFrame
+    groups: pd.DataFrame
     participation: pd.DataFrame
     fits: pd.DataFrame
     hangs: pd.DataFrame
@@ -179,7 +182,9 @@ def _unsplit_calls(row: Row) -> str:
 
 def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
     if len(measured.hangs):
-        return hang(records(measured.hangs.head(1))[0])
+        row = records(with_roles(measured.hangs, measured.groups).head(1))[0]
+        ranks = [int(rank) for rank in (row["pg_ranks"] or "").split()]
+        return hang(row, group_in_words(row["role"], ranks) if row["role"] is not None else None)
     if measured.typical is None or measured.of_typical is None:
         return RunVerdict(*run_of_durations(calls, measured.culprits, advice(_reason(calls, measured))))
     communication = KnownCalls(

@@ -169,6 +169,34 @@ def wait_matrix(waits: Any) -> Figure:
     )
 
 
+def place_map(
+    ranks: Any, of_rows: str, of_columns: str, rows: Sequence[int], columns: Sequence[int], means_ns: Any
+) -> Figure:
+    """Waiting caused over two dimensions of the job; `means_ns` has a list per row, of means over the ranks of a cell.
+
+    `ranks` is the table of that name.
+    """
+    cells = HeatCells(
+        [f"{of_rows} {number}" for number in rows],
+        [f"{of_columns} {number}" for number in columns],
+        [[None if ns is None else ns / 1e6 for ns in own] for own in means_ns],
+        of_rows=of_rows,
+        of_columns=of_columns,
+    )
+    title = f"Waiting caused, by {of_rows} and {of_columns}"
+    return Figure(
+        "places",
+        title,
+        f"How long the others waited for the ranks at each place of the job, mean of its ranks. A strong row is one "
+        f"number in {of_rows}, a strong column one in {of_columns}: what runs there is slower. A single strong cell is "
+        "a few ranks.",
+        _drawn(title, cells),
+        "ranks",
+        ranks,
+        data=_data(cells),
+    )
+
+
 def traffic_matrix(traffic: Any) -> Figure:
     """MB that each rank sends to each other rank."""
     rows = plain(traffic).rows

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ....common.wording import ranges_of
 from ...core.schema import Row, plain
 from ..units import bytes_text
 from .colours import SERIES
@@ -15,6 +16,7 @@ from .scales import Scale, bottom_axis, covering, left_axis
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 660, 380, 64, 28
 _MOST_SERIES = 16
+_MOST_RANGES = 3
 
 
 def bandwidth_by_size(
@@ -96,6 +98,8 @@ def _powers(scale: Scale) -> list[float]:
 
 def _group(row: Row) -> str:
     group, ranks = row["process_group"], row["pg_ranks"]
+    if row.get("role") is not None and ranks:
+        return f"{row['role']} of ranks {ranges_of([int(rank) for rank in ranks.split()], _MOST_RANGES)}"
     members = f", {len(ranks.split())} ranks" if ranks else ""
     return f"group {group}{members}" if group is not None else f"group not known{members}"
 

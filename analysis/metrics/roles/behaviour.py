@@ -1,0 +1,152 @@
+"""What a process group is for, by what it does, where its description does not say.
+
+A group whose calls fit several roles has none. Each rule says what it rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import pandas as pd
+
+StepOf = Callable[[int, int, int], tuple[int, int] | None]
+"""Rank, cycle and step -> when that began on the device, and how long it took, in ns; None if that is not known."""
+
+_LEAST_BYTES = 1024  # smaller ones are flags, losses and norms, which any group may exchange
+_MOSTLY = 0.8  # of the bytes, or messages
+_EQUAL = 0.9  # of the calls: from there sizes are equal
+_EARLY = 0.2  # of a step: layers are reduced from the first one on, gradients after the forward pass
+_LAYERS = 3  # parameters of so many layers are gathered before the first gradient is ready
+_LEAST_REDUCED = 4  # a step: of activations
+
+
+class Inferred(NamedTuple):
+    """A role and what tells it; the role is None where several fit."""
+
+    role: str | None
+    because: str
+
+
+def inferred_role(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) -> Inferred | None:
+    """The role of the group with these `members` by its rows of the table `calls`; None if they say nothing."""
+    calls = calls[calls["collective"].notna()]
+    if len(members) < 2 or not len(calls):
+        return None
+    messages = calls[calls["collective"].isin(["send", "recv"])]
+    if len(messages) >= _MOSTLY * len(calls):
+        return _by_messages(messages[messages["root"].notna()], members)
+    one = calls[calls["rank"] == calls["rank"].iloc[0]]
+    large = one[one["size_bytes"].fillna(_LEAST_BYTES) >= _LEAST_BYTES]
+    moved = large.groupby("collective")["size_bytes"].sum()
+    whole = float(moved.sum())
+    if not whole:
+        return None
+    if moved.get("all_to_all", 0) >= _MOSTLY * whole:
+        return _by_exchange(large[large["collective"] == "all_to_all"])
+    both = [moved.get(name, 0) for name in ("all_gather", "reduce_scatter")]
+    if all(both) and sum(both) >= _MOSTLY * whole:
+        return _by_shards(large, members)
+    if moved.get("all_reduce", 0) >= _MOSTLY * whole:
+        return _by_reduction(large[large["collective"] == "all_reduce"], members, step_of)
+    return None
+
+
+def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | None:
+    """Stages of a pipeline send activations on and gradients back; in a ring the last one sends to the first, too."""
+    place = {rank: number for number, rank in enumerate(members)}
+    own, peer = messages["rank"].map(place), messages["root"].astype("int64").map(place)
+    if not len(messages) or own.isna().any() or peer.isna().any():
+        return None
+    sends = messages["collective"] == "send"
+    hops = set((peer - own).where(sends, own - peer).astype("int64"))
+    last = len(members) - 1
+    if not hops <= {1, -1, last, -last}:
+        return Inferred(None, "messages between ranks that are no neighbours")
+    batches = messages[messages["batch"].notna()].groupby(["rank", "batch"])["collective"].nunique()
+    pairs = int((batches > 1).sum())
+    coupled = 2 * pairs == len(messages)
+    on, back = (1 in hops), (-1 in hops)
+    if last == 1:
+        if coupled:
+            return Inferred(None, "two ranks that send and receive at once: a pipeline, or a ring")
+        return Inferred("pp", "messages between two ranks, and none at once both ways")
+    around = last in hops or -last in hops
+    if on and back:
+        if around and coupled:
+            return Inferred(None, "messages both ways around a ring")
+        return Inferred("pp", "messages between neighbours, both ways")
+    if around:
+        return Inferred("cp", "messages around a ring, one way")
+    if {0, last} <= set(own.astype("int64")):
+        return Inferred("pp", "messages between neighbours, one way, and none from the last to the first")
+    return None
+
+
+def _by_exchange(exchanges: pd.DataFrame) -> Inferred:
+    """Experts get uneven numbers of tokens; sequence parallelism exchanges equal parts."""
+    uneven = exchanges["in_split"].map(_is_uneven, na_action="ignore").fillna(False).astype(bool)
+    uneven |= exchanges["out_split"].map(_is_uneven, na_action="ignore").fillna(False).astype(bool)
+    if uneven.any():
+        return Inferred("ep", "all_to_alls with uneven parts")
+    return Inferred(None, "all_to_alls with equal parts: of experts, or of sequences")
+
+
+def _is_uneven(split: str) -> bool:
+    return len(set(split.strip("[]").replace(",", " ").split()) - {"..."}) > 1
+
+
+def _by_shards(calls: pd.DataFrame, members: Sequence[int]) -> Inferred | None:
+    """Sharded parameters are gathered layer by layer before any gradient is scattered; activations in every layer."""
+    shards = calls[calls["collective"].isin(["all_gather", "reduce_scatter"]) & calls["step"].notna()]
+    ahead, behind, turns = [], [], []
+    for _, of_step in shards.sort_values("start_ns", kind="stable").groupby(["cycle", "step"]):
+        gathers = (of_step["collective"] == "all_gather").tolist()
+        if all(gathers) or not any(gathers):
+            continue
+        ahead.append(gathers.index(False))
+        behind.append(gathers.index(True))
+        turns.append(sum(a != b for a, b in pairwise(gathers)) / (len(gathers) - 1))
+    if not ahead:
+        return None
+    if _median(ahead) >= _LAYERS:
+        return Inferred("dp_shard", f"{_median(ahead):.0f} all_gathers before the first reduce_scatter of a step")
+    if _median(behind) >= _LAYERS:
+        return Inferred("dp_shard", f"{_median(behind):.0f} reduce_scatters before the first all_gather of a step")
+    if _median(turns) >= _MOSTLY and _is_equal(shards["size_bytes"]) and _is_contiguous(members):
+        return Inferred("tp", "all_gathers and reduce_scatters of equal size in turn, on neighbouring ranks")
+    return Inferred(None, "all_gathers and reduce_scatters in no order that is known")
+
+
+def _by_reduction(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) -> Inferred | None:
+    """Gradients are reduced once a step, after the forward pass; activations in every layer of both passes."""
+    firsts, counts = [], []
+    for _, of_step in calls[calls["step"].notna()].groupby(["cycle", "step"]):
+        first = of_step.loc[of_step["start_ns"].idxmin()]
+        window = step_of(int(first["rank"]), int(first["cycle"]), int(first["step"]))
+        # Without these calls: where links are slow, a step is long for them, and its forward pass a small part of it.
+        left_ns = window[1] - int(of_step["dur_ns"].sum()) if window is not None else 0
+        if window is not None and left_ns > 0:
+            firsts.append(min((int(first["start_ns"]) - window[0]) / left_ns, 1.0))
+            counts.append(len(of_step))
+    if not firsts:
+        return None
+    many = _is_equal(calls["size_bytes"]) and _median(counts) >= _LEAST_REDUCED
+    if _median(firsts) < _EARLY and many and _is_contiguous(members):
+        return Inferred("tp", "all_reduces of equal size from the beginning of a step on, on neighbouring ranks")
+    if _median(firsts) >= _EARLY and not many:
+        return Inferred("dp", f"all_reduces only, the first after {_median(firsts):.0%} of the rest of a step")
+    return Inferred(None, "all_reduces: of activations, or of gradients")
+
+
+def _is_equal(sizes: pd.Series[int]) -> bool:
+    return float(sizes.value_counts(normalize=True).iloc[0]) >= _EQUAL
+
+
+def _is_contiguous(members: Sequence[int]) -> bool:
+    return all(b == a + 1 for a, b in pairwise(members))
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(pd.Series(values).median())

@@ -1,0 +1,223 @@
+"""Tables of process groups with their roles, and of ranks with their places in the job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import pandas as pd
+
+from ...core.schema import Row, grouped, records, text_codes
+from ...core.tables.roles import COORDINATES, GROUPS, PLACES
+from .behaviour import Inferred, StepOf, inferred_role
+from .names import DIMENSIONS, WORLD, described_role, group_in_words
+
+_SINGLE = ("tp", "cp", "sp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp", "edp")
+"""In the order in which the place of a rank names them, as people do: `tp 0, pp 3, dp 1`."""
+_APART = frozenset({"tp", "cp", "sp", "pp", "dp"})
+"""Two ranks differ in one of these only if they are in one group of it: experts are spread over some of the others."""
+
+
+_MOST_ASKED = 16
+"""Of groups of the same size and stride: what these do, the others do, too."""
+
+
+class _Group(NamedTuple):
+    name: str | None
+    ranks: tuple[int, ...]
+
+
+def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: StepOf) -> pd.DataFrame:
+    """A row per process group: what it is for, and how that is known; those with most calls first.
+
+    `process_groups` and `calls` are the tables of a run; `step_of` says when a step ran.
+    """
+    found: dict[_Group, Row] = {}
+    for row in records(process_groups.drop_duplicates(["process_group", "description", "pg_ranks"])):
+        found.setdefault(_Group(row["process_group"], _ranks(row["pg_ranks"])), _row(row))
+    asked: dict[tuple[int, int], int] = defaultdict(int)
+    for name, ranks, own in _by_group(calls):
+        row = found.setdefault(_Group(name, _ranks(ranks)), _row({"process_group": name, "pg_ranks": ranks}))
+        row["calls"] = len(own)
+        if row["role"] not in (None, WORLD):
+            continue
+        asked[_shape(row)] += 1
+        if asked[_shape(row)] <= _MOST_ASKED:
+            _infer(row, inferred_role(own, _ranks(row["pg_ranks"]), step_of))
+        else:
+            row["because"] = "one of many alike, of which some were looked at"
+    rows = list(found.values())
+    _like_others(rows)
+    _without_contradictions(rows)
+    for row in rows:
+        row["group"] = group_in_words(row["role"], list(_ranks(row["pg_ranks"])), row["process_group"])
+    return GROUPS.frame(rows).sort_values("calls", ascending=False, kind="stable", ignore_index=True)
+
+
+def with_roles(table: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """The table, which has process groups, with the column `role`: of `found`, the table `groups`, but not `world`."""
+    known = found[found["role"].notna() & (found["role"] != WORLD)]
+    roles = dict(zip(zip(known["process_group"], known["pg_ranks"], strict=True), known["role"], strict=True))
+    of_rows = [roles.get(group) for group in zip(table["process_group"], table["pg_ranks"], strict=True)]
+    return table.assign(role=pd.array(of_rows, dtype="string"))
+
+
+def windows_of_steps(began: Mapping[tuple[int, int], tuple[Mapping[int, int], int]]) -> StepOf:
+    """When a step began on a device, and how long it took; `began` has starts of each rank and cycle, and its end."""
+
+    def step_of(rank: int, cycle: int, step: int) -> tuple[int, int] | None:
+        starts, end_ns = began.get((rank, cycle), ({}, 0))
+        if step not in starts:
+            return None
+        until = min((start for number, start in starts.items() if number > step), default=end_ns)
+        return starts[step], until - starts[step]
+
+    return step_of
+
+
+def _by_group(calls: pd.DataFrame) -> Iterator[tuple[str, str | None, pd.DataFrame]]:
+    """Yield name, ranks and calls of each process group that has a name."""
+    named = calls[calls["process_group"].notna()]
+    (names, of_name), (lists, of_list) = text_codes(named["process_group"]), text_codes(named["pg_ranks"])
+    numbered = named.assign(name_number=names, list_number=lists)
+    for (name, ranks), own in grouped(numbered, ["name_number", "list_number"]):
+        yield of_name[name], of_list[ranks] if ranks >= 0 else None, own
+
+
+def _row(known: Row) -> Row:
+    ranks = _ranks(known["pg_ranks"])
+    role = described_role(known.get("description"))
+    return {
+        "process_group": known["process_group"],
+        "description": known.get("description"),
+        "pg_ranks": known["pg_ranks"],
+        "group_size": len(ranks) or None,
+        "role": role,
+        "role_from": None if role is None else "description",
+        "because": None,
+        "calls": 0,
+    }
+
+
+def _infer(row: Row, found: Inferred | None) -> None:
+    """What the calls say, if they say anything. That a group has all ranks says less than what it is for."""
+    if found is None:
+        return
+    row["because"] = found.because
+    if found.role is not None:
+        row["role"], row["role_from"] = found.role, "calls"
+
+
+def _like_others(rows: Iterable[Row]) -> None:
+    """Groups of the same size and stride, with calls, that do not tell are what the others are, if those agree.
+
+    Where a pipeline begins, activations are reduced from the beginning of a step on; later stages begin with waiting.
+    """
+    known: dict[tuple[int, int], set[str]] = defaultdict(set)
+    rows = [row for row in rows if row["calls"] and (row["group_size"] or 0) > 1]
+    for row in rows:
+        if row["role"] not in (None, WORLD):
+            known[_shape(row)].add(row["role"])
+    for row in rows:
+        roles = known[_shape(row)]
+        if row["role"] is None and row["because"] is not None and len(roles) == 1 and _stride(row):
+            row["role"], row["role_from"], row["because"] = min(roles), "calls", "ranks as far apart as in such groups"
+
+
+def _shape(row: Row) -> tuple[int, int]:
+    return row["group_size"], _stride(row)
+
+
+def _stride(row: Row) -> int:
+    """How far its ranks are apart; 0 if that differs."""
+    apart = {b - a for a, b in pairwise(_ranks(row["pg_ranks"]))}
+    return apart.pop() if len(apart) == 1 else 0
+
+
+def _without_contradictions(rows: Iterable[Row]) -> None:
+    """Groups of two dimensions have one rank in common at most; roles by calls that break this are taken back."""
+    of_rank: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["role"] in _APART and (row["group_size"] or 0) > 1:
+            for rank in _ranks(row["pg_ranks"]):
+                of_rank[rank].append(row)
+    doubtful: list[Row] = []
+    for own in of_rank.values():
+        for one, other in combinations(own, 2):
+            if one["role"] == other["role"] or not {one["role"], other["role"]} <= _APART:
+                continue
+            if len({*_ranks(one["pg_ranks"])} & {*_ranks(other["pg_ranks"])}) < 2:
+                continue
+            reducing, ring = (one, other) if one["role"] == "dp" else (other, one)
+            if _reduces_over_ring(reducing, ring):
+                reducing["role"] = "dp-cp"
+            else:
+                doubtful += [row for row in (one, other) if row["role_from"] == "calls"]
+    for row in doubtful:
+        row["role"] = row["role_from"] = None
+        row["because"] = "its calls say one thing, and the ranks of other groups another"
+
+
+def _reduces_over_ring(reducing: Row, ring: Row) -> bool:
+    """Whether gradients are reduced over all ranks of a context-parallel group, which have the same parameters."""
+    return (reducing["role"], reducing["role_from"], ring["role"]) == ("dp", "calls", "cp") and {
+        *_ranks(reducing["pg_ranks"])
+    } >= {*_ranks(ring["pg_ranks"])}
+
+
+def rank_places(ranks: Iterable[int], found: pd.DataFrame) -> pd.DataFrame:
+    """A row per rank: its number in each dimension, counted from 0 along its group of that role.
+
+    `found` is the table `groups`. A dimension without groups is NA for all ranks; where a rank has two groups of one
+    role, the larger one counts, and if both have different ranks, neither does.
+    """
+    along = _coordinates(found)
+    rows: list[Row] = []
+    for rank in sorted(ranks):
+        known = {role: along[role][rank] for role in _SINGLE if rank in along[role]}
+        row: Row = {"rank": rank, **{role: known.get(role) for role in COORDINATES}}
+        row["dp"] = _data_place(known, found, rank)
+        row["place"] = ", ".join(f"{role} {number}" for role, number in known.items()) if len(known) > 1 else None
+        rows.append(row)
+    return PLACES.frame(rows)
+
+
+def _data_place(known: Mapping[str, int], found: pd.DataFrame, rank: int) -> int | None:
+    """The number in data parallelism; of hybrid sharding, replicas one after another."""
+    if "dp" in known or not {"dp_shard", "dp_replicate"} & set(known):
+        return known.get("dp")
+    if "dp_replicate" not in known:
+        return known["dp_shard"]
+    if "dp_shard" not in known:
+        return known["dp_replicate"]
+    shards = [ranks for ranks in map(_ranks, found["pg_ranks"][found["role"] == "dp_shard"]) if rank in ranks]
+    return known["dp_replicate"] * max(map(len, shards)) + known["dp_shard"]
+
+
+def _coordinates(found: pd.DataFrame) -> dict[str, dict[int, int]]:
+    """Role -> rank -> its place in its group of that role."""
+    of_role: dict[str, dict[int, tuple[int, ...]]] = {role: {} for role in DIMENSIONS}
+    doubtful: set[tuple[str, int]] = set()
+    for role, text in zip(found["role"], found["pg_ranks"], strict=True):
+        if role not in of_role:
+            continue
+        group = _ranks(text)
+        for rank in group:
+            had = of_role[role].get(rank, ())
+            if len(group) > len(had):
+                of_role[role][rank] = group
+                doubtful.discard((role, rank))
+            elif len(group) == len(had) and group != had:
+                doubtful.add((role, rank))
+    return {
+        role: {rank: group.index(rank) for rank, group in own.items() if (role, rank) not in doubtful}
+        for role, own in of_role.items()
+    }
+
+
+@lru_cache(maxsize=1 << 12)
+def _ranks(text: str | None) -> tuple[int, ...]:
+    return tuple(map(int, text.split())) if isinstance(text, str) else ()

@@ -1,0 +1,189 @@
+"""Roles of process groups, by description and by calls, and places of ranks, on simulated jobs of known layout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import pytest
+from simulator import simulate
+from simulator.pipelines import cp_ring, three_d
+from simulator.programs import ddp, fsdp, tp, tp_dp
+from simulator.world import Hang, Injection, World
+
+from commtrace import analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.communication import CALLS, PROCESS_GROUPS
+from commtrace.analysis.metrics.roles.names import described_role, group_in_words
+from commtrace.analysis.metrics.roles.table import group_roles, rank_places
+from commtrace.analysis.report.run_report import run_figures
+from commtrace.cli import main
+
+
+@pytest.mark.parametrize(
+    ("role", "descriptions"),
+    [
+        ("tp", ["TENSOR_MODEL_PARALLEL_GROUP", "mesh_tp", "tp:0", "attention_tp", "my_tp_group", "tensor parallel"]),
+        ("pp", ["PIPELINE_MODEL_PARALLEL_GROUP", "mesh_pp", "pp:0"]),
+        ("dp", ["DATA_PARALLEL_GROUP", "DATA_PARALLEL_GROUP_GLOO", "mesh_dp", "DP Group 0", "mesh_batch"]),
+        ("dp-cp", ["DATA_PARALLEL_GROUP_WITH_CP", "mesh_dp_cp", "mesh_loss"]),
+        ("dp_shard", ["mesh_dp_shard", "mesh_fsdp", "mesh_shard"]),
+        ("dp_shard-cp", ["mesh_dp_shard_cp", "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP"]),
+        ("dp_replicate", ["mesh_dp_replicate", "mesh_replicate"]),
+        ("cp", ["CONTEXT_PARALLEL_GROUP", "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS", "mesh_cp", "dcp", "attn_cp"]),
+        ("sp", ["mesh_sp", "sequence_parallel_group"]),
+        ("ep", ["EXPERT_MODEL_PARALLEL_GROUP", "mesh_ep", "moe_ep", "mesh_dp_shard_in_ep"]),
+        ("etp", ["EXPERT_TENSOR_PARALLEL_GROUP", "mesh_etp", "moe_tp"]),
+        ("edp", ["EXPERT_DATA_PARALLEL_GROUP", "mesh_efsdp", "mesh_dp_shard_mod_ep"]),
+        ("etp-ep", ["EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP"]),
+        ("tp-pp", ["MODEL_PARALLEL_GROUP"]),
+        ("tp-dp-cp", ["TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP"]),
+        ("embedding", ["EMBEDDING_GROUP"]),
+        ("position embedding", ["POSITION_EMBEDDING_GROUP"]),
+        ("world", ["default_pg"]),
+        (None, ["undefined", "", None, "mesh_dim_0", "data_loading", "node_local", "embedding_dim", "expert_stats",
+                "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_roles_by_description(role, descriptions):
+    assert {description: described_role(description) for description in descriptions} == dict.fromkeys(
+        descriptions, role
+    )
+
+
+def test_groups_in_words():
+    assert group_in_words("tp", [4, 5, 6, 7]) == "the tensor-parallel group of ranks 4-7"
+    assert group_in_words("dp_shard-cp", [0, 2]) == "the sharded data- and context-parallel group of ranks 0, 2"
+    assert group_in_words("tp-pp", [0, 1]) == "the model-parallel group of ranks 0-1"
+    assert group_in_words("world", [0, 1, 2]) == "the group of all 3 ranks"
+    assert group_in_words(None, [3, 4], "7") == "group 7 of ranks 3-4"
+
+
+NO_CALLS = CALLS.empty()
+JOBS = {
+    "ddp": (1, 4, ddp, {("dp", (0, 1, 2, 3))}),
+    "fsdp": (1, 4, fsdp, {("dp_shard", (0, 1, 2, 3))}),
+    "tp": (1, 4, tp, {("tp", (0, 1, 2, 3))}),
+    "cp": (1, 4, cp_ring, {("cp", (0, 1, 2, 3)), ("dp-cp", (0, 1, 2, 3))}),
+    "tp x dp": (2, 2, tp_dp, {("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1, 3))}),
+    "tp x dp x pp x ep": (2, 4, partial(three_d, tp=2, pp=2, experts="uneven"), {
+        *(("tp", (first, first + 1)) for first in (0, 2, 4, 6)),
+        *((role, (first, first + 2)) for first in (0, 1, 4, 5) for role in ("dp", "ep")),
+        *(("pp", (first, first + 4)) for first in range(4)),
+    }),
+    "tp x dp x pp of 4": (2, 8, partial(three_d, tp=2, pp=4, schedule="gpipe", batched=False), {
+        *(("tp", (first, first + 1)) for first in range(0, 16, 2)),
+        *(("dp", (first, first + 2)) for first in (0, 1, 4, 5, 8, 9, 12, 13)),
+        *(("pp", (first, first + 4, first + 8, first + 12)) for first in range(4)),
+    }),
+}  # fmt: skip
+"""Hosts, GPUs of each, program, and the role of each group that has one."""
+
+
+@pytest.mark.parametrize(("hosts", "gpus", "program", "truth"), JOBS.values(), ids=JOBS)
+def test_roles_by_calls(tmp_path, hosts, gpus, program, truth):
+    """No description says anything, and every group is told by what it does."""
+    simulate(World(3, program, hosts, gpus, 4)).write(tmp_path)
+    found = analyse(tmp_path)
+    groups = found.run.process_groups.assign(description="undefined")
+    silent = replace(found, run=replace(found.run, process_groups=groups)).groups
+    assert {(row["role"], _members(row)) for row in records(silent) if row["role"] is not None} == truth
+    assert set(silent["role_from"].dropna()) == {"calls"}
+    assert silent["because"][silent["role"].notna()].notna().all()
+
+
+def test_a_group_with_one_traced_rank_at_its_middle_may_be_a_ring_or_a_pipeline(tmp_path):
+    simulate(World(3, cp_ring, 1, 4, 4)).write(tmp_path)
+    found = analyse(tmp_path, ranks="1")
+    groups = found.run.process_groups.assign(description="undefined")
+    silent = replace(found, run=replace(found.run, process_groups=groups)).groups
+    assert "cp" not in set(silent["role"].dropna())
+    assert "pp" not in set(silent["role"].dropna())
+
+
+@pytest.mark.parametrize("order", ["tp-cp-dp-pp", "pp-dp-tp-cp", "tp-pp-dp-cp"])
+def test_places_of_ranks(order):
+    """In any order of the dimensions; Megatron's is the first."""
+    sizes = dict(zip(order.split("-"), (2, 3, 2, 4), strict=True))
+    numbers = [dict(zip(sizes, place[::-1], strict=True)) for place in product(*map(range, [*sizes.values()][::-1]))]
+    rows = [
+        {"rank": rank, "process_group": f"{name} of {rank}", "description": f"mesh_{name}", "pg_ranks": " ".join(group)}
+        for rank, own in enumerate(numbers)
+        for name in sizes
+        for group in [[str(other) for other, its in enumerate(numbers) if {**its, name: 0} == {**own, name: 0}]]
+    ]
+    found = group_roles(PROCESS_GROUPS.frame(rows), NO_CALLS, lambda *_: None)
+    places = rank_places(range(len(numbers)), found)
+    assert [{name: row[name] for name in sizes} for row in records(places)] == numbers
+    last = {name: size - 1 for name, size in sizes.items()}
+    assert records(places)[-1]["place"] == ", ".join(f"{name} {last[name]}" for name in ("tp", "cp", "pp", "dp"))
+
+
+def test_no_place_where_groups_of_one_role_contradict():
+    rows = [
+        {"rank": 1, "process_group": "a", "description": "mesh_tp", "pg_ranks": "0 1"},
+        {"rank": 1, "process_group": "b", "description": "mesh_tp", "pg_ranks": "1 2"},
+    ]
+    found = group_roles(PROCESS_GROUPS.frame(rows), NO_CALLS, lambda *_: None)
+    assert [row["place"] for row in records(rank_places([1], found))] == [None]
+
+
+def _members(row):
+    return tuple(map(int, row["pg_ranks"].split()))
+
+
+@pytest.fixture(scope="module")
+def pipelined(tmp_path_factory):
+    """Two replicas of two stages of two ranks; rank 5 is slow, which is tp 1, pp 1, dp 0."""
+    folder = tmp_path_factory.mktemp("pipelined")
+    slow = Injection("slower", (5,), (1, 2, 3), 4000.0)
+    simulate(World(3, partial(three_d, tp=2, pp=2), 2, 4, 4, injections=(slow,))).write(folder)
+    return folder
+
+
+def test_sentences_say_where_a_rank_is(pipelined):
+    found = analyse(pipelined, details=True)
+    assert dict(zip(found.ranks["rank"], found.ranks["place"], strict=True))[5] == "tp 1, pp 1, dp 0"
+    assert "ank 5 (tp 1, pp 1, dp 0)" in found.verdict
+
+
+def test_ranks_over_two_dimensions(pipelined, capsys):
+    """The grid on the terminal and the map of the report have the means of the ranks of each cell."""
+    found = analyse(pipelined)
+    caused = dict(zip(found.ranks["rank"], found.ranks["caused_wait_ns"], strict=True))
+    means = {(0, 0): (0, 1), (0, 1): (4, 5), (1, 0): (2, 3), (1, 1): (6, 7)}
+    assert main(["ranks", "--no-cache", "--by", "dp,pp", str(pipelined)]) == 0
+    shown = capsys.readouterr().out
+    numbers = [[float(text.rstrip("*")) for text in line.split()[2:]] for line in shown.splitlines()[3:5]]
+    expected = [[sum(caused[rank] for rank in means[dp, pp]) / 2e6 for pp in (0, 1)] for dp in (0, 1)]
+    assert numbers == [[pytest.approx(ms, abs=0.051) for ms in row] for row in expected]
+    assert shown.endswith("* most: dp 0, pp 1, ranks 4-5\n")
+    (figure,) = [figure for name, figure in run_figures(found).items() if name == "places"]
+    assert json.loads(figure.data)["values"] == [[pytest.approx(ms, rel=1e-5) for ms in row] for row in expected]
+
+
+@pytest.mark.parametrize("options", [["--by", "dp"], ["--by", "dp,dp"], ["--by", "dp,x"],
+                                     ["--by", "dp,pp", "--format", "csv"]], ids=str)  # fmt: skip
+def test_a_grid_needs_two_dimensions_and_a_reader(pipelined, options, capsys):
+    assert main(["ranks", "--no-cache", *options, str(pipelined)]) == 2
+    assert "--by" in capsys.readouterr().err
+
+
+def test_no_grid_of_a_job_of_one_dimension(tmp_path, capsys):
+    simulate(World(3, ddp, 1, 2, 4)).write(tmp_path)
+    assert main(["ranks", "--no-cache", "--by", "dp,pp", str(tmp_path)]) == 1
+    assert "commtrace table groups" in capsys.readouterr().err
+
+
+def test_tables_and_sentences_name_groups_by_their_roles(pipelined, tmp_path):
+    found = analyse(pipelined)
+    for table in (found.bandwidth, found.verdicts):
+        roles = {(row["pg_ranks"], row["role"]) for row in records(table) if row["pg_ranks"] is not None}
+        assert roles >= {("0 1", "tp"), ("0 2", "dp"), ("0 1 2 3 4 5 6 7", None)}
+    (figure,) = [figure for name, figure in run_figures(found).items() if name == "bandwidth"]
+    assert "tp of ranks 0-1" in figure.svg
+    simulate(World(3, partial(three_d, tp=2, pp=2), 2, 4, 4, hang=Hang(3, 3, 0.3))).write(tmp_path)
+    assert "of the tensor-parallel group of ranks 2-3" in analyse(tmp_path).verdict
