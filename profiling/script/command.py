@@ -14,7 +14,7 @@ from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
 from .config import WHOLE_RUN, Limits, RunConfig, Target
 
-_SCHEDULE = ("wait", "warmup", "active", "repeat")
+_SCHEDULE = ("wait", "warmup", "active", "repeat", "steps_of", "step_on")
 _LIMITS = ("max_seconds", "max_memory_gb")
 
 
@@ -28,6 +28,30 @@ class _ScriptOptions:
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Ranks to launch here.", show_default="this process is the script"),
+    ] = None
+
+
+@dataclass(frozen=True)
+class _StepOptions:
+    """Where a step ends."""
+
+    steps_of: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel="Profiler",
+            help="Optimizer steps in one step, as with several optimizers.",
+            show_default="one, or a round of several optimizers",
+        ),
+    ] = None
+    step_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[MODULE:]NAME",
+            rich_help_panel="Profiler",
+            help="End a step where this function of the script, or of a module, returns.",
+            show_default="optimizer steps",
+        ),
     ] = None
 
 
@@ -74,6 +98,7 @@ class _OutputOptions:
 @takes(
     of=_ScriptOptions,
     profiled=ScheduleOptions,
+    ends=_StepOptions,
     limits=_LimitOptions,
     recording=RecordingOptions,
     output=_OutputOptions,
@@ -84,6 +109,7 @@ def run_command(
     *,
     of: _ScriptOptions,
     profiled: ScheduleOptions,
+    ends: _StepOptions,
     limits: _LimitOptions,
     recording: RecordingOptions,
     output: _OutputOptions,
@@ -91,10 +117,11 @@ def run_command(
 ) -> None:
     """Run a training script as it is, and trace a few of its steps on every rank.
 
-    Steps are those of the first optimizer that makes one. The first step only opens the capture; the next one is step
-    0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
-    starts, with torch.multiprocessing or by running itself again, are captured too. What the script prints and how it
-    ends stay its own.
+    A step ends where the optimizer steps after a backward pass; where several optimizers take turns, as in a GAN, it is
+    a round of all of them. The first step only opens the capture; the next one is step 0. Under torchrun, srun or
+    mpirun this process is one rank; --workers launches ranks here. Ranks that the script starts, with
+    torch.multiprocessing or by running itself again, are captured too. What the script prints and how it ends stay its
+    own.
 
     \b
     Examples:
@@ -102,6 +129,8 @@ def run_command(
       commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
       torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
       torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
+      commtrace run --steps-of 2 train_gan.py
+      commtrace run --step-on train_step train.py
       commtrace run --whole-run --max-seconds 20 infer.py
     """
     _check_options(ctx, whole_run=limits.whole_run)
@@ -114,6 +143,8 @@ def run_command(
         strict=output.strict,
         **recording.settings(),
         keeping=kept.keeping(),
+        steps_of=ends.steps_of,
+        step_on=ends.step_on,
     )
     command_line = ctx.obj
 

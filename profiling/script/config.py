@@ -43,10 +43,31 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class StepOn:
+    """A function whose return ends a step: its module, None for the script itself, and its name in there."""
+
+    module: str | None
+    name: str
+
+    @classmethod
+    def parsed(cls, text: str) -> "StepOn":
+        """From `MODULE:NAME`, or `NAME` in the script itself. Raises UsageError."""
+        module, _, name = text.rpartition(":")
+        if not all(word.isidentifier() for word in f"{module or '__main__'}.{name}".split(".")):
+            raise UsageError(f"--step-on {text}: expected MODULE:NAME, or the NAME of a function of the script")
+        return cls(module or None, name)
+
+    def is_of(self, target: Target) -> bool:
+        """Whether the function is the script's own."""
+        return self.module in (None, "__main__", target.name if target.is_module else Path(target.name).stem)
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One run of a script. With `limits`, all of it is traced, without a schedule.
 
-    `out` is absolute: the script may change the directory.
+    `out` is absolute: the script may change the directory. `steps_of` is the number of optimizer steps in a step, None
+    to find out; `step_on` names the function whose return ends a step.
     """
 
     target: Target
@@ -58,10 +79,14 @@ class RunConfig:
     keeping: Keeping = TRACES_ONLY
     flight_recorder: bool = False
     strict: bool = False
+    steps_of: int | None = None
+    step_on: str | None = None
 
     def __post_init__(self) -> None:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:
             raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        if self.step_on is not None:
+            StepOn.parsed(self.step_on)  # which refuses what is none
         if self.limits is None:
             # The step that opens the capture is the first of DDP's two.
             check_leading_steps(

@@ -110,6 +110,12 @@ class StepClock:
         """Begin a step."""
         self._ask(self._begin)
 
+    def restart(self) -> None:
+        """Forget every step, and begin one."""
+        self._done.clear()
+        self._open.clear()
+        self.start()
+
     def stop(self, step: int, phase: Phase) -> None:
         """End the step that was begun, if there is one."""
         begun, self._begun = self._begun, None

@@ -49,6 +49,45 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+def test_ranks_with_optimizers_in_hooks_of_the_backward_pass(tmp_path) -> None:
+    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "hooked.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 ends", "rank 1 ends"]
+    said = [line for line in done.stderr.splitlines() if line]
+    assert [line.partition(":")[0] for line in said] == ["commtrace", "commtrace"], done.stderr
+    assert said[1].startswith("commtrace: done: 2 ranks traced")
+    for meta in metas(tmp_path / "run").values():
+        assert (meta["complete"], meta["model"]["parameters"]) == (True, 144)
+        content = trace(tmp_path / "run" / meta["traces"][0])
+        assert traced_steps(content) == [3, 4, 5]
+        assert sum(event.get("name") == "gloo:all_reduce" for event in content["traceEvents"]) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    "ending", ["train_step", "stepping:Loop.Inner.step", "stepping_module:Trainer.step", "stepping_module:train_three"]
+)
+def test_a_step_ends_where_a_function_returns(tmp_path, ending) -> None:
+    options = ["--out", tmp_path, "--run-name", "run", "--wait", 1, "--active", 2, "--step-on", ending]
+    done = python(*RUN, *options, USERS / "stepping.py", folders=(USERS,))
+    assert (done.returncode, done.stdout) == (0, "ends __main__ train_step\n"), done.stderr
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], len(meta["steps"]), meta["model"]["parameters"]) == (True, 6, 20)
+    names = [event.get("name") for event in trace(tmp_path / "run" / meta["traces"][0])["traceEvents"]]
+    assert names.count("Optimizer.step#SGD.step") == 2 * 3
+
+
+def test_a_function_that_is_not_there_is_said(tmp_path) -> None:
+    done = python(*RUN, "--out", tmp_path, "--step-on", "train", USERS / "stepping.py", folders=(USERS,))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --step-on train: {USERS / 'stepping.py'} defines no function of that name\n"
+    done = python(*RUN, "--out", tmp_path, "--step-on", "stepping_module:no", USERS / "stepping.py", folders=(USERS,))
+    assert (done.returncode, done.stdout) == (0, "ends __main__ train_step\n")
+    assert done.stderr.splitlines() == [
+        "commtrace: error: --step-on: stepping_module has no function no; the script goes on",
+        "commtrace: nothing was captured: stepping_module:no did not return in this process (--step-on)",
+    ]
+
+
 def test_a_folder_that_takes_no_files_is_said_before_the_script_starts(tmp_path) -> None:
     """/proc takes no folder from anybody, root or not."""
     script = tmp_path / "script.py"

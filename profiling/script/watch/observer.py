@@ -1,4 +1,4 @@
-"""Watch one process of a script: count its optimizer steps and capture them.
+"""Watch one process of a script: capture some of its steps.
 
 The capture begins when the first step is over: by then the script has its process group, its model and its device. It
 ends a few steps after the last traced one, so that the rest of the script runs as if nobody watched.
@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...base.console.notices import say
 from ...base.schedule import TRAILING_STEPS
@@ -32,9 +31,11 @@ from ...sessions.step_clock import captures_graph
 from ..config import RunConfig
 from . import model
 from .forks import end_without_kineto
+from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
 from .patches import Patches
 from .session import PATIENCE, ScriptSession
+from .steps import Steps
 
 # An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
 _GLOO_EXIT_S = 0.1
@@ -70,14 +71,12 @@ class Observer:
         self._pid = os.getpid()
         self._patches = Patches()
         self._until_over = Patches()
-        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._steps = Steps(self, config.steps_of, only_by_hand=config.step_on is not None)
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
         self._begun = False
-        self._hook_calls = 0
         self._used_gloo = False
-        self._steps_in_graph = False
         self._entered: tuple[ScriptSession, Identity] | None = None  # or tried to
         self._start_watches = start_watches
         self._started: list[StartWatch] = []
@@ -93,8 +92,8 @@ class Observer:
         watches = [begin(self._patches) for begin in self._start_watches]
         self._started = [watch for watch in watches if watch is not None]
         if self._config.limits is None:
-            self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
-            self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
+            self._steps.attach(self._patches)
+            follow(self._steps, self._patches)
         elif self._child is None and not one_of_several():
             self._attempt(self._begin_whole)
         elif dist.is_available():
@@ -108,7 +107,7 @@ class Observer:
         session = self._session
         if session is not None and self._config.limits is not None and ended_well(error):
             self._attempt(session.step)
-        if session is not None and self._steps_in_graph and session.steps_done < self._config.schedule.total_steps:
+        if session is not None and self._steps.in_graph and session.steps_done < self._config.schedule.total_steps:
             session.cut_short(_GRAPH)
         try:
             self._end(error)
@@ -117,7 +116,7 @@ class Observer:
                 self._conclude(self._captured, error)
             self._report_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
-            say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
+            say(_nothing_captured(self._config, in_graph=self._steps.in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
@@ -156,36 +155,36 @@ class Observer:
             end_without_kineto()
         self._session = self._captured = None
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)
-        self._hook_calls += 1
-        self._stepped(optimizer)
+    def end_step(self) -> None:
+        """End a step where the script, or its user, says so."""
+        if os.getpid() == self._pid and self._config.limits is None:
+            self._steps.by_hand()
 
-    def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Count a step that GradScaler skips after an overflow: only its last part is missing."""
-        before = self._hook_calls
-        result = original(scaler, optimizer, *args, **kwargs)
-        if self._hook_calls == before and isinstance(optimizer, Optimizer):
-            self._stepped(optimizer)
-        return result
+    def step_ended(self, optimizer: Optimizer | None) -> None:
+        """The first step opens the capture."""
+        if os.getpid() == self._pid:
+            self._attempt(lambda: self._count(optimizer))
 
-    def _stepped(self, optimizer: Optimizer) -> None:
-        """Count steps of one optimizer only: the first, or when it is gone the next.
+    def steps_were_parts(self) -> None:
+        """Count anew, as long as nothing has been written."""
+        if os.getpid() == self._pid and self._session is not None:
+            self._attempt(self._count_anew)
 
-        One that goes into a CUDA graph does no work, and nothing of ours may get in between.
-        """
-        if os.getpid() != self._pid:
-            return
-        if captures_graph():
-            self._steps_in_graph = True
-            return
-        counted = self._optimizer() if self._optimizer is not None else None
-        if counted is None:
-            self._optimizer = weakref.ref(optimizer)
-        elif counted is not optimizer:
-            return
-        self._attempt(lambda: self._count(optimizer))
+    def _count_anew(self) -> None:
+        session = self._session
+        assert session is not None
+        if session.restart():
+            what = "several optimizers take turns: a step is a round of them, and steps are counted from here"
+        else:
+            session.step()
+            what = (
+                "another optimizer has begun to take turns with the one whose steps were traced: those may be parts of "
+                "steps; give the number of optimizer steps in one as --steps-of N, or begin later (--wait)"
+            )
+        if parallel.identity().rank == 0:
+            say(what)
 
-    def _count(self, optimizer: Optimizer) -> None:
+    def _count(self, optimizer: Optimizer | None) -> None:
         if not self._begun:
             self._begin(self._subject(optimizer), model.trained_on(optimizer))
         elif self._session is not None:
@@ -250,13 +249,13 @@ class Observer:
             return place_of_several() if self._child is None else str(self._child)
         return "spawned" if self._child is not None and self._config.limits is not None else None
 
-    def _subject(self, optimizer: Optimizer) -> Subject:
-        module = model.outermost(optimizer)
+    def _subject(self, optimizer: Optimizer | None) -> Subject:
+        module = model.outermost(optimizer) if optimizer is not None else None
         return Subject(
             model=weakref.ref(module) if module is not None else None,
             config=self._config.as_json(),
             command=self._command,
-            model_known=model.facts(optimizer),
+            model_known=model.facts(optimizer) if optimizer is not None else None,
         )
 
     def _end(self, error: BaseException | None) -> None:
@@ -328,6 +327,8 @@ def _plan_text(config: RunConfig) -> str:
 def _nothing_captured(config: RunConfig, *, in_graph: bool) -> str:
     if in_graph:
         return f"nothing was captured: {_GRAPH}"
+    if config.step_on is not None:
+        return f"nothing was captured: {config.step_on} did not return in this process (--step-on)"
     if config.limits is None:
         return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
     return "nothing was captured: this process is one of several, and never joined a process group"

@@ -25,6 +25,7 @@ class ScriptProfiler(Profiler):
         self._started = False
         self._own_call = False
         self._aside = False  # for the rest of this cycle
+        self._discards = False
         self._cut_short: str | None = None
 
     @property
@@ -38,6 +39,22 @@ class ScriptProfiler(Profiler):
         self._stand_aside("started")
         self._torch = self._new()
         self._torch.step_num = self.steps_done
+
+    def restart(self) -> None:
+        """Begin anew with step 0, and write nothing of the steps so far."""
+        self._discards = True
+        try:
+            self._torch.stop()
+        finally:
+            self._discards = False
+        self.steps_done = 0
+        self._aside = False
+        self.check_free()
+        self.start(self._write)
+
+    def _cycle_over(self, ended: profile) -> None:
+        if not self._discards:
+            super()._cycle_over(ended)
 
     def check_free(self) -> None:
         """Stand aside if a profiler of the script's is running, unless it may end before this one is needed."""

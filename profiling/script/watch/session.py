@@ -54,6 +54,16 @@ class ScriptSession(Session):
         super().step()
         self._rests_until = self.schedule.idle_until(self.steps_done)
 
+    def restart(self) -> bool:
+        """Count steps anew from 0 and drop those so far; return False, and do nothing, if a trace has been written."""
+        if self._cycles:
+            return False
+        with self._interrupts.shield():
+            self._rests_until = 0
+            self._profiler.restart()
+            self._clock.restart()
+        return True
+
     def make_way(self) -> None:
         """End our profiler and write its trace, as the script is about to start its own."""
         if self._profiler.is_in_the_way:
