@@ -63,6 +63,12 @@ def test_ranks_with_optimizers_in_hooks_of_the_backward_pass(tmp_path) -> None:
         assert sum(event.get("name") == "gloo:all_reduce" for event in content["traceEvents"]) == 3 * 4
 
 
+def test_every_rank_of_a_whole_run_counts_though_its_group_is_gone(tmp_path) -> None:
+    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", "--whole-run", USERS / "ddp.py", "finish")
+    assert done.returncode == 0, done.stderr
+    assert "commtrace: done: 2 ranks traced in" in done.stderr
+
+
 @pytest.mark.parametrize(
     "ending", ["train_step", "stepping:Loop.Inner.step", "stepping_module:Trainer.step", "stepping_module:train_three"]
 )

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from ...base.console.notices import say
+from ...base.current import leave_steps, take_steps
 from ...base.schedule import TRAILING_STEPS
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
@@ -93,6 +94,8 @@ class Observer:
         self._started = [watch for watch in watches if watch is not None]
         if self._config.limits is None:
             self._steps.attach(self._patches)
+            take_steps(self.end_step)
+            self._patches.on_detach(lambda: leave_steps(self.end_step))
             follow(self._steps, self._patches)
         elif self._child is None and not one_of_several():
             self._attempt(self._begin_whole)
@@ -134,6 +137,13 @@ class Observer:
         finally:
             self.stopped_by = session.interrupted_by
 
+    def _before_group_goes_in_capture(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        """Ask which ranks are captured, before nobody can be asked any more."""
+        session = self._session
+        if group is None and session is not None and os.getpid() == self._pid:
+            self._attempt(session.look_for_absent)
+        return original(group, *args, **kwargs)
+
     def _before_group_goes(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
         """Gather recordings before the process group, and with it the store, is destroyed.
 
@@ -165,24 +175,24 @@ class Observer:
         if os.getpid() == self._pid:
             self._attempt(lambda: self._count(optimizer))
 
-    def steps_were_parts(self) -> None:
+    def steps_were_parts(self, because: str) -> None:
         """Count anew, as long as nothing has been written."""
-        if os.getpid() == self._pid and self._session is not None:
-            self._attempt(self._count_anew)
+        if os.getpid() == self._pid:
+            self._attempt(lambda: self._count_anew(because))
 
-    def _count_anew(self) -> None:
+    def _count_anew(self, because: str) -> None:
         session = self._session
-        assert session is not None
-        if session.restart():
-            what = "several optimizers take turns: a step is a round of them, and steps are counted from here"
-        else:
+        if session is None:
+            return
+        anew = session.restart()
+        if not anew:
             session.step()
-            what = (
-                "another optimizer has begun to take turns with the one whose steps were traced: those may be parts of "
-                "steps; give the number of optimizer steps in one as --steps-of N, or begin later (--wait)"
-            )
         if parallel.identity().rank == 0:
-            say(what)
+            what = (
+                "steps are counted from here" if anew else "those that were traced may be parts of steps; begin later"
+            )
+            advice = "" if anew else " (--wait), or say where a step ends (--steps-of, --step-on)"
+            say(f"{because}; {what}{advice}")
 
     def _count(self, optimizer: Optimizer | None) -> None:
         if not self._begun:
@@ -238,6 +248,8 @@ class Observer:
         )
         self._entered = session, who
         session.__enter__()
+        if dist.is_available():
+            self._patches.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes_in_capture)
         self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
         if who.rank == 0:

@@ -24,6 +24,7 @@ class ScriptSession(Session):
     """A `Session` that makes way. `say` tells the user about the capture."""
 
     _no_step = ONE_STEP
+    _takes_steps = False  # the observer does, who also counts those without a session
     _profiler: ScriptProfiler
 
     def __init__(

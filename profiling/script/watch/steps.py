@@ -29,11 +29,8 @@ class Listener(Protocol):
     def step_ended(self, optimizer: Optimizer | None) -> None:
         """A step has ended; `optimizer` is the last one that stepped."""
 
-    def steps_were_parts(self) -> None:
-        """A step has ended, and all before it were only parts of one: another optimizer has stepped for the first time.
-
-        Steps are counted anew from here.
-        """
+    def steps_were_parts(self, because: str) -> None:
+        """A step has ended, and what was taken for steps before it were parts: steps are counted anew from here."""
 
 
 class Steps:
@@ -70,7 +67,11 @@ class Steps:
 
     def by_hand(self) -> None:
         """End a step, as the script or its user says."""
-        self._only_by_hand = True
+        if not self._only_by_hand:
+            self._only_by_hand = True
+            if self._last is not None and not captures_graph():
+                self._listener.steps_were_parts("the script ends steps itself, by commtrace.step()")
+                return
         if self._every is not None:
             self._parts += 1
             if self._parts % self._every:
@@ -165,7 +166,7 @@ class Steps:
         else:
             ended = self._rounds.ended_by(optimizer)
             if ended == "first round":
-                self._listener.steps_were_parts()
+                self._listener.steps_were_parts("several optimizers take turns: a step is a round of them")
             elif ended == "round":
                 self._end()
 
