@@ -22,6 +22,7 @@ from ..machine import gpus_here
 from . import places
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
+_UNDEFINED = "undefined"
 ENTRY_PATIENCE = timedelta(minutes=5)
 _SAID_AFTER = timedelta(seconds=20)
 _ENTRIES = "commtrace/entries/{}"
@@ -129,8 +130,18 @@ def process_groups() -> list[GroupFacts]:
 
 
 def backend() -> str | None:
-    """Backend of the default process group, such as `gloo` or `nccl`; None without one."""
-    return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    """Backend of the default process group, such as `gloo` or `nccl`; None without one.
+
+    `init_process_group()` without a backend takes one for each type of device, and torch calls them "undefined": then
+    it is that of the current device.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    name = dist.get_backend()
+    if name != _UNDEFINED:
+        return name
+    of_devices = dict(each.partition(":")[::2] for each in dist.get_backend_config().split(","))
+    return of_devices.get(current_device().type) or next(iter(of_devices.values()), name) or name
 
 
 def agree_on_run_dir(

@@ -14,6 +14,7 @@ PRIVATE = re.compile(r"_[A-Za-z]\w*")  # not __dunder__
 NOT_OF_TORCH = {
     ("script.watch.forks", "_exit"),  # libc's
     ("script.watch.frameworks", "_TrainingEpochLoop"),  # Lightning's
+    ("script.watch.processes", "_target"),  # multiprocessing's
 }
 
 

@@ -1,6 +1,7 @@
 """Which steps of a script are counted, and who goes first: an observer in this process, and loops of users."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -621,6 +622,30 @@ def test_without_an_optimizer_nothing_is_captured_and_it_says_so(tmp_path, watch
     watch().finish(None)
     assert "no optimizer stepped in this process; --whole-run" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def trainer() -> None:
+    """Runs in a process of its own."""
+
+
+def test_processes_that_are_not_captured_are_named_with_what_to_do(watch, capfd) -> None:
+    observer = watch()
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=trainer), context.Process(target=trainer)]
+    processes += [
+        context.Process(target=trainer, daemon=True),
+        context.Process(target=torch.get_num_threads),
+    ]  # helpers
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    observer.finish(None)
+    assert capfd.readouterr().err == (
+        "commtrace: nothing was captured: this process trained nothing, and the 2 processes that it started with "
+        "multiprocessing.Process (trainer) are not captured: start them with torch.multiprocessing.spawn(trainer, "
+        "nprocs=2), or with torchrun\n"
+    )
 
 
 def test_the_whole_run(tmp_path, watch, model) -> None:

@@ -24,7 +24,7 @@ def _takes_what_is_left(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa
 
 KINETO = TraceFormat(
     name="Kineto",
-    version=19,
+    version=20,
     file_names=("*.json", "*.json.gz"),
     recognises=_takes_what_is_left,
     reader=_reader,

@@ -35,6 +35,7 @@ from .forks import end_without_kineto
 from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
 from .patches import Patches
+from .processes import ProcessWatch
 from .session import PATIENCE, ScriptSession
 from .steps import Steps
 
@@ -81,6 +82,7 @@ class Observer:
         self._entered: tuple[ScriptSession, Identity] | None = None  # or tried to
         self._start_watches = start_watches
         self._started: list[StartWatch] = []
+        self._processes: ProcessWatch | None = None
         self.stopped_by: int | None = None
 
     def attach(self) -> None:
@@ -92,6 +94,7 @@ class Observer:
         self._patches.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
         watches = [begin(self._patches) for begin in self._start_watches]
         self._started = [watch for watch in watches if watch is not None]
+        self._processes = ProcessWatch(self._patches)
         if self._config.limits is None:
             self._steps.attach(self._patches)
             take_steps(self.end_step)
@@ -119,7 +122,8 @@ class Observer:
                 self._conclude(self._captured, error)
             self._report_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
-            say(_nothing_captured(self._config, in_graph=self._steps.in_graph))
+            processes = self._processes.said() if self._processes is not None else None
+            say(_nothing_captured(self._config, processes, in_graph=self._steps.in_graph))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
@@ -336,11 +340,13 @@ def _plan_text(config: RunConfig) -> str:
     return f"steps are counted from here; {schedule.active} of them are traced after {first}{times}"
 
 
-def _nothing_captured(config: RunConfig, *, in_graph: bool) -> str:
+def _nothing_captured(config: RunConfig, processes: str | None, *, in_graph: bool) -> str:
     if in_graph:
         return f"nothing was captured: {_GRAPH}"
     if config.step_on is not None:
         return f"nothing was captured: {config.step_on} did not return in this process (--step-on)"
+    if processes is not None:
+        return f"nothing was captured: this process trained nothing, and {processes}"
     if config.limits is None:
         return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
     return "nothing was captured: this process is one of several, and never joined a process group"
