@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
-from ..base.torch_private import busy_cycles
+from ..sessions.device_queue import LONGEST_BUSY_NS, keep_busy
 from ..sessions.step_clock import finish, mark
 
 _SAMPLE = 4
@@ -16,8 +15,6 @@ _SAMPLE = 4
 _HOST_BOUND = 4
 _MARGIN = 1.5
 _TRIES, _LONGER = 3, 4  # of keeping the device busy, each so many times as long as the one before
-_LONGEST_BUSY_NS = 1e9  # a queue holds some thousand kernels; then the host waits, however long the device is kept busy
-_CYCLES = 1_000_000
 
 
 def together(device: torch.device) -> None:
@@ -52,7 +49,7 @@ def back_to_back_ns(
         time_ns, was_ahead = _timed(call, times, device)
         if tries == 0 or not ahead_ns or not largest(float(not was_ahead)):
             break
-        ahead_ns = min(_LONGER * ahead_ns, _LONGEST_BUSY_NS)
+        ahead_ns = min(_LONGER * ahead_ns, LONGEST_BUSY_NS)
     return time_ns
 
 
@@ -78,7 +75,7 @@ def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -
     done_ns = time.perf_counter_ns() - begun_ns
     if done_ns > _HOST_BOUND * queued_ns:
         return 0.0
-    return min(_MARGIN * queued_ns / _SAMPLE * times, _LONGEST_BUSY_NS)
+    return min(_MARGIN * queued_ns / _SAMPLE * times, LONGEST_BUSY_NS)
 
 
 def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) -> list[int]:
@@ -96,17 +93,3 @@ def repeat(call: Callable[[], object], times: int, device: torch.device) -> None
     for _ in range(times):
         call()
     finish(device)
-
-
-def keep_busy(device: torch.device, duration_ns: float) -> None:
-    """Keep the current stream of a GPU busy for about `duration_ns`, while the host goes on."""
-    busy_cycles(round(duration_ns / _ns_per_cycle(device)))
-
-
-@cache
-def _ns_per_cycle(device: torch.device) -> float:
-    begin = mark(device)
-    busy_cycles(_CYCLES)
-    end = mark(device)
-    finish(device)
-    return max(begin.ns_until(end), 1) / _CYCLES

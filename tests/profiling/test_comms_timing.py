@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from commtrace.profiling.comms import timing
+from commtrace.profiling.sessions import device_queue
 
 GPU = torch.device("cuda", 0)
 
@@ -17,12 +18,13 @@ class Machine:
     def __init__(self, monkeypatch, host_ns: int, gpu_ns: int) -> None:
         self.now_ns = self.free_ns = 1_000
         self._host_ns, self._gpu_ns = host_ns, gpu_ns
-        monkeypatch.setattr(timing, "mark", lambda device: Mark(self))
-        monkeypatch.setattr(timing, "finish", self.finish)
+        for module in (timing, device_queue):
+            monkeypatch.setattr(module, "mark", lambda device: Mark(self))
+            monkeypatch.setattr(module, "finish", self.finish)
         monkeypatch.setattr(timing, "together", self.finish)
-        monkeypatch.setattr(timing, "busy_cycles", lambda cycles: self.queue(cycles // 2))  # 2 GHz
+        monkeypatch.setattr(device_queue, "busy_cycles", lambda cycles: self.queue(cycles // 2))  # 2 GHz
         monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: self.now_ns)
-        timing._ns_per_cycle.cache_clear()
+        device_queue._ns_per_cycle.cache_clear()
 
     def queue(self, ns: int) -> None:
         self.free_ns = max(self.free_ns, self.now_ns) + ns
@@ -58,7 +60,7 @@ def test_the_time_is_that_of_the_gpu_however_slow_the_host_is(monkeypatch, host_
 
 def test_a_gpu_that_is_slower_than_the_host_is_not_kept_busy(monkeypatch):
     machine = Machine(monkeypatch, 40_000, 9_000_000)
-    monkeypatch.setattr(timing, "busy_cycles", lambda cycles: pytest.fail("kept busy"))
+    monkeypatch.setattr(device_queue, "busy_cycles", lambda cycles: pytest.fail("kept busy"))
     timing.back_to_back_ns(machine.call, 20, GPU)
 
 
@@ -82,8 +84,8 @@ class Ranks:
         monkeypatch.setattr(timing, "mark", lambda device: RankMark(self, self.queue(0)))
         monkeypatch.setattr(timing, "finish", lambda device: self.finish())
         monkeypatch.setattr(timing, "together", lambda device: self.finish(leaves_late=True))
-        monkeypatch.setattr(timing, "busy_cycles", lambda cycles: self.queue(cycles))
-        monkeypatch.setattr(timing, "_ns_per_cycle", lambda device: 1)
+        monkeypatch.setattr(device_queue, "busy_cycles", lambda cycles: self.queue(cycles))
+        monkeypatch.setattr(device_queue, "_ns_per_cycle", lambda device: 1)
         monkeypatch.setattr(timing.time, "perf_counter_ns", lambda: self.now_ns[self.local.rank])
 
     def times_ns(self, times: int) -> list[float]:
