@@ -67,7 +67,8 @@ _Message = TypeVar("_Message", Request, Plan, Pulse)
 
 def folder_of_plan(run_dir: Path, plan: Plan) -> Path:
     """The run directory of what is captured on demand: beside that of the job."""
-    return run_dir.with_name(f"{run_dir.name}-step{plan.from_step}")
+    named = run_dir.resolve() if run_dir.name in ("", "..") else run_dir
+    return named.with_name(f"{named.name}-step{plan.from_step}")
 
 
 def request_of(run_dir: Path) -> Request | None:

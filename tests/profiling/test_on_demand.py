@@ -369,3 +369,34 @@ def test_options_say_when_traced_steps_begin() -> None:
     for wrong in ({"from_step": 0}, {"from_step": 9, "wait": 1}, {"from_minute": 0.0}, {"from_minute": 1, "repeat": 2}):
         with pytest.raises(UsageError):
             _StepOptions(**wrong).schedule()
+
+
+@pytest.mark.slow
+def test_a_slowdown_is_caught_by_a_watch_alone(tmp_path) -> None:
+    """Rank 1 begins to sleep in every step; nobody asks for anything."""
+    script, run = tmp_path / "script.py", tmp_path / "out" / "run"
+    script.write_text(RANKS.replace("time.sleep(0.002)", "time.sleep(0.05 if rank and late() else 0.002)").replace(
+        "ends, until_s", "late = (folder / 'late').exists; ends, until_s").replace("= 0.05", "= 0.2"))  # fmt: skip
+    job = begun(*RUN, "--workers", 2, "--out", run.parent, "--run-name", "run", script, tmp_path)
+    options = ["--trigger-above", 100, "--every", 0.2]
+    with job as process, begun("-m", "commtrace", "watch", run, *options) as watching:
+        until_s = time.monotonic() + 60
+        while len(trigger.pulses_of(run)) < 2 or max(p.step for p in trigger.pulses_of(run).values()) < 800:
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        (tmp_path / "late").touch()
+        while not [*run.parent.glob("run-step*/*_1.meta.json")]:
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        time.sleep(3)
+        (tmp_path / "end").touch()
+        assert process.wait(60) == 3
+        said = watching.communicate()[1]
+    (folder,) = run.parent.glob("run-step*")
+    first = int(folder.name.partition("step")[2])
+    assert [traced_steps(trace(folder / meta["traces"][0])) for meta in metas(folder).values()] == [
+        [first, first + 1]
+    ] * 2
+    assert f"steps {first:,} to {first + 1:,} are traced into {folder}" in said
+    assert f"others wait for rank 1 (100%); next: commtrace compare {run} {folder}" in said
+    assert watching.returncode == 0

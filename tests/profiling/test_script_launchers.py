@@ -35,7 +35,8 @@ from commtrace.profiling.script.watch.patches import Patches
 from commtrace.profiling.script.watch.reruns import RerunWatch
 
 USERS = SCRIPTS / "users"
-RUN = ("-m", "commtrace", "run")
+SOON = ("--wait", "2", "--active", "3")
+RUN = ("-m", "commtrace", "run", *SOON)
 
 
 def assert_both_ranks(run_dir: Path) -> None:
@@ -93,7 +94,7 @@ def test_ranks_by_running_the_script_again(tmp_path, how) -> None:
     flag = ["-u"] if how == "flag" else []
     (tmp_path / "profiling.py").write_text("raise ImportError('of somebody else')")
     folder = USERS if how == "module" else tmp_path
-    done = elsewhere(folder, "run", "--out", tmp_path, "--run-name", "run", *target, free_port(), *flag)
+    done = elsewhere(folder, "run", *SOON, "--out", tmp_path, "--run-name", "run", *target, free_port(), *flag)
     assert done.returncode == 0, done.stderr
     ends = ["rank 0 ends after a helper", "rank 1 ends after a helper", "the other one ended with 0"]
     assert sorted(done.stdout.splitlines()) == ends
