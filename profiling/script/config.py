@@ -75,11 +75,12 @@ class RunConfig:
                 self.schedule, 1, "DDP rebuilds its buckets at the beginning of the second optimizer step"
             )
 
-    def run_dir(self, world_size: int, part: str | None = None) -> Path:
-        """The run directory; `part` distinguishes captures of one command."""
+    def run_dir(self, world_size: int, part: str | None = None, restarts: int = 0) -> Path:
+        """The run directory; `part` distinguishes captures of one command, and `restarts` those of one job."""
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         name = self.run_name or f"{self.target.stem}-w{world_size}-{stamp}"
-        return self.out / (name if part is None else f"{name}-{part}")
+        again = f"restart{restarts}" if restarts else None
+        return self.out / "-".join(filter(None, (name, part, again)))
 
     def as_json(self) -> dict[str, Any]:
         """Every option, for run.json."""

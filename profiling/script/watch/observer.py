@@ -30,7 +30,7 @@ from ...base.schedule import TRAILING_STEPS, Schedule
 from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START, profiler_is_on
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
 from ...ranks import process_group as parallel
-from ...ranks.places import one_of_several, place_of_several
+from ...ranks.places import one_of_several, place_of_several, restarts
 from ...ranks.process_group import Identity
 from ...sessions.outcome import ended_well
 from ...sessions.session import SessionOptions
@@ -325,7 +325,7 @@ class Observer:
                 "for the run; give one with --run-name"
             )
         session = ScriptSession(
-            self._config.run_dir(who.world_size, self._part(who)),
+            self._config.run_dir(who.world_size, self._part(who), restarts()),
             self._config.schedule,
             device,
             subject,
