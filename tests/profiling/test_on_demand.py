@@ -331,6 +331,26 @@ def test_ranks_begin_at_one_step_in_all_three_ways(tmp_path) -> None:
     assert leftovers(run) == []
 
 
+def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> None:
+    """Rank 0 comes to its first step when rank 1 has made several."""
+    script, run = tmp_path / "script.py", tmp_path / "out" / "run"
+    (tmp_path / "end").touch()
+    late = "from datetime import timedelta\nfrom commtrace.profiling.script.watch import observer\n"
+    late += "observer.PATIENCE, observer._LOOK_S = timedelta(seconds=0.1), 0\n"
+    script.write_text(
+        RANKS.replace("while not ends.item():", f"{late}time.sleep(0 if rank else 3)\nfor step in range(50):")
+        .replace("    model(torch.ones", "    model.require_backward_grad_sync = step >= 8\n    model(torch.ones")
+        .replace("    dist.all_reduce(ends)", "    step < 8 or dist.all_reduce(ends)")
+    )
+    with begun(*RUN, "--workers", 2, "--out", run.parent, "--run-name", "run", script, tmp_path) as process:
+        err = process.communicate()[1]
+    assert process.returncode == 3, err
+    assert "rank 0 has made no step of an optimizer yet; the other ranks go on, and are captured when it has" in err
+    for meta in metas(run).values():
+        assert (meta["complete"], meta["reason"]) == (True, None)
+        assert traced_steps(trace(run / meta["traces"][0])) == [10, 11, 12, 13, 14]
+
+
 def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
     running = job()
     running.train(100)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -46,6 +47,7 @@ from .session import PATIENCE, ScriptSession
 
 # An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
 _GLOO_EXIT_S = 0.1
+_LOOK_S = 1.0
 _SIGNAL = signal.SIGUSR2
 _GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be counted; --whole-run traces them"
 
@@ -87,6 +89,7 @@ class Observer:
         self._listener: Listener | None = None
         self._on_demand: list[ScriptSession] = []
         self._asked = False
+        self._looks_again_s = 0.0
         self._is_owed = False  # a capture, once the script's own profiler has ended
         self._steps = -1  # of the optimizer, after the first one
         self._begun = False
@@ -159,7 +162,7 @@ class Observer:
                 self._conclude(self._captured, error)
             self._report_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
-            say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
+            say(_nothing_captured(self._config, in_graph=self._steps_in_graph, has_stepped=self._steps >= 0))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
@@ -235,7 +238,8 @@ class Observer:
         if listener is not None:
             listener.stepped(self._steps)
         if not self._begun:
-            self._begin(self._subject(optimizer), model.trained_on(optimizer))
+            if self._rank_0_is_there():
+                self._begin(self._subject(optimizer), model.trained_on(optimizer))
         elif self._session is not None:
             self._session.step()
             if self._session.steps_done >= self._session.schedule.total_steps + TRAILING_STEPS:
@@ -245,6 +249,17 @@ class Observer:
             listener.ask()
         if listener is not None and listener.has_plan:
             self._follow(listener)
+
+    def _rank_0_is_there(self) -> bool:
+        """Whether the capture has begun on rank 0, which may compile for minutes, or never step an optimizer."""
+        who, now_s = parallel.identity(), time.monotonic()
+        if now_s < self._looks_again_s:
+            return False
+        is_there = parallel.rank_0_came(who, timedelta(0) if self._looks_again_s else PATIENCE)
+        if who.rank == 1 and not is_there and not self._looks_again_s:
+            say("rank 0 has made no step of an optimizer yet; the other ranks go on, and are captured when it has")
+        self._looks_again_s = time.monotonic() + _LOOK_S
+        return is_there
 
     def _follow(self, listener: Listener) -> None:
         """Begin the capture that rank 0 has planned, or trace its steps instead of those that are still to come."""
@@ -291,7 +306,7 @@ class Observer:
             self._tell_plan(plan, session.run_dir)
 
     def _tell_plan(self, plan: Plan, run_dir: Path) -> None:
-        say(f"steps {plan.from_step:,} to {plan.from_step + plan.steps - 1:,} are traced on demand, into {run_dir}")
+        say(f"{_steps(plan.from_step, plan.steps)} traced on demand, into {run_dir}")
 
     def _init_process_group(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -336,6 +351,7 @@ class Observer:
                 flight_recorder=self._config.flight_recorder,
             ),
             say=say,
+            done=max(0, self._steps),
         )
         self._entered = session, who
         session.__enter__()
@@ -443,12 +459,18 @@ def _plan_text(config: RunConfig) -> str:
     if config.from_minute is not None:
         return f"{schedule.active} steps are traced after {config.from_minute:g} minutes"
     again = f", and {schedule.repeat - 1} times more every {schedule.cycle_steps}" if schedule.repeat > 1 else ""
-    return f"steps {first} to {first + schedule.active - 1} are traced, where the next one is step 0{again}"
+    return f"{_steps(first, schedule.active)} traced, where the next one is step 0{again}"
 
 
-def _nothing_captured(config: RunConfig, *, in_graph: bool) -> str:
+def _steps(first: int, count: int) -> str:
+    return f"steps {first:,} to {first + count - 1:,} are" if count > 1 else f"step {first:,} is"
+
+
+def _nothing_captured(config: RunConfig, *, in_graph: bool, has_stepped: bool) -> str:
     if in_graph:
         return f"nothing was captured: {_GRAPH}"
+    if has_stepped:
+        return "nothing was captured: rank 0, which the other ranks follow, made no step of an optimizer"
     if config.limits is None:
         return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
     return "nothing was captured: this process is one of several, and never joined a process group"

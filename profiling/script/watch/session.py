@@ -17,8 +17,8 @@ from ...sessions.session import Session, SessionOptions
 from ...sessions.side_files import Subject, schedule_facts
 from .profiler import ScriptProfiler
 
-# Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
-PATIENCE = timedelta(seconds=30)
+# Ranks wait so long for rank 0, where they have made a step and it has not; then they go on, and look again.
+PATIENCE = timedelta(seconds=10)
 # Unprofiled steps that are timed before the profiled ones.
 _BASELINE_STEPS = 5 * TRAILING_STEPS
 
