@@ -23,9 +23,10 @@ from . import places
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
 _UNDEFINED = "undefined"
-ENTRY_PATIENCE = timedelta(minutes=5)
+ENTRY_PATIENCE = timedelta(minutes=30)  # rank 0 may have a model to compile first
 _SAID_AFTER = timedelta(seconds=20)
 _ENTRIES = "commtrace/entries/{}"
+_RUN_DIR = "commtrace/run_dir/{}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def agree_on_run_dir(
         if who.rank == 0 and who.world_size == 1:
             create(run_dir)
         return run_dir
-    key = f"commtrace/run_dir/{store.add(_ENTRIES.format(who.rank), 1)}"
+    key = _RUN_DIR.format(store.add(_ENTRIES.format(who.rank), 1))
     if who.rank == 0:
         try:
             create(run_dir)
@@ -172,6 +173,21 @@ def agree_on_run_dir(
     if answer["error"]:
         raise RunDirRefusedError(answer["error"])
     return Path(answer["path"])
+
+
+def rank_0_came(who: Identity, within: timedelta) -> bool:
+    """Whether rank 0 has agreed on the next run directory, or does so `within` this time: then no other rank waits."""
+    store = default_store()
+    if store is None or who.rank == 0:
+        return True
+    key = _RUN_DIR.format(entries(store, who) + 1)
+    if store.check([key]) or not within:
+        return bool(store.check([key]))
+    try:
+        store.wait([key], within)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _await_rank_0(store: Any, key: str, who: Identity, patience: timedelta) -> None:

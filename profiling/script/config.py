@@ -12,6 +12,12 @@ from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
 
 WHOLE_RUN = Schedule(wait=0, warmup=0, active=1)
+FROM_STEP = 10
+"""The first traced step, where nobody says another one: queues of data are neither full nor being filled any more."""
+EARLY_FROM = 2
+"""From this step on, steps are recorded in case that the script ends before `FROM_STEP`. Step 1 warms up for them."""
+UNTIL_PLANNED = 10**9
+"""The steps that a schedule waits for which begins at a minute: until rank 0 has told all ranks the step."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class RunConfig:
     keeping: Keeping = TRACES_ONLY
     flight_recorder: bool = False
     strict: bool = False
+    from_minute: float | None = None
     steps_of: int | None = None
     step_on: str | None = None
 
@@ -93,11 +100,12 @@ class RunConfig:
                 self.schedule, 1, "DDP rebuilds its buckets at the beginning of the second optimizer step"
             )
 
-    def run_dir(self, world_size: int, part: str | None = None) -> Path:
-        """The run directory; `part` distinguishes captures of one command."""
+    def run_dir(self, world_size: int, part: str | None = None, restarts: int = 0) -> Path:
+        """The run directory; `part` distinguishes captures of one command, and `restarts` those of one job."""
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         name = self.run_name or f"{self.target.stem}-w{world_size}-{stamp}"
-        return self.out / (name if part is None else f"{name}-{part}")
+        again = f"restart{restarts}" if restarts else None
+        return self.out / "-".join(filter(None, (name, part, again)))
 
     def as_json(self) -> dict[str, Any]:
         """Every option, for run.json."""

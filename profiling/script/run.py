@@ -126,6 +126,8 @@ def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     if config.flight_recorder:
         record_calls()
     watch = _Watch(config, command)
+    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a request that comes before somebody listens ends nothing
     try:
         nccl_log.redirect(config.out, config.detail.nccl_debug)
     except RunDirError as err:

@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from ...contract.rank import STILL_RUNNING, StepTime
+from ...contract.rank import META_SUFFIX, STILL_RUNNING, StepTime
 from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
@@ -51,6 +51,9 @@ class SessionOptions:
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
     rank 0 to enter, for `patience`. `keeping` says what becomes of the traces, and `show` gets the summary of the run.
     `tell` gets a sentence on what became of it, from each rank that has one; None for a caller who says it.
+
+    `agreed` are the ranks of a capture that they have agreed on before, with its directory: they begin it each by
+    itself, and none waits for another one. Their clocks are not compared.
     """
 
     detail: Detail = SHAPES_ONLY
@@ -60,6 +63,7 @@ class SessionOptions:
     patience: timedelta = parallel.ENTRY_PATIENCE
     tell: Callable[[str], None] | None = None
     flight_recorder: bool = False
+    agreed: Collection[int] | None = None
 
 
 class Session:
@@ -158,6 +162,7 @@ class Session:
             self._record.reason,
             self._record.absent,
             overhead(self.step_times()),
+            self._options.agreed,
         )
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -185,7 +190,10 @@ class Session:
             self._recorder.start()
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
-            self._probe.at_start(self._who)
+            if self._options.agreed is None:
+                self._probe.at_start(self._who)
+            else:
+                self._probe.skip("captured on demand, for which no rank waits")
             self._record.look_at_gpu("start")
             self._record.save(STILL_RUNNING)
             self._profiler.start(self._write_trace)
@@ -197,11 +205,17 @@ class Session:
     def _agree_on_run_dir(self) -> None:
         """Take the directory of rank 0, which creates it. Raises RunDirError."""
         who, asked = self._who, self.run_dir
-        self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
+        if self._options.agreed is None:
+            self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
         if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
             say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
-        rundir.claim(self.run_dir, self._worker, [RUN_FILE] if who.rank == 0 else [])
+        rundir.claim(self.run_dir, self._worker, [RUN_FILE] if self.is_first else [])
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes and says what is the same for all."""
+        return self._who.rank == min(self._options.agreed or [0])
 
     def _begin_files(self) -> None:
         """Write the side file of this rank, and as rank 0 that of the run. Raises RunDirError."""
@@ -209,7 +223,7 @@ class Session:
         known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._profiler.options)
         meta = self.run_dir / rundir.meta_name(self._worker)
         self._record.begin(meta, replace(known, keep=self._options.keeping.kept), self._clock, self._probe)
-        if who.rank == 0:
+        if self.is_first:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / RUN_FILE, facts)
             only_on_gpus = self._options.detail.only_on_gpus
@@ -245,8 +259,16 @@ class Session:
             self._gpu.look(step, phase)
             self._profiler.step()
             if self.schedule.ends_cycle(step):
-                self._record.look_for_absent()
+                self._look_for_absent()
             self._clock.start()
+
+    def _look_for_absent(self) -> None:
+        if self._options.agreed is None:
+            self._record.look_for_absent()
+        elif self.is_first:
+            self._record.note_absent(
+                [rank for rank in sorted(self._options.agreed) if not any(self.run_dir.glob(f"*_{rank}{META_SUFFIX}"))]
+            )
 
     def _write_trace(self, export: Export) -> None:
         with self._interrupts.busy():
@@ -285,7 +307,7 @@ class Session:
             self._profiler.stop()
             if error is None:
                 self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
-                self._record.look_for_absent()
+                self._look_for_absent()
         except BaseException as err:
             error = error or err
             self._profiler.drop()
@@ -333,7 +355,7 @@ class Session:
     def look_for_absent(self) -> None:
         """Record which ranks are not captured, as the process group is about to go."""
         with self._interrupts.shield():
-            self._record.look_for_absent()
+            self._look_for_absent()
 
     def _tell_outcome(self, tell: Callable[[str], None]) -> None:
         sentence = self.outcome().sentence()

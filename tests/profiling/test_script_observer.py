@@ -385,29 +385,24 @@ def test_an_optimizer_of_loose_tensors(tmp_path, watch) -> None:
     assert meta(tmp_path)["model"] == {"name": None, "parameters": 6, "bytes": 48, "buffer_bytes": None}
 
 
-def test_nothing_of_ours_is_left_when_the_capture_is_over(watch, model) -> None:
-    before = (
-        vars(torch.autograd.Variable)["_execution_engine"],
-        torch.amp.GradScaler.step,
-        torch.autograd.profiler.profile._prepare_trace,
-        signal.getsignal(signal.SIGTERM),
-    )
-    hooks, finders = len(optimizers._global_optimizer_post_hooks), list(sys.meta_path)
-    watch()
-    assert sys.meta_path != finders
+def test_nothing_of_ours_is_left_when_the_script_is_over(watch, model) -> None:
+    def of_torch() -> tuple[object, ...]:
+        hooks = len(optimizers._global_optimizer_post_hooks)
+        engine = vars(torch.autograd.Variable)["_execution_engine"]
+        ours = torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, engine, list(sys.meta_path)
+        return *ours, hooks
+
+    before, term = of_torch(), signal.getsignal(signal.SIGTERM)
+    observer = watch()
     optimizer = sgd(model)
     train(model, optimizer, 4)
-    assert signal.getsignal(signal.SIGTERM) != before[3]
-    assert torch.amp.GradScaler.step is not before[1]
+    assert signal.getsignal(signal.SIGTERM) != term
     train(model, optimizer, UNTIL_OVER)
-    after = (
-        vars(torch.autograd.Variable)["_execution_engine"],
-        torch.amp.GradScaler.step,
-        torch.autograd.profiler.profile._prepare_trace,
-        signal.getsignal(signal.SIGTERM),
-    )
-    assert after == before
-    assert (len(optimizers._global_optimizer_post_hooks), sys.meta_path) == (hooks, finders)
+    assert signal.getsignal(signal.SIGTERM) == term
+    assert of_torch()[-1] == before[-1] + 1  # steps are counted, for captures on demand
+    observer.finish(None)
+    assert of_torch() == before
+    os.kill(os.getpid(), signal.SIGUSR2)  # a request that comes too late ends nothing
 
 
 def test_the_model_and_its_optimizer_are_not_kept(watch, model) -> None:

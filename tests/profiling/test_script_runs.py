@@ -22,7 +22,8 @@ from process_tree import family, listening
 from samples import with_slow
 
 USERS = SCRIPTS / "users"
-RUN = ("-m", "commtrace", "run")
+SOON = ("--wait", "2", "--active", "3")
+RUN = ("-m", "commtrace", "run", *SOON)
 
 
 def test_ranks_of_torchrun(tmp_path) -> None:
@@ -151,7 +152,7 @@ def test_one_of_two_ranks_fails(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_the_script_spawns(tmp_path) -> None:
-    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "spawning.py", free_port())
+    done = elsewhere(tmp_path, "run", *SOON, "--run-name", "run", USERS / "spawning.py", free_port())
     assert done.returncode == 1, done.stderr
     # In a child the script is imported before anything of ours is there.
     assert sorted(done.stdout.splitlines()) == ["rank 0 begins", "rank 1 begins"]
@@ -182,7 +183,7 @@ def test_a_rank_that_the_script_starts_on_its_own_is_missed(tmp_path) -> None:
 def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
     """The script changes the directory first, and that is not where the run goes."""
     (tmp_path / "theirs").mkdir()
-    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "loaders.py", "theirs")
+    done = elsewhere(tmp_path, "run", *SOON, "--run-name", "run", USERS / "loaders.py", "theirs")
     assert done.returncode == 0, done.stderr
     expected = [[float(index), 0.0] for index in range(8)]
     assert done.stdout.splitlines() == [f"fork {expected}", f"spawn {expected}"]

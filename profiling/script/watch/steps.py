@@ -23,7 +23,7 @@ from .patches import Patches
 _RETIRED_AFTER = 100
 
 
-class Listener(Protocol):
+class StepListener(Protocol):
     """Whom `Steps` tells. Neither is called inside a backward pass, nor while a CUDA graph is captured."""
 
     def step_ended(self, optimizer: Optimizer | None) -> None:
@@ -41,7 +41,7 @@ class Steps:
     optimizer has stepped inside a CUDA graph, where steps cannot be counted.
     """
 
-    def __init__(self, listener: Listener, every: int | None = None, *, only_by_hand: bool = False) -> None:
+    def __init__(self, listener: StepListener, every: int | None = None, *, only_by_hand: bool = False) -> None:
         self.in_graph = False
         self._listener = listener
         self._every = every
@@ -56,6 +56,11 @@ class Steps:
         self._rounds = _Rounds()
         self._held = 0  # calls of frameworks that end a step when they return
         self._is_held_back = False  # a step that ends when a framework's call, or the backward pass, is over
+
+    @property
+    def last(self) -> Optimizer | None:
+        """The optimizer that stepped last; None if none has, or it is gone."""
+        return self._last() if self._last is not None else None
 
     def attach(self, patches: Patches) -> None:
         """Begin to count."""
@@ -174,7 +179,7 @@ class Steps:
         if captures_graph():
             self.in_graph = True
         else:
-            self._listener.step_ended(self._last() if self._last is not None else None)
+            self._listener.step_ended(self.last)
 
 
 class _Rounds:
