@@ -347,6 +347,7 @@ def test_ranks_begin_at_one_step_in_all_three_ways(tmp_path) -> None:
     assert leftovers(run) == []
 
 
+@pytest.mark.slow
 def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> None:
     """Rank 0 comes to its first step when rank 1 has made several."""
     script, run = tmp_path / "script.py", tmp_path / "out" / "run"
@@ -354,7 +355,7 @@ def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> No
     late = "from datetime import timedelta\nfrom commtrace.profiling.script.watch import observer\n"
     late += "observer.PATIENCE, observer._LOOK_S = timedelta(seconds=0.1), 0\n"
     script.write_text(
-        RANKS.replace("while not ends.item():", f"{late}time.sleep(0 if rank else 3)\nfor step in range(50):")
+        RANKS.replace("while not ends.item():", f"{late}time.sleep(0 if rank else 2)\nfor step in range(50):")
         .replace("    model(torch.ones", "    model.require_backward_grad_sync = step >= 8\n    model(torch.ones")
         .replace("    dist.all_reduce(ends)", "    step < 8 or dist.all_reduce(ends)")
     )
