@@ -8,7 +8,6 @@ import fcntl
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ _MEMORY = Path("/dev/shm")  # noqa: S108  (only a folder that nobody else can en
 _ROOM_BYTES = 4 << 30
 _PREFIX = ".commtrace-raw-"
 _LOCK = "lock"
-_STALE_S = 3600.0
 
 
 def node_local(run_dir: Path, places: Sequence[Path] | None = None) -> Path:
@@ -42,18 +40,21 @@ def raw_file(run_dir: Path) -> Iterator[Path]:
     """
     place = node_local(run_dir)
     _remove_left_behind(place)
-    folder = place / f"{_PREFIX}{os.urandom(8).hex()}"
-    disk.make_folder(folder)
+    name = os.urandom(8).hex()
+    folder, unlocked = place / f"{_PREFIX}{name}", place / f".commtrace-new-{name}"
+    disk.make_folder(unlocked)
     try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(unlocked / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            disk.rename(unlocked, folder)  # only now: before it is locked, another rank would take it for left behind
             yield folder / "trace.json.tmp"
         finally:
             os.close(lock)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in (folder, unlocked):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def _free_bytes(place: Path) -> int:
@@ -78,12 +79,7 @@ def _remove_if_left(folder: Path, status: os.stat_result) -> None:
     """Remove the folder if nobody holds its lock. Raises OSError, also if somebody does."""
     if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
         return
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:  # it has just been made, or was killed just then
-        if status.st_mtime < time.time() - _STALE_S:
-            shutil.rmtree(folder, ignore_errors=True)
-        return
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

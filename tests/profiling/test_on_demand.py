@@ -14,8 +14,9 @@ from capturing import begun, leftovers, metas, trace, traced_steps
 from torch.profiler import ProfilerActivity, profile
 
 from commtrace.analysis.cli.scale.trigger import trigger_command
+from commtrace.analysis.errors import NothingListens
 from commtrace.common import disk, trigger
-from commtrace.common.trigger import Plan, Request
+from commtrace.common.trigger import Plan, Pulse, Request
 from commtrace.profiling.base.schedule import Schedule
 from commtrace.profiling.errors import UsageError
 from commtrace.profiling.script.command import _StepOptions
@@ -44,11 +45,11 @@ class Job:
         self.observer.attach()
         model = torch.nn.Linear(4, 4)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        self._model = model
+        self.model = model
 
     def train(self, steps: int, until=lambda: False) -> None:
         for _ in range(steps):
-            self._model(torch.ones(2, 4)).sum().backward()
+            self.model(torch.ones(2, 4)).sum().backward()
             self._optimizer.step()
             time.sleep(0.001)
             if until():
@@ -170,6 +171,21 @@ def test_after_a_profiler_of_the_scripts_own_ours_begins(job, first) -> None:
     else:  # what was traced until then is there
         running.train(100)
         assert traced_steps(trace(running.run / metas(running.run)[0]["traces"][0])) == [10, 11]
+
+
+@pytest.mark.parametrize("beside", ["eval", "save"])
+def test_where_a_step_holds_more_than_training_others_are_traced_too(job, beside, tmp_path, capfd) -> None:
+    running = job(_StepOptions().schedule())
+    running.train(5)
+    running.model.eval()  # before the traced steps
+    running.train(7)
+    running.model.eval() if beside == "eval" else torch.save({}, tmp_path / "checkpoint")
+    running.train(3000, until=running.captured)
+    what = "an evaluation (Module.eval)" if beside == "eval" else "a checkpoint (torch.save)"
+    assert f"commtrace: step 11 holds {what}; some later steps are traced as well\n" in capfd.readouterr().err
+    running.train(100)
+    assert len(running.captured()) == 1
+    assert metas(running.run)[0]["complete"]
 
 
 def test_a_profiler_that_ends_early_costs_nothing(job) -> None:
@@ -331,6 +347,7 @@ def test_ranks_begin_at_one_step_in_all_three_ways(tmp_path) -> None:
     assert leftovers(run) == []
 
 
+@pytest.mark.slow
 def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> None:
     """Rank 0 comes to its first step when rank 1 has made several."""
     script, run = tmp_path / "script.py", tmp_path / "out" / "run"
@@ -338,7 +355,7 @@ def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> No
     late = "from datetime import timedelta\nfrom commtrace.profiling.script.watch import observer\n"
     late += "observer.PATIENCE, observer._LOOK_S = timedelta(seconds=0.1), 0\n"
     script.write_text(
-        RANKS.replace("while not ends.item():", f"{late}time.sleep(0 if rank else 3)\nfor step in range(50):")
+        RANKS.replace("while not ends.item():", f"{late}time.sleep(0 if rank else 2)\nfor step in range(50):")
         .replace("    model(torch.ones", "    model.require_backward_grad_sync = step >= 8\n    model(torch.ones")
         .replace("    dist.all_reduce(ends)", "    step < 8 or dist.all_reduce(ends)")
     )
@@ -349,6 +366,27 @@ def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> No
     for meta in metas(run).values():
         assert (meta["complete"], meta["reason"]) == (True, None)
         assert traced_steps(trace(run / meta["traces"][0])) == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "why"),
+    [(None, "no job listens there; expected one that commtrace run"), ("9", "not heard of")],
+)
+def test_a_request_that_nobody_would_answer_is_refused(tmp_path, ranks, why) -> None:
+    (tmp_path / ".trigger").mkdir()
+    if ranks:
+        trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+    with pytest.raises(NothingListens, match=why):
+        trigger_command(tmp_path, steps=5, ranks=ranks, patience=1.0)
+    assert trigger.request_of(tmp_path) is None
+
+
+def test_a_job_that_answers_later_is_said(tmp_path) -> None:
+    (tmp_path / ".trigger").mkdir()
+    trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+    with pytest.raises(NothingListens, match="no answer within 0 seconds; the request stays there, and the job will"):
+        trigger_command(tmp_path, steps=2, ranks=None, patience=0.0)
+    assert trigger.request_of(tmp_path) == Request(2)
 
 
 def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
@@ -389,6 +427,23 @@ def test_options_say_when_traced_steps_begin() -> None:
     for wrong in ({"from_step": 0}, {"from_step": 9, "wait": 1}, {"from_minute": 0.0}, {"from_minute": 1, "repeat": 2}):
         with pytest.raises(UsageError):
             _StepOptions(**wrong).schedule()
+
+
+@pytest.mark.slow
+def test_a_daemon_that_may_profile_as_well_is_no_hindrance(tmp_path, monkeypatch) -> None:
+    """None runs here, and Kineto waits 10 s for it twice."""
+    monkeypatch.setenv("KINETO_USE_DAEMON", "1")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch\nmodel = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(40):\n    model(torch.ones(2, 2)).sum().backward()\n    optimizer.step()\nsys.exit(5)\n"
+    )
+    with begun(*RUN, "--out", tmp_path, "--run-name", "run", script) as process:
+        err = process.communicate()[1]
+    assert process.returncode == 5, err
+    found = metas(tmp_path / "run")[0]
+    assert found["complete"]
+    assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [10, 11, 12, 13, 14]
 
 
 @pytest.mark.slow

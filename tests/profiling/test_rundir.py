@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +107,22 @@ def test_raw_traces_of_killed_processes_are_removed_by_the_next(tmp_path, monkey
         ours.write_text("{}")
         assert not left.exists()
         assert theirs.exists()
+
+
+def test_raw_traces_of_several_ranks_at_once_stay(tmp_path, monkeypatch) -> None:
+    """Found by thirty captures of two ranks: what one had not locked yet, the other took for left behind."""
+    monkeypatch.setattr(raw_traces, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(raw_traces, "_ROOM_BYTES", 0)
+    (tmp_path / "run").mkdir()
+
+    def write(_: int) -> None:
+        with raw_traces.raw_file(tmp_path / "run") as raw:
+            raw.write_text("{}")
+            assert raw.read_text() == "{}"
+
+    with ThreadPoolExecutor(8) as ranks:
+        list(ranks.map(write, range(400)))
+    assert names(tmp_path) == ["run"]
 
 
 def test_raw_traces_go_where_there_is_room(tmp_path, monkeypatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
@@ -98,7 +99,8 @@ class Listener:
 
     def _work(self) -> None:
         if self._who.rank == 0:
-            self._try(lambda: self._prepared(Plan()))
+            with suppress(OSError):  # of which only those need to hear who ask for something
+                self._prepared(Plan())
         while not self._stopped.wait(self.every_s):
             self._try(self._look)
         trigger.leave(self._run_dir, self._who.rank)
@@ -195,7 +197,8 @@ class Listener:
         try:
             trigger.beat(self._run_dir, pulse)
         except OSError:
-            return
+            with suppress(OSError):  # the folder, unless the run directory has gone as well
+                (self._run_dir / trigger.FOLDER).mkdir()
 
     def _say(self, line: str) -> None:
         """Once, and for all ranks if it concerns them."""

@@ -93,6 +93,7 @@ class Observer:
         self._on_demand: list[ScriptSession] = []
         self._asked = False
         self._looks_again_s = 0.0
+        self._beside: str | None = None
         self._is_owed = False  # a capture, once the script's own profiler has ended
         self._steps = -1  # of the optimizer, after the first one
         self._begun = False
@@ -110,6 +111,9 @@ class Observer:
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
         self._counting.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
+        if self._config.limits is None:
+            self._patches.wrap(torch.nn.Module, "eval", partial(self._notice, "an evaluation (Module.eval)"))
+            self._patches.wrap(torch, "save", partial(self._notice, "a checkpoint (torch.save)"))
         watches = [begin(self._patches) for begin in self._start_watches]
         self._started = [watch for watch in watches if watch is not None]
         self._processes = ProcessWatch(self._patches)
@@ -124,6 +128,13 @@ class Observer:
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
                 self._patches.wrap(owner, "init_process_group", self._init_process_group)
+
+    def _notice(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note that a traced step is not only a step of training."""
+        session = self._session
+        if session is not None and os.getpid() == self._pid and session.schedule.phase(session.steps_done) == "active":
+            self._beside = self._beside or f"step {session.steps_done:,} holds {what}"
+        return original(*args, **kwargs)
 
     def _handle_signal(self) -> None:
         """Take SIGUSR2 for a request, unless the script has a use for it. Without a handler it ends a process."""
@@ -415,7 +426,11 @@ class Observer:
             return
         try:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
-            self._is_owed = session is self._captured and session.was_displaced
+            self._is_owed = session is self._captured and (session.was_displaced or self._beside is not None)
+            if self._beside is not None and parallel.identity().rank == 0:
+                goes_on = session.steps_done >= session.schedule.total_steps + TRAILING_STEPS
+                say(f"{self._beside}" + ("; some later steps are traced as well" if goes_on else ""))
+            self._beside = None
         finally:
             self.stopped_by = session.interrupted_by
             if session is self._captured and self._config.keeping.analyse and dist.is_available():
