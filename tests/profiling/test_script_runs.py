@@ -65,7 +65,8 @@ def test_ranks_with_optimizers_in_hooks_of_the_backward_pass(tmp_path) -> None:
 
 
 def test_every_rank_of_a_whole_run_counts_though_its_group_is_gone(tmp_path) -> None:
-    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", "--whole-run", USERS / "ddp.py", "finish")
+    command = ("-m", "commtrace", "run", "--whole-run")
+    done = torchrun(2, *command, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
     assert done.returncode == 0, done.stderr
     assert "commtrace: done: 2 ranks traced in" in done.stderr
 
