@@ -35,6 +35,7 @@ def run_script(
 ) -> int:
     """Run the script here or as `workers` ranks; return the exit code, unless the script raises."""
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    _ignore_requests()
     try:
         _check(config, workers, launched=launched)
         if workers is not None and not launched:
@@ -52,11 +53,18 @@ def run_script(
 def run_again(args: Sequence[str]) -> int:
     """Run one more rank of a script that starts its own: `args` are config and command line as JSON."""
     config, command = map(json.loads, args)
+    _ignore_requests()
     try:
         return _run_here(RunConfig.from_json(config), command)
     except TargetError as err:
         say(f"error: {err}")
         return err.exit_code
+
+
+def _ignore_requests() -> None:
+    """A request for a capture that comes before somebody listens must not end the process, as SIGUSR2 does."""
+    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _report_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
@@ -126,8 +134,6 @@ def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     if config.flight_recorder:
         record_calls()
     watch = _Watch(config, command)
-    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a request that comes before somebody listens ends nothing
     try:
         nccl_log.redirect(config.out, config.detail.nccl_debug)
     except RunDirError as err:

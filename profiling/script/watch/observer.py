@@ -164,8 +164,9 @@ class Observer:
             self._attempt(session.step)
         if session is not None and self._step_ends.in_graph and session.steps_done < session.schedule.total_steps:
             session.cut_short(_GRAPH)
-        if session is not None and session.schedule.wait == UNTIL_PLANNED:
-            session.cut_short(f"the script ended before minute {self._config.from_minute:g} (--from-minute)")
+        minute = self._config.from_minute
+        if session is not None and minute is not None and session.schedule.wait == UNTIL_PLANNED:
+            session.cut_short(f"the script ended before minute {minute:g} (--from-minute)")
         try:
             self._end(error)
         finally:  # a signal may have come meanwhile
