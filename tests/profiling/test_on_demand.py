@@ -403,7 +403,11 @@ def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "traced"),
-    [(2, []), (3, []), (4, [2]), (8, [2, 3, 4, 5, 6]), (12, [10]), (15, [10, 11, 12, 13]), (40, [10, 11, 12, 13, 14])],
+    [
+        *((2, []), (3, []), (4, [2]), (8, [2, 3, 4, 5, 6])),
+        *((steps, [2, 3, 4, 5, 6, 7, 8]) for steps in (10, 11, 12)),  # one whole step of those asked for is not enough
+        *((13, [10, 11]), (15, [10, 11, 12, 13]), (40, [10, 11, 12, 13, 14])),
+    ],
 )
 def test_later_steps_are_traced_and_earlier_ones_of_short_scripts(job, steps, traced, capfd) -> None:
     running = job(_StepOptions().schedule())

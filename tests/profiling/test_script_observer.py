@@ -45,9 +45,9 @@ def watch(tmp_path):
     started = []
 
     def start(
-        wait=1, warmup=1, active=2, repeat=1, limits=None, child=None, keeping=TRACES_ONLY, **options
+        wait=1, warmup=1, active=2, repeat=1, limits=None, child=None, keeping=TRACES_ONLY, early_from=None, **options
     ) -> Observer:
-        schedule = WHOLE_RUN if limits else Schedule(wait, warmup, active, repeat)
+        schedule = WHOLE_RUN if limits else Schedule(wait, warmup, active, repeat, early_from)
         config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run", keeping=keeping, **options)
         started.append(Observer(config, ["python", "a.py", "x"], child=child))
         started[-1].attach()
@@ -96,6 +96,17 @@ def test_a_plain_loop(tmp_path, watch, model) -> None:
     assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [2, 3]
     assert found["model"] == {"name": "Sequential", "parameters": 25, "bytes": 100, "buffer_bytes": 0}
     assert leftovers(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(("done", "traced"), [(6, [2, 3, 4, 5]), (7, [2, 3, 4, 5]), (8, [2, 3, 4, 5]), (9, [7, 8, 9])])
+def test_a_script_that_ends_in_the_steps_that_were_to_be_traced(tmp_path, watch, model, done, traced) -> None:
+    """Steps before them are worth more than hardly any of them. Steps 6 to 11 are profiled, the first as warm-up."""
+    observer = watch(wait=6, warmup=1, active=5, early_from=2)
+    train(model, sgd(model), 1 + done)
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == traced
+    assert ("steps 2 to 5 are traced instead" in found["reason"]) == (traced[0] == 2)
 
 
 def test_accumulated_gradients_are_one_step(tmp_path, watch, model) -> None:

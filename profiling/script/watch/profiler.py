@@ -11,6 +11,7 @@ from ...base.schedule import Schedule
 from ...base.torch_private import drop_profiler, profiler_is_on
 from ...sessions.profiler import Export, Profiler
 
+_ENOUGH_STEPS = 2  # of those that were asked for, so that their trace is worth more than that of earlier ones
 _OTHER_RUNS = "the script ran a profiler of its own"
 
 
@@ -30,6 +31,8 @@ class ScriptProfiler(Profiler):
         self._own_call = False
         self._aside = False  # for the rest of this cycle
         self._early_over = False
+        self._early: profile | None = None  # has recorded steps before those that were asked for, until these are there
+        self.wrote_early = False
         self._discards = False
         self._cut_short: str | None = None
 
@@ -64,6 +67,7 @@ class ScriptProfiler(Profiler):
             self._discards = False
         self.steps_done = 0
         self._aside = self._early_over = False
+        self._early = None
         self.check_free()
         self.start(self._write)
 
@@ -114,7 +118,17 @@ class ScriptProfiler(Profiler):
 
     def _cycle_over(self, ended: profile) -> None:
         if not self._discards:
+            self._early = None
             super()._cycle_over(ended)
+
+    def stop(self) -> None:
+        """End, and write what was traced of this cycle: the steps before it where there are hardly any of its own."""
+        early, self._early = self._early, None
+        self._discards = early is not None and self.steps_done - self._schedule.first_active < _ENOUGH_STEPS
+        super().stop()
+        if early is not None and self._discards:
+            self.wrote_early = True
+            self._write(early.export_chrome_trace)
 
     def reschedule(self, schedule: Schedule) -> None:
         """Trace other steps; for use while nothing is profiled."""
@@ -146,10 +160,11 @@ class ScriptProfiler(Profiler):
             self._own_call = False
 
     def _begin_again(self) -> None:
-        """Discard what was recorded early, and begin with the steps that were asked for."""
+        """Keep what was recorded early in memory, and begin with the steps that were asked for."""
         if not self._early_over:
             self._discards = True
             self._torch.stop()
+            self._early = self._torch
         self._discards = self._early_over = False
         self.check_free()
         self._torch = self._new()

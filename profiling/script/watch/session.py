@@ -107,9 +107,13 @@ class ScriptSession(Session):
 
     def _why_incomplete(self, error: BaseException | None) -> str | None:
         why, schedule, last = super()._why_incomplete(error), self.schedule, self.steps_done - 1
-        if why is not None and why.endswith(TOO_SHORT) and self._cycles and schedule.is_early(last):
+        if why is not None and why.endswith(TOO_SHORT) and self._cycles:
             asked = f"step {schedule.first_active}, from which {counted(schedule.active, 'step')} were to be traced"
-            return f"the script ended before {asked}; steps {schedule.early_from} to {last} {EARLY}"
+            if schedule.is_early(last):
+                return f"the script ended before {asked}; steps {schedule.early_from} to {last} {EARLY}"
+            if self._profiler.wrote_early:
+                early = f"steps {schedule.early_from} to {schedule.wait - 1} {EARLY}"
+                return f"the script ended soon after {asked}; {early}"
         return why
 
     def _conclude(self, error: BaseException | None) -> None:
