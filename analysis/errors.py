@@ -27,6 +27,7 @@ AnalysisError
 ├── NotPredictable        a run does not come out again when it is replayed
 ├── BadScenario           what is to be predicted makes no sense for the run
 ├── CannotServe           a viewer cannot be given a file
+├── NothingListens        no running job takes requests for captures there
 ├── WatchedAlready        another process follows the run, and remembers so in the same place
 ├── UnknownTable          no table has this name
 ├── UnknownTerm           no term, table or column has this name
@@ -152,6 +153,10 @@ class NotPredictable(AnalysisError):
 
 class CannotServe(AnalysisError):
     """The file cannot be served to the viewer: its port is in use."""
+
+
+class NothingListens(AnalysisError):
+    """No running job takes requests for captures in this run directory, or answers them."""
 
 
 class WatchedAlready(AnalysisError):

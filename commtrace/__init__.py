@@ -35,23 +35,10 @@ if TYPE_CHECKING:
     from .analysis.training.analysis import analyse_training as analyse_training
     from .analysis.watching.opening import CycleAnalysis as CycleAnalysis
     from .analysis.watching.opening import analyse_cycles as analyse_cycles
-    from .profiling.sessions.session import capture as capture
+    from .profiling.base.current import step as step
+    from .profiling.capture import capture as capture
 
     __version__: str
-else:
-
-    def capture(*args: Any, **options: Any) -> Any:
-        """Profile a training loop of your own and write a run directory; see docs/capture.md. Imports torch.
-
-        Takes what `commtrace.profiling.sessions.session.capture` does. Raises ProfilingError.
-        """
-        from .profiling.base.libraries import require
-
-        require("torch")
-        from .profiling.sessions.session import capture as session
-
-        return session(*args, **options)
-
 
 logging.getLogger("commtrace").addHandler(logging.NullHandler())
 _HOMES = {
@@ -68,15 +55,17 @@ _HOMES = {
     "analyse_cycles": "analysis.watching.opening",
     "analyse_sweep": "analysis.sweeps.analysis",
     "analyse_training": "analysis.training.analysis",
+    "capture": "profiling.capture",
     "compare": "analysis.comparison.analysis",
     "explain": "analysis.explanation",
     "find_hang": "analysis.hang.analysis",
     "load_run": "analysis.results.opening",
     "run_trend": "analysis.comparison.trend",
+    "step": "profiling.base.current",
 }
-"""The names of the analysis -> the modules that define them."""
+"""Public names -> the modules that define them."""
 
-__all__ = [*sorted([*_HOMES, "capture", "plots"]), "__version__"]
+__all__ = [*sorted([*_HOMES, "plots"]), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

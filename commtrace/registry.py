@@ -93,6 +93,7 @@ _ROWS = (
         "analysis.cli.commands.compare",
     ),
     Command("watch", _LIVE, "Follow a run while it is running, one line per cycle.", "analysis.cli.scale.watch"),
+    Command("trigger", _LIVE, "Capture some steps of a running job, now.", "analysis.cli.scale.trigger"),
     Command("hang", _LIVE, "Which ranks are missing from which collective.", "analysis.cli.hang"),
     Command("pack", _FILES, "Pack traces into recordings about 100 times smaller.", "analysis.cli.scale.pack"),
     Command(

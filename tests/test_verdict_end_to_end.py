@@ -121,7 +121,21 @@ def test_ranks_that_share_a_folder_send_nothing_and_the_script_is_not_disturbed(
 def test_our_launcher_ends_ranks_whose_peer_died_and_they_are_analysed_first(tmp_path) -> None:
     script = [SCRIPTS / "users" / "ddp.py", "killed"]
     done = python(
-        "-m", "commtrace", "run", "--workers", 3, "--analyse", "--out", tmp_path, "--run-name", "run", *script
+        "-m",
+        "commtrace",
+        "run",
+        "--wait",
+        2,
+        "--active",
+        3,
+        "--workers",
+        3,
+        "--analyse",
+        "--out",
+        tmp_path,
+        "--run-name",
+        "run",
+        *script,
     )
     assert done.returncode == 137, done.stderr
     assert "rank 1 is only in part here: nothing was heard of it" in done.stderr

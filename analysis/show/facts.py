@@ -15,6 +15,7 @@ from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS
 from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
+from ..metrics.step_doubts import step_doubts
 from ..render.units import clock_text
 from ..results.analysis import Analysis
 from .step_kinds import kinds_in_words
@@ -81,6 +82,8 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     without = sorted(set(without) - set(launched))
     if without:
         yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
+    if run.has_starts and len(analysis.breakdown):
+        yield from step_doubts(analysis.steps, run.annotations, analysis.calls)
     impossible = _impossible(analysis.collectives, analysis.clocks)
     if impossible:
         yield (

@@ -18,6 +18,7 @@ from .files import FileStates, Listing, RunFolder
 from .ledger import FolderGone, Ledger, numbered
 from .limits import Limit, Limits, Pace, passed
 from .rows import cycle_row, unusable_row
+from .slowdowns import Slowdowns
 
 Analyse = Callable[[Sequence[Path], bool], Analysis]
 """The tables of the run that these files are; with True, of what can be used of them. Raises AnalysisError."""
@@ -45,7 +46,16 @@ class Ending(str, Enum):
 class Watch:
     """Follows one run until there is a reason to end. Afterwards it says how that went."""
 
-    def __init__(self, folder: RunFolder, ledger: Ledger, analyse: Analyse, outputs: Outputs, pace: Pace) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        ledger: Ledger,
+        analyse: Analyse,
+        outputs: Outputs,
+        pace: Pace,
+        slowdowns: Slowdowns | None = None,
+    ) -> None:
+        self._slowdowns = slowdowns
         self._folder, self._ledger, self._analyse, self._outputs, self._pace = folder, ledger, analyse, outputs, pace
         self._limits = Limits()
         self._attempts = Attempts()
@@ -82,6 +92,8 @@ class Watch:
                 if row["limits"] and not limits.go_on:
                     self.passed = f"cycle {row['cycle']}: {row['limits']}"
                     return Ending.limit
+            for note in self._slowdowns.look() if self._slowdowns is not None else ():
+                self._outputs.say(note)
             ending = self._ending(listing)
             if ending is not None:
                 self.passed = self._ledger.passed(limits.texts) if limits.go_on else None
@@ -229,7 +241,8 @@ class Watch:
         if state != self._before:
             self._before, self._changed_at = state, now
         quiet_s = now - self._changed_at
-        if sides and not self.left and all(side.has_ended for side in sides.values()):
+        is_alive = self._slowdowns is not None and self._slowdowns.is_alive
+        if not is_alive and sides and not self.left and all(side.has_ended for side in sides.values()):
             ranks = next(filter(None, (side.world_size for side in sides.values())), len(sides))
             if quiet_s >= (self._pace.every_s if len(sides) >= ranks else self._pace.patience_s):
                 self.ended_early = sorted({side.reason for side in sides.values() if side.reason})

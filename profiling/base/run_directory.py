@@ -28,6 +28,7 @@ from ...common import disk
 from ...contract.rank import META_SUFFIX
 from ...contract.record import Record, json_bytes
 from ..errors import RunDirError, UnwritableError
+from .raw_traces import raw_file
 
 SUMMARY_FILE = "summary.txt"
 REPORT_FILE = "report.html"
@@ -118,8 +119,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
 
 def write_trace(path: Path, export: Callable[[str], None]) -> None:
     """Have `export` write a trace as JSON, and gzip it into `path`, completely or not at all. Raises RunDirError."""
-    with explained(path), disk.replacing(path) as file, disk.folder_beside(path) as folder:
-        raw = folder / "trace.json.tmp"
+    with explained(path), disk.replacing(path) as file, raw_file(path.parent) as raw:
         export(str(raw))
         if not raw.is_file() or raw.stat().st_size == 0:  # kineto logs a failed write and goes on
             raise UnwritableError(f"{path}: the profiler wrote no trace; is the disk full?")

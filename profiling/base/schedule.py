@@ -15,13 +15,16 @@ TRAILING_STEPS = 20
 class Schedule:
     """`repeat` cycles of `wait` unprofiled, `warmup` profiled but discarded, and `active` traced steps.
 
-    Steps count from 0, as the `ProfilerStep#N` annotations do. Raises UsageError if a count makes no sense.
+    Steps count from 0, as the `ProfilerStep#N` annotations do. From step `early_from` of the first wait on, steps are
+    recorded too, and discarded unless the program ends before the first active one. Raises UsageError if a count makes
+    no sense.
     """
 
     wait: int
     warmup: int
     active: int
     repeat: int = 1
+    early_from: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 1)):
@@ -45,7 +48,7 @@ class Schedule:
             return "idle"
         position = step % self.cycle_steps
         if position < self.wait:
-            return "idle"
+            return "idle" if self.early_from is None or not self.early_from - 1 <= step < self.wait else "warmup"
         return "warmup" if position < self.wait + self.warmup else "active"
 
     def starts_cycle(self, step: int) -> bool:
@@ -57,7 +60,23 @@ class Schedule:
         position = step % self.cycle_steps
         if step >= self.total_steps:
             return sys.maxsize
-        return step - position + self.wait - 1 if position < self.wait else 0
+        if self.phase(step) != "idle":
+            return 0
+        return step - position + self.wait - 1 if self.early_from is None or step >= self.wait else self.early_from - 2
+
+    def is_early(self, step: int) -> bool:
+        """Whether `step` is recorded only in case that no active one follows."""
+        return self.early_from is not None and self.early_from <= step < self.wait
+
+    @property
+    def first_profiled(self) -> int:
+        """The first step of which the profiler takes notice."""
+        return self.wait if self.early_from is None else self.early_from - 1
+
+    @property
+    def first_active(self) -> int:
+        """The first step of the first cycle that is traced."""
+        return self.wait + self.warmup
 
     def ends_cycle(self, step: int) -> bool:
         """Whether `step` is the last active one of its cycle."""

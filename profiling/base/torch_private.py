@@ -27,10 +27,18 @@ DEFAULT_GROUP_SETTER = "_update_default_pg"
 PROFILER_START = "_prepare_trace"
 """The method of `torch.autograd.profiler.profile` that every profiler of torch begins with."""
 
+ENGINE = "_execution_engine"
+"""The attribute of `torch.autograd.Variable` in which whoever begins a backward pass looks up autograd's engine."""
+
 
 def profiler_is_on() -> bool:
     """Whether a profiler of torch runs in this process, ours or another one."""
     return bool(_profiler_enabled())
+
+
+def in_backward() -> bool:
+    """Whether this thread runs a backward pass, as a hook in one does; False where torch cannot tell."""
+    return bool(getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1)  # noqa: SLF001
 
 
 def busy_cycles(cycles: int) -> None:

@@ -170,7 +170,7 @@ class Bench:
             return
         call = call_of(case, held)
         timing.repeat(call, self._config.warmup, case.device)
-        time_ns = timing.back_to_back_ns(call, self._config.iters, case.device)
+        time_ns = timing.back_to_back_ns(call, self._config.iters, case.device, self._exchange.largest)
         timing.together(case.device)
         prepare(case, held, _CHECKED)
         timing.repeat(call, 1, case.device)

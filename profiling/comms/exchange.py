@@ -42,6 +42,12 @@ class Exchange:
             self._store.set(f"{prefix}/{rank}", json.dumps(fact))
         return fact
 
+    def largest(self, value: float) -> float:
+        """The largest value of all ranks, on every rank. Raises CaptureError."""
+        values = self.gathered(value)
+        found: float = self.from_first(max(values) if values is not None else None)
+        return found
+
     def _next(self) -> str:
         self._calls += 1
         return f"commtrace/exchange/{self._calls}"

@@ -2,21 +2,19 @@
 
 import time
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 
-from ..base.torch_private import busy_cycles
+from ..sessions.device_queue import LONGEST_BUSY_NS, keep_busy
 from ..sessions.step_clock import finish, mark
 
 _SAMPLE = 4
 # A device that takes so many times as long as the host needs to queue is not waiting for it.
 _HOST_BOUND = 4
 _MARGIN = 1.5
-_LONGEST_BUSY_NS = 1e9  # a queue holds some thousand kernels; then the host waits, however long the device is kept busy
-_CYCLES = 1_000_000
+_TRIES, _LONGER = 3, 4  # of keeping the device busy, each so many times as long as the one before
 
 
 def together(device: torch.device) -> None:
@@ -25,22 +23,45 @@ def together(device: torch.device) -> None:
     finish(device)
 
 
-def back_to_back_ns(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """Mean time of one of `times` consecutive calls, in ns.
+def back_to_back_ns(
+    call: Callable[[], object],
+    times: int,
+    device: torch.device,
+    largest: Callable[[float], float] = lambda of_this_rank: of_this_rank,
+) -> float:
+    """Mean time of one of `times` consecutive calls, in ns; every rank measures at once.
 
     All ranks begin together. On a GPU, small calls take less time than Python needs to make them: so the device is kept
-    busy until all of them are queued, and their own time is what is measured.
+    busy until all of them are queued, and their own time is what is measured. Ranks agree on how long, by `largest`,
+    which returns the largest value of all ranks: a rank that was busy for a shorter time would measure how long the
+    others still are. A call before the first timed one makes up for hosts that do not begin at the same moment: it ends
+    everywhere when the last rank has come. Where a device had no work left for a moment, all ranks measure again.
     """
-    ahead_ns = 0.0 if device.type == "cpu" else _queueing_ns(call, times, device)
-    together(device)
-    if ahead_ns:
-        keep_busy(device, ahead_ns)
+    if device.type == "cpu":
+        together(device)
+        return _timed(call, times, device)[0]
+    ahead_ns = largest(_queueing_ns(call, times + 1, device))
+    for tries in reversed(range(_TRIES)):
+        together(device)
+        if ahead_ns:
+            keep_busy(device, ahead_ns)
+        call()
+        time_ns, was_ahead = _timed(call, times, device)
+        if tries == 0 or not ahead_ns or not largest(float(not was_ahead)):
+            break
+        ahead_ns = min(_LONGER * ahead_ns, LONGEST_BUSY_NS)
+    return time_ns
+
+
+def _timed(call: Callable[[], object], times: int, device: torch.device) -> tuple[float, bool]:
+    """Mean time of a call in ns, and whether the host had queued all of them before the device began."""
     begin = mark(device)
     for _ in range(times):
         call()
     end = mark(device)
+    was_ahead = not begin.reached()
     finish(device)
-    return begin.ns_until(end) / times
+    return begin.ns_until(end) / times, was_ahead
 
 
 def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -> float:
@@ -54,7 +75,7 @@ def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -
     done_ns = time.perf_counter_ns() - begun_ns
     if done_ns > _HOST_BOUND * queued_ns:
         return 0.0
-    return min(_MARGIN * queued_ns / _SAMPLE * times, _LONGEST_BUSY_NS)
+    return min(_MARGIN * queued_ns / _SAMPLE * times, LONGEST_BUSY_NS)
 
 
 def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) -> list[int]:
@@ -72,17 +93,3 @@ def repeat(call: Callable[[], object], times: int, device: torch.device) -> None
     for _ in range(times):
         call()
     finish(device)
-
-
-def keep_busy(device: torch.device, duration_ns: float) -> None:
-    """Keep the current stream of a GPU busy for about `duration_ns`, while the host goes on."""
-    busy_cycles(round(duration_ns / _ns_per_cycle(device)))
-
-
-@cache
-def _ns_per_cycle(device: torch.device) -> float:
-    begin = mark(device)
-    busy_cycles(_CYCLES)
-    end = mark(device)
-    finish(device)
-    return max(begin.ns_until(end), 1) / _CYCLES

@@ -35,9 +35,11 @@ def launch(program: Sequence[str], workers: int) -> int:
     """Run `python program` as `workers` ranks; return 0, or 128 + N after signal N to the launcher.
 
     Ranks get the variables that torchrun sets, and their own sessions: Ctrl-C reaches only the launcher. If one fails,
-    or a signal comes, all are ended. Raises RankFailedError, with the exit code of the rank that failed first.
+    or a signal comes, all are ended; SIGUSR2 is passed on to rank 0. Raises RankFailedError, with the exit code of the
+    rank that failed first.
     """
     ranks: list[_Rank] = []
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # also in ranks, until they have a handler
     with _signals() as received, _store_port() as port, _error_files(workers) as files:
         env = launch_settings(workers) | secret.new_setting() | dict(os.environ)  # what the user has set stays
         env |= _of_all(workers, port)
@@ -49,7 +51,8 @@ def launch(program: Sequence[str], workers: int) -> int:
                         [sys.executable, *program], env=env | of_rank, start_new_session=True
                     )
                 )
-            failed = _first_failure(ranks, received)
+            with _passed_on(ranks[0]):
+                failed = _first_failure(ranks, received)
         finally:
             _end(ranks, received)
     if failed is not None:
@@ -97,6 +100,21 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def _passed_on(rank: _Rank) -> Iterator[None]:
+    """Pass SIGUSR2, the request for a capture, on to this rank."""
+
+    def pass_on(signum: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            rank.send_signal(signum)
+
+    signal.signal(signal.SIGUSR2, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 @contextmanager

@@ -1,7 +1,10 @@
 """Find this process's place in its job before there is a process group. Knows no torch."""
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
+
+from ..errors import UsageError
 
 _SIZES = {
     "RANK": "WORLD_SIZE",
@@ -13,6 +16,8 @@ PLACES = tuple(_SIZES)
 """Variables by which launchers tell each process its place: those of torchrun, Slurm, Open MPI, and of MPICH."""
 LOCAL_PLACES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 """The same on its host. Lightning sets no other one."""
+
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def speaks_for_all(env: Mapping[str, str] = os.environ) -> bool:
@@ -28,6 +33,11 @@ def speaks_for_all(env: Mapping[str, str] = os.environ) -> bool:
 def local_place(env: Mapping[str, str] = os.environ) -> int | None:
     """Number of this process on its host; None if no launcher says."""
     return next((int(env[name]) for name in LOCAL_PLACES if env.get(name, "").isdecimal()), None)
+
+
+def local_size(env: Mapping[str, str] = os.environ) -> int | None:
+    """How many ranks of the job are on this host; None if no launcher says."""
+    return next((int(env[name]) for name in _LOCAL_SIZES if env.get(name, "").isdecimal()), None)
 
 
 def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
@@ -60,3 +70,78 @@ def words_of_launcher(args: Sequence[str]) -> tuple[str, ...]:
 
 def _place(env: Mapping[str, str]) -> str | None:
     return next((env[name] for name in PLACES if name in env), None)
+
+
+def restarts(env: Mapping[str, str] = os.environ) -> int:
+    """How often torchrun has started this job again."""
+    text = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def join_launched(env: MutableMapping[str, str] = os.environ) -> None:
+    """Make this process the rank that srun or mpirun has started it as, by the variables that torchrun sets.
+
+    Where torchrun has set them, or nobody has started others, nothing changes. What the user has set of a place to meet
+    stays; else it is the first node of the Slurm step, and a port made of the numbers of job and step. Raises
+    UsageError if there is nothing to go by: each process would be a job of its own, and all would use the same GPUs.
+    """
+    if "RANK" in env or not one_of_several(env):
+        return
+    launcher = next((name for name in PLACES if name in env), "")
+    rank, size = env.get(launcher, ""), env.get(_SIZES.get(launcher, ""), "")
+    local = local_place(env)
+    if not (rank.isdecimal() and size.isdecimal()) or local is None:
+        raise UsageError(_CANNOT_JOIN.format(env.get("WORLD_SIZE", size) or "several"))
+    where, port = _slurm_meeting(env) if launcher == "SLURM_PROCID" else _mpi_meeting(env, size)
+    address = env.get("MASTER_ADDR", where)
+    if address is None:
+        raise UsageError(_CANNOT_JOIN.format(size))
+    env.update(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=str(local), MASTER_ADDR=address)
+    env.setdefault("MASTER_PORT", str(port))
+    ranks_here = _ranks_here(env, launcher, int(size))
+    if ranks_here is not None:
+        env.setdefault("LOCAL_WORLD_SIZE", str(ranks_here))
+
+
+_CANNOT_JOIN = (
+    "a launcher has started {} of these processes, and does not say where they can meet; set MASTER_ADDR (a node) and "
+    "MASTER_PORT for all of them, or start torchrun with one process on each node: torchrun ... -m commtrace ..."
+)
+_FIRST_PORT, _PORTS = 20_000, 10_000
+_LOOPBACK = "127.0.0.1"
+
+
+def _slurm_meeting(env: Mapping[str, str]) -> tuple[str | None, int]:
+    """Where the ranks of a Slurm step meet: its first node, None if Slurm does not name it, and a port of this step."""
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
+    number = sum(int(env[name]) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID") if env.get(name, "").isdecimal())
+    alone = env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES")) == "1"
+    return _LOOPBACK if alone else first_node(nodes), _FIRST_PORT + number % _PORTS
+
+
+def _mpi_meeting(env: Mapping[str, str], size: str) -> tuple[str | None, int]:
+    """The same for Open MPI and MPICH, which name no node: this one, if all ranks are here, as children of mpirun."""
+    return _LOOPBACK if str(local_size(env)) == size else None, _FIRST_PORT + os.getppid() % _PORTS
+
+
+def first_node(nodes: str) -> str | None:
+    """The first of Slurm's `node[001-004,007]-ib,login`; None where there is none.
+
+    Source: slurm.schedmd.com/scontrol.html, "hostlist".
+    """
+    found = re.match(r"([^,\[\]]+)(?:\[([^,\-\]]+)[^\]]*\]([^,\[]*))?", nodes.strip())
+    return "".join(part or "" for part in found.groups()) if found else None
+
+
+def _ranks_here(env: Mapping[str, str], launcher: str, size: int) -> int | None:
+    """How many ranks of the job are on this node: of Slurm's `4(x2),3`, the number of this node."""
+    if launcher != "SLURM_PROCID":
+        return local_size(env)
+    counts: list[int] = []
+    for text in (env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or "").split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", text)
+        counts += [int(found[1])] * int(found[2] or 1) if found else []
+    node = env.get("SLURM_NODEID", "")
+    if node.isdecimal() and int(node) < len(counts):
+        return counts[int(node)]
+    return size if env.get("SLURM_STEP_NUM_NODES", env.get("SLURM_NNODES")) == "1" else None

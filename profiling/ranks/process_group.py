@@ -22,9 +22,11 @@ from ..machine import gpus_here
 from . import places
 
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # as gloo words it
-ENTRY_PATIENCE = timedelta(minutes=5)
+_UNDEFINED = "undefined"
+ENTRY_PATIENCE = timedelta(minutes=30)  # rank 0 may have a model to compile first
 _SAID_AFTER = timedelta(seconds=20)
 _ENTRIES = "commtrace/entries/{}"
+_RUN_DIR = "commtrace/run_dir/{}"
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,18 @@ def process_groups() -> list[GroupFacts]:
 
 
 def backend() -> str | None:
-    """Backend of the default process group, such as `gloo` or `nccl`; None without one."""
-    return dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+    """Backend of the default process group, such as `gloo` or `nccl`; None without one.
+
+    `init_process_group()` without a backend takes one for each type of device, and torch calls them "undefined": then
+    it is that of the current device.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    name = dist.get_backend()
+    if name != _UNDEFINED:
+        return name
+    of_devices = dict(each.partition(":")[::2] for each in dist.get_backend_config().split(","))
+    return of_devices.get(current_device().type) or next(iter(of_devices.values()), name) or name
 
 
 def agree_on_run_dir(
@@ -147,7 +159,7 @@ def agree_on_run_dir(
         if who.rank == 0 and who.world_size == 1:
             create(run_dir)
         return run_dir
-    key = f"commtrace/run_dir/{store.add(_ENTRIES.format(who.rank), 1)}"
+    key = _RUN_DIR.format(store.add(_ENTRIES.format(who.rank), 1))
     if who.rank == 0:
         try:
             create(run_dir)
@@ -161,6 +173,21 @@ def agree_on_run_dir(
     if answer["error"]:
         raise RunDirRefusedError(answer["error"])
     return Path(answer["path"])
+
+
+def rank_0_came(who: Identity, within: timedelta) -> bool:
+    """Whether rank 0 has agreed on the next run directory, or does so `within` this time: then no other rank waits."""
+    store = default_store()
+    if store is None or who.rank == 0:
+        return True
+    key = _RUN_DIR.format(entries(store, who) + 1)
+    if store.check([key]) or not within:
+        return bool(store.check([key]))
+    try:
+        store.wait([key], within)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _await_rank_0(store: Any, key: str, who: Identity, patience: timedelta) -> None:

@@ -15,7 +15,7 @@ from ..base.tied_process import tied_program
 from ..errors import ProfilingError, RunDirRefusedError, UsageError
 from . import launch
 from . import process_group as parallel
-from .places import speaks_for_all
+from .places import join_launched, speaks_for_all
 
 # A rank whose peer is gone waits for the launcher to see the peer's failure first: that is the one to report.
 _CAUSE_FIRST_S = 2.0
@@ -41,6 +41,7 @@ def run_task(task: Task, workers: int | None, args: Sequence[str]) -> int:
 
     Raises ProfilingError.
     """
+    join_launched()
     if parallel.under_torchrun():
         return _run_launched_rank(task, workers, _command(args))
     workers = workers or parallel.default_workers(task.device)

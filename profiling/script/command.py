@@ -3,18 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ...common.option_groups import takes
-from ..base.commands.profiler_options import KeepOptions, RecordingOptions, ScheduleOptions
+from ..base.commands.profiler_options import KeepOptions, RecordingOptions
+from ..base.schedule import Schedule
 from ..errors import ProfilingError, UsageError
 from ..ranks.exits import RunAfterParsing
 from ..ranks.places import words_of_launcher
-from .config import WHOLE_RUN, Limits, RunConfig, Target
+from .config import EARLY_FROM, FROM_STEP, UNTIL_PLANNED, WHOLE_RUN, Limits, RunConfig, Target
 
-_SCHEDULE = ("wait", "warmup", "active", "repeat")
+_SCHEDULE = ("from_step", "from_minute", "wait", "warmup", "active", "repeat", "steps_of", "step_on")
 _LIMITS = ("max_seconds", "max_memory_gb")
 
 
@@ -28,6 +29,74 @@ class _ScriptOptions:
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Ranks to launch here.", show_default="this process is the script"),
+    ] = None
+
+
+def _step_option(text: str, shown: str | None = None) -> Any:
+    return typer.Option(help=text, rich_help_panel="Profiler", show_default=True if shown is None else shown or False)
+
+
+@dataclass(frozen=True)
+class _StepOptions:
+    """Which steps are traced."""
+
+    from_step: Annotated[
+        int | None,
+        _step_option("The first traced step; 0 is the second step of the optimizer.", f"{FROM_STEP}; earlier if short"),
+    ] = None
+    from_minute: Annotated[
+        float | None, _step_option("Trace once the training has gone on for this many minutes.", "")
+    ] = None
+    wait: Annotated[int | None, _step_option("Instead of --from-step: steps before the warm-up.", "")] = None
+    warmup: Annotated[int, _step_option("Profiled steps to discard.")] = 1
+    active: Annotated[int, _step_option("Steps to trace in each cycle.")] = 5
+    repeat: Annotated[int, _step_option("Number of cycles, each with its own trace file.")] = 1
+
+    def schedule(self) -> Schedule:
+        """The profiler's schedule. Raises UsageError."""
+        given = [name for name in ("from_step", "from_minute", "wait") if getattr(self, name) is not None]
+        if len(given) > 1:
+            first, second = (f"--{name.replace('_', '-')}" for name in given[:2])
+            raise UsageError(f"{first} and {second} both say when the traced steps begin; leave one out")
+        wait, early_from = self.wait, None
+        if self.from_minute is not None:
+            if not 0 < self.from_minute < float("inf"):
+                raise UsageError(f"--from-minute {self.from_minute:g}: expected a number above 0")
+            if self.repeat != 1:
+                raise UsageError("--from-minute has one cycle; leave --repeat out")
+            wait = UNTIL_PLANNED
+        elif wait is None:
+            first_step = FROM_STEP if self.from_step is None else self.from_step
+            wait = first_step - self.warmup
+            if wait < 0:
+                raise UsageError(
+                    f"--from-step {first_step}: there are no {self.warmup} steps of --warmup before it; raise it"
+                )
+            early_from = EARLY_FROM if self.from_step is None and wait > EARLY_FROM else None
+        return Schedule(wait, self.warmup, self.active, self.repeat, early_from)
+
+
+@dataclass(frozen=True)
+class _StepEndOptions:
+    """Where a step ends."""
+
+    steps_of: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel="Profiler",
+            help="Optimizer steps in one step, as with several optimizers.",
+            show_default="one, or a round of several optimizers",
+        ),
+    ] = None
+    step_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[MODULE:]NAME",
+            rich_help_panel="Profiler",
+            help="End a step where this function of the script, or of a module, returns.",
+            show_default="optimizer steps",
+        ),
     ] = None
 
 
@@ -73,7 +142,8 @@ class _OutputOptions:
 
 @takes(
     of=_ScriptOptions,
-    profiled=ScheduleOptions,
+    profiled=_StepOptions,
+    ends=_StepEndOptions,
     limits=_LimitOptions,
     recording=RecordingOptions,
     output=_OutputOptions,
@@ -83,7 +153,8 @@ def run_command(
     ctx: typer.Context,
     *,
     of: _ScriptOptions,
-    profiled: ScheduleOptions,
+    profiled: _StepOptions,
+    ends: _StepEndOptions,
     limits: _LimitOptions,
     recording: RecordingOptions,
     output: _OutputOptions,
@@ -91,17 +162,25 @@ def run_command(
 ) -> None:
     """Run a training script as it is, and trace a few of its steps on every rank.
 
-    Steps are those of the first optimizer that makes one. The first step only opens the capture; the next one is step
-    0. Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
+    A step ends where the optimizer steps after a backward pass; where several optimizers take turns, as in a GAN, it is
+    a round of all of them. The first step only opens the capture; the next one is step 0. Steps 10 to 14 are traced, or
+    earlier ones of a script that ends before; more of them while it runs, by commtrace trigger RUN_DIR, or SIGUSR2 to
+    one of its ranks.
+
+    Under torchrun, srun or mpirun this process is one rank; --workers launches ranks here. Ranks that the script
     starts, with torch.multiprocessing or by running itself again, are captured too. What the script prints and how it
     ends stay its own.
 
     \b
     Examples:
       commtrace run train.py --epochs 3
-      commtrace run --workers 2 --active 5 -m mypackage.train --lr 0.1
+      commtrace run --from-step 500 train.py
+      commtrace run --from-minute 30 --active 3 train.py
+      commtrace run --workers 2 -m mypackage.train --lr 0.1
       torchrun --nproc-per-node 8 -m commtrace run --run-name mine train.py
       torchrun --nproc-per-node 8 -m commtrace run --analyse train.py
+      commtrace run --steps-of 2 train_gan.py
+      commtrace run --step-on train_step train.py
       commtrace run --whole-run --max-seconds 20 infer.py
     """
     _check_options(ctx, whole_run=limits.whole_run)
@@ -110,10 +189,13 @@ def run_command(
         out=output.out.absolute(),
         schedule=WHOLE_RUN if limits.whole_run else profiled.schedule(),
         limits=Limits(limits.max_seconds, limits.max_memory_gb) if limits.whole_run else None,
+        from_minute=profiled.from_minute,
         run_name=output.run_name,
         strict=output.strict,
         **recording.settings(),
         keeping=kept.keeping(),
+        steps_of=ends.steps_of,
+        step_on=ends.step_on,
     )
     command_line = ctx.obj
 

@@ -12,6 +12,12 @@ from ..base.schedule import Schedule, check_leading_steps
 from ..errors import UsageError
 
 WHOLE_RUN = Schedule(wait=0, warmup=0, active=1)
+FROM_STEP = 10
+"""The first traced step, where nobody says another one: queues of data are neither full nor being filled any more."""
+EARLY_FROM = 2
+"""From this step on, steps are recorded in case that the script ends before `FROM_STEP`. Step 1 warms up for them."""
+UNTIL_PLANNED = 10**9
+"""The steps that a schedule waits for which begins at a minute: until rank 0 has told all ranks the step."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,31 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class StepOn:
+    """A function whose return ends a step: its module, None for the script itself, and its name in there."""
+
+    module: str | None
+    name: str
+
+    @classmethod
+    def parsed(cls, text: str) -> "StepOn":
+        """From `MODULE:NAME`, or `NAME` in the script itself. Raises UsageError."""
+        module, _, name = text.rpartition(":")
+        if not all(word.isidentifier() for word in f"{module or '__main__'}.{name}".split(".")):
+            raise UsageError(f"--step-on {text}: expected MODULE:NAME, or the NAME of a function of the script")
+        return cls(module or None, name)
+
+    def is_of(self, target: Target) -> bool:
+        """Whether the function is the script's own."""
+        return self.module in (None, "__main__", target.name if target.is_module else Path(target.name).stem)
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One run of a script. With `limits`, all of it is traced, without a schedule.
 
-    `out` is absolute: the script may change the directory.
+    `out` is absolute: the script may change the directory. `steps_of` is the number of optimizer steps in a step, None
+    to find out; `step_on` names the function whose return ends a step.
     """
 
     target: Target
@@ -58,21 +85,27 @@ class RunConfig:
     keeping: Keeping = TRACES_ONLY
     flight_recorder: bool = False
     strict: bool = False
+    from_minute: float | None = None
+    steps_of: int | None = None
+    step_on: str | None = None
 
     def __post_init__(self) -> None:
         if self.run_name is not None and Path(self.run_name).name != self.run_name:
             raise UsageError(f"--run-name {self.run_name}: expected one folder name; give the folder above it as --out")
+        if self.step_on is not None:
+            StepOn.parsed(self.step_on)  # which refuses what is none
         if self.limits is None:
             # The step that opens the capture is the first of DDP's two.
             check_leading_steps(
                 self.schedule, 1, "DDP rebuilds its buckets at the beginning of the second optimizer step"
             )
 
-    def run_dir(self, world_size: int, part: str | None = None) -> Path:
-        """The run directory; `part` distinguishes captures of one command."""
+    def run_dir(self, world_size: int, part: str | None = None, restarts: int = 0) -> Path:
+        """The run directory; `part` distinguishes captures of one command, and `restarts` those of one job."""
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         name = self.run_name or f"{self.target.stem}-w{world_size}-{stamp}"
-        return self.out / (name if part is None else f"{name}-{part}")
+        again = f"restart{restarts}" if restarts else None
+        return self.out / "-".join(filter(None, (name, part, again)))
 
     def as_json(self) -> dict[str, Any]:
         """Every option, for run.json."""

@@ -15,6 +15,7 @@ from types import CodeType, ModuleType, TracebackType
 
 from ..errors import TargetError
 from .config import Target
+from .returns import Returns
 
 _OURS = str(Path(__file__).parents[1]) + os.sep  # the whole package: a signal comes through another part of it
 _kept: list[ModuleType] = []  # what `python -m` had made `__main__`; its functions still run
@@ -26,9 +27,12 @@ def check(target: Target) -> None:
         raise TargetError(f"{target.name}: no such script; for a module, put -m before its name")
 
 
-def execute(target: Target) -> None:
-    """Run it to its end and let its exceptions through; raises TargetError if there is nothing to run."""
-    code, main = (_module if target.is_module else _script)(target)
+def execute(target: Target, returns: Returns | None = None) -> None:
+    """Run it to its end and let its exceptions through; raises TargetError if there is nothing to run.
+
+    `returns` watches a function of the script; TargetError, too, if there is none of that name.
+    """
+    code, main = (_module if target.is_module else _script)(target, returns)
     main.__dict__["__builtins__"] = builtins
     _kept.append(sys.modules["__main__"])
     if "__annotations__" in vars(_kept[-1]):  # Python before 3.14 makes them
@@ -49,7 +53,7 @@ def hide_our_frames() -> None:
     sys.excepthook = hook
 
 
-def _script(target: Target) -> tuple[CodeType, ModuleType]:
+def _script(target: Target, returns: Returns | None) -> tuple[CodeType, ModuleType]:
     """The code of a file, or of a folder or zip file with a `__main__.py`."""
     sys.argv = [target.name, *target.args]
     path = os.path.join(os.getcwd(), target.name)  # noqa: PTH109, PTH118  (neither links nor dots are resolved)
@@ -58,17 +62,20 @@ def _script(target: Target) -> tuple[CodeType, ModuleType]:
         spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
         if spec is None:
             raise TargetError(f"{target.name}: can't find '__main__' module in it")
-        return _of_spec(spec)
+        return _of_spec(spec, returns)
     _first_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     main = ModuleType("__main__")
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__["__cached__"] = None
     with io.open_code(path) as file:
-        return compile(file.read(), path, "exec", dont_inherit=True), main
+        source = file.read()
+    if returns is not None:
+        return returns.compiled(source, path, main), main
+    return compile(source, path, "exec", dont_inherit=True), main
 
 
-def _module(target: Target) -> tuple[CodeType, ModuleType]:
+def _module(target: Target, returns: Returns | None) -> tuple[CodeType, ModuleType]:
     sys.argv = ["-m", *target.args]  # until it is found, as with Python
     _first_on_path(os.getcwd())  # noqa: PTH109
     name = target.name
@@ -78,7 +85,7 @@ def _module(target: Target) -> tuple[CodeType, ModuleType]:
         spec = _spec(name)
     if spec is None or spec.loader is None:
         raise TargetError(f"-m {target.name}: no module named {name} that could be run")
-    code, main = _of_spec(spec)
+    code, main = _of_spec(spec, returns)
     sys.argv[0] = main.__file__ or name
     return code, main
 
@@ -92,7 +99,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def _of_spec(spec: importlib.machinery.ModuleSpec) -> tuple[CodeType, ModuleType]:
+def _of_spec(spec: importlib.machinery.ModuleSpec, returns: Returns | None) -> tuple[CodeType, ModuleType]:
     code = getattr(spec.loader, "get_code", lambda name: None)(spec.name)  # noqa: ARG005
     if code is None:
         raise TargetError(f"{spec.name}: there is no Python code to run in {spec.origin}")
@@ -102,6 +109,9 @@ def _of_spec(spec: importlib.machinery.ModuleSpec) -> tuple[CodeType, ModuleType
     main.__package__ = spec.parent
     main.__file__ = spec.origin
     main.__dict__["__cached__"] = spec.cached
+    if returns is not None:
+        source = getattr(spec.loader, "get_source", lambda name: None)(spec.name)  # noqa: ARG005
+        code = returns.compiled(source or "", spec.origin or spec.name, main)
     return code, main
 
 

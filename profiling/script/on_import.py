@@ -12,12 +12,19 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def after_import(name: str, tell: Callable[[], None]) -> None:
-    """Call `tell` once, right after the module `name` is imported."""
+def after_import(name: str, tell: Callable[[], None]) -> Callable[[], None]:
+    """Call `tell` once, right after the module `name` is imported; return a function that calls this off."""
+    finder = _Finder(name, tell)
     if name in sys.modules:
         tell()
     else:
-        sys.meta_path.insert(0, _Finder(name, tell))
+        sys.meta_path.insert(0, finder)
+
+    def call_off() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+
+    return call_off
 
 
 class _Finder(MetaPathFinder):

@@ -16,8 +16,9 @@ from ..errors import ProfilingError, RunDirError, TargetError, UnwritableError, 
 from ..ranks import nccl_log
 from ..ranks.places import local_place, one_of_several, speaks_for_all
 from . import main_module
-from .config import RunConfig
+from .config import RunConfig, StepOn
 from .on_import import after_import
+from .returns import Returns
 
 if TYPE_CHECKING:
     from .watch.observer import Observer
@@ -34,6 +35,7 @@ def run_script(
 ) -> int:
     """Run the script here or as `workers` ranks; return the exit code, unless the script raises."""
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    _ignore_requests()
     try:
         _check(config, workers, launched=launched)
         if workers is not None and not launched:
@@ -51,11 +53,18 @@ def run_script(
 def run_again(args: Sequence[str]) -> int:
     """Run one more rank of a script that starts its own: `args` are config and command line as JSON."""
     config, command = map(json.loads, args)
+    _ignore_requests()
     try:
         return _run_here(RunConfig.from_json(config), command)
     except TargetError as err:
         say(f"error: {err}")
         return err.exit_code
+
+
+def _ignore_requests() -> None:
+    """A request for a capture that comes before somebody listens must not end the process, as SIGUSR2 does."""
+    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _report_once(error: ProfilingError, failed: Callable[[ProfilingError], int]) -> int:
@@ -102,6 +111,11 @@ class _Watch:
         self.observer = Observer(*self._given, start_watches=watches)
         self.observer.attach()
 
+    def end_step(self) -> None:
+        """End a step: the function of `--step-on` has returned."""
+        if self.observer is not None:
+            self.observer.end_step()
+
     def finish(self, error: BaseException | None) -> None:
         """Finish the observer: the script has ended."""
         if os.getpid() != self._pid:
@@ -127,7 +141,7 @@ def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     after_import("torch", watch.begin)
     error: BaseException | None = None
     try:
-        main_module.execute(config.target)
+        main_module.execute(config.target, _watched_returns(config, watch))
     except TargetError:
         nccl_log.tidy()
         raise
@@ -142,6 +156,16 @@ def _run_here(config: RunConfig, command: Sequence[str]) -> int:
     _end_by_signal(watch, error)
     main_module.hide_our_frames()
     raise error
+
+
+def _watched_returns(config: RunConfig, watch: _Watch) -> Returns | None:
+    """Have the returns of the function of `--step-on` watched; return what watches one of the script itself."""
+    if config.step_on is None:
+        return None
+    of = StepOn.parsed(config.step_on)
+    returns = Returns(of, watch.end_step)
+    returns.watch(config.target)
+    return returns if of.is_of(config.target) else None
 
 
 def _end_by_signal(watch: _Watch, error: BaseException) -> None:

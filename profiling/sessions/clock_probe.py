@@ -84,6 +84,10 @@ class ClockProbe:
         if who is not None:
             self._attempt("end", lambda: self._measured_at_end(who, stopped))
 
+    def skip(self, why: str) -> None:
+        """Do not measure at all."""
+        self._reasons.append(why)
+
     def skip_end(self, why: str) -> None:
         """Do not measure at the end of the block."""
         if self._who is not None:

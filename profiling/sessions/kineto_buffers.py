@@ -21,13 +21,24 @@ _VARIABLE = "KINETO_CONFIG"
 _DEFAULT_FILE = Path("/etc/libkineto.conf")
 _KEY = "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB"
 _LIMIT = re.compile(rf"^\s*{_KEY}\s*=.*$", re.MULTILINE)
-# Memory of the host that a rank needs at most; Kineto takes it only as far as the trace needs it.
-_LIMIT_MB = 2048
+# Memory of the host that a rank needs at most; Kineto takes it only as far as the trace needs it. All ranks of a host
+# together get a quarter of what is free, and none less than Kineto's own limit.
+LIMIT_MB, _LEAST_MB = 2048, 128
+_SHARE = 4
 _ADVICE = "trace fewer steps"
 
 
-def raise_limit(asked_mb: int | None = None, env: MutableMapping[str, str] = os.environ) -> None:
-    """Set Kineto's buffer to `asked_mb`, or above its default unless the user's file sets it.
+def limit_mb(ranks_here: int, free_bytes: int | None) -> int:
+    """What one of the ranks of a host may take, in MiB, where nobody says it."""
+    if free_bytes is None:
+        return LIMIT_MB
+    return max(_LEAST_MB, min(LIMIT_MB, free_bytes // _SHARE // max(1, ranks_here) >> 20))
+
+
+def raise_limit(
+    asked_mb: int | None = None, env: MutableMapping[str, str] = os.environ, default_mb: int = LIMIT_MB
+) -> None:
+    """Set Kineto's buffer to `asked_mb`, or to `default_mb` unless the user's file sets it.
 
     What else that file says is kept. Ours is in memory only, and gone with the process. A child that inherits the
     variable can read it as long as the parent lives, and makes its own if it captures. In one process what was asked
@@ -40,7 +51,7 @@ def raise_limit(asked_mb: int | None = None, env: MutableMapping[str, str] = os.
         if limited and asked_mb is None and not given.is_relative_to("/proc"):
             return
         if asked_mb is not None or not limited:
-            text = f"{_LIMIT.sub('', text)}\n{_KEY}={asked_mb or _LIMIT_MB}\n"
+            text = f"{_LIMIT.sub('', text)}\n{_KEY}={asked_mb or default_mb}\n"
         if given.is_relative_to(f"/proc/{os.getpid()}/fd"):  # Kineto has asked for the name already
             given.write_text(text, encoding="utf-8")
             return

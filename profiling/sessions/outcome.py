@@ -1,7 +1,7 @@
 """The outcome of a capture in one sentence: what was written and where, and what to do next."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
 NEVER_STEPPED = "session.step() was never called, so no step was traced; call it at the end of every training step"
 ONE_STEP = "the script made one optimizer step, which opens the capture; none was left to trace"
 CYCLE_LOST = "the trace of that cycle is lost"
-_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, CYCLE_LOST)
+EARLY = "are traced instead, in which much still warms up; --from-step names others"
+_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, CYCLE_LOST, EARLY)
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Outcome:
     """The outcome of a finished capture, on one rank.
 
     `why` says why it is not complete, and is None if it is; `absent` are ranks that took no part, None if not known.
+    `asked` are the ranks that were to be traced, None for all of them.
     """
 
     run_dir: Path
@@ -29,10 +31,11 @@ class Outcome:
     why: str | None
     absent: Sequence[int] | None = ()
     cost: Overhead | None = None
+    asked: Collection[int] | None = None
 
     def sentence(self) -> str | None:
-        """The sentence for this rank; None if rank 0 says it for all."""
-        if self.rank and (self.why is None or self.why.endswith(_ALIKE)):
+        """The sentence for this rank; None if rank 0, or the first that was asked, says it for all."""
+        if self.rank != min(self.asked or [0]) and (self.why is None or self.why.endswith(_ALIKE)):
             return None
         if self.why is not None:
             what = f"{counted(self.traces, 'trace')} in {self.run_dir}, but incomplete" if self.traces else "no trace"
@@ -45,8 +48,8 @@ class Outcome:
     def _ranks(self) -> str:
         if self.absent is None and self.world_size > 1:
             return f"rank {self.rank} of {self.world_size:,}"
-        here = self.world_size - len(self.absent or ())
-        return counted(here, "rank") + (f" of {self.world_size:,}" if self.absent else "")
+        here = (self.world_size if self.asked is None else len(self.asked)) - len(self.absent or ())
+        return counted(here, "rank") + (f" of {self.world_size:,}" if here < self.world_size else "")
 
 
 def ended_well(error: BaseException | None) -> bool:

@@ -9,11 +9,14 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from ...contract.rank import ProfilerOptions
+from ..base.console.notices import say
 from ..base.detail import Detail
 from ..base.schedule import Schedule
 from ..base.torch_private import drop_profiler, profiler_is_on, recording
 from ..errors import CaptureError
-from .kineto_buffers import raise_limit
+from ..machine import memory
+from ..ranks import places
+from .kineto_buffers import LIMIT_MB, limit_mb, raise_limit
 
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 Export = Callable[[str], None]
@@ -45,10 +48,19 @@ class Profiler:
         # Kineto tells of every start and stop on stderr. It reads this when it starts for the first time.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         if self._device.type == "cuda":
-            raise_limit(self.options.kineto_buffer_mb)
+            self._raise_limit()
         self._write = write
         self._torch = self._new()
         self._torch.start()
+
+    def _raise_limit(self) -> None:
+        """Let Kineto's buffers grow as far as all ranks of this host can have them."""
+        ranks_here = places.local_size() or torch.cuda.device_count()
+        most_mb, asked_mb = limit_mb(ranks_here, memory.free_bytes()), self.options.kineto_buffer_mb
+        raise_limit(asked_mb, default_mb=most_mb)
+        if asked_mb is None and most_mb < LIMIT_MB and not places.local_place():
+            say(f"the profiler may take {most_mb:,} MiB of memory for the GPU on each rank, as little is free "
+                "(--kineto-buffer-mb)")  # fmt: skip
 
     def _new(self) -> profile:
         cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []

@@ -93,5 +93,9 @@ class Record:
         """Record which ranks are not captured, while there is a process group to ask."""
         with suppress(RuntimeError):
             if parallel.default_store() is not None:
-                self.absent = parallel.absent_ranks(parallel.identity())
-                self.set(absent_ranks=self.absent)
+                self.note_absent(parallel.absent_ranks(parallel.identity()))
+
+    def note_absent(self, ranks: list[int]) -> None:
+        """Set which ranks are not captured."""
+        self.absent = ranks
+        self.set(absent_ranks=ranks)

@@ -1,30 +1,29 @@
-"""One profiler session: `capture()`, which `train` and people's own loops share."""
+"""One profiler session, which `capture()`, `train` and `run` share."""
 
+import functools
 import os
-import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import nn
 
-from ...contract.rank import STILL_RUNNING, Keep, StepTime
+from ...contract.rank import META_SUFFIX, STILL_RUNNING, StepTime
 from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
+from ..base.current import leave_steps, take_steps
 from ..base.detail import SHAPES_ONLY, Detail
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule
-from ..errors import ProfilingError, UnwritableError
+from ..errors import CaptureError, ProfilingError, UnwritableError
 from ..ranks import nccl_log
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
@@ -41,6 +40,8 @@ from .step_clock import StepClock, overhead
 
 # After twice `BLOCKED_GRACE_S`, and within the 30 s of torchrun.
 _CONCLUDE_BLOCKED_S = 10.0
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class SessionOptions:
     `create` makes the run directory; the usual one refuses a directory that has files in it. The other ranks wait for
     rank 0 to enter, for `patience`. `keeping` says what becomes of the traces, and `show` gets the summary of the run.
     `tell` gets a sentence on what became of it, from each rank that has one; None for a caller who says it.
+
+    `agreed` are the ranks of a capture that they have agreed on before, with its directory: they begin it each by
+    itself, and none waits for another one. Their clocks are not compared.
     """
 
     detail: Detail = SHAPES_ONLY
@@ -59,6 +63,7 @@ class SessionOptions:
     patience: timedelta = parallel.ENTRY_PATIENCE
     tell: Callable[[str], None] | None = None
     flight_recorder: bool = False
+    agreed: Collection[int] | None = None
 
 
 class Session:
@@ -71,17 +76,8 @@ class Session:
     all the same, and the side file says `"complete": false` and why. Signals that the program handles itself are left
     to it.
 
-    Tensor shapes are recorded unless `light`, which costs least: with NCCL the sizes of collectives are known all the
-    same, with gloo they are not. Source lines and Python's garbage collections (`with_stack`), allocations
-    (`profile_memory`) and, on GPUs, CUDA's synchronisations (`sync_events`) are recorded on request. `kineto_buffer_mb`
-    is the host memory in MiB that the profiler may take for what a GPU did; 2048 without it. `model` adds parameter
-    counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank, `config` is kept as it is. One
-    line on stderr says at the end what was written, or why it is not all that was asked for.
-
-    After each cycle its trace is packed beside the training where `keep` is "recording", which removes the trace, or
-    "both". With `analyse`, rank 0 gathers the recordings of all ranks when the block ends, shows the summary on stderr,
-    and writes it and a report into the run directory: it waits for `analyse_max_seconds`, and takes `analyse_max_gb`
-    from all of them. Nothing that fails there is an error of the training.
+    What is recorded, and what becomes of it, `capture()` says. Nothing that fails after the traces is an error of the
+    training. As a decorator of a function, each of its calls is a capture of its own.
 
     Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
     this process.
@@ -96,6 +92,8 @@ class Session:
     """
 
     _no_step = NEVER_STEPPED
+    _takes_steps = True
+    """Whether `commtrace.step()` ends a step here."""
 
     def __init__(
         self,
@@ -121,6 +119,10 @@ class Session:
         self._concluding = threading.Lock()  # by the main thread, or `_conclude_blocked`
         self._cycles = 0
         self._unwritten = False
+        self.again: Callable[[], Session]
+        """Makes another session like this one; of those that `capture()` made."""
+        self.uses: list[str] = []
+        """What became of this session: it was entered, or decorates a function."""
         # These are set on entering.
         self._who: Identity
         self._worker: str
@@ -160,9 +162,22 @@ class Session:
             self._record.reason,
             self._record.absent,
             overhead(self.step_times()),
+            self._options.agreed,
         )
 
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Decorate a function: each call is the block of a new session."""
+        self.uses.append("decorates")
+
+        @functools.wraps(function)
+        def captured(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self.again():
+                return function(*args, **kwargs)
+
+        return captured
+
     def __enter__(self) -> "Session":
+        self.uses.append("entered")
         self._profiler.check_free()
         self._who = parallel.identity()
         self._worker = rundir.worker_name(self._who.host, self._who.rank)
@@ -175,21 +190,32 @@ class Session:
             self._recorder.start()
         self._interrupts.start()
         with self._interrupts.held():  # an exception from here would leave the handlers behind
-            self._probe.at_start(self._who)
+            if self._options.agreed is None:
+                self._probe.at_start(self._who)
+            else:
+                self._probe.skip("captured on demand, for which no rank waits")
             self._record.look_at_gpu("start")
             self._record.save(STILL_RUNNING)
             self._profiler.start(self._write_trace)
             self._clock.start()
+        if self._takes_steps:
+            take_steps(self.step)
         return self
 
     def _agree_on_run_dir(self) -> None:
         """Take the directory of rank 0, which creates it. Raises RunDirError."""
         who, asked = self._who, self.run_dir
-        self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
+        if self._options.agreed is None:
+            self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
         if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
             say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
         rundir.make(self.run_dir)
-        rundir.claim(self.run_dir, self._worker, [RUN_FILE] if who.rank == 0 else [])
+        rundir.claim(self.run_dir, self._worker, [RUN_FILE] if self.is_first else [])
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes and says what is the same for all."""
+        return self._who.rank == min(self._options.agreed or [0])
 
     def _begin_files(self) -> None:
         """Write the side file of this rank, and as rank 0 that of the run. Raises RunDirError."""
@@ -197,7 +223,7 @@ class Session:
         known = sidefiles.rank_facts(who, self._device, self.schedule, self._subject, self._profiler.options)
         meta = self.run_dir / rundir.meta_name(self._worker)
         self._record.begin(meta, replace(known, keep=self._options.keeping.kept), self._clock, self._probe)
-        if who.rank == 0:
+        if self.is_first:
             facts = sidefiles.run_facts(self.run_dir.name, who, self._subject)
             rundir.write_json(self.run_dir / RUN_FILE, facts)
             only_on_gpus = self._options.detail.only_on_gpus
@@ -217,7 +243,15 @@ class Session:
             self._clock.start()
 
     def step(self) -> None:
-        """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError."""
+        """End a training step; its trace is written when it is the last active one of a cycle. Raises RunDirError.
+
+        Raises CaptureError outside of the block.
+        """
+        if not self.uses:
+            raise CaptureError(
+                "capture() records in its block only: write `with commtrace.capture(...) as session:`, and in it the "
+                "training loop, with session.step() at the end of each step"
+            )
         with self._interrupts.shield():
             step = self.steps_done
             phase = self.schedule.phase(step)
@@ -225,8 +259,16 @@ class Session:
             self._gpu.look(step, phase)
             self._profiler.step()
             if self.schedule.ends_cycle(step):
-                self._record.look_for_absent()
+                self._look_for_absent()
             self._clock.start()
+
+    def _look_for_absent(self) -> None:
+        if self._options.agreed is None:
+            self._record.look_for_absent()
+        elif self.is_first:
+            self._record.note_absent(
+                [rank for rank in sorted(self._options.agreed) if not any(self.run_dir.glob(f"*_{rank}{META_SUFFIX}"))]
+            )
 
     def _write_trace(self, export: Export) -> None:
         with self._interrupts.busy():
@@ -241,6 +283,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._interrupts.shield():
+            leave_steps(self.step)
             failure = error
             self._unwritten = isinstance(error, UnwritableError)
             try:
@@ -264,7 +307,7 @@ class Session:
             self._profiler.stop()
             if error is None:
                 self._clock.await_device(stopped=lambda: self.interrupted_by is not None)
-                self._record.look_for_absent()
+                self._look_for_absent()
         except BaseException as err:
             error = error or err
             self._profiler.drop()
@@ -308,6 +351,11 @@ class Session:
     def _all_traced(self) -> bool:
         """Whether every scheduled cycle is over, and its trace written."""
         return self.steps_done >= self.schedule.total_steps and self._cycles >= self.schedule.repeat
+
+    def look_for_absent(self) -> None:
+        """Record which ranks are not captured, as the process group is about to go."""
+        with self._interrupts.shield():
+            self._look_for_absent()
 
     def _tell_outcome(self, tell: Callable[[str], None]) -> None:
         sentence = self.outcome().sentence()
@@ -386,45 +434,3 @@ class Session:
         lost = f"{signum.name} while blocked, in step {self.steps_done}; {CYCLE_LOST}"
         self._record.save(self._gpu.lost if self._all_traced else lost)
         self._tell_outcome(self._options.tell or say)
-
-
-def capture(
-    out: str | os.PathLike[str],
-    *,
-    wait: int = 1,
-    warmup: int = 1,
-    active: int = 3,
-    repeat: int = 1,
-    with_stack: bool = False,
-    profile_memory: bool = False,
-    light: bool = False,
-    sync_events: bool = False,
-    kineto_buffer_mb: int | None = None,
-    device: torch.device | str | None = None,
-    model: nn.Module | None = None,
-    batch_size: int | None = None,
-    config: Mapping[str, Any] | None = None,
-    keep: Keep = "trace",
-    analyse: bool = False,
-    analyse_max_seconds: float = Keeping.max_seconds,
-    analyse_max_gb: float = Keeping.max_gb,
-) -> Session:
-    """Capture a training loop into the run directory `out`, which must be new or empty.
-
-        with capture("traces/mine", model=model) as session:
-            for images, labels in loader:
-                ...                # one training step
-                session.step()     # the step is over
-
-    The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times. DDP rebuilds
-    its buckets before its second iteration: there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is
-    the current CUDA device where there is one. For all other options, and blocks that end early: see `Session`.
-
-    Raises UsageError for options that cannot be; on entering, RunDirError and CaptureError, for which see there, too.
-    """
-    where = torch.device(device) if device is not None else parallel.current_device()
-    subject = Subject(weakref.ref(model) if model is not None else None, None, batch_size, config, sys.argv)
-    keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb)
-    detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb)
-    options = SessionOptions(detail, keeping, tell=say)
-    return Session(Path(out), Schedule(wait, warmup, active, repeat), where, subject, options)

@@ -7,7 +7,7 @@ changes; `train` adds its epochs, after each one when it trains for `--epochs`.
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -74,7 +74,7 @@ def rank_facts(
         device=device,
         links=links,
         links_reason=links_reason,
-        schedule=ScheduleFacts(**asdict(schedule)),
+        schedule=schedule_facts(schedule),
         batch_size_per_rank=subject.batch_size,
         model=model_facts(subject),
         versions=environment.versions(),
@@ -84,6 +84,11 @@ def rank_facts(
         profiler=profiler,
         step_clock=clock_name(where),
     )
+
+
+def schedule_facts(schedule: Schedule) -> ScheduleFacts:
+    """The profiler's cycles as side files have them."""
+    return ScheduleFacts(schedule.wait, schedule.warmup, schedule.active, schedule.repeat)
 
 
 def model_facts(subject: Subject) -> ModelSize | None:

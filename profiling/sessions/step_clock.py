@@ -1,5 +1,6 @@
 """Time every step, profiled or not, and the overhead of the profiler."""
 
+import math
 import statistics
 import time
 from collections import deque
@@ -110,6 +111,12 @@ class StepClock:
         """Begin a step."""
         self._ask(self._begin)
 
+    def restart(self) -> None:
+        """Forget every step, and begin one."""
+        self._done.clear()
+        self._open.clear()
+        self.start()
+
     def stop(self, step: int, phase: Phase) -> None:
         """End the step that was begun, if there is one."""
         begun, self._begun = self._begun, None
@@ -164,16 +171,21 @@ class StepClock:
 
 
 _MEASURABLE_FRAC = 0.001
+_SPREAD = 0.9  # of the unprofiled steps are shorter
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Median step time with and without the profiler, in ns."""
+    """Median step time with and without the profiler, in ns.
+
+    `idle_long_ns` is what nine of ten unprofiled steps stay below: profiled steps within that spread are not longer.
+    """
 
     active_ns: int
     idle_ns: int
     active_steps: int
     idle_steps: int
+    idle_long_ns: int = 0
 
     @property
     def frac(self) -> float:
@@ -182,7 +194,8 @@ class Overhead:
 
     def __str__(self) -> str:
         """The overhead in words."""
-        return f"{self.frac:.1%} longer" if self.frac >= _MEASURABLE_FRAC else "no longer, as far as can be measured"
+        is_longer = self.frac >= _MEASURABLE_FRAC and self.active_ns > self.idle_long_ns
+        return f"{self.frac:.1%} longer" if is_longer else "no longer, as far as can be measured"
 
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:
@@ -194,4 +207,5 @@ def overhead(times: Sequence[StepTime]) -> Overhead | None:
     active, idle = by_phase["active"], by_phase["idle"]
     if not active or not idle:
         return None
-    return Overhead(round(statistics.median(active)), round(statistics.median(idle)), len(active), len(idle))
+    long_ns = sorted(idle)[math.ceil(_SPREAD * len(idle)) - 1]
+    return Overhead(round(statistics.median(active)), round(statistics.median(idle)), len(active), len(idle), long_ns)

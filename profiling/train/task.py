@@ -10,6 +10,7 @@ from ..errors import OutOfMemoryError, UsageError
 from ..machine import memory
 from ..modes import DEFAULT_MODE
 from ..ranks import process_group as parallel
+from ..ranks.places import join_launched
 from ..ranks.task import Task, run_alone, run_task
 from ..workloads.data import check_cifar10
 from . import loop as train
@@ -19,6 +20,7 @@ from .learning.optimizers import require_optimizer
 
 def run_training(config: TrainConfig, workers: int | None, args: Sequence[str]) -> int:
     """Train with `config`; return the exit code. Raises ProfilingError for errors before ranks start."""
+    join_launched()
     if config.mode.distributed or parallel.under_torchrun():
         return run_task(_task(config), workers, args)
     return run_alone(_task(_of_one_process(config, workers)), args)

@@ -320,6 +320,26 @@ def test_arguments_of_other_types_are_an_error_that_names_the_file(tmp_path):
         read_trace(path, OPTIONS)
 
 
+@pytest.mark.parametrize(
+    ("config", "devices", "backend"),
+    [
+        ("cpu:gloo,cuda:nccl", [{"id": 0, "name": "NVIDIA H100"}], "nccl"),
+        ("cpu:gloo,cuda:nccl", [], "gloo"),
+        ("cpu:gloo", [{"id": 0, "name": "NVIDIA H100"}], "gloo"),
+        ("", [], "undefined"),
+    ],
+)
+def test_the_backend_of_a_group_that_was_made_without_naming_one(tmp_path, config, devices, backend):
+    groups = [
+        {"pg_name": "1", "pg_desc": "mesh_tp", "backend_config": "cpu:mpi", "ranks": [0]},
+        {"pg_name": "0", "pg_desc": "default_pg", "backend_config": config, "ranks": [0, 1]},
+    ]
+    info = {"backend": "undefined", "rank": 0, "world_size": 2, "pg_config": groups}
+    document = {"distributedInfo": info, "deviceProperties": devices, "traceEvents": []}
+    path = write_bytes(tmp_path / "t.json", json.dumps(document).encode())
+    assert read_trace(path, OPTIONS).header.backend == backend
+
+
 @pytest.mark.parametrize("info", [[], "nccl", {"rank": "first"}, {"pg_config": 5}], ids=str)
 def test_a_header_of_other_types_is_an_error_that_names_the_file(tmp_path, info):
     path = write_bytes(tmp_path / "t.json", json.dumps({"distributedInfo": info, "traceEvents": []}).encode())

@@ -59,6 +59,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "capacity": "workloads ranks machine base errors",
         "lab": "sweep modes ranks machine base errors",
         "guard": "ranks errors",
+        "capture": "sessions ranks base",
         "tied": "machine",
     },
 }

@@ -11,7 +11,11 @@ from source import modules
 SHIM = "base.torch_private"
 PRIVATE = re.compile(r"_[A-Za-z]\w*")  # not __dunder__
 # Names of others that begin like this, with where they are.
-NOT_OF_TORCH = {("script.watch.forks", "_exit")}  # libc's
+NOT_OF_TORCH = {
+    ("script.watch.forks", "_exit"),  # libc's
+    ("script.watch.frameworks", "_TrainingEpochLoop"),  # Lightning's
+    ("script.watch.processes", "_target"),  # multiprocessing's
+}
 
 
 def private_names(tree: ast.Module, own: set[str]) -> set[str]:

@@ -10,6 +10,7 @@ from samples import with_slow
 
 from commtrace import capture
 from commtrace.profiling.base import torch_private
+from commtrace.profiling.machine import memory
 from commtrace.profiling.sessions import kineto_buffers
 from commtrace.profiling.sessions import session as sessions
 from commtrace.profiling.sessions.gpu_reach import cut_short
@@ -215,3 +216,25 @@ def test_a_cycle_that_torch_ends_early_is_no_displaced_one(tmp_path, monkeypatch
     assert meta["reason"].startswith("Kineto stopped recording the GPU by step 3")
     steps = [traced_steps(trace(session.run_dir / name)) for name in session.traces]
     assert steps == [[2, 3], [8, 9, 10, 11]]
+
+
+def test_all_ranks_of_a_host_together_take_a_part_of_its_memory() -> None:
+    """Eight ranks would take 16 GiB where nobody says it."""
+    assert kineto_buffers.limit_mb(8, 512 << 30) == 2048
+    assert kineto_buffers.limit_mb(8, 16 << 30) == 512
+    assert kineto_buffers.limit_mb(8, 1 << 30) == 128  # as much as Kineto takes without us
+    assert kineto_buffers.limit_mb(1, None) == 2048
+
+
+def test_free_memory_is_that_of_the_container(tmp_path) -> None:
+    assert memory.free_bytes(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 900 kB\nMemAvailable: 700 kB\n")
+    assert memory.free_bytes(tmp_path) == 700 * 1024
+    cgroup = tmp_path / "sys/fs/cgroup"
+    cgroup.mkdir(parents=True)
+    (cgroup / "memory.current").write_text("1000\n")
+    (cgroup / "memory.max").write_text("max\n")
+    assert memory.free_bytes(tmp_path) == 700 * 1024
+    (cgroup / "memory.max").write_text("5000\n")
+    assert memory.free_bytes(tmp_path) == 4000

@@ -17,6 +17,7 @@ import torch
 from capturing import begun, leftovers, python
 
 from commtrace.cli import main
+from commtrace.profiling.layers import measure
 from commtrace.profiling.layers.memory_use import memory_use, saved_bytes
 from commtrace.profiling.layers.ratios import time_ratio
 from commtrace.profiling.layers.subjects import used
@@ -391,6 +392,69 @@ def test_bad_options_are_one_line(options, message, tmp_path, capsys) -> None:
 def test_help_has_examples(capsys) -> None:
     assert main(["layers", "--help"]) == 0
     assert "commtrace layers --model vgg16 --against vgg16-swapped --batch-size 128" in capsys.readouterr().out
+
+
+class SmallLayer:
+    """A stand-in for a layer on a GPU, and for that GPU and the clocks: launches take longer than what is launched."""
+
+    host_ns, gpu_ns = 60_000, (5_000, 9_000)
+
+    def __init__(self, monkeypatch, *, waits: bool = False) -> None:
+        self.now_ns = self.free_ns = 1_000
+        self.busy_ns: float | None = 0.0
+        self._waits = waits
+        self.kept_busy = 0
+        monkeypatch.setattr(measure, "mark", lambda device: StandInMark(self))
+        monkeypatch.setattr(measure, "finish", self.finish)
+        monkeypatch.setattr(measure, "keep_busy", self.keep_busy)
+        monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: self.now_ns)
+
+    def finish(self, device: object = None) -> None:
+        self.now_ns = max(self.now_ns, self.free_ns)
+
+    def keep_busy(self, device: object, ns: float) -> None:
+        self.kept_busy += 1
+        self.launch(round(ns), host_ns=0)
+
+    def launch(self, gpu_ns: int, host_ns: int = host_ns) -> None:
+        self.now_ns += host_ns
+        self.free_ns = max(self.free_ns, self.now_ns) + gpu_ns
+
+    def renew(self) -> None:
+        self.launch(1_000)
+
+    def forward(self) -> None:
+        self.launch(self.gpu_ns[0])
+        if self._waits:
+            self.finish()
+
+    def backward(self, output: None) -> None:
+        self.launch(self.gpu_ns[1])
+
+
+class StandInMark:
+    def __init__(self, layer: SmallLayer) -> None:
+        self._layer = layer
+        self.at_ns = max(layer.now_ns, layer.free_ns)
+
+    def reached(self) -> bool:
+        return self._layer.now_ns >= self.at_ns
+
+    def ns_until(self, later: "StandInMark") -> int:
+        return later.at_ns - self.at_ns
+
+
+def test_a_small_layer_is_timed_without_its_launches(monkeypatch) -> None:
+    layer = SmallLayer(monkeypatch)
+    plan = measure.Plan(warmup=0, iters=5, power_s=0, where=torch.device("cuda", 0), uuid=None)
+    assert measure._times([layer], plan) == [[layer.gpu_ns] * 5]
+
+
+def test_a_layer_that_waits_for_the_gpu_does_not_keep_it_busy_for_long(monkeypatch) -> None:
+    layer = SmallLayer(monkeypatch, waits=True)
+    plan = measure.Plan(warmup=0, iters=5, power_s=0, where=torch.device("cuda", 0), uuid=None)
+    assert [forward for forward, _ in measure._times([layer], plan)[0][1:]] == [64_000] * 4
+    assert layer.kept_busy == 2
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """NCCL's own log, kept with a run. What opens the file, as NCCL does, is a stand-in: gloo has no such log."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -48,7 +49,11 @@ def stepped(run_dir: Path) -> None:
         session.step()
 
 
-@pytest.mark.parametrize("env", [{}, {"NCCL_DEBUG": "INFO", FILE: "mine.%p"}], ids=["no level", "a file of the user's"])
+@pytest.mark.parametrize(
+    "env",
+    [{}, {"NCCL_DEBUG": "INFO", FILE: "mine.%p"}, {"NCCL_DEBUG": "WARN"}],
+    ids=["no level", "a file of the user's", "warnings only"],
+)
 def test_it_stays_where_it_was(tmp_path, env) -> None:
     before = dict(env)
     nccl_log.redirect(tmp_path / "out", None, env)
@@ -58,10 +63,13 @@ def test_it_stays_where_it_was(tmp_path, env) -> None:
     assert not nccl_log.keep(tmp_path / "log", env)
 
 
-def test_a_level_of_the_users_is_enough(tmp_path) -> None:
-    env = {"NCCL_DEBUG": "WARN"}
+def test_a_level_of_the_users_is_enough_and_it_is_said(tmp_path, capfd, monkeypatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    env = {"NCCL_DEBUG": "info"}
     nccl_log.redirect(tmp_path / "out", None, env)
-    assert env["NCCL_DEBUG"] == "WARN"
+    said = "NCCL_DEBUG=INFO: what NCCL logs goes to a file of each rank in the run directory; warnings come here, too"
+    assert capfd.readouterr().err == f"commtrace: {said}\n"
+    assert env["NCCL_DEBUG"] == "info"
     assert Path(env[FILE]).is_absolute()
     nccl_log.tidy(env)
     assert list((tmp_path / "out").iterdir()) == []
@@ -85,6 +93,21 @@ def test_it_is_kept_with_the_run_and_goes_on(redirected, capfd) -> None:
     nccl_log.tidy()
     assert [path.name for path in redirected.iterdir()] == ["run"]
     assert analyse(redirected / "run").run.ranks, "no reader takes it for a trace"
+
+
+def test_warnings_stay_on_the_console(redirected, capfd) -> None:
+    warning = "node:1:7 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer"
+    with opened() as log:
+        log.write(f"{warning} 1\n")
+        stepped(redirected / "run")
+        log.write(f"{warning} 2\nNCCL INFO comm destroyed\n{warning} 3")
+        log.write(" in two parts\n")
+        nccl_log.tidy()
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if "NCCL" in line and not line.startswith("commtrace")] == [
+        f"{warning} 1", f"{warning} 2", f"{warning} 3 in two parts"
+    ]  # fmt: skip
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("commtrace-nccl")]
 
 
 def test_communication_that_begins_inside_the_block(redirected) -> None:

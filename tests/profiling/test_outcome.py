@@ -1,13 +1,19 @@
 """What people are told at the end of a capture: by `capture()` itself, and by `run`."""
 
+import gc
+import inspect
+import pydoc
+
 import pytest
 import torch
 import torch.distributed as dist
 from capturing import metas
 
+import commtrace
 from commtrace import analyse, capture
 from commtrace.analysis.errors import NoTraces
 from commtrace.cli import main
+from commtrace.profiling.errors import CaptureError, RunDirError
 from commtrace.profiling.ranks import process_group as parallel
 from commtrace.profiling.ranks.process_group import Identity
 from commtrace.profiling.sessions import kineto_buffers
@@ -43,6 +49,40 @@ def test_a_block_without_a_step(tmp_path, capfd) -> None:
     assert metas(tmp_path / "run")[0]["reason"] == why
     with pytest.raises(NoTraces, match=r"ended without a trace: rank 0: session\.step\(\) was never called"):
         analyse(tmp_path / "run")
+
+
+def test_a_session_that_is_not_entered(tmp_path, capfd) -> None:
+    session = capture(tmp_path / "run", device="cpu")
+    with pytest.raises(CaptureError, match=r"write `with commtrace\.capture\(\.\.\.\) as session:`"):
+        session.step()
+    del session
+    gc.collect()
+    assert capfd.readouterr().err == (
+        f"commtrace: capture('{tmp_path}/run') recorded nothing, because its block was not entered; write: with "
+        "commtrace.capture(...) as session: ...\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_function_is_captured_by_its_decorator(tmp_path, capfd) -> None:
+    @capture(tmp_path / "run", device="cpu", wait=0, active=2)
+    def train(count: int) -> str:
+        for _ in range(count):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            commtrace.step()
+        return "trained"
+
+    commtrace.step()  # no capture is on
+    assert train(count=5) == "trained"
+    assert (train.__name__, capfd.readouterr().err.startswith("commtrace: done: 1 rank traced")) == ("train", True)
+    assert len(metas(tmp_path / "run")[0]["steps"]) == 5
+    with pytest.raises(RunDirError):
+        train(1)
+
+
+def test_the_help_of_capture_is_its_own() -> None:
+    assert list(inspect.signature(commtrace.capture).parameters)[:3] == ["out", "wait", "warmup"]
+    assert "The profiler waits for `wait` steps" in pydoc.render_doc(commtrace.capture)
 
 
 def test_a_schedule_that_is_longer_than_the_loop(tmp_path, capfd) -> None:

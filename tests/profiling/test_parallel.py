@@ -170,3 +170,13 @@ def test_lost_peers_are_told_from_other_errors() -> None:
     assert parallel.lost_peer(RuntimeError("[gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:1"))
     assert not parallel.lost_peer(RuntimeError("shapes do not fit"))
     assert not parallel.lost_peer(ValueError("Connection closed by peer"))
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "nccl")])
+def test_the_backend_where_none_was_asked_for(monkeypatch, device, backend) -> None:
+    """With a stand-in for the process group of `init_process_group()` on a machine with GPUs."""
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "undefined")
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cpu:gloo,cuda:nccl")
+    monkeypatch.setattr(parallel, "current_device", lambda: torch.device(device))
+    assert parallel.backend() == backend

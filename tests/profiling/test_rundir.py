@@ -1,12 +1,14 @@
 import gzip
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from commtrace.contract.record import Record
+from commtrace.profiling.base import raw_traces
 from commtrace.profiling.base import run_directory as rundir
 from commtrace.profiling.errors import RunDirError
 
@@ -71,6 +73,69 @@ def test_trace_keeps_its_bytes(tmp_path) -> None:
     rundir.write_trace(path, export)
     assert gzip.decompress(path.read_bytes()) == content
     assert names(tmp_path) == ["host_0.0000.pt.trace.json.gz"]
+
+
+def test_raw_traces_are_never_in_the_run_directory(tmp_path, monkeypatch) -> None:
+    """Which many nodes share."""
+    run, local = tmp_path / "run", tmp_path / "local"
+    run.mkdir(), local.mkdir()
+    monkeypatch.setattr(raw_traces, "gettempdir", lambda: str(local))
+    monkeypatch.setattr(raw_traces, "_ROOM_BYTES", 0)
+    seen = []
+
+    def export(name: str) -> None:
+        Path(name).write_bytes(b"{}")
+        seen.extend([Path(name).parents[1], *names(run)])
+        assert Path(name).parent.stat().st_mode & 0o777 == 0o700
+
+    rundir.write_trace(run / "host_0.0000.pt.trace.json.gz", export)
+    assert (seen[0], len(seen), seen[1][0], seen[1].endswith(".partial")) == (local, 2, ".", True)
+    assert names(local) == []
+
+
+def test_raw_traces_of_killed_processes_are_removed_by_the_next(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(raw_traces, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(raw_traces, "_ROOM_BYTES", 0)
+    left = tmp_path / ".commtrace-raw-1"
+    left.mkdir()
+    (left / "lock").touch()
+    (left / "trace.json.tmp").write_text("x" * 100)
+    (tmp_path / ".commtrace-raw-2").symlink_to(left)
+    (tmp_path / "run").mkdir()
+    with raw_traces.raw_file(tmp_path / "run") as theirs, raw_traces.raw_file(tmp_path / "run") as ours:
+        theirs.write_text("{}")
+        ours.write_text("{}")
+        assert not left.exists()
+        assert theirs.exists()
+
+
+def test_raw_traces_of_several_ranks_at_once_stay(tmp_path, monkeypatch) -> None:
+    """Found by thirty captures of two ranks: what one had not locked yet, the other took for left behind."""
+    monkeypatch.setattr(raw_traces, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(raw_traces, "_ROOM_BYTES", 0)
+    (tmp_path / "run").mkdir()
+
+    def write(_: int) -> None:
+        with raw_traces.raw_file(tmp_path / "run") as raw:
+            raw.write_text("{}")
+            assert raw.read_text() == "{}"
+
+    with ThreadPoolExecutor(8) as ranks:
+        list(ranks.map(write, range(400)))
+    assert names(tmp_path) == ["run"]
+
+
+def test_raw_traces_go_where_there_is_room(tmp_path, monkeypatch) -> None:
+    run, disk, memory = (tmp_path / name for name in ("run", "disk", "memory"))
+    free = {run: 900 << 30, disk: 5 << 30, memory: 9 << 30}
+    monkeypatch.setattr(raw_traces, "_free_bytes", lambda place: free[place])
+    assert raw_traces.node_local(run, [disk, memory]) == disk
+    free[disk] = 1 << 30
+    assert raw_traces.node_local(run, [disk, memory]) == memory
+    free[memory] = 64 << 20
+    assert raw_traces.node_local(run, [disk, memory]) == run
+    free[run] = -1
+    assert raw_traces.node_local(run, [disk, memory]) == disk
 
 
 def test_failed_export_leaves_nothing(tmp_path) -> None:

@@ -35,7 +35,8 @@ from commtrace.profiling.script.watch.patches import Patches
 from commtrace.profiling.script.watch.reruns import RerunWatch
 
 USERS = SCRIPTS / "users"
-RUN = ("-m", "commtrace", "run")
+SOON = ("--wait", "2", "--active", "3")
+RUN = ("-m", "commtrace", "run", *SOON)
 
 
 def assert_both_ranks(run_dir: Path) -> None:
@@ -62,6 +63,31 @@ def test_ranks_of_a_launcher(tmp_path, launcher) -> None:
     assert f"done: 2 ranks traced in {tmp_path}/run" in done.stderr
 
 
+def test_srun_starts_the_ranks_of_a_measurement(tmp_path) -> None:
+    """A stand-in that sets Slurm's variables: one run of two ranks, and not two runs."""
+    options = ["all_reduce", "--max-bytes", "64", "--min-bytes", "64", "--iters", 1, "--warmup", 1, "--device", "cpu"]
+    run = ["-m", "commtrace", "comms", *options, "--out", tmp_path, "--run-name", "run"]
+    done = python(SCRIPTS / "launching.py", "srun", *run)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "comms.json").read_text())["world_size"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+def test_a_job_that_torchrun_starts_again_has_a_run_for_each_time(tmp_path, monkeypatch) -> None:
+    """With a store for each time: in the one that torch 2.13 keeps, gloo may find addresses of the time before."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    script = tmp_path / "script.py"
+    script.write_text((USERS / "ddp.py").read_text().replace("step == 5 and rank == 1", "_fails(step)").replace(
+        "def main", "def _fails(step):\n    return step == 9 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'\n\n\n"
+        "def main"))  # fmt: skip
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    done = python(*start, *RUN, "--out", tmp_path / "out", "--run-name", "run", script, "raise")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run", "run-restart1"]
+    assert_both_ranks(tmp_path / "out" / "run-restart1")
+
+
 @pytest.mark.slow
 def test_processes_of_a_launcher_that_never_meet_have_runs_of_their_own(tmp_path) -> None:
     run = [*RUN, "--out", tmp_path, "--run-name", "run", USERS / "loaders.py"]
@@ -82,7 +108,7 @@ def test_what_is_wrong_is_said_once_on_a_node(tmp_path) -> None:
 def test_the_script_of_a_batch_job_is_traced_whole_without_srun(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_NTASKS", "8")
-    done = python(*RUN, "--whole-run", "--out", tmp_path, "--run-name", "run", USERS / "loaders.py")
+    done = python("-m", "commtrace", "run", "--whole-run", "--out", tmp_path, "--run-name", "run", USERS / "loaders.py")
     assert done.returncode == 0, done.stderr
     assert (metas(tmp_path / "run")[0]["complete"], metas(tmp_path / "run")[0]["world_size"]) == (True, 1)
 
@@ -93,7 +119,7 @@ def test_ranks_by_running_the_script_again(tmp_path, how) -> None:
     flag = ["-u"] if how == "flag" else []
     (tmp_path / "profiling.py").write_text("raise ImportError('of somebody else')")
     folder = USERS if how == "module" else tmp_path
-    done = elsewhere(folder, "run", "--out", tmp_path, "--run-name", "run", *target, free_port(), *flag)
+    done = elsewhere(folder, "run", *SOON, "--out", tmp_path, "--run-name", "run", *target, free_port(), *flag)
     assert done.returncode == 0, done.stderr
     ends = ["rank 0 ends after a helper", "rank 1 ends after a helper", "the other one ended with 0"]
     assert sorted(done.stdout.splitlines()) == ends
@@ -103,7 +129,8 @@ def test_ranks_by_running_the_script_again(tmp_path, how) -> None:
 
 @pytest.mark.slow
 def test_a_whole_run_says_that_ranks_which_the_script_starts_are_missing(tmp_path) -> None:
-    done = python(*RUN, "--whole-run", "--out", tmp_path, "--run-name", "run", USERS / "running_itself.py", free_port())
+    run = ("-m", "commtrace", "run", "--whole-run", "--out", tmp_path, "--run-name", "run")
+    done = python(*run, USERS / "running_itself.py", free_port())
     assert done.returncode == 0, done.stderr
     assert (
         done.stderr.count("starts other ranks itself, which --whole-run does not trace: start them with torchrun") == 1
@@ -222,7 +249,8 @@ def test_a_wrong_call_gets_the_message_of_popen(script, started) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("run", "--run-name", "r", USERS / "ddp.py", "finish"), ("train", "--run-name", "r", "--batch-size", "2")]
+    "words",
+    [("run", *SOON, "--run-name", "r", USERS / "ddp.py", "finish"), ("train", "--run-name", "r", "--batch-size", "2")],
 )
 def test_two_nodes(tmp_path, words) -> None:
     """Each names a folder of its own; that of rank 0 counts, and the other node says so."""

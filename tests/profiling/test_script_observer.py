@@ -1,12 +1,14 @@
 """Which steps of a script are counted, and who goes first: an observer in this process, and loops of users."""
 
 import json
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -14,12 +16,14 @@ import torch.distributed as dist
 from capturing import leftovers, metas, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
+from torch.utils import checkpoint
 
+import commtrace
 from commtrace.common import disk
 from commtrace.profiling.base.keeping import TRACES_ONLY, Keeping
 from commtrace.profiling.base.schedule import TRAILING_STEPS, Schedule
 from commtrace.profiling.script.config import WHOLE_RUN, Limits, RunConfig, Target
-from commtrace.profiling.script.watch import limit_watchdog
+from commtrace.profiling.script.watch import limit_watchdog, steps
 from commtrace.profiling.script.watch import model as watched_model
 from commtrace.profiling.script.watch.observer import Observer
 from commtrace.profiling.sessions.afterwards import aside, conclusion, packing
@@ -40,9 +44,11 @@ def watch(tmp_path):
     """Starts observers that write to `tmp_path / "run"`; the last one is finished in the end."""
     started = []
 
-    def start(wait=1, warmup=1, active=2, repeat=1, limits=None, child=None, keeping=TRACES_ONLY) -> Observer:
-        schedule = WHOLE_RUN if limits else Schedule(wait, warmup, active, repeat)
-        config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run", keeping=keeping)
+    def start(
+        wait=1, warmup=1, active=2, repeat=1, limits=None, child=None, keeping=TRACES_ONLY, early_from=None, **options
+    ) -> Observer:
+        schedule = WHOLE_RUN if limits else Schedule(wait, warmup, active, repeat, early_from)
+        config = RunConfig(Target("a.py", ("x",)), tmp_path, schedule, limits, "run", keeping=keeping, **options)
         started.append(Observer(config, ["python", "a.py", "x"], child=child))
         started[-1].attach()
         return started[-1]
@@ -92,6 +98,17 @@ def test_a_plain_loop(tmp_path, watch, model) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.parametrize(("done", "traced"), [(6, [2, 3, 4, 5]), (7, [2, 3, 4, 5]), (8, [2, 3, 4, 5]), (9, [7, 8, 9])])
+def test_a_script_that_ends_in_the_steps_that_were_to_be_traced(tmp_path, watch, model, done, traced) -> None:
+    """Steps before them are worth more than hardly any of them. Steps 6 to 11 are profiled, the first as warm-up."""
+    observer = watch(wait=6, warmup=1, active=5, early_from=2)
+    train(model, sgd(model), 1 + done)
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == traced
+    assert ("steps 2 to 5 are traced instead" in found["reason"]) == (traced[0] == 2)
+
+
 def test_accumulated_gradients_are_one_step(tmp_path, watch, model) -> None:
     watch()
     optimizer = sgd(model)
@@ -105,15 +122,226 @@ def test_accumulated_gradients_are_one_step(tmp_path, watch, model) -> None:
     assert len(losses) >= 3 * 2
 
 
-@pytest.mark.parametrize("others", [1, 5])
-def test_only_the_first_of_two_optimizers_counts(tmp_path, watch, model, others) -> None:
+def steps_inside(tmp_path, names: tuple[str, ...]) -> list[list[str]]:
+    """For each traced step, in order: those of `names` that began inside it, one after another."""
+    events = trace(tmp_path / "run" / meta(tmp_path)["traces"][0])["traceEvents"]
+    timed = sorted((event for event in events if event.get("ph") == "X"), key=lambda event: event["ts"])
+    steps = [event for event in timed if event["name"].startswith("ProfilerStep#")]
+    return [
+        [
+            event["name"]
+            for event in timed
+            if event["name"].startswith(names) and step["ts"] <= event["ts"] < step["ts"] + step["dur"]
+        ]
+        for step in steps
+    ]
+
+
+def test_a_step_per_group_of_parameters_is_one_step_as_in_deepspeeds_zero(tmp_path, watch, model) -> None:
     observer = watch()
-    first, second = sgd(model), torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.01)
+    for _ in range(6):
+        backward(model)
+        groups = optimizer.param_groups
+        for group in groups:
+            optimizer.param_groups = [group]
+            optimizer.step()
+        optimizer.param_groups = groups
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 5
+    assert [len(names) for names in steps_inside(tmp_path, ("Optimizer.step",))] == [4, 4]
+
+
+@pytest.mark.parametrize("critics", [1, 2, 4])
+def test_a_step_is_a_round_of_the_optimizers_that_take_turns(tmp_path, watch, model, critics) -> None:
+    """Also where the generator first steps when steps of the discriminator are traced already: an n_critic of 4."""
+    observer = watch(wait=1, warmup=1, active=2)
+    discriminator, generator = sgd(model), torch.optim.Adam(model.parameters())
+    for _ in range(6):
+        train(model, discriminator, critics)
+        train(model, generator, 1)
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert (found["complete"], [step["step"] for step in found["steps"]]) == (True, [0, 1, 2, 3, 4])
+    round_of_both = ["Optimizer.step#SGD.step"] * critics + ["Optimizer.step#Adam.step"]
+    assert steps_inside(tmp_path, ("Optimizer.step",)) == [round_of_both] * 2
+
+
+def test_an_optimizer_that_begins_too_late_to_count_anew_is_said(tmp_path, watch, model, capfd) -> None:
+    observer = watch(wait=1, warmup=1, active=1)
+    optimizer = sgd(model)
+    train(model, optimizer, 5)
+    train(model, torch.optim.Adam(model.parameters()), 1)
+    observer.finish(None)
+    assert (meta(tmp_path)["complete"], "--steps-of" in capfd.readouterr().err) == (True, True)
+
+
+def test_many_steps_of_each_optimizer_in_turn_are_one_round(tmp_path, watch, model) -> None:
+    observer = watch()
+    policy, value = sgd(model), sgd(model)
     for _ in range(4):
-        train(model, first, 1)
-        train(model, second, others)
+        train(model, policy, 3)
+        train(model, value, 3)
     observer.finish(None)
     assert len(meta(tmp_path)["steps"]) == 3
+
+
+def test_an_optimizer_that_no_longer_steps_leaves_the_rounds(watch, model, monkeypatch) -> None:
+    monkeypatch.setattr(steps, "_RETIRED_AFTER", 10)
+    observer = watch(active=1000)
+    frozen, whole = sgd(model), sgd(model)
+    train(model, frozen, 1)
+    train(model, whole, 11 + 5)
+    assert observer._session.steps_done == 6
+    observer.finish(None)
+
+
+def test_an_optimizer_without_a_backward_pass_of_its_own_ends_no_step(tmp_path, watch, model) -> None:
+    observer = watch()
+    dense, sparse = sgd(model), torch.optim.Adam(model.parameters())
+    for _ in range(5):
+        train(model, dense, 1)
+        sparse.step()
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 4
+
+
+def test_optimizers_without_any_backward_pass_count_as_they_step(tmp_path, watch) -> None:
+    observer = watch()
+    weight = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight])
+    for _ in range(5):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 4
+
+
+def test_an_optimizer_inside_another_ends_its_step_with_that(tmp_path, watch, model) -> None:
+    """As ZeroRedundancyOptimizer does, which sends parameters around after the step of the one inside."""
+
+    class Around(torch.optim.SGD):
+        def step(self) -> None:
+            inner.step()
+            torch.zeros(3).neg_()  # what belongs to the step
+
+    observer = watch()
+    inner, outer = sgd(model), Around(model.parameters(), lr=0.01)
+    train(model, outer, 6)
+    observer.finish(None)
+    one = ["Optimizer.step#Around.step", "Optimizer.step#SGD.step", "aten::neg_"]
+    assert steps_inside(tmp_path, ("Optimizer.step", "aten::neg_")) == [one, one]
+
+
+def test_an_optimizer_that_raised_inside_another_hides_no_later_step(tmp_path, watch, model) -> None:
+    class Failing(torch.optim.SGD):
+        def step(self) -> None:
+            raise ValueError("bad luck")
+
+    observer = watch()
+    failing, optimizer = Failing(model.parameters(), lr=0.01), sgd(model)
+    for _ in range(4):
+        backward(model)
+        with pytest.raises(ValueError, match="bad luck"):
+            failing.step()
+        train(model, optimizer, 1)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 3
+
+
+def test_optimizers_in_hooks_of_the_backward_pass(tmp_path, watch, model, capfd) -> None:
+    """The capture begins, and each step ends, after a backward pass: inside one torch's profiler breaks."""
+    observer = watch()
+    optimizers_of = {weight: torch.optim.SGD([weight], lr=0.01) for weight in model.parameters()}
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(lambda weight: optimizers_of[weight].step())
+    for _ in range(7):
+        backward(model)
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert (found["complete"], found["reason"], len(found["steps"])) == (True, None, 5)  # the first is only noticed
+    assert found["model"]["parameters"] == 25
+    assert [len(names) for names in steps_inside(tmp_path, ("Optimizer.step",))] == [4, 4]
+    assert "callback" not in capfd.readouterr().err.lower()
+
+
+def test_a_backward_pass_inside_another_is_none_of_its_own(tmp_path, watch, model) -> None:
+    """As activation checkpoints with `use_reentrant=True` make one."""
+    observer = watch()
+    optimizers_of = {weight: torch.optim.SGD([weight], lr=0.01) for weight in model.parameters()}
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(lambda weight: optimizers_of[weight].step())
+    for _ in range(7):
+        inputs = torch.ones(2, 4, requires_grad=True)
+        checkpoint.checkpoint(model, inputs, use_reentrant=True).sum().backward()
+    observer.finish(None)
+    assert (meta(tmp_path)["complete"], len(meta(tmp_path)["steps"])) == (True, 5)
+
+
+def test_a_step_of_so_many_optimizer_steps(tmp_path, watch, model) -> None:
+    observer = watch(steps_of=3)
+    train(model, sgd(model), 3 * 5)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 4
+    assert [len(names) for names in steps_inside(tmp_path, ("Optimizer.step",))] == [3, 3]
+
+
+def test_a_function_that_ends_steps_is_the_only_one_that_does(tmp_path, watch, model) -> None:
+    observer = watch(step_on="train_step")
+    optimizer = sgd(model)
+    for _ in range(5):
+        train(model, optimizer, 3)
+        observer.end_step()
+    observer.finish(None)
+    found = meta(tmp_path)
+    assert (len(found["steps"]), found["model"]["parameters"]) == (4, 25)
+
+
+def test_a_script_may_end_steps_itself(tmp_path, watch, model) -> None:
+    observer = watch()
+    optimizer = sgd(model)
+    for _ in range(5):
+        train(model, optimizer, 1)
+        commtrace.step()
+        train(model, optimizer, 2)
+    observer.finish(None)
+    commtrace.step()
+    assert len(meta(tmp_path)["steps"]) == 4
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_step_of_deepspeeds_engine(tmp_path, watch, model, counts, monkeypatch) -> None:
+    """A stand-in for DeepSpeed: micro-batches, a step per group, and one that an overflow skips."""
+
+    class DeepSpeedEngine:
+        def __init__(self) -> None:
+            self.micro_steps = 0
+            if counts:
+                self.global_steps = 0
+
+        def step(self) -> None:
+            self.micro_steps += 1
+            if self.micro_steps % 2:
+                return
+            if self.micro_steps != 10 or not counts:
+                optimizer.step()
+                optimizer.step()
+            torch.zeros(3).neg_()  # what follows: parameters go around
+            if counts:
+                self.global_steps += 1
+
+    module = ModuleType("deepspeed.runtime.engine")
+    module.DeepSpeedEngine = DeepSpeedEngine
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    observer = watch()
+    optimizer, engine = sgd(model), DeepSpeedEngine()
+    for _ in range(2 * 6):
+        backward(model)
+        engine.step()
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 5
+    assert [names[-1] for names in steps_inside(tmp_path, ("Optimizer.step", "aten::neg_"))] == ["aten::neg_"] * 2
+    assert "framework" not in DeepSpeedEngine.step.__qualname__
 
 
 def test_when_the_first_optimizer_is_gone_the_next_one_counts(tmp_path, watch, model) -> None:
@@ -168,26 +396,24 @@ def test_an_optimizer_of_loose_tensors(tmp_path, watch) -> None:
     assert meta(tmp_path)["model"] == {"name": None, "parameters": 6, "bytes": 48, "buffer_bytes": None}
 
 
-def test_nothing_of_ours_is_left_when_the_capture_is_over(watch, model) -> None:
-    before = (
-        torch.amp.GradScaler.step,
-        torch.autograd.profiler.profile._prepare_trace,
-        signal.getsignal(signal.SIGTERM),
-    )
-    hooks = len(optimizers._global_optimizer_post_hooks)
-    watch()
+def test_nothing_of_ours_is_left_when_the_script_is_over(watch, model) -> None:
+    def of_torch() -> tuple[object, ...]:
+        hooks = len(optimizers._global_optimizer_post_hooks)
+        engine = vars(torch.autograd.Variable)["_execution_engine"]
+        ours = torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, engine, list(sys.meta_path)
+        return *ours, hooks
+
+    before, term = of_torch(), signal.getsignal(signal.SIGTERM)
+    observer = watch()
     optimizer = sgd(model)
     train(model, optimizer, 4)
-    assert signal.getsignal(signal.SIGTERM) != before[2]
-    assert torch.amp.GradScaler.step is not before[0]
+    assert signal.getsignal(signal.SIGTERM) != term
     train(model, optimizer, UNTIL_OVER)
-    after = (
-        torch.amp.GradScaler.step,
-        torch.autograd.profiler.profile._prepare_trace,
-        signal.getsignal(signal.SIGTERM),
-    )
-    assert after == before
-    assert len(optimizers._global_optimizer_post_hooks) == hooks
+    assert signal.getsignal(signal.SIGTERM) == term
+    assert of_torch()[-1] == before[-1] + 1  # steps are counted, for captures on demand
+    observer.finish(None)
+    assert of_torch() == before
+    os.kill(os.getpid(), signal.SIGUSR2)  # a request that comes too late ends nothing
 
 
 def test_the_model_and_its_optimizer_are_not_kept(watch, model) -> None:
@@ -402,6 +628,30 @@ def test_without_an_optimizer_nothing_is_captured_and_it_says_so(tmp_path, watch
     watch().finish(None)
     assert "no optimizer stepped in this process; --whole-run" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def trainer() -> None:
+    """Runs in a process of its own."""
+
+
+def test_processes_that_are_not_captured_are_named_with_what_to_do(watch, capfd) -> None:
+    observer = watch()
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=trainer), context.Process(target=trainer)]
+    processes += [
+        context.Process(target=trainer, daemon=True),
+        context.Process(target=torch.get_num_threads),
+    ]  # helpers
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    observer.finish(None)
+    assert capfd.readouterr().err == (
+        "commtrace: nothing was captured: this process trained nothing, and the 2 processes that it started with "
+        "multiprocessing.Process (trainer) are not captured: start them with torch.multiprocessing.spawn(trainer, "
+        "nprocs=2), or with torchrun\n"
+    )
 
 
 def test_the_whole_run(tmp_path, watch, model) -> None:

@@ -22,7 +22,8 @@ from process_tree import family, listening
 from samples import with_slow
 
 USERS = SCRIPTS / "users"
-RUN = ("-m", "commtrace", "run")
+SOON = ("--wait", "2", "--active", "3")
+RUN = ("-m", "commtrace", "run", *SOON)
 
 
 def test_ranks_of_torchrun(tmp_path) -> None:
@@ -47,6 +48,52 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert run["command"][-2:] == [str(USERS / "ddp.py"), "finish"]
     assert run["config"]["target"] == {"name": str(USERS / "ddp.py"), "args": ["finish"], "is_module": False}
     assert leftovers(tmp_path / "run") == []
+
+
+def test_ranks_with_optimizers_in_hooks_of_the_backward_pass(tmp_path) -> None:
+    done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "hooked.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 ends", "rank 1 ends"]
+    said = [line for line in done.stderr.splitlines() if line]
+    assert [line.partition(":")[0] for line in said] == ["commtrace", "commtrace"], done.stderr
+    assert said[1].startswith("commtrace: done: 2 ranks traced")
+    for meta in metas(tmp_path / "run").values():
+        assert (meta["complete"], meta["model"]["parameters"]) == (True, 144)
+        content = trace(tmp_path / "run" / meta["traces"][0])
+        assert traced_steps(content) == [3, 4, 5]
+        assert sum(event.get("name") == "gloo:all_reduce" for event in content["traceEvents"]) == 3 * 4
+
+
+def test_every_rank_of_a_whole_run_counts_though_its_group_is_gone(tmp_path) -> None:
+    command = ("-m", "commtrace", "run", "--whole-run")
+    done = torchrun(2, *command, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
+    assert done.returncode == 0, done.stderr
+    assert "commtrace: done: 2 ranks traced in" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "ending", ["train_step", "stepping:Loop.Inner.step", "stepping_module:Trainer.step", "stepping_module:train_three"]
+)
+def test_a_step_ends_where_a_function_returns(tmp_path, ending) -> None:
+    options = ["--out", tmp_path, "--run-name", "run", "--wait", 1, "--active", 2, "--step-on", ending]
+    done = python(*RUN, *options, USERS / "stepping.py", folders=(USERS,))
+    assert (done.returncode, done.stdout) == (0, "ends __main__ train_step\n"), done.stderr
+    meta = metas(tmp_path / "run")[0]
+    assert (meta["complete"], len(meta["steps"]), meta["model"]["parameters"]) == (True, 6, 20)
+    names = [event.get("name") for event in trace(tmp_path / "run" / meta["traces"][0])["traceEvents"]]
+    assert names.count("Optimizer.step#SGD.step") == 2 * 3
+
+
+def test_a_function_that_is_not_there_is_said(tmp_path) -> None:
+    done = python(*RUN, "--out", tmp_path, "--step-on", "train", USERS / "stepping.py", folders=(USERS,))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: --step-on train: {USERS / 'stepping.py'} defines no function of that name\n"
+    done = python(*RUN, "--out", tmp_path, "--step-on", "stepping_module:no", USERS / "stepping.py", folders=(USERS,))
+    assert (done.returncode, done.stdout) == (0, "ends __main__ train_step\n")
+    assert done.stderr.splitlines() == [
+        "commtrace: error: --step-on: stepping_module has no function no; the script goes on",
+        "commtrace: nothing was captured: stepping_module:no did not return in this process (--step-on)",
+    ]
 
 
 def test_a_folder_that_takes_no_files_is_said_before_the_script_starts(tmp_path) -> None:
@@ -106,7 +153,7 @@ def test_one_of_two_ranks_fails(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_the_script_spawns(tmp_path) -> None:
-    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "spawning.py", free_port())
+    done = elsewhere(tmp_path, "run", *SOON, "--run-name", "run", USERS / "spawning.py", free_port())
     assert done.returncode == 1, done.stderr
     # In a child the script is imported before anything of ours is there.
     assert sorted(done.stdout.splitlines()) == ["rank 0 begins", "rank 1 begins"]
@@ -137,7 +184,7 @@ def test_a_rank_that_the_script_starts_on_its_own_is_missed(tmp_path) -> None:
 def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
     """The script changes the directory first, and that is not where the run goes."""
     (tmp_path / "theirs").mkdir()
-    done = elsewhere(tmp_path, "run", "--run-name", "run", USERS / "loaders.py", "theirs")
+    done = elsewhere(tmp_path, "run", *SOON, "--run-name", "run", USERS / "loaders.py", "theirs")
     assert done.returncode == 0, done.stderr
     expected = [[float(index), 0.0] for index in range(8)]
     assert done.stdout.splitlines() == [f"fork {expected}", f"spawn {expected}"]

@@ -126,7 +126,7 @@ def test_overhead_is_of_medians_without_the_first_steps() -> None:
         ("idle", 9000), ("idle", 5000), ("idle", 100), ("warmup", 700), ("active", 110), ("active", 130), ("idle", 104)
     )
     found = overhead(times)
-    assert found == Overhead(active_ns=120, idle_ns=102, active_steps=2, idle_steps=2)
+    assert found == Overhead(active_ns=120, idle_ns=102, active_steps=2, idle_steps=2, idle_long_ns=104)
     assert found.frac == pytest.approx(120 / 102 - 1)
 
 
@@ -137,6 +137,13 @@ def test_overhead_is_of_medians_without_the_first_steps() -> None:
 )  # fmt: skip
 def test_overhead_is_never_less_than_nothing(active_ns: int, words: str) -> None:
     assert str(Overhead(active_ns, 1_000, 3, 3)) == words
+
+
+def test_overhead_within_the_spread_of_other_steps_is_none() -> None:
+    """A step in ten evaluates, and takes five times as long: so do two of the three that are traced."""
+    usual = [("idle", 100)] * 2 + [("idle", each) for each in (100, 103, 97, 490, 101, 99, 480, 102, 98, 100)]
+    assert str(overhead(steps(*usual, ("active", 100), ("active", 477), ("active", 480)))).startswith("no longer")
+    assert str(overhead(steps(*usual[:5], ("active", 140), ("active", 140)))) == "40.0% longer"
 
 
 def test_overhead_without_a_baseline_is_none() -> None:

@@ -58,6 +58,15 @@ MostAllowed = Annotated[
 GoOn = Annotated[
     bool, typer.Option("--go-on", help="Keep watching after a limit is passed, and exit with 3 at the end.")
 ]
+TriggerAbove = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        min=1,
+        help="Have two steps captured when steps of a rank take this much longer than before, and say what they show.",
+        show_default="never",
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="Process existing cycles, then exit.")]
 Every = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.01, max=86_400, help="How often to look for new traces.")
@@ -112,6 +121,7 @@ def watch_command(
     output: RowsInto = None,
     tensorboard: ScalarsInto = None,
     state: StateAt = None,
+    trigger_above: TriggerAbove = None,
     *,
     limits: Limits,
     pace: Pace,
@@ -128,8 +138,11 @@ def watch_command(
       commtrace watch traces/my-run
       commtrace watch traces/my-run --output cycles.jsonl --tensorboard logs
       commtrace watch traces/my-run --fail-above wait=10 --go-on
+      commtrace watch traces/my-run --trigger-above 30
       commtrace watch traces/my-run --once -f jsonl | jq .step_ns
     """
+    if trigger_above is not None and pace.once:
+        raise typer.BadParameter("cannot be given together with --trigger-above", param_hint="--once")
     if runs.exists() and not runs.is_dir():
         raise NoTraces(f"{runs}: is a file; expected a run directory")
     if pace.once and not runs.exists():
@@ -139,10 +152,13 @@ def watch_command(
         from ...watching.follow import Watch
         from ...watching.ledger import Ledger
         from ...watching.opening import analysis_by
+        from ...watching.slowdowns import Slowdowns
 
         outputs = _Outputs(output_format, _log(tensorboard))
     ledger = Ledger(runs, state, output)
-    watch = Watch(RunFolder(runs), ledger, analysis_by(reading), outputs, pace)
+    analyse = analysis_by(reading)
+    slowdowns = None if trigger_above is None else Slowdowns(runs, 1 + trigger_above / 100, analyse)
+    watch = Watch(RunFolder(runs), ledger, analyse, outputs, pace, slowdowns)
     try:
         ending = watch.run(limits)
     finally:

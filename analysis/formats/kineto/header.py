@@ -132,12 +132,22 @@ def _good_fields(kind: type[S], document: bytes) -> S | None:
     return kind(**good)
 
 
+def _backend(distributed: _DistributedInfo, *, on_gpus: bool) -> str | None:
+    """The backend; where none was asked for, torch writes "undefined", and one for each type of device in the group."""
+    if distributed.backend != "undefined" or not distributed.pg_config:
+        return distributed.backend
+    default = next((g for g in distributed.pg_config if g.pg_desc == "default_pg"), distributed.pg_config[0])
+    of_devices = dict(each.partition(":")[::2] for each in default.backend_config.split(","))
+    first = next(iter(of_devices.values()), "")
+    return of_devices.get("cuda" if on_gpus else "cpu") or first or distributed.backend
+
+
 def _header(surrounding: _Surrounding) -> Header:
     distributed = surrounding.distributed or _DistributedInfo()
     return Header(
         rank=_if_in(distributed.rank, 0),
         world_size=_if_in(distributed.world_size, 1),
-        backend=distributed.backend,
+        backend=_backend(distributed, on_gpus=bool(surrounding.devices)),
         host=surrounding.host,
         device_names=tuple(device.name for device in sorted(surrounding.devices, key=lambda d: d.id)),
         process_groups=tuple(

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...base.torch_private import SPAWN_MODULE, SPAWN_WRAPPER
-from ..config import RunConfig
+from ..config import RunConfig, StepOn
+from ..returns import Returns
 from .observer import Observer
 from .patches import Patches
 
@@ -46,6 +47,9 @@ class SpawnWrapper:
         self._taken[0] = 1
         observer = Observer(*self._given, child=index)
         observer.attach()
+        step_on = self._given[0].step_on
+        if step_on is not None:
+            Returns(StepOn.parsed(step_on), observer.end_step).watch_in_child(self._given[0].target)
         error: BaseException | None = None
         try:
             self._original(function, index, args, error_file)

@@ -29,13 +29,14 @@ def facts(optimizer: Optimizer) -> ModelSize:
     )
 
 
-def trained_on(optimizer: Optimizer) -> torch.device:
+def trained_on(optimizer: Optimizer | None) -> torch.device:
     """The device that a script trains on: a GPU if it uses one, else the CPU.
 
     A parameter on the CPU says nothing: it may be offloaded, or an embedding. Who has not used a GPU by the first step
     is not to get a context on one for nothing.
     """
-    on_gpus = (tensor.device for tensor in parameters(optimizer) if tensor.device.type == "cuda")
+    updated = () if optimizer is None else parameters(optimizer)
+    on_gpus = (tensor.device for tensor in updated if tensor.device.type == "cuda")
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return next(on_gpus, current_device() if used else torch.device("cpu"))
 

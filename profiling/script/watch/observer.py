@@ -1,43 +1,57 @@
-"""Watch one process of a script: count its optimizer steps and capture them.
+"""Watch one process of a script: capture some of its steps.
 
 The capture begins when the first step is over: by then the script has its process group, its model and its device. It
 ends a few steps after the last traced one, so that the rest of the script runs as if nobody watched.
 """
 
 import os
+import signal
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ....common.trigger import Plan, Request, folder_of_plan
+from ...base import run_directory as rundir
 from ...base.console.notices import say
-from ...base.schedule import TRAILING_STEPS
-from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START
+from ...base.current import leave_steps, take_steps
+from ...base.schedule import TRAILING_STEPS, Schedule
+from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START, profiler_is_on
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
 from ...ranks import process_group as parallel
-from ...ranks.places import one_of_several, place_of_several
+from ...ranks.places import one_of_several, place_of_several, restarts
 from ...ranks.process_group import Identity
 from ...sessions.outcome import ended_well
 from ...sessions.session import SessionOptions
 from ...sessions.side_files import Subject
 from ...sessions.step_clock import captures_graph
-from ..config import RunConfig
+from ..config import UNTIL_PLANNED, RunConfig
 from . import model
 from .forks import end_without_kineto
+from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
+from .listener import Listener
 from .patches import Patches
+from .processes import ProcessWatch
 from .session import PATIENCE, ScriptSession
+from .steps import Steps
 
 # An interpreter that exits sooner after a collective of gloo aborts in some runs, while a DDP model is alive.
 _GLOO_EXIT_S = 0.1
+_LOOK_S = 1.0
+_SIGNAL = signal.SIGUSR2
 _GRAPH = "the optimizer steps inside a CUDA graph, and replays of one cannot be counted; --whole-run traces them"
 
 
@@ -68,19 +82,26 @@ class Observer:
         self._command = list(command)
         self._child = child
         self._pid = os.getpid()
-        self._patches = Patches()
+        self._patches = Patches()  # until the first capture is over
+        self._counting = Patches()  # until the script is over
         self._until_over = Patches()
-        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._step_ends = Steps(self, config.steps_of, only_by_hand=config.step_on is not None)
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
+        self._listener: Listener | None = None
+        self._on_demand: list[ScriptSession] = []
+        self._asked = False
+        self._looks_again_s = 0.0
+        self._beside: str | None = None
+        self._is_owed = False  # a capture, once the script's own profiler has ended
+        self._steps = -1  # of the optimizer, after the first one
         self._begun = False
-        self._hook_calls = 0
         self._used_gloo = False
-        self._steps_in_graph = False
         self._entered: tuple[ScriptSession, Identity] | None = None  # or tried to
         self._start_watches = start_watches
         self._started: list[StartWatch] = []
+        self._processes: ProcessWatch | None = None
         self.stopped_by: int | None = None
 
     def attach(self) -> None:
@@ -89,43 +110,87 @@ class Observer:
 
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
-        self._patches.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
+        self._counting.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
+        if self._config.limits is None:
+            self._patches.wrap(torch.nn.Module, "eval", partial(self._notice, "an evaluation (Module.eval)"))
+            self._patches.wrap(torch, "save", partial(self._notice, "a checkpoint (torch.save)"))
         watches = [begin(self._patches) for begin in self._start_watches]
         self._started = [watch for watch in watches if watch is not None]
+        self._processes = ProcessWatch(self._patches)
         if self._config.limits is None:
-            self._patches.on_detach(register_optimizer_step_post_hook(self._after_step).remove)
-            self._patches.wrap(torch.amp.GradScaler, "step", self._scaler_step)
+            self._step_ends.attach(self._counting)
+            take_steps(self.end_step)
+            self._counting.on_detach(lambda: leave_steps(self.end_step))
+            follow(self._step_ends, self._counting)
+            self._handle_signal()
         elif self._child is None and not one_of_several():
             self._attempt(self._begin_whole)
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
                 self._patches.wrap(owner, "init_process_group", self._init_process_group)
 
+    def _notice(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note that a traced step is not only a step of training."""
+        session = self._session
+        if session is not None and os.getpid() == self._pid and session.schedule.phase(session.steps_done) == "active":
+            self._beside = self._beside or f"step {session.steps_done:,} holds {what}"
+        return original(*args, **kwargs)
+
+    def _handle_signal(self) -> None:
+        """Take SIGUSR2 for a request, unless the script has a use for it. Without a handler it ends a process."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(_SIGNAL) in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(_SIGNAL, self._signalled)
+            signal.siginterrupt(_SIGNAL, False)
+
+    def _signalled(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  (the signature of a handler)
+        if self._listener is not None and os.getpid() == self._pid:
+            self._listener.ask()
+        else:
+            self._asked = True
+
+    def _ignore_signal(self) -> None:
+        """A request that comes too late must not end the process."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) == self._signalled:
+            signal.signal(_SIGNAL, signal.SIG_IGN)
+
     def finish(self, error: BaseException | None) -> None:
         """Finish after the script, with its error if any. May raise for a signal, as the script would."""
         if os.getpid() != self._pid:
             return
+        self._ignore_signal()
         session = self._session
         if session is not None and self._config.limits is not None and ended_well(error):
             self._attempt(session.step)
-        if session is not None and self._steps_in_graph and session.steps_done < self._config.schedule.total_steps:
+        if session is not None and self._step_ends.in_graph and session.steps_done < session.schedule.total_steps:
             session.cut_short(_GRAPH)
+        minute = self._config.from_minute
+        if session is not None and minute is not None and session.schedule.wait == UNTIL_PLANNED:
+            session.cut_short(f"the script ended before minute {minute:g} (--from-minute)")
         try:
             self._end(error)
         finally:  # a signal may have come meanwhile
+            self._counting.undo()
+            if self._listener is not None:
+                self._listener.stop()
+            for captured in self._on_demand:
+                self._attempt(partial(captured.conclude, error))
             if self._captured is not None:
                 self._conclude(self._captured, error)
             self._report_loss()
         if not self._begun and not any(watch.taken for watch in self._started):
-            say(_nothing_captured(self._config, in_graph=self._steps_in_graph))
+            processes = self._processes.said() if self._processes is not None else None
+            in_graph = self._step_ends.in_graph
+            say(_nothing_captured(self._config, processes, in_graph=in_graph, has_stepped=self._steps >= 0))
         if self._used_gloo:
             time.sleep(_GLOO_EXIT_S)
 
     def _report_loss(self) -> None:
         """Report what of the capture could not be written."""
-        sentence = self._entered[0].loss(self._entered[1]) if self._entered is not None else None
-        if sentence is not None:
-            say(f"error: {sentence}")
+        if self._entered is not None:
+            first, who = self._entered
+            for sentence in filter(None, (session.loss(who) for session in (first, *self._on_demand))):
+                say(f"error: {sentence}")
 
     def _conclude(self, session: ScriptSession, error: BaseException | None) -> None:
         """Wait for packing and analyse the run; signals only shorten that."""
@@ -134,6 +199,13 @@ class Observer:
             session.conclude(error)
         finally:
             self.stopped_by = session.interrupted_by
+
+    def _before_group_goes_in_capture(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        """Ask which ranks are captured, before nobody can be asked any more."""
+        session = self._session
+        if group is None and session is not None and os.getpid() == self._pid:
+            self._attempt(session.look_for_absent)
+        return original(group, *args, **kwargs)
 
     def _before_group_goes(self, original: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
         """Gather recordings before the process group, and with it the store, is destroyed.
@@ -149,49 +221,118 @@ class Observer:
     def leave(self) -> None:
         """In a forked child: stop to watch, and let it end as without us."""
         self._patches.undo()
+        self._counting.undo()
         self._until_over.undo()
         if self._session is not None:
             self._session.leave()
         if self._begun:
             end_without_kineto()
-        self._session = self._captured = None
+        self._session = self._captured = self._listener = None
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)
-        self._hook_calls += 1
-        self._stepped(optimizer)
+    def end_step(self) -> None:
+        """End a step where the script, or its user, says so."""
+        if os.getpid() == self._pid and self._config.limits is None:
+            self._step_ends.by_hand()
 
-    def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Count a step that GradScaler skips after an overflow: only its last part is missing."""
-        before = self._hook_calls
-        result = original(scaler, optimizer, *args, **kwargs)
-        if self._hook_calls == before and isinstance(optimizer, Optimizer):
-            self._stepped(optimizer)
-        return result
+    def step_ended(self, optimizer: Optimizer | None) -> None:
+        """The first step opens the capture."""
+        if os.getpid() == self._pid:
+            self._attempt(lambda: self._count(optimizer))
 
-    def _stepped(self, optimizer: Optimizer) -> None:
-        """Count steps of one optimizer only: the first, or when it is gone the next.
+    def steps_were_parts(self, because: str) -> None:
+        """Count anew, as long as nothing has been written."""
+        if os.getpid() == self._pid:
+            self._attempt(lambda: self._count_anew(because))
 
-        One that goes into a CUDA graph does no work, and nothing of ours may get in between.
-        """
-        if os.getpid() != self._pid:
-            return
-        if captures_graph():
-            self._steps_in_graph = True
-            return
-        counted = self._optimizer() if self._optimizer is not None else None
-        if counted is None:
-            self._optimizer = weakref.ref(optimizer)
-        elif counted is not optimizer:
-            return
-        self._attempt(lambda: self._count(optimizer))
+    def _count_anew(self, because: str) -> None:
+        session = self._session
+        anew = session is not None and session.restart()
+        if anew:
+            self._steps = 0
+        else:
+            self._count(self._step_ends.last)
+        if session is not None and parallel.identity().rank == 0:
+            what = (
+                "steps are counted from here" if anew else "those that were traced may be parts of steps; begin later"
+            )
+            advice = "" if anew else " (--from-step), or say where a step ends (--steps-of, --step-on)"
+            say(f"{because}; {what}{advice}")
 
-    def _count(self, optimizer: Optimizer) -> None:
+    def _count(self, optimizer: Optimizer | None) -> None:
+        self._steps += 1
+        listener = self._listener
+        if listener is not None:
+            listener.stepped(self._steps)
         if not self._begun:
-            self._begin(self._subject(optimizer), model.trained_on(optimizer))
+            if self._rank_0_is_there():
+                self._begin(self._subject(optimizer), model.trained_on(optimizer))
         elif self._session is not None:
             self._session.step()
-            if self._session.steps_done >= self._config.schedule.total_steps + TRAILING_STEPS:
+            if self._session.steps_done >= self._session.schedule.total_steps + TRAILING_STEPS:
                 self._end(None)
+        elif self._is_owed and listener is not None and not profiler_is_on():
+            self._is_owed = False
+            listener.ask()
+        if listener is not None and listener.has_plan:
+            self._follow(listener)
+
+    def _rank_0_is_there(self) -> bool:
+        """Whether the capture has begun on rank 0, which may compile for minutes, or never step an optimizer."""
+        who, now_s = parallel.identity(), time.monotonic()
+        if now_s < self._looks_again_s:
+            return False
+        is_there = parallel.rank_0_came(who, timedelta(0) if self._looks_again_s else PATIENCE)
+        if who.rank == 1 and not is_there and not self._looks_again_s:
+            say("rank 0 has made no step of an optimizer yet; the other ranks go on, and are captured when it has")
+        self._looks_again_s = time.monotonic() + _LOOK_S
+        return is_there
+
+    def _follow(self, listener: Listener) -> None:
+        """Begin the capture that rank 0 has planned, or trace its steps instead of those that are still to come."""
+        session = self._session
+        if session is not None and session.schedule.first_profiled <= self._steps:
+            return  # until that is over
+        plan = listener.take()
+        assert plan is not None
+        warmup = self._config.schedule.warmup
+        if plan.from_step - warmup < self._steps:
+            say(f"the capture from step {plan.from_step} on is without rank {parallel.identity().rank}, which heard of "
+                f"it at step {self._steps}")  # fmt: skip
+            return
+        schedule = Schedule(plan.from_step - warmup, warmup, plan.steps)
+        if session is not None:
+            session.reschedule(schedule)
+            listener.free_until = 0
+            self._tell_plan(plan, session.run_dir)
+        elif plan.has(parallel.identity().rank):
+            self._begin_on_demand(plan, schedule)
+
+    def _begin_on_demand(self, plan: Plan, schedule: Schedule) -> None:
+        first = self._captured
+        assert first is not None
+        assert self._listener is not None
+        who = parallel.identity()
+        keeping = replace(self._config.keeping, keep=self._config.keeping.kept, analyse=False)
+        session = first.further(
+            folder_of_plan(first.run_dir, plan),
+            schedule,
+            SessionOptions(
+                self._config.detail,
+                keeping,
+                create=rundir.make,
+                agreed=[rank for rank in range(who.world_size) if plan.has(rank)],
+            ),
+            done=self._steps,
+        )
+        session.__enter__()
+        self._listener.free_until = 0
+        self._session = session
+        self._on_demand.append(session)
+        if session.is_first:
+            self._tell_plan(plan, session.run_dir)
+
+    def _tell_plan(self, plan: Plan, run_dir: Path) -> None:
+        say(f"{_steps(plan.from_step, plan.steps)} traced on demand, into {run_dir}")
 
     def _init_process_group(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -225,7 +366,7 @@ class Observer:
                 "for the run; give one with --run-name"
             )
         session = ScriptSession(
-            self._config.run_dir(who.world_size, self._part(who)),
+            self._config.run_dir(who.world_size, self._part(who), restarts()),
             self._config.schedule,
             device,
             subject,
@@ -236,13 +377,28 @@ class Observer:
                 flight_recorder=self._config.flight_recorder,
             ),
             say=say,
+            done=max(0, self._steps),
         )
         self._entered = session, who
         session.__enter__()
+        if dist.is_available():
+            self._patches.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes_in_capture)
         self._session = self._captured = session
         self._used_gloo = "gloo" in (parallel.backend() or "")
+        if self._config.limits is None:
+            self._listen(session, who)
         if who.rank == 0:
             say(f"{_plan_text(self._config)}; traces go to {session.run_dir}")
+
+    def _listen(self, session: ScriptSession, who: Identity) -> None:
+        """Take requests for further captures from now on."""
+        minutes, active = self._config.from_minute, self._config.schedule.active
+        after_s = None if minutes is None else 60 * minutes
+        self._listener = Listener(session.run_dir, who, after_s=after_s, first=Request(active))
+        self._listener.free_until = session.schedule.first_profiled
+        if self._asked:
+            self._listener.ask()
+        self._listener.start()
 
     def _part(self, who: Identity) -> str | None:
         """A name that distinguishes this capture from others of the same command; None if it is the only one."""
@@ -250,28 +406,35 @@ class Observer:
             return place_of_several() if self._child is None else str(self._child)
         return "spawned" if self._child is not None and self._config.limits is not None else None
 
-    def _subject(self, optimizer: Optimizer) -> Subject:
-        module = model.outermost(optimizer)
+    def _subject(self, optimizer: Optimizer | None) -> Subject:
+        module = model.outermost(optimizer) if optimizer is not None else None
         return Subject(
             model=weakref.ref(module) if module is not None else None,
             config=self._config.as_json(),
             command=self._command,
-            model_known=model.facts(optimizer),
+            model_known=model.facts(optimizer) if optimizer is not None else None,
         )
 
     def _end(self, error: BaseException | None) -> None:
-        """Close the capture and remove every hook."""
+        """Close the capture; what is left then counts steps, and listens."""
         self._patches.undo()
         session, self._session = self._session, None
+        if self._listener is not None:
+            self._listener.free_until = sys.maxsize
         if self._watchdog is not None:
             self._watchdog.stop()
         if session is None:
             return
         try:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
+            self._is_owed = session is self._captured and (session.was_displaced or self._beside is not None)
+            if self._beside is not None and parallel.identity().rank == 0:
+                goes_on = session.steps_done >= session.schedule.total_steps + TRAILING_STEPS
+                say(f"{self._beside}" + ("; some later steps are traced as well" if goes_on else ""))
+            self._beside = None
         finally:
             self.stopped_by = session.interrupted_by
-            if self._config.keeping.analyse and dist.is_available():
+            if session is self._captured and self._config.keeping.analyse and dist.is_available():
                 self._until_over.wrap(dist.distributed_c10d, DEFAULT_GROUP_SETTER, self._before_group_goes)
             sentence = session.outcome().sentence() if session.unwritten is None else None
             if sentence:
@@ -288,7 +451,8 @@ class Observer:
         try:
             action()
         except Exception as err:  # noqa: BLE001
-            if isinstance(err, UnwritableError) and self._entered is not None:
+            is_first = self._session is self._captured or not self._begun
+            if isinstance(err, UnwritableError) and self._entered is not None and is_first:
                 self._entered[0].note_unwritten(err)  # which is said at the end
             elif not isinstance(err, RunDirRefusedError):  # rank 0 says it
                 what = str(err) if isinstance(err, ProfilingError) else f"{type(err).__name__}: {err}"
@@ -298,6 +462,10 @@ class Observer:
     def _give_up(self, error: Exception) -> None:
         session, self._session = self._session, None
         self._patches.undo()
+        if self._listener is None:
+            self._counting.undo()
+        else:
+            self._listener.free_until = sys.maxsize
         if self._watchdog is not None:
             self._watchdog.stop()
         if session is not None:
@@ -319,15 +487,26 @@ def _leaver(observer: Observer) -> Callable[[], None]:
 def _plan_text(config: RunConfig) -> str:
     if config.limits is not None:
         return "the whole run is traced"
-    schedule = config.schedule
-    first = schedule.wait + schedule.warmup
-    times = f", {schedule.repeat} times" if schedule.repeat > 1 else ""
-    return f"steps are counted from here; {schedule.active} of them are traced after {first}{times}"
+    schedule, first = config.schedule, config.schedule.first_active
+    if config.from_minute is not None:
+        return f"{schedule.active} steps are traced after {config.from_minute:g} minutes"
+    again = f", and {schedule.repeat - 1} times more every {schedule.cycle_steps}" if schedule.repeat > 1 else ""
+    return f"{_steps(first, schedule.active)} traced, where the next one is step 0{again}"
 
 
-def _nothing_captured(config: RunConfig, *, in_graph: bool) -> str:
+def _steps(first: int, count: int) -> str:
+    return f"steps {first:,} to {first + count - 1:,} are" if count > 1 else f"step {first:,} is"
+
+
+def _nothing_captured(config: RunConfig, processes: str | None, *, in_graph: bool, has_stepped: bool) -> str:
     if in_graph:
         return f"nothing was captured: {_GRAPH}"
+    if has_stepped:
+        return "nothing was captured: rank 0, which the other ranks follow, made no step of an optimizer"
+    if config.step_on is not None:
+        return f"nothing was captured: {config.step_on} did not return in this process (--step-on)"
+    if processes is not None:
+        return f"nothing was captured: this process trained nothing, and {processes}"
     if config.limits is None:
         return "nothing was captured: no optimizer stepped in this process; --whole-run traces scripts without one"
     return "nothing was captured: this process is one of several, and never joined a process group"

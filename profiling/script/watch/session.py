@@ -7,23 +7,27 @@ from signal import Signals
 
 import torch
 
+from ....common.wording import counted
 from ...base.keeping import TRACES_ONLY
-from ...base.schedule import Schedule
+from ...base.schedule import TRAILING_STEPS, Schedule
 from ...errors import UnwritableError
 from ...ranks.process_group import Identity
-from ...sessions.outcome import ONE_STEP, Outcome
+from ...sessions.outcome import EARLY, ONE_STEP, TOO_SHORT, Outcome
 from ...sessions.session import Session, SessionOptions
-from ...sessions.side_files import Subject
+from ...sessions.side_files import Subject, schedule_facts
 from .profiler import ScriptProfiler
 
-# Where rank 0 steps no optimizer it never comes, and the other ranks of the script wait.
-PATIENCE = timedelta(seconds=30)
+# Ranks wait so long for rank 0, where they have made a step and it has not; then they go on, and look again.
+PATIENCE = timedelta(seconds=10)
+# Unprofiled steps that are timed before the profiled ones.
+_BASELINE_STEPS = 5 * TRAILING_STEPS
 
 
 class ScriptSession(Session):
-    """A `Session` that makes way. `say` tells the user about the capture."""
+    """A `Session` that makes way. `say` tells the user about the capture; `done` steps have been done before it."""
 
     _no_step = ONE_STEP
+    _takes_steps = False  # the observer does, who also counts those without a session
     _profiler: ScriptProfiler
 
     def __init__(
@@ -35,9 +39,11 @@ class ScriptSession(Session):
         options: SessionOptions,
         *,
         say: Callable[[str], None],
+        done: int = 0,
     ) -> None:
-        profiler = ScriptProfiler(schedule, device, options.detail, say)
+        profiler = ScriptProfiler(schedule, device, options.detail, say, done)
         super().__init__(run_dir, schedule, device, subject, options, profiler)
+        self._say = say
         self._is_over = False
         self._gathered = False
         self._rests_until = 0
@@ -46,13 +52,39 @@ class ScriptSession(Session):
 
     def step(self) -> None:
         """End a step; steps far from the profiled ones cost some microseconds only."""
-        if self.steps_done < self._rests_until:
-            self._clock.stop(self.steps_done, "idle")
+        left = self._rests_until - self.steps_done
+        if left > 0:
+            # Of a long wait, the last steps are enough to compare traced ones with.
+            if left <= _BASELINE_STEPS or self.steps_done >= self.schedule.total_steps:
+                self._clock.stop(self.steps_done, "idle")
+                self._clock.start()
+            elif left == _BASELINE_STEPS + 1:
+                self._clock.start()
             self._profiler.skip_step()
-            self._clock.start()
             return
         super().step()
         self._rests_until = self.schedule.idle_until(self.steps_done)
+
+    def restart(self) -> bool:
+        """Count steps anew from 0 and drop those so far; return False, and do nothing, if a trace has been written."""
+        if self._cycles:
+            return False
+        with self._interrupts.shield():
+            self._rests_until = 0
+            self._profiler.restart()
+            self._clock.restart()
+        return True
+
+    def reschedule(self, schedule: Schedule) -> None:
+        """Trace other steps than those that are still to come."""
+        self.schedule = schedule
+        self._profiler.reschedule(schedule)
+        self._rests_until = schedule.idle_until(self.steps_done)
+        self._record.set(schedule=schedule_facts(schedule))
+
+    def further(self, run_dir: Path, schedule: Schedule, options: SessionOptions, *, done: int) -> "ScriptSession":
+        """Another capture of the same script, when this one is over."""
+        return ScriptSession(run_dir, schedule, self._device, self._subject, options, say=self._say, done=done)
 
     def make_way(self) -> None:
         """End our profiler and write its trace, as the script is about to start its own."""
@@ -67,6 +99,22 @@ class ScriptSession(Session):
     def leave(self) -> None:
         """In a forked child: record nothing."""
         self._profiler.leave()
+
+    @property
+    def was_displaced(self) -> bool:
+        """Whether nothing was traced, because the script ran a profiler of its own."""
+        return not self._cycles and self._profiler.stood_aside
+
+    def _why_incomplete(self, error: BaseException | None) -> str | None:
+        why, schedule, last = super()._why_incomplete(error), self.schedule, self.steps_done - 1
+        if why is not None and why.endswith(TOO_SHORT) and self._cycles:
+            asked = f"step {schedule.first_active}, from which {counted(schedule.active, 'step')} were to be traced"
+            if schedule.is_early(last):
+                return f"the script ended before {asked}; steps {schedule.early_from} to {last} {EARLY}"
+            if self._profiler.wrote_early:
+                early = f"steps {schedule.early_from} to {schedule.wait - 1} {EARLY}"
+                return f"the script ended soon after {asked}; {early}"
+        return why
 
     def _conclude(self, error: BaseException | None) -> None:
         """Do nothing where the capture ends: the script goes on and must not wait."""

@@ -1,0 +1,107 @@
+"""`capture()`: profile a training loop of one's own. Importable without torch, which it needs when called."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..contract.rank import Keep
+from .base.console.notices import say
+from .base.detail import Detail
+from .base.keeping import Keeping
+from .base.libraries import require
+from .base.schedule import Schedule
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from .sessions.session import Session
+
+
+def capture(
+    out: str | os.PathLike[str],
+    *,
+    wait: int = 1,
+    warmup: int = 1,
+    active: int = 3,
+    repeat: int = 1,
+    with_stack: bool = False,
+    profile_memory: bool = False,
+    light: bool = False,
+    sync_events: bool = False,
+    kineto_buffer_mb: int | None = None,
+    device: torch.device | str | None = None,
+    model: nn.Module | None = None,
+    batch_size: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    keep: Keep = "trace",
+    analyse: bool = False,
+    analyse_max_seconds: float = Keeping.max_seconds,
+    analyse_max_gb: float = Keeping.max_gb,
+) -> Session:
+    """Capture a training loop into the run directory `out`, which must be new or empty.
+
+        with commtrace.capture("traces/mine", model=model) as session:
+            for images, labels in loader:
+                ...                # one training step
+                session.step()     # the step is over
+
+    or, where the loop is in a function, as its decorator; `commtrace.step()` then ends a step:
+
+        @commtrace.capture("traces/mine")
+        def train():
+            for images, labels in loader:
+                ...
+                commtrace.step()
+
+    The profiler waits for `wait` steps, warms up for `warmup`, and traces `active` steps, `repeat` times. DDP rebuilds
+    its buckets before its second iteration: there keep wait + warmup >= 2, with FSDP and pipelines >= 1. `device` is
+    the current CUDA device where there is one. Nothing is recorded before the block is entered.
+
+    Tensor shapes are recorded unless `light`, which costs least: with NCCL the sizes of collectives are known all the
+    same, with gloo they are not. Source lines and Python's garbage collections (`with_stack`), allocations
+    (`profile_memory`) and, on GPUs, CUDA's synchronisations (`sync_events`) are recorded on request. `kineto_buffer_mb`
+    is the host memory in MiB that the profiler may take for what a GPU did; 2048 without it. `model` adds parameter
+    counts, DDP's buckets and FSDP2's groups to the side files, `batch_size` is per rank, `config` is kept as it is.
+
+    Each trace is packed beside the training where `keep` is "recording", which removes the trace, or "both". With
+    `analyse`, rank 0 gathers the recordings of all ranks when the block ends, prints the summary on stderr, and writes
+    it and a report into `out`: it waits for `analyse_max_seconds`, and takes `analyse_max_gb` from all of them.
+
+    One line on stderr says at the end what was written, or why it is not all that was asked for. For blocks that end
+    early, see `commtrace.profiling.sessions.session.Session`.
+
+    Raises LibraryError without torch, and UsageError for options that cannot be; on entering, RunDirError when the
+    directory has files in it, and CaptureError when another profiler is running in this process.
+    """
+    given = locals() | {"model": None}
+    require("torch")
+    import torch
+
+    from .ranks import process_group as parallel
+    from .sessions.session import Session, SessionOptions
+    from .sessions.side_files import Subject
+
+    where = torch.device(device) if device is not None else parallel.current_device()
+    held = weakref.ref(model) if model is not None else None
+    subject = Subject(held, None, batch_size, config, sys.argv)
+    keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb)
+    detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb)
+    session = Session(
+        Path(out), Schedule(wait, warmup, active, repeat), where, subject, SessionOptions(detail, keeping, tell=say)
+    )
+    session.again = lambda: capture(**given | {"model": held() if held is not None else None})
+    weakref.finalize(session, _say_unless_used, session.uses, str(out))
+    return session
+
+
+def _say_unless_used(uses: list[str], out: str) -> None:
+    """Say that nothing was recorded, if a session was made and forgotten."""
+    if not uses:
+        how = "with commtrace.capture(...) as session: ..."
+        say(f"capture({out!r}) recorded nothing, because its block was not entered; write: {how}")

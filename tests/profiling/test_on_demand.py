@@ -1,0 +1,481 @@
+"""Captures of a running job on demand, and which steps are traced without any: observers in this process, and ranks."""
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from capturing import begun, leftovers, metas, trace, traced_steps
+from torch.profiler import ProfilerActivity, profile
+
+from commtrace.analysis.cli.scale.trigger import trigger_command
+from commtrace.analysis.errors import NothingListens
+from commtrace.common import disk, trigger
+from commtrace.common.trigger import Plan, Pulse, Request
+from commtrace.profiling.base.schedule import Schedule
+from commtrace.profiling.errors import UsageError
+from commtrace.profiling.script.command import _StepOptions
+from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
+from commtrace.profiling.script.watch import listener
+from commtrace.profiling.script.watch.observer import Observer
+
+RUN = ("-m", "commtrace", "run")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(listener, "_EVERY_S", 0.02)
+
+
+class Job:
+    """A training in this process, watched, in `folder / "run"`."""
+
+    def __init__(self, folder: Path, schedule: Schedule, **options: object) -> None:
+        self.run = folder / "run"
+        self.observer = Observer(
+            RunConfig(Target("a.py"), folder, schedule, run_name="run", **options), ["python", "a.py"]
+        )
+        self.observer.attach()
+        model = torch.nn.Linear(4, 4)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        self.model = model
+
+    def train(self, steps: int, until=lambda: False) -> None:
+        for _ in range(steps):
+            self.model(torch.ones(2, 4)).sum().backward()
+            self._optimizer.step()
+            time.sleep(0.001)
+            if until():
+                return
+
+    def captured(self) -> list[Path]:
+        """The folders of captures on demand that are over."""
+        found = [folder for folder in self.run.parent.glob("run-step*") if 0 in metas(folder)]
+        return [folder for folder in found if metas(folder)[0]["complete"]]
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Starts jobs; the last one ends with the test."""
+    started = []
+
+    def start(schedule: Schedule | None = None, **options: object) -> Job:
+        started.append(Job(tmp_path, schedule or Schedule(1, 1, 1), **options))
+        return started[-1]
+
+    yield start
+    started[-1].observer.finish(None)
+
+
+def by_signal(run: Path) -> None:
+    os.kill(os.getpid(), signal.SIGUSR2)
+
+
+def by_file(run: Path) -> None:
+    (run / "trigger").touch()
+
+
+def by_command(run: Path) -> None:
+    trigger_command(run, steps=2, ranks="0-3", patience=20.0)
+
+
+@pytest.mark.parametrize("ask", [by_signal, by_file, by_command])
+def test_a_running_job_is_captured_on_demand(job, ask, capfd) -> None:
+    running = job()
+    running.train(100)
+    asking = threading.Thread(target=ask, args=(running.run,)) if ask is by_command else None
+    if asking:
+        running.train(1000, until=lambda: trigger.pulses_of(running.run))
+        asking.start()
+    else:
+        ask(running.run)
+    running.train(8000, until=running.captured)
+    if asking:
+        asking.join()
+    (folder,) = running.captured()
+    found, steps = metas(folder)[0], 2 if asking else 5
+    first = int(folder.name.removeprefix("run-step"))
+    assert traced_steps(trace(folder / found["traces"][0])) == list(range(first, first + steps))
+    assert [step["step"] for step in found["steps"] if step["phase"] == "active"] == list(range(first, first + steps))
+    assert (found["complete"], found["reason"]) == (True, None)
+    assert found["clock_probe_reason"] == "captured on demand, for which no rank waits"
+    assert not (running.run / "trigger").exists()
+    said = capfd.readouterr()
+    assert f"steps {first:,} to {first + steps - 1:,} are traced on demand, into {folder}\n" in said.err
+    assert f"done: 1 rank traced in {folder}" in said.err
+    if asking:
+        assert said.out.startswith(
+            f"steps {first:,} to {first + 1:,} will be traced into {folder}; the job is at step "
+        )
+    running.observer.finish(None)
+    assert leftovers(running.run) == []
+
+
+def test_one_job_is_captured_again_and_again(job) -> None:
+    running = job()
+    for times in range(1, 4):
+        running.train(100)
+        by_file(running.run)
+        by_signal(running.run)  # of one moment, which is one request
+        running.train(8000, until=lambda times=times: len(running.captured()) == times)
+    running.train(300)
+    assert len(running.captured()) == 3
+
+
+def test_before_its_steps_have_come_they_are_traced_at_once(job) -> None:
+    running = job(Schedule(5000, 1, 2))
+    running.train(100)
+    by_file(running.run)
+    running.train(3000, until=lambda: metas(running.run)[0]["traces"])
+    found = metas(running.run)[0]
+    assert found["schedule"]["wait"] < 3000
+    assert len(traced_steps(trace(running.run / found["traces"][0]))) == 5
+    assert len(found["steps"]) < 1000  # of a long wait, only the last steps are kept
+
+
+def test_a_minute_is_a_step_that_rank_0_names(job, capfd) -> None:
+    running = job(Schedule(UNTIL_PLANNED, 1, 3), from_minute=0.005)
+    running.train(5000, until=lambda: metas(running.run) and metas(running.run)[0]["traces"])
+    running.observer.finish(None)
+    found = metas(running.run)[0]
+    assert (found["complete"], len(traced_steps(trace(running.run / found["traces"][0])))) == (True, 3)
+    assert "3 steps are traced after 0.005 minutes" in capfd.readouterr().err
+
+
+def test_a_script_that_ends_before_its_minute_says_so(job, capfd) -> None:
+    running = job(Schedule(UNTIL_PLANNED, 1, 3), from_minute=5)
+    running.train(20)
+    running.observer.finish(None)
+    assert metas(running.run)[0]["reason"] == "the script ended before minute 5 (--from-minute)"
+
+
+@pytest.mark.parametrize("first", [0, 5, 12])
+def test_after_a_profiler_of_the_scripts_own_ours_begins(job, first) -> None:
+    """Before, early in, or in the steps that were to be traced."""
+    running = job(_StepOptions().schedule())
+    running.train(first)
+    with profile(activities=[ProfilerActivity.CPU]) as theirs:
+        running.train(30)
+    assert len([event for event in theirs.events() if event.name == "aten::linear"]) == 30
+    if first < 12:
+        running.train(3000, until=running.captured)
+        (folder,) = running.captured()
+        assert len(traced_steps(trace(folder / metas(folder)[0]["traces"][0]))) == 5
+    else:  # what was traced until then is there
+        running.train(100)
+        assert traced_steps(trace(running.run / metas(running.run)[0]["traces"][0])) == [10, 11]
+
+
+@pytest.mark.parametrize("beside", ["eval", "save"])
+def test_where_a_step_holds_more_than_training_others_are_traced_too(job, beside, tmp_path, capfd) -> None:
+    running = job(_StepOptions().schedule())
+    running.train(5)
+    running.model.eval()  # before the traced steps
+    running.train(7)
+    running.model.eval() if beside == "eval" else torch.save({}, tmp_path / "checkpoint")
+    running.train(3000, until=running.captured)
+    what = "an evaluation (Module.eval)" if beside == "eval" else "a checkpoint (torch.save)"
+    assert f"commtrace: step 11 holds {what}; some later steps are traced as well\n" in capfd.readouterr().err
+    running.train(100)
+    assert len(running.captured()) == 1
+    assert metas(running.run)[0]["complete"]
+
+
+def test_a_profiler_that_ends_early_costs_nothing(job) -> None:
+    running = job(_StepOptions().schedule())
+    running.train(4)
+    with profile(activities=[ProfilerActivity.CPU]):
+        running.train(4)
+    running.train(40)
+    assert metas(running.run)[0]["complete"]
+    assert traced_steps(trace(running.run / metas(running.run)[0]["traces"][0])) == [10, 11, 12, 13, 14]
+
+
+# --- a job goes on, whatever state its folder is in ----------------------------------------------------------------
+
+
+def removed(run: Path, monkeypatch) -> None:
+    for path in sorted(run.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    run.rmdir()
+
+
+def full(run: Path, monkeypatch) -> None:
+    def no_space(*args: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    by_file(run)
+    monkeypatch.setattr(disk, "write", no_space)
+
+
+def read_only(run: Path, monkeypatch) -> None:
+    """As it is for everybody but root: no file can be made or removed."""
+
+    def denied(*args: object, **options: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    by_file(run)
+    monkeypatch.setattr(disk, "create", denied)
+    monkeypatch.setattr(trigger, "take_back", denied)
+
+
+def a_folder_in_its_place(run: Path, monkeypatch) -> None:
+    (run / "trigger").mkdir()
+
+
+def a_pipe_in_its_place(run: Path, monkeypatch) -> None:
+    os.mkfifo(run / "trigger")
+
+
+def nonsense_as_a_plan(run: Path, monkeypatch) -> None:
+    (run / ".trigger" / "plan").write_text('{"number": 1e400, "from_step": "7", "ranks": {}}')
+
+
+@pytest.mark.parametrize(
+    "harm", [removed, full, read_only, a_folder_in_its_place, a_pipe_in_its_place, nonsense_as_a_plan]
+)
+def test_a_job_goes_on_whatever_its_folder_is_like(job, harm, monkeypatch, capfd) -> None:
+    running = job()
+    running.train(200)
+    harm(running.run, monkeypatch)
+    by_signal(running.run)
+    before = capfd.readouterr().err.count("\n")
+    running.train(300)
+    running.observer.finish(None)
+    monkeypatch.undo()
+    assert capfd.readouterr().err.count("\n") <= 4, before
+    assert not any(thread.name == "commtrace-listener" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", "7", "null", "[" * 100_000, '{"other": 1}', '{"steps": 0}', '{"steps": true}', '{"steps": 2.5}'),
+        *('{"steps": NaN}', '{"ranks": ["a"]}', '{"ranks": [-1]}'),
+    ],
+)
+def test_a_request_that_makes_no_sense_asks_for_the_usual(tmp_path, text) -> None:
+    (tmp_path / "trigger").write_text(text)
+    assert trigger.request_of(tmp_path) == Request()
+    (tmp_path / ".trigger").mkdir()
+    (tmp_path / ".trigger" / "plan").write_text(text)
+    assert trigger.plan_of(tmp_path) in (None, Plan())
+
+
+def test_a_request_keeps_its_ranks(tmp_path) -> None:
+    trigger.ask(tmp_path, Request(2, (0, 5)))
+    assert trigger.request_of(tmp_path) == Request(2, (0, 5))
+
+
+# --- ranks ---------------------------------------------------------------------------------------------------------
+
+RANKS = """
+import os, sys, time
+import torch, torch.distributed as dist
+from pathlib import Path
+from commtrace.profiling.script.watch import listener
+listener._EVERY_S = 0.05
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), Path(sys.argv[1])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+ends, until_s = torch.zeros(1), time.time() + 60
+(folder / f"pid-{rank}").write_text(str(os.getpid()))
+while not ends.item():
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    time.sleep(0.002)
+    ends.fill_(time.time() > until_s or (folder / "end").exists())
+    dist.all_reduce(ends)
+del model, optimizer
+import gc; gc.collect()
+time.sleep(0.2)
+dist.destroy_process_group()
+sys.exit(3)
+"""
+
+
+def test_ranks_begin_at_one_step_in_all_three_ways(tmp_path) -> None:
+    """To a rank that is not 0, by a file, and by the command; at last of one rank only."""
+    script, run = tmp_path / "script.py", tmp_path / "out" / "run"
+    script.write_text(RANKS)
+
+    def until(is_so) -> None:
+        until_s = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+
+    def captures() -> list[Path]:
+        return sorted(run.parent.glob("run-step*"), key=lambda folder: int(folder.name.partition("step")[2]))
+
+    def complete(number: int, ranks: int) -> bool:
+        found = captures()
+        return len(found) == number and [meta["complete"] for meta in metas(found[-1]).values()] == [True] * ranks
+
+    with begun(*RUN, "--workers", 2, "--out", run.parent, "--run-name", "run", script, tmp_path) as process:
+        until(lambda: len(trigger.pulses_of(run)) == 2)
+        os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGUSR2)
+        until(lambda: complete(1, 2))
+        (run / "trigger").touch()
+        until(lambda: complete(2, 2))
+        trigger_command(run, steps=2, ranks="1", patience=30.0)
+        until(lambda: complete(3, 1))
+        (tmp_path / "end").touch()
+        err = process.communicate()[1]
+    assert process.returncode == 3, err
+    for folder, ranks in zip(captures(), ([0, 1], [0, 1], [1]), strict=True):
+        first, steps = int(folder.name.partition("step")[2]), 2 if ranks == [1] else 5
+        assert sorted(metas(folder)) == ranks
+        for meta in metas(folder).values():
+            content = trace(folder / meta["traces"][0])
+            assert traced_steps(content) == list(range(first, first + steps))
+            # Each in its own place: of the gradients, and of the word to end.
+            assert sum(event.get("name") == "gloo:all_reduce" for event in content["traceEvents"]) == 2 * steps
+        assert json.loads((folder / "run.json").read_text())["world_size"] == 2
+    assert f"done: 1 rank of 2 traced in {captures()[-1]}" in err
+    assert err.count("are traced on demand") == 3
+    assert leftovers(run) == []
+
+
+@pytest.mark.slow
+def test_ranks_go_on_while_rank_0_compiles_and_are_captured_then(tmp_path) -> None:
+    """Rank 0 comes to its first step when rank 1 has made several."""
+    script, run = tmp_path / "script.py", tmp_path / "out" / "run"
+    (tmp_path / "end").touch()
+    late = "from datetime import timedelta\nfrom commtrace.profiling.script.watch import observer\n"
+    late += "observer.PATIENCE, observer._LOOK_S = timedelta(seconds=0.1), 0\n"
+    script.write_text(
+        RANKS.replace("while not ends.item():", f"{late}time.sleep(0 if rank else 2)\nfor step in range(50):")
+        .replace("    model(torch.ones", "    model.require_backward_grad_sync = step >= 8\n    model(torch.ones")
+        .replace("    dist.all_reduce(ends)", "    step < 8 or dist.all_reduce(ends)")
+    )
+    with begun(*RUN, "--workers", 2, "--out", run.parent, "--run-name", "run", script, tmp_path) as process:
+        err = process.communicate()[1]
+    assert process.returncode == 3, err
+    assert "rank 0 has made no step of an optimizer yet; the other ranks go on, and are captured when it has" in err
+    for meta in metas(run).values():
+        assert (meta["complete"], meta["reason"]) == (True, None)
+        assert traced_steps(trace(run / meta["traces"][0])) == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "why"),
+    [(None, "no job listens there; expected one that commtrace run"), ("9", "not heard of")],
+)
+def test_a_request_that_nobody_would_answer_is_refused(tmp_path, ranks, why) -> None:
+    (tmp_path / ".trigger").mkdir()
+    if ranks:
+        trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+    with pytest.raises(NothingListens, match=why):
+        trigger_command(tmp_path, steps=5, ranks=ranks, patience=1.0)
+    assert trigger.request_of(tmp_path) is None
+
+
+def test_a_job_that_answers_later_is_said(tmp_path) -> None:
+    (tmp_path / ".trigger").mkdir()
+    trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+    with pytest.raises(NothingListens, match="no answer within 0 seconds; the request stays there, and the job will"):
+        trigger_command(tmp_path, steps=2, ranks=None, patience=0.0)
+    assert trigger.request_of(tmp_path) == Request(2)
+
+
+def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
+    running = job()
+    running.train(100)
+    running.observer._listener._plan = Plan(1, 7)  # a stand-in for a file system on which the plan came late
+    running.train(3)
+    assert "the capture from step 7 on is without rank 0, which heard of it at step 100" in capfd.readouterr().err
+    assert running.captured() == []
+
+
+# --- which steps ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "traced"),
+    [
+        *((2, []), (3, []), (4, [2]), (8, [2, 3, 4, 5, 6])),
+        *((steps, [2, 3, 4, 5, 6, 7, 8]) for steps in (10, 11, 12)),  # one whole step of those asked for is not enough
+        *((13, [10, 11]), (15, [10, 11, 12, 13]), (40, [10, 11, 12, 13, 14])),
+    ],
+)
+def test_later_steps_are_traced_and_earlier_ones_of_short_scripts(job, steps, traced, capfd) -> None:
+    running = job(_StepOptions().schedule())
+    running.train(steps)
+    running.observer.finish(None)
+    found = metas(running.run)[0]
+    assert found["complete"] == (steps == 40)
+    of_trace = traced_steps(trace(running.run / found["traces"][0])) if found["traces"] else []
+    assert [step for step in of_trace if step < steps - 1] == traced
+    if steps == 8:
+        assert capfd.readouterr().err.endswith(
+            f"1 trace in {running.run}, but incomplete: the script ended before step 10, from which 5 steps were to be "
+            "traced; steps 2 to 6 are traced instead, in which much still warms up; --from-step names others\n"
+        )
+
+
+def test_options_say_when_traced_steps_begin() -> None:
+    assert _StepOptions(from_step=500).schedule() == Schedule(499, 1, 5)
+    assert _StepOptions(wait=2, active=3).schedule() == Schedule(2, 1, 3)
+    assert _StepOptions(from_minute=30).schedule() == Schedule(UNTIL_PLANNED, 1, 5)
+    for wrong in ({"from_step": 0}, {"from_step": 9, "wait": 1}, {"from_minute": 0.0}, {"from_minute": 1, "repeat": 2}):
+        with pytest.raises(UsageError):
+            _StepOptions(**wrong).schedule()
+
+
+@pytest.mark.slow
+def test_a_daemon_that_may_profile_as_well_is_no_hindrance(tmp_path, monkeypatch) -> None:
+    """None runs here, and Kineto waits 10 s for it twice."""
+    monkeypatch.setenv("KINETO_USE_DAEMON", "1")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch\nmodel = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(40):\n    model(torch.ones(2, 2)).sum().backward()\n    optimizer.step()\nsys.exit(5)\n"
+    )
+    with begun(*RUN, "--out", tmp_path, "--run-name", "run", script) as process:
+        err = process.communicate()[1]
+    assert process.returncode == 5, err
+    found = metas(tmp_path / "run")[0]
+    assert found["complete"]
+    assert traced_steps(trace(tmp_path / "run" / found["traces"][0])) == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.slow
+def test_a_slowdown_is_caught_by_a_watch_alone(tmp_path) -> None:
+    """Rank 1 begins to sleep in every step; nobody asks for anything."""
+    script, run = tmp_path / "script.py", tmp_path / "out" / "run"
+    script.write_text(RANKS.replace("time.sleep(0.002)", "time.sleep(0.05 if rank and late() else 0.002)").replace(
+        "ends, until_s", "late = (folder / 'late').exists; ends, until_s").replace("= 0.05", "= 0.2"))  # fmt: skip
+    job = begun(*RUN, "--workers", 2, "--out", run.parent, "--run-name", "run", script, tmp_path)
+    options = ["--trigger-above", 100, "--every", 0.2]
+    with job as process, begun("-m", "commtrace", "watch", run, *options) as watching:
+        until_s = time.monotonic() + 60
+        while len(trigger.pulses_of(run)) < 2 or max(p.step for p in trigger.pulses_of(run).values()) < 800:
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        (tmp_path / "late").touch()
+        while not [*run.parent.glob("run-step*/*_1.meta.json")]:
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        time.sleep(3)
+        (tmp_path / "end").touch()
+        assert process.wait(60) == 3
+        said = watching.communicate()[1]
+    (folder,) = run.parent.glob("run-step*")
+    first = int(folder.name.partition("step")[2])
+    assert [traced_steps(trace(folder / meta["traces"][0])) for meta in metas(folder).values()] == [
+        [first, first + 1]
+    ] * 2
+    assert f"steps {first:,} to {first + 1:,} are traced into {folder}" in said
+    assert f"others wait for rank 1 (100%); next: commtrace compare {run} {folder}" in said
+    assert watching.returncode == 0
