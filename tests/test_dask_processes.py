@@ -158,11 +158,7 @@ def as_recordings(folder: Path) -> None:
     subprocess.run([*COMMTRACE, "pack", str(RUN), "-o", str(folder)], cwd=ROOT, check=True, capture_output=True)
 
 
-def as_it_is(folder: Path) -> None:
-    shutil.copytree(RUN, folder, dirs_exist_ok=True)
-
-
-@pytest.mark.parametrize("made", [as_json, as_it_is, as_recordings])
+@pytest.mark.parametrize("made", [as_json, as_recordings])
 def test_commands_print_the_same(two_workers, tmp_path, made):
     run = tmp_path / "run"
     run.mkdir()
