@@ -6,7 +6,6 @@ They share no folder for temporary files, nor a working folder. Some are lost, s
 import gzip
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
