@@ -184,6 +184,7 @@ _OTHER_ARGUMENTS = {
     "export tensorboard-copy": ["{run}", "{out}"],
     "export tensorboard-scalars": ["{run}", "-o", "{out}"],
     "serve": ["{run}", "--no-browser", "--idle-minutes", "0.01"],
+    "table serving": ["{run}", "--steps", "(?P<kind>ProfilerStep)#"],
     "timeline": ["{run}", "-o", "{out}.pftrace"],
     "watch": ["{run}", "--once", "-f", "jsonl"],
 }

@@ -68,7 +68,7 @@ def test_what_a_gpu_is_recorded_with(tmp_path, monkeypatch, options) -> None:
 
     monkeypatch.setattr(sessions, "Profiler", of_gpu)
     monkeypatch.setattr(profilers, "profile", on_cpu)
-    monkeypatch.setattr(profilers, "raise_limit", limits.append)
+    monkeypatch.setattr(profilers, "raise_limit", lambda asked_mb, default_mb: limits.append((asked_mb, default_mb > 0)))
     meta = captured(tmp_path / "run", device="cpu", **options)
     ((activities, settings),) = given
     assert activities == [ProfilerActivity.CPU, ProfilerActivity.CUDA], "NCCL's kernels get metadata from operators"
@@ -76,7 +76,7 @@ def test_what_a_gpu_is_recorded_with(tmp_path, monkeypatch, options) -> None:
     usual = torch._C._profiler._ExperimentalConfig
     wanted = usual(enable_cuda_sync_events=True).__getstate__() if options else None
     assert (config and config.__getstate__()) == wanted != usual().__getstate__()
-    assert limits == [options.get("kineto_buffer_mb")]
+    assert limits == [(options.get("kineto_buffer_mb"), True)]
     assert meta["profiler"]["sync_events"] is options.get("sync_events", False)
     assert meta["profiler"]["kineto_buffer_mb"] == options.get("kineto_buffer_mb")
 

@@ -44,7 +44,7 @@ def serving_command(
     Examples:
       commtrace serving traces/my-engine
       commtrace serving --by kind traces/my-engine
-      commtrace serving --steps '(?P<kind>prefill|decode) of (?P<tokens>[0-9]+)' traces/my-engine
+      commtrace serving --steps '(?P<kind>[a-z]+) of (?P<tokens>[0-9]+)' RUN
       commtrace serving --format csv traces/my-engine
     """
     name = _TABLES[by]
