@@ -189,15 +189,19 @@ class Session:
             self._recorder = FlightRecorder(self.run_dir, self._who.rank)
             self._recorder.start()
         self._interrupts.start()
-        with self._interrupts.held():  # an exception from here would leave the handlers behind
-            if self._options.agreed is None:
-                self._probe.at_start(self._who)
-            else:
-                self._probe.skip("captured on demand, for which no rank waits")
-            self._record.look_at_gpu("start")
-            self._record.save(STILL_RUNNING)
-            self._profiler.start(self._write_trace)
-            self._clock.start()
+        try:
+            with self._interrupts.held():
+                if self._options.agreed is None:
+                    self._probe.at_start(self._who)
+                else:
+                    self._probe.skip("captured on demand, for which no rank waits")
+                self._record.look_at_gpu("start")
+                self._record.save(STILL_RUNNING)
+                self._profiler.start(self._write_trace)
+                self._clock.start()
+        except BaseException:  # whoever could not begin has no end, where handlers are put back
+            self._interrupts.stop()
+            raise
         if self._takes_steps:
             take_steps(self.step)
         return self

@@ -68,7 +68,9 @@ def test_what_a_gpu_is_recorded_with(tmp_path, monkeypatch, options) -> None:
 
     monkeypatch.setattr(sessions, "Profiler", of_gpu)
     monkeypatch.setattr(profilers, "profile", on_cpu)
-    monkeypatch.setattr(profilers, "raise_limit", lambda asked_mb, default_mb: limits.append((asked_mb, default_mb > 0)))
+    monkeypatch.setattr(
+        profilers, "raise_limit", lambda asked_mb, default_mb: limits.append((asked_mb, default_mb > 0))
+    )
     meta = captured(tmp_path / "run", device="cpu", **options)
     ((activities, settings),) = given
     assert activities == [ProfilerActivity.CPU, ProfilerActivity.CUDA], "NCCL's kernels get metadata from operators"
