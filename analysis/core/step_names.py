@@ -53,7 +53,7 @@ _KIND_WORDS = {
     "train": re.compile("train", re.IGNORECASE),
 }
 NOT_TRAINING = ("checkpoint", "eval")
-"""Kinds of what comes between steps, or within one, and makes it longer."""
+"""Kinds of work between training steps, or inside one, which it makes longer."""
 _NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
 _LONGEST_NAME = 1000
 """Longer names are not searched: whatever wrote them, no known marker is so long."""

@@ -55,8 +55,8 @@ def overview(analysis: Analysis, screen: Screen = PAPER, run: str | None = None)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def first_look(analysis: Analysis, left: int, screen: Screen = PAPER) -> str:
-    """What a step is made of by some of a run's ranks, to look at while `left` more files are read.
+def first_look(analysis: Analysis, files: int, screen: Screen = PAPER) -> str:
+    """What a step is made of by some of a run's ranks, to look at while all `files` are read.
 
     Nothing is said of who waits for whom: most of a collective's ranks are missing.
     """
@@ -64,7 +64,7 @@ def first_look(analysis: Analysis, left: int, screen: Screen = PAPER) -> str:
     first = first_screen(analysis)
     lines = [f"First look, at {counted(len(analysis.run.ranks), 'rank')}:", f"{first.headline}.", ""]
     lines += [_step_title(analysis), *_step(analysis, first, screen, width), ""]
-    lines += [f"Reading {left:,} more files, to tell who waits for whom ...", ""]
+    lines += [f"Reading all {files:,} files, to tell who waits for whom ...", ""]
     return "".join(f"{part.rstrip()}\n" for line in lines for part in wrapped(line, width) or [""])
 
 

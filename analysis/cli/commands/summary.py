@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from ....common.wording import counted
 from ...core.escaping import encodable, for_shell, printable
 from ...errors import AnalysisError
+from ...formats.registry import name_parts
 from ...reading.trace_files import runs_inside, trace_files
 from ...recording.options import ReadOptions
 from ...recording.shared_files import shared_rank
@@ -20,7 +21,7 @@ from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_trac
 
 _MOST_LETTERS = 400
 _MANY, _FIRST_LOOK = 64, 16
-"""Of more files than that, so many are shown first."""
+"""A run of more than `_MANY` ranks is first looked at on at most `_FIRST_LOOK` of them."""
 _WIDEST_NAME = 36
 
 
@@ -67,7 +68,7 @@ def summary_command(
 
 
 def _first_look(runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
-    """Show on a terminal what a few of many files say, before all of them are read; what is wrong is said with all."""
+    """Show on a terminal what a few of many ranks say, before all are read; what is wrong is said with all."""
     chosen = reading.ranks or reading.hosts or reading.groups or reading.steps or reading.last
     if writing.screen.width is None or chosen:
         return
@@ -75,11 +76,16 @@ def _first_look(runs: list[Path], writing: Writing, reading: ReadOptions) -> Non
 
     with suppress(AnalysisError):
         paths = [trace.path for trace in trace_files(runs).traces]
-        if len(paths) <= _MANY or any(shared_rank(path) is not None for path in paths):
+        if any(shared_rank(path) is not None for path in paths):
             return
-        some = paths[:: -(-len(paths) // _FIRST_LOOK)]
-        left = len(paths) - len(some)
-        writing.text(first_look(analysis_of(some, replace(reading, keep_going=True)), left, writing.screen))
+        of_rank: dict[str, list[Path]] = {}  # a rank has a file for each profiling cycle
+        for path in paths:
+            parts = name_parts(path.name)
+            of_rank.setdefault(parts.worker if parts else path.name, []).append(path)
+        if len(of_rank) <= _MANY:
+            return
+        some = [path for files in list(of_rank.values())[:: -(-len(of_rank) // _FIRST_LOOK)] for path in files]
+        writing.text(first_look(analysis_of(some, replace(reading, keep_going=True)), len(paths), writing.screen))
 
 
 def _list(above: Path, runs: list[Path], writing: Writing, reading: ReadOptions) -> None:

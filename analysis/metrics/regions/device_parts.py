@@ -8,7 +8,7 @@ The parts are those of the breakdown. Each moment of a window belongs to one act
 - exposed wait: to the call that waits; of several at once, to the one whose wait ends last, as in the breakdown
 - idle: to the activity that ends the gap, as in `gaps`
 
-Hidden communication is compute at the same time, so it is told beside these, and is no part of the sum.
+Hidden communication overlaps compute, so it has a column of its own, and is no part of the sum.
 """
 
 from __future__ import annotations

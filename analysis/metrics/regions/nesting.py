@@ -35,7 +35,7 @@ DIRECT, BACKWARD, RECOMPUTE = 0, 1, 2
 PHASES = (None, "backward", "recompute")
 """Names of these phases; the first one is what is called directly: forward pass, optimizer, data."""
 NO_REGION, NOT_LAUNCHED = 0, 1
-"""RegionPaths of what no region is around, and of what no call in the trace launched."""
+"""Paths of work outside all regions, and of work whose launch is not in the trace."""
 NAMES = ("(outside any region)", "(no launch in the trace)")
 
 _NONE = -1
@@ -196,7 +196,7 @@ class Regions(NamedTuple):
         return result
 
     def places(self, threads: Ints, times: Times) -> tuple[Ints, Ints]:
-        """Path and phase of what each thread launched at a time.
+        """Path and phase of a launch, by its thread and time.
 
         What a thread of the backward pass launches outside of its operators, such as the end of a hook, belongs to the
         region in which the main thread waits for it.
