@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -28,6 +29,14 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     assert sorted(re.findall(r"[\w./-]+\.md", navigation)) == sorted(pages)
+
+
+def test_what_the_page_of_the_api_documents_exists() -> None:
+    """`make site` would say so too, but only where the site is built."""
+    named = re.findall(r"^::: (commtrace[\w.]*)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(named) > 10
+    for name in named:
+        pkgutil.resolve_name(name)
 
 
 def test_paths_in_contributing_exist() -> None:
