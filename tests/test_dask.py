@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -127,3 +128,11 @@ def test_small_runs_say_as_much_as_without_dask(client):
         told = spread.analysis().summary(everything=True)
     with OpenRun(DATA / "nccl-straggler", options) as whole:
         assert told == whole.analysis().summary(everything=True)
+
+
+def test_the_log_names_the_worker_that_is_waited_for(client, monkeypatch, caplog):
+    monkeypatch.setattr(commtrace.analysis.reading.dask_executor, "_PATIENCE_S", 0.05)
+    with caplog.at_level("INFO", logger="commtrace.reading"):
+        DaskExecutor(client).submit(time.sleep, 0.3).result()
+    named = [f"Dask: worker {address} has not answered" for address in client.scheduler_info()["workers"]]
+    assert any(message in caplog.text for message in named)

@@ -25,10 +25,12 @@ from ..errors import ClusterError, MissingLibrary, UnreachableFile, UnreadableFi
 if TYPE_CHECKING:
     from distributed import Client
 
+_LOG = logging.getLogger("commtrace.reading")
 _T = TypeVar("_T")
 _RETRIES = 3
 _CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
 _CONNECTING_S = 30
+_PATIENCE_S = 30  # then the log says for whom one waits, again and again
 # What has to be the same on both sides, because tables are sent as these libraries pickle them.
 _SHARED = ("pandas", "numpy", "msgspec")
 
@@ -81,10 +83,27 @@ class DaskCall(Generic[_T]):
     def result(self) -> _T:
         """What the function returned, once it has. Raises what it raised, and ClusterError."""
         with _cluster_errors(self._client):
+            while not self._future.done():
+                self._wait_a_while()
             result: _T = self._future.result()
             self._future.release()
         self._pending.discard(self._future)
         return result
+
+    def _wait_a_while(self) -> None:
+        import distributed
+
+        untyped: Any = distributed
+        try:
+            untyped.wait(self._future, timeout=_PATIENCE_S)
+        except untyped.TimeoutError:
+            busy: dict[str, list[str]] = self._client.processing()
+            at = [address for address, keys in busy.items() if self._future.key in keys]
+            _LOG.info(
+                "Dask: %s has not answered for %d s; if it is stuck, kill it: another worker then does its work",
+                f"worker {at[0]}" if at else "no worker",
+                _PATIENCE_S,
+            )
 
 
 def _on_worker(function: Callable[..., _T], arguments: tuple[Any, ...]) -> _T | UnreadableFile:
