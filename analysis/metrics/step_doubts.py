@@ -6,28 +6,26 @@ but a tenth of the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
-import numpy as np
 import pandas as pd
 
 from ...common.wording import listed, ranges_of
-from ..core.markers import GRADIENT, PROFILER_STEP
 
 _SHORTER = 10
 _WHOLE = ("long", "short")
 _ADVICE = "they may be parts of steps: commtrace run has --steps-of and --step-on to say where a step ends"
 
 
-def step_doubts(steps: pd.DataFrame, annotations: pd.DataFrame, calls: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each set of steps that lack the same; the tables are `steps`, `annotations` and `calls`.
+def step_doubts(steps: pd.DataFrame, calls: pd.DataFrame, with_gradients: Set[int]) -> Iterator[str]:
+    """Yield a sentence for each set of steps that lack the same; in steps `with_gradients`, a gradient became ready.
 
     Nothing is said of what all steps lack, as inference has no backward pass, nor of steps that are cut off.
     """
     whole = steps[steps["left_out"].isna() | steps["left_out"].isin(_WHOLE)]
     lengths_ns = dict(zip(whole["step"].tolist(), whole["window_ns"].tolist(), strict=True))
     lacks: dict[int, list[str]] = {step: [] for step in lengths_ns}
-    for has, what in ((_with_gradients(annotations), "no backward pass"), (_with_calls(calls), "no communication")):
+    for has, what in ((with_gradients, "no backward pass"), (_with_calls(calls), "no communication")):
         if has & set(lacks):
             for step in set(lacks) - has:
                 lacks[step].append(what)
@@ -56,18 +54,3 @@ def _between(lengths_ms: Sequence[float]) -> str:
 
 def _with_calls(calls: pd.DataFrame) -> set[int]:
     return set(calls["step"].dropna().tolist())
-
-
-def _with_gradients(annotations: pd.DataFrame) -> set[int]:
-    """The steps in which a gradient of a parameter becomes ready, on any rank."""
-    found: set[int] = set()
-    kept = annotations[annotations["name"].eq(GRADIENT) | annotations["name"].str.startswith(PROFILER_STEP)]
-    for _, of_rank in kept.groupby(["rank", "cycle"], sort=False, dropna=False):
-        is_gradient = of_rank["name"].eq(GRADIENT)
-        marks = of_rank[~is_gradient].sort_values("start_ns")
-        gradients = np.sort(of_rank["start_ns"][is_gradient].to_numpy(dtype=np.int64))
-        begins = marks["start_ns"].to_numpy(dtype=np.int64)
-        ends = begins + marks["dur_ns"].to_numpy(dtype=np.int64)
-        counts = np.searchsorted(gradients, ends) - np.searchsorted(gradients, begins)
-        found |= {int(name.removeprefix(PROFILER_STEP)) for name in marks["name"][counts > 0]}
-    return found

@@ -429,7 +429,7 @@ class Analysis:
         # Where only some steps are read, the first and last of these are whole unless they are so in the recording.
         recorded = self.run.recorded_steps
         cycles = [
-            CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.cpu_step_ns)
+            CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
             for ran in self.run.tables.ran
         ]
         return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks))

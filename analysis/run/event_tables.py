@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +38,18 @@ EVENT_SCHEMAS: dict[str, Schema] = {
 }
 
 
+class MarkedSteps(NamedTuple):
+    """What a CPU marked: its steps, each a ProfilerStep annotation, and gradients."""
+
+    cpu_ns: dict[int, int]
+    """How long the CPU took for each step."""
+    with_gradients: frozenset[int]
+    """The steps in which a gradient of a parameter became ready."""
+
+
+_NO_STEPS = MarkedSteps({}, frozenset())
+
+
 class RanInCycle(NamedTuple):
     """A summary of what a rank's devices did in one cycle. Without activities there is none."""
 
@@ -46,8 +59,7 @@ class RanInCycle(NamedTuple):
     outside_steps: int
     devices: tuple[str, ...]
     steps: tuple[int, ...]
-    cpu_step_ns: dict[int, int]
-    """How long the CPU took for each step: its ProfilerStep annotation."""
+    marked: MarkedSteps
     began_ns: int
     step_began_ns: dict[int, int]
     """When the first activity of each step began."""
@@ -89,15 +101,14 @@ class EventTables:
     @cached_property
     def ran(self) -> tuple[RanInCycle, ...]:
         """Summaries of the devices' activity, by rank and cycle."""
-        marks = self.annotations[self.annotations["name"].str.startswith(markers.PROFILER_STEP)]
-        cpu_steps = {key: marked_steps(records(own)) for key, own in grouped(marks, ["rank", "cycle"])}
-        return tuple(ran_in_cycles(self.activities, cpu_steps))
+        names = self.annotations["name"]
+        marks = self.annotations[names.eq(markers.GRADIENT) | names.str.startswith(markers.PROFILER_STEP)]
+        marked = {key: marked_steps(records(own)) for key, own in grouped(marks, ["rank", "cycle"])}
+        return tuple(ran_in_cycles(self.activities, marked))
 
 
-def ran_in_cycles(
-    activities: pd.DataFrame, cpu_steps: Mapping[tuple[int, ...], dict[int, int]]
-) -> Iterator[RanInCycle]:
-    """Yield a summary of the activities of each rank and cycle; `cpu_steps` are their `marked_steps`."""
+def ran_in_cycles(activities: pd.DataFrame, marked: Mapping[tuple[int, ...], MarkedSteps]) -> Iterator[RanInCycle]:
+    """Yield a summary of the activities of each rank and cycle; `marked` are their `marked_steps`."""
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
         steps = own["step"].dropna().astype("int64")
         inside = steps[steps != LATER_STEPS]
@@ -109,14 +120,23 @@ def ran_in_cycles(
             outside_steps=len(own) - len(steps),
             devices=tuple(sorted(own["device"].unique().tolist())),
             steps=tuple(step_began.index.tolist()),
-            cpu_step_ns=cpu_steps.get((rank, cycle), {}),
+            marked=marked.get((rank, cycle), _NO_STEPS),
             began_ns=int(own["start_ns"].min()),
             step_began_ns=dict(zip(step_began.index.tolist(), step_began.tolist(), strict=True)),
             ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
         )
 
 
-def marked_steps(annotations: Iterable[Row]) -> dict[int, int]:
-    """Duration of each ProfilerStep annotation in ns, by the number of its step."""
-    mark = markers.PROFILER_STEP
-    return {int(row["name"].removeprefix(mark)): row["dur_ns"] for row in annotations if row["name"].startswith(mark)}
+def marked_steps(annotations: Iterable[Row]) -> MarkedSteps:
+    """The steps that the annotations of one rank and cycle mark, by their numbers."""
+    rows = list(annotations)
+    gradients = sorted(row["start_ns"] for row in rows if row["name"] == markers.GRADIENT)
+    cpu_ns, with_gradients = {}, set()
+    for row in rows:
+        if row["name"].startswith(markers.PROFILER_STEP):
+            step = int(row["name"].removeprefix(markers.PROFILER_STEP))
+            cpu_ns[step] = row["dur_ns"]
+            begin, end = row["start_ns"], row["start_ns"] + row["dur_ns"]
+            if bisect_left(gradients, begin) < bisect_left(gradients, end):
+                with_gradients.add(step)
+    return MarkedSteps(cpu_ns, frozenset(with_gradients))

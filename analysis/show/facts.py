@@ -83,7 +83,8 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     if without:
         yield f"rank {ranges_of(without)}: the trace shows no device activity; capture with ProfilerActivity.CUDA"
     if run.has_starts and len(analysis.breakdown):
-        yield from step_doubts(analysis.steps, run.annotations, analysis.calls)
+        with_gradients = {step for ran in run.tables.ran for step in ran.marked.with_gradients}
+        yield from step_doubts(analysis.steps, analysis.calls, with_gradients)
     impossible = _impossible(analysis.collectives, analysis.clocks)
     if impossible:
         yield (

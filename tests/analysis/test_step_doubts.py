@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from commtrace.analysis.core.tables.communication import ANNOTATIONS
 from commtrace.analysis.metrics.step_doubts import step_doubts
+from commtrace.analysis.run.event_tables import marked_steps
 
 ADVICE = "they may be parts of steps: commtrace run has --steps-of and --step-on to say where a step ends"
 
@@ -19,16 +19,11 @@ def doubts(lengths_ms, gradients=None, calls=None, left_out=None) -> list[str]:
     marks = list(zip([f"ProfilerStep#{step}" for step in every], begins, lengths_ns, strict=True))
     holding = every if gradients is None else gradients
     ready = [("torch::autograd::AccumulateGrad", begins[step - 3] + 1, 1) for step in holding]
-    unused = {"thread": 1, "in_dims": None, "in_types": None, "in_values": None}
-    annotations = ANNOTATIONS.frame(
-        {"rank": rank, "cycle": 0, "name": name, "start_ns": start, "dur_ns": dur, **unused}
-        for rank in (0, 1)
-        for name, start, dur in (*marks, *ready)
-    )
+    rows = [{"name": name, "start_ns": start, "dur_ns": dur} for name, start, dur in (*marks, *ready)]
     reasons = [(left_out or {}).get(step) for step in every]
     steps = pd.DataFrame({"step": every, "window_ns": lengths_ns, "left_out": pd.array(reasons, dtype="string")})
     numbers = pd.array([*(every if calls is None else calls), None], dtype="Int64")
-    return list(step_doubts(steps, annotations, pd.DataFrame({"step": numbers})))
+    return list(step_doubts(steps, pd.DataFrame({"step": numbers}), marked_steps(rows).with_gradients))
 
 
 @pytest.mark.parametrize(
