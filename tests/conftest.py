@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for ignored in (signal.SIGQUIT, signal.SIGHUP):
     signal.signal(ignored, signal.SIG_DFL)
+# Kineto asks once, and where a test's own profiler is the first of this process, it would tell of all later ones.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

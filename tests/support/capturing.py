@@ -18,8 +18,9 @@ SCRIPTS = ROOT / "tests" / "profiling" / "scripts"
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """This process's environment, with the checkout and `folders` importable, and no rank in it."""
-    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    """This process's environment, with the checkout and `folders` importable, and no rank or level of Kineto in it."""
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "KINETO_LOG_LEVEL")
+    clean = {key: value for key, value in os.environ.items() if key not in ours}
     return clean | {"PYTHONPATH": os.pathsep.join(map(str, (*folders, ROOT))), "OMP_NUM_THREADS": "1"}
 
 
