@@ -61,12 +61,14 @@ class CycleSteps(NamedTuple):
 class TypicalStep(NamedTuple):
     """Means over the devices and the counted steps.
 
-    Without steps it is the whole window: then `steps` is empty. `parts` has `window_ns` and the columns in STEP_PARTS,
-    in ns; `lengths_ns` the length of each counted step; `windows` is how many windows of devices it is a mean of. If
-    steps `differ`, no length is that of most steps, and all whole ones count.
+    Without steps it is the whole window: then `steps` is empty. `kind` is that of all of them, None if it is not known.
+    `parts` has `window_ns` and the columns in STEP_PARTS, in ns; `lengths_ns` the length of each counted step;
+    `windows` is how many windows of devices it is a mean of. If steps `differ`, no length is that of most steps, and
+    all whole ones count.
     """
 
     steps: tuple[int, ...]
+    kind: str | None
     parts: dict[str, float]
     lengths_ns: tuple[int, ...]
     windows: int
@@ -138,11 +140,12 @@ def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
     """The typical step, from the tables `steps` and `breakdown`; the latter needs at least one row."""
     counted = steps[steps["left_out"].isna()]
     if not len(counted):
-        return TypicalStep((), _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
+        return TypicalStep((), None, _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
     lengths = counted["window_ns"].tolist()
     middle = median(lengths)
     return TypicalStep(
         steps=tuple(counted["step"].tolist()),
+        kind=records(counted.head(1))[0]["kind"],
         parts=_means(counted),
         lengths_ns=tuple(lengths),
         windows=int(counted["devices"].sum()),

@@ -15,6 +15,8 @@ from commtrace.analysis.recording.recording import Annotation
 from commtrace.analysis.recording.step_marks import step_annotations
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.show.first_screen import first_screen
+from commtrace.analysis.show.overview import brief
 
 OTHER_THREAD = 77
 
@@ -144,7 +146,7 @@ def test_checkpoints_are_a_kind_on_all_ranks_and_no_outlier(tmp_path: Path) -> N
     assert [row["kind"] for row in records(found.steps)] == [None, None, None, "checkpoint", None, None]
     assert [row["left_out"] for row in records(found.steps)] == [None, None, None, "kind", None, None]
     assert "Step 3 takes" not in found.verdict
-    assert "1 checkpoint step takes 60.0 ms, and is not counted." in found.summary()
+    assert "A checkpoint step takes 60.0 ms: 50.0 ms idle (n = 1)." in found.summary()
 
 
 def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
@@ -231,7 +233,34 @@ def test_compare_is_about_one_kind_and_says_if_it_is_another(tmp_path: Path) -> 
 
 
 def test_the_first_screen_is_about_the_kind_that_takes_most_time(tmp_path: Path) -> None:
-    said = served(tmp_path).summary()
+    found = served(tmp_path)
+    said = found.summary()
+    assert "Devices are idle for 1.0 ms of every 12.0 ms decode step" in said
     assert "steps 0-6: 6 decode, 1 prefill" in said
     assert "A decode step takes 12.0 ms (steps 0-5: 10.0 to 14.0" in said
-    assert "1 prefill step takes 40.0 ms, and is not counted." in said
+    of_prefill = "A prefill step takes 40.0 ms (n = 1)."
+    assert of_prefill in said
+    assert found.verdict.startswith("Devices are idle for 1.0 of 12.0 ms in a decode step (8%). ")
+    assert found.verdict.endswith(f" {of_prefill}")
+    assert of_prefill in brief(found)
+    assert [tile.label for tile in first_screen(found).tiles[:1]] == ["Decode step, mean of 6"]
+
+
+def test_a_kind_that_does_not_count_has_its_own_medians(tmp_path: Path) -> None:
+    def rank(number: int) -> Trace:
+        trace, at = Trace(rank=number, world=2), 0
+        for seq, (name, compute, transfer) in enumerate((
+            ("step[EXTEND bs=1 toks=512]", 80, 20),
+            *[("step[DECODE bs=4]", 8, transfer) for transfer in (2, 3, 9)],
+        )):  # fmt: skip
+            trace.event("user_annotation", name, at * MS, (compute + transfer) * MS)
+            trace.kernel("gemm", at * MS, compute * MS)
+            at += compute
+            trace.nccl("all_reduce", at * MS, transfer * MS, seq=seq, launch=(at - 1) * MS)
+            at += transfer
+        return trace
+
+    found = analysed(tmp_path, rank(0), rank(1))
+    assert "Exposed transfers take 20.0 of 100.0 ms in a prefill step (20%)." in found.verdict
+    assert "A decode step takes 11.0 ms: 3.0 ms exposed communication (medians, n = 3)." in found.verdict
+    assert "Step 3" not in found.summary()  # the longest decode step is shorter than any that counts
