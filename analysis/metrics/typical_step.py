@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..core.schema import Row, grouped, records
+from ..core.step_names import NOT_TRAINING
 from ..core.tables.communication import STEPS
 
 STEP_PARTS = {
@@ -32,8 +33,6 @@ _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
 EDGES = ("beginning", "drain", "end")
 """Reasons to leave out a step whose window is not its own."""
-_BESIDE = ("checkpoint", "eval")
-"""Kinds of steps that come now and then between others, whatever time they take."""
 _CHECKPOINT = "checkpoint"
 """A kind of step that only some ranks may mark, whereas the others wait for them."""
 _ALIKE = 0.25
@@ -75,10 +74,16 @@ class TypicalStep(NamedTuple):
     differ: bool
 
 
-def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], step_marks: pd.DataFrame) -> pd.DataFrame:
+def traced_steps(
+    breakdown_steps: pd.DataFrame,
+    cycles: Iterable[CycleSteps],
+    step_marks: pd.DataFrame,
+    about: str | None = None,
+) -> pd.DataFrame:
     """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
 
-    `step_marks` say of what kind they are. Steps are compared with those of their kind.
+    `step_marks` say of what kind they are. Steps are compared with those of their kind. Those of the kind `about`
+    count; if there are none, of the kind that takes most time.
     """
     if not len(breakdown_steps):
         return STEPS.empty()
@@ -111,8 +116,9 @@ def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], st
         for row in alike:
             row["left_out"] = _edge(row, [other for other in alike if other is not row])
         _leave_out_unlike(alike)
-    usual = {kind: alike for kind, alike in kinds.items() if kind not in _BESIDE} or kinds
-    main = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
+    usual = {kind: alike for kind, alike in kinds.items() if kind not in NOT_TRAINING} or kinds
+    longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
+    main = about if about in kinds else longest
     for row in rows:
         if row["kind"] != main and row["left_out"] not in EDGES:
             row["left_out"] = "kind"

@@ -8,6 +8,7 @@ import pytest
 from builders import MS, Trace, analysed
 
 from commtrace import compare
+from commtrace.analysis.comparison.trend import RunTrend
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.step_names import said_by
 from commtrace.analysis.errors import DuplicateRank, NoSuchSteps
@@ -15,6 +16,7 @@ from commtrace.analysis.recording.recording import Annotation
 from commtrace.analysis.recording.step_marks import step_annotations
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.show.comparison import headline
 from commtrace.analysis.show.first_screen import first_screen
 from commtrace.analysis.show.overview import brief
 
@@ -223,13 +225,20 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert "a fit needs 3" in prefill["note"]
 
 
-def test_compare_is_about_one_kind_and_says_if_it_is_another(tmp_path: Path) -> None:
+def test_compare_is_about_a_kind_that_both_have_and_says_if_there_is_none(tmp_path: Path) -> None:
     served(a := tmp_path / "a")
-    analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4))
-    step = records(compare(a, a).comparison)[0]
-    assert step["a_ns"] == 12 * MS  # without the prefill
+    analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4, *["step[DECODE bs=1]"] * 2))
+    analysed(c := tmp_path / "c", marked(*["step[MIXED bs=1]"] * 4))
+    both = compare(a, b)
+    step, compute = records(both.comparison)[:2]
+    # Decode, although prefill takes more time in B.
+    assert (step["a_ns"], compute["a_ns"], compute["b_ns"]) == (12 * MS, 11 * MS, 5 * MS)
     assert "not the same work" not in step["note"]
-    assert "steps of A are decode, those of B prefill" in records(compare(a, b).comparison)[0]["note"]
+    assert {kernel["a_ns"] for kernel in records(both.changed_kernels)} == {11 * MS}
+    assert headline(both).startswith("Decode steps of B take ")
+    assert list(both.other_kinds) == ["A prefill step takes 40.0 ms in A and 10.0 ms in B (medians, n = 1 and 4)"]
+    assert [row["step_ns"] for row in records(RunTrend((*both.a, *both.b)).trend)][:1] == [12 * MS]
+    assert "steps of A are decode, those of B mixed" in records(compare(a, c).comparison)[0]["note"]
 
 
 def test_the_first_screen_is_about_the_kind_that_takes_most_time(tmp_path: Path) -> None:
