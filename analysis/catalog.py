@@ -290,6 +290,7 @@ _ENTRIES = (
         "serving.md#by-kind-and-size",
         command="serving",
         none_measured=_NO_KINDS,
+        narrow=("kind", "tokens", "steps", "window_ns", "tokens_per_s", "exposed_us_per_token", "exposed_frac", "note"),
     ),
     TableEntry(
         serving.SERVING_FITS,
@@ -298,6 +299,7 @@ _ENTRIES = (
         "serving.md#time-over-tokens",
         command="serving --by kind",
         none_measured=_NO_KINDS,
+        narrow=("kind", "steps", "exposed_us_per_token", "exposed_frac", "intercept_us", "slope_us_per_token", "note"),
     ),
     TableEntry(
         device_time.IDLE,

@@ -132,13 +132,20 @@ _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
 
 
 def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
-    """What annotations say of each step: the first rank that says anything, but a checkpoint of any rank."""
+    """What annotations say of each step: the first rank that says anything, but a checkpoint of any rank.
+
+    Where ranks say different numbers, each serves requests of its own: how many there are in all is not known.
+    """
     said: dict[int, Row] = {}
     for row in records(step_marks):
         of_step = said.setdefault(int(row["step"]), dict(_NOTHING_SAID))
         for name, value in of_step.items():
             if value is None or row[name] == _CHECKPOINT:
                 of_step[name] = row[name]
+    for name in ("requests", "tokens"):
+        numbers = step_marks.groupby("step")[name].nunique()
+        for step in numbers.index[numbers > 1]:
+            said[int(step)][name] = None
     return said
 
 

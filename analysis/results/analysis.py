@@ -440,13 +440,13 @@ class Analysis:
     @described
     def serving(self) -> pd.DataFrame:
         """One row per kind and size of steps: how long they take, tokens a second, and what a token costs."""
-        return self._marked(serving(self.steps))
+        return self._marked(serving(self.steps, self.run.step_marks))
 
     @cached_property
     @described
     def serving_fits(self) -> pd.DataFrame:
         """One row per kind of step: its time over its tokens, as a straight line."""
-        return self._marked(serving_fits(self.steps))
+        return self._marked(serving_fits(self.steps, self.run.step_marks))
 
     @cached_property
     def typical_step(self) -> TypicalStep:

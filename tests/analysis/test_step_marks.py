@@ -221,8 +221,39 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert decode["intercept_us"] == pytest.approx(8_000)
     assert decode["slope_us_per_token"] == pytest.approx(200)
     assert decode["r2_frac"] == pytest.approx(1)
+    assert decode["residual_us"] == pytest.approx(0, abs=1e-6)
     assert prefill["slope_us_per_token"] is None
     assert "a fit needs 3" in prefill["note"]
+
+
+def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
+    """Ranks of one engine say the same numbers; with data-parallel attention each says its own."""
+
+    def rank(number: int, *sizes: str) -> Trace:
+        trace = marked(*(f"step[{size}]" for size in sizes))
+        trace.rank, trace.world, trace.pid = number, 2, 100 + number
+        for step in range(len(sizes)):  # rank 1 comes 1 ms later, then 2 ms of transfer; idle before
+            begin = (10 * step + 7 + number) * MS
+            trace.nccl("all_reduce", begin, (3 - number) * MS, seq=step, launch=begin)
+        return trace
+
+    sizes = ("EXTEND bs=1 toks=100", *["DECODE bs=4"] * 3, "MIXED bs=2")
+    decode, mixed, prefill = records(analysed(tmp_path / "one", *(rank(n, *sizes) for n in range(2))).serving_fits)
+    assert (decode["steps"], decode["sizes"]) == (3, 1)
+    assert decode["exposed_wait_us_per_token"] == pytest.approx(3 * 500 / 12)  # of two ranks, one waits 1 ms
+    assert decode["exposed_transfer_us_per_token"] == pytest.approx(3 * 2000 / 12)
+    assert decode["exposed_us_per_token"] == pytest.approx(3 * 2500 / 12)
+    assert decode["exposed_frac"] == pytest.approx(0.25, rel=0.05)
+    assert prefill["exposed_us_per_token"] == pytest.approx(25)
+    assert (mixed["steps"], mixed["exposed_us_per_token"]) == (1, None)
+    assert mixed["note"] == "no annotation says how many tokens in 1 step"
+    found = analysed(tmp_path / "two", rank(0, *["DECODE bs=4"] * 3), rank(1, *["DECODE bs=4"] * 2, "DECODE bs=5"))
+    known, unknown = records(found.serving)
+    assert (known["steps"], known["note"], unknown["tokens"]) == (2, None, None)
+    assert unknown["note"] == "ranks have different numbers of tokens in 1 step"
+    [decode] = records(found.serving_fits)
+    assert (decode["steps"], decode["steps_with_tokens"]) == (3, 2)
+    assert decode["note"].startswith("ranks have different numbers of tokens in 1 of 3 steps; 1 number of tokens")
 
 
 def test_compare_is_about_a_kind_that_both_have_and_says_if_there_is_none(tmp_path: Path) -> None:
