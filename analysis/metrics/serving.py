@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -39,6 +40,12 @@ def serving(steps: pd.DataFrame, step_marks: pd.DataFrame) -> pd.DataFrame:
         }
         for size, own in whole.groupby(_SIZE, sort=True, dropna=False)
     )
+
+
+def of_engines(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tables of several engines, by their names, as one."""
+    named = (own.assign(engine=pd.array([name] * len(own), dtype="string")) for name, own in tables.items())
+    return pd.concat(named, ignore_index=True)
 
 
 def serving_fits(steps: pd.DataFrame, step_marks: pd.DataFrame) -> pd.DataFrame:

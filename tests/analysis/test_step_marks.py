@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,16 @@ from commtrace import compare
 from commtrace.analysis.comparison.trend import RunTrend
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.step_names import said_by
-from commtrace.analysis.errors import DuplicateRank, NoSuchSteps
+from commtrace.analysis.errors import NoSuchSteps, RunError
 from commtrace.analysis.recording.recording import Annotation
 from commtrace.analysis.recording.step_marks import step_annotations
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.run.several_runs import Claim, several_runs
 from commtrace.analysis.show.comparison import headline
 from commtrace.analysis.show.first_screen import first_screen
 from commtrace.analysis.show.overview import brief
+from commtrace.cli import main
 
 OTHER_THREAD = 77
 
@@ -182,15 +185,70 @@ def test_ranks_whose_captures_begin_with_different_steps_are_noted(tmp_path: Pat
     assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in notes)
 
 
-def test_engines_in_a_folder_are_an_error_with_a_command_for_each(tmp_path: Path) -> None:
-    for engine in range(2):
-        for rank in range(2):
-            trace = marked("step[DECODE bs=4]")
-            trace.rank, trace.world, trace.pid = rank, 2, 10 * engine + rank
-            trace.write(tmp_path, f"dp{engine}_tp{rank}.17{engine}{rank}.pt.trace.json.gz")
-    with pytest.raises(DuplicateRank, match=r"/dp0_tp\*`, `commtrace [^ ]*/dp1_tp\*`"):
+def engine(folder: Path, name: str, world: int, *steps: str, pid: int = 10) -> None:
+    """The traces of an engine, each named by `name` and its rank."""
+    for rank in range(world):
+        trace = marked(*(steps or ("step[DECODE bs=4]",)))
+        trace.rank, trace.world, trace.pid = rank, world, pid + rank
+        trace.write(folder, f"{name.format(rank)}.trace.json.gz")
+
+
+def engines(capsys: pytest.CaptureFixture[str], *args: str | Path) -> list[tuple[str | None, str, int]]:
+    """Engine, kind and steps of the rows of `serving`."""
+    assert main(["serving", "--no-cache", "--format", "json", *map(str, args)]) == 0
+    return [(row["engine"], row["kind"], row["steps"]) for row in json.loads(capsys.readouterr().out)["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([("dp0_pp0_tp{0}_rank{0}", 2), ("dp1_pp0_tp{0}_rank{0}", 2)], ["dp0", "dp1"]),
+        ([("1743-TP-{0}-DP-0", 2), ("1743-TP-{0}-DP-1", 2)], ["DP-0", "DP-1"]),
+        ([("decode-TP-{0}", 4), ("prefill-TP-{0}", 2)], ["decode", "prefill"]),
+        ([("decode-0-TP-{0}", 2), ("prefill-0-TP-{0}", 1), ("prefill-1-TP-{0}", 1)],
+         ["decode-0", "prefill-0", "prefill-1"]),
+        ([("host_7{0}", 4), ("host_9{0}", 2)], ["2 ranks", "4 ranks"]),
+        ([("decode/{0}", 2), ("prefill/{0}", 2)], ["decode", "prefill"]),
+        # Names say no more than which process it was.
+        ([("host_7{0}", 2), ("host_9{0}", 2)], []),
+    ],
+)  # fmt: skip
+def test_what_tells_engines_apart(names: list[tuple[str, int]], found: list[str]) -> None:
+    claims = [
+        Claim(Path("traces", name.format(rank)), name.format(rank), rank, world)
+        for name, world in names
+        for rank in range(world)
+    ]
+    runs = several_runs(claims)
+    assert [run.name for run in runs] == found
+    assert sorted(path for run in runs for path in run.paths) == sorted(claim.path for claim in claims if runs)
+
+
+def test_engines_found_together_are_rows_of_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine(tmp_path, "decode-TP-{0}", 2)
+    engine(tmp_path, "prefill-TP-{0}", 1, "step[EXTEND bs=1 toks=9]")
+    assert engines(capsys, tmp_path) == [("decode", "decode", 1), ("prefill", "prefill", 1)]
+    with pytest.raises(RunError, match=r"commtrace [^ ]*/decode-TP-\*`, `commtrace [^ ]*/prefill-TP-0[.]"):
         analyse(tmp_path)
-    assert len(analyse(sorted(tmp_path.glob("dp1_tp*"))).serving) == 1
+    assert main(["summary", "--no-cache", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert f"commtrace {tmp_path}/decode-TP-*:" in said[0]
+    assert [line.partition(" ")[0] for line in said[2:]] == ["decode", "prefill"]
+
+
+def test_replicas_of_one_world_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for replica in range(2):
+        trace = marked("step[DECODE bs=4]")
+        trace.rank, trace.world, trace.pid = replica, 2, 10 + replica
+        trace.write(tmp_path, f"1743-TP-{replica}-DP-{replica}.trace.json.gz")
+    assert engines(capsys, tmp_path) == [(None, "decode", 1)]
+
+
+def test_engines_in_folders_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine(tmp_path / "prefill", "TP-{0}", 1, "step[EXTEND bs=1 toks=9]")
+    engine(tmp_path / "idle", "TP-{0}", 1, "nothing")
+    for paths in ([tmp_path], [tmp_path / "prefill", tmp_path / "idle"]):
+        assert engines(capsys, *paths) == [("prefill", "prefill", 1)]
 
 
 def served(folder: Path) -> Analysis:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from ..schema import Schema
 from .columns import KIND, PARTIAL_RUN, REQUESTS, TOKENS
 
-SERVING = Schema("serving", "kind and size of steps, all devices together", {
+_ENGINE = ("string", "which of several engines whose traces were found together; NA if there is one")
+
+SERVING = Schema("serving", "engine, kind and size of steps, all devices together", {
+    "engine": _ENGINE,
     "kind": KIND,
     "requests": REQUESTS,
     "tokens": TOKENS,
@@ -23,7 +26,8 @@ SERVING = Schema("serving", "kind and size of steps, all devices together", {
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
-SERVING_FITS = Schema("serving_fits", "kind of step, all devices together", {
+SERVING_FITS = Schema("serving_fits", "engine and kind of step, all devices together", {
+    "engine": _ENGINE,
     "kind": KIND,
     "steps": ("int64", "steps of this kind, without those at the edges that are not whole"),
     "exposed_frac": ("Float64", "exposed communication of all these steps / their lengths"),
