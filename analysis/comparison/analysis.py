@@ -18,9 +18,9 @@ from ..catalog import described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
-from ..core.step_names import NOT_TRAINING
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
 from ..errors import NothingMeasured
+from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.culprits import length
 from ..metrics.verdicts.kinds import a_step
 from ..recording.options import ReadOptions, cache_place
@@ -300,7 +300,7 @@ def about_one_kind(runs: tuple[Analysis, ...]) -> tuple[Analysis, ...]:
     if len({_kind(one) for one in runs}) == 1:
         return runs
     times_ns = [one.table("steps").groupby("kind")["window_ns"].sum() for one in runs if len(one.table("steps"))]
-    shared = set.intersection(*(set(each.index) for each in times_ns)) - set(NOT_TRAINING)
+    shared = set.intersection(*(set(each.index) for each in times_ns)) - set(USUALLY_BESIDE)
     if not shared:
         return runs
     about = max(sorted(shared), key=lambda kind: sum(each[kind] for each in times_ns))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.schema import Row, grouped, records
 from ..core.step_names import NOT_TRAINING
 from ..core.tables.communication import STEPS
@@ -33,6 +34,10 @@ _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
 EDGES = ("beginning", "drain", "end")
 """Reasons to leave out a step whose window is not its own."""
+_IDLE = "idle"
+"""A kind of step without requests, on one rank where each serves its own, or on all."""
+USUALLY_BESIDE = (*NOT_TRAINING, _IDLE)
+"""Kinds of steps that no run is about, whatever time they take, if it has others."""
 _CHECKPOINT = "checkpoint"
 """A kind of step that only some ranks may mark, whereas the others wait for them."""
 _ALIKE = 0.25
@@ -116,7 +121,7 @@ def traced_steps(
         for row in alike:
             row["left_out"] = _edge(row, [other for other in alike if other is not row])
         _leave_out_unlike(alike)
-    usual = {kind: alike for kind, alike in kinds.items() if kind not in NOT_TRAINING} or kinds
+    usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
     longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
     main = about if about in kinds else longest
     for row in rows:
@@ -125,6 +130,8 @@ def traced_steps(
     for row in rows:
         took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
+        if row["left_out"] in ("long", "short") and row["tokens"] is not None:
+            row["note"] += f", and has {counted(row['tokens'], 'token')}"
     return STEPS.frame({column: value for column, value in row.items() if column in STEPS.columns} for row in rows)
 
 
@@ -132,7 +139,7 @@ _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
 
 
 def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
-    """What annotations say of each step: the first rank that says anything, but a checkpoint of any rank.
+    """What annotations say of each step: the first rank that is not idle, but a checkpoint of any rank.
 
     Where ranks say different numbers, each serves requests of its own: how many there are in all is not known.
     """
@@ -140,7 +147,7 @@ def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
     for row in records(step_marks):
         of_step = said.setdefault(int(row["step"]), dict(_NOTHING_SAID))
         for name, value in of_step.items():
-            if value is None or row[name] == _CHECKPOINT:
+            if value is None or row[name] == _CHECKPOINT or (value == _IDLE and row[name] is not None):
                 of_step[name] = row[name]
     for name in ("requests", "tokens"):
         numbers = step_marks.groupby("step")[name].nunique()
@@ -151,17 +158,17 @@ def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
 
 def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
     """The typical step, from the tables `steps` and `breakdown`; the latter needs at least one row."""
-    counted = steps[steps["left_out"].isna()]
-    if not len(counted):
+    whole = steps[steps["left_out"].isna()]
+    if not len(whole):
         return TypicalStep((), None, _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
-    lengths = counted["window_ns"].tolist()
+    lengths = whole["window_ns"].tolist()
     middle = median(lengths)
     return TypicalStep(
-        steps=tuple(counted["step"].tolist()),
-        kind=records(counted.head(1))[0]["kind"],
-        parts=_means(counted),
+        steps=tuple(whole["step"].tolist()),
+        kind=records(whole.head(1))[0]["kind"],
+        parts=_means(whole),
         lengths_ns=tuple(lengths),
-        windows=int(counted["devices"].sum()),
+        windows=int(whole["devices"].sum()),
         differ=not all(_is_alike(length, middle) for length in lengths),
     )
 

@@ -314,6 +314,27 @@ def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
     assert decode["note"].startswith("ranks have different numbers of tokens in 1 of 3 steps; 1 number of tokens")
 
 
+def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
+    trace, at = Trace(), 0
+    for tokens, length in ((512, 10), (500, 10), (4096, 60), (512, 10)):
+        trace.event("user_annotation", f"step[EXTEND bs=1 toks={tokens}]", at * MS, length * MS)
+        trace.kernel("gemm", at * MS, length * MS)
+        at += length
+    trace.event("user_annotation", "step[IDLE bs=0]", at * MS, 300 * MS).kernel("gemm", at * MS, 1 * MS)
+    trace.kernel("gemm", (at + 299) * MS, 1 * MS, launch=(at + 1) * MS)
+    found = analysed(tmp_path, trace)
+    assert "A prefill step takes 10.0 ms" in found.summary()  # although idle takes more time
+    assert "Step 2 is not counted: it takes 60.0 ms, longer than most, and has 4,096 tokens." in found.summary()
+    assert "devices compute 50.0 ms longer; it has 4,096 tokens, others 512 at most." in found.verdict
+
+
+def test_a_rank_without_requests_does_not_say_what_a_step_is(tmp_path: Path) -> None:
+    ranks = [marked(*["step[IDLE bs=0]"] * 2), marked("step[DECODE bs=4]", "step[IDLE bs=0]")]
+    for number, trace in enumerate(ranks):
+        trace.rank, trace.world, trace.pid = number, 2, 100 + number
+    assert kinds(analysed(tmp_path, *ranks)) == [(0, "decode", None, 4), (1, "idle", 0, None)]
+
+
 def test_compare_is_about_a_kind_that_both_have_and_says_if_there_is_none(tmp_path: Path) -> None:
     served(a := tmp_path / "a")
     analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4, *["step[DECODE bs=1]"] * 2))

@@ -419,6 +419,13 @@ def _long_steps(
         why += (
             f"{'' if part == 'exposed_wait_ns' else f', and ranks wait {length(waited)}'}{culprits_in(numbers).named()}"
         )
+    if (long["tokens"] > whole["tokens"].max()).fillna(False).all():
+        has = (
+            f"each has {long['tokens'].min():,} tokens or more"
+            if several
+            else f"it has {long['tokens'].min():,} tokens"
+        )
+        why += f"; {has}, others {whole['tokens'].max():,} at most"
     yield (
         f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} take{'' if several else 's'} "
         f"{lengths} instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
