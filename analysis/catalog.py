@@ -168,6 +168,12 @@ _ACCOUNT_NARROW = (
 _ACCOUNT_PARTS = (
     "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
 )  # fmt: skip
+_SERVING_NARROW = (
+    "engine", "kind", "tokens", "steps", "window_ns", "tokens_per_s", "exposed_us_per_token", "exposed_frac", "note",
+)  # fmt: skip
+_SERVING_FITS_NARROW = (
+    "engine", "kind", "steps", "exposed_us_per_token", "exposed_frac", "intercept_us", "slope_us_per_token", "note",
+)  # fmt: skip
 _GAPS = (
     "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
     "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns",
@@ -290,6 +296,8 @@ _ENTRIES = (
         "serving.md#by-kind-and-size",
         command="serving",
         none_measured=_NO_KINDS,
+        optional=("engine",),
+        narrow=_SERVING_NARROW,
     ),
     TableEntry(
         serving.SERVING_FITS,
@@ -298,6 +306,8 @@ _ENTRIES = (
         "serving.md#time-over-tokens",
         command="serving --by kind",
         none_measured=_NO_KINDS,
+        optional=("engine",),
+        narrow=_SERVING_FITS_NARROW,
     ),
     TableEntry(
         device_time.IDLE,

@@ -38,6 +38,13 @@ AnalysisError
 A message says which file, rank or collective, what was expected and found, and what to do next.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+_MOST_COMMANDS = 4
+
 
 class AnalysisError(Exception):
     """Root: the input is at fault, not the program."""
@@ -75,8 +82,23 @@ class TooLarge(TraceError):
     """The content of the file would fill the memory."""
 
 
+class RunFiles(NamedTuple):
+    """A run among others that were found with it: a name that tells it apart, its files, and what to type for them."""
+
+    name: str
+    paths: tuple[Path, ...]
+    words: str
+
+
 class RunError(AnalysisError):
-    """The files do not form one run."""
+    """The files do not form one run; they form these `runs`, if it is known which files are of which."""
+
+    def __init__(self, message: str = "", runs: tuple[RunFiles, ...] = ()) -> None:
+        """Say what to type for the first of the runs after the message."""
+        listed = [f"`commtrace {run.words}`" for run in runs[:_MOST_COMMANDS]]
+        more = f" and {len(runs) - _MOST_COMMANDS:,} more" if len(runs) > _MOST_COMMANDS else ""
+        super().__init__(message + (f": {', '.join(listed)}{more}" if listed else ""))
+        self.runs = runs
 
 
 class NoTraces(RunError):

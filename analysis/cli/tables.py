@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,19 @@ def print_table(
     notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
     _print_with_notes(name, table, (*notes, *analysis.run.notes), writing, found_none or "", top_for_each)
     finish(analysis)
+
+
+def print_of_engines(name: str, engines: Mapping[str, Analysis], writing: Writing) -> None:
+    """Print one table of several engines, with their names. Raises NothingMeasured where none has rows."""
+    tables = {engine: table for engine, one in engines.items() if len(table := one.table(name))}
+    without = [f"{engine}: {why_empty(name, one)}" for engine, one in engines.items() if engine not in tables]
+    if not tables:
+        raise NothingMeasured("; ".join(without))
+    notes = [f"{engine}: {note}" for engine, one in engines.items() for note in one.run.notes]
+    from ..metrics.serving import of_engines
+
+    _print_with_notes(name, of_engines(tables), (*notes, *without), writing)
+    finish_failed([failure for one in engines.values() for failure in one.run.failed])
 
 
 def print_timed(name: str, timed: TimedDumps, writing: Writing) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from html import escape
@@ -20,6 +20,9 @@ from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
 from ..errors import NothingMeasured
+from ..metrics.typical_step import USUALLY_BESIDE
+from ..metrics.verdicts.culprits import length
+from ..metrics.verdicts.kinds import a_step
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
@@ -83,7 +86,7 @@ class Comparison:
         """One row per measure of a step. The first is the step's length, tested separately."""
         of_a, of_b = (
             self._captures(side, lambda one: step_values.measures(_closed(one), one.calls, one.participation))
-            for side in (self.a, self.b)
+            for side in self._sides
         )
         rows = []
         for measure in of_a:
@@ -106,6 +109,30 @@ class Comparison:
             return analysis.device_time.assign(operator=analysis.launched_in)
 
         return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
+
+    @property
+    def of_kind(self) -> str:
+        """`decode steps`, where all captures are compared by steps of this kind; `steps` where it is not known."""
+        kinds = {_kind(one) for side in self._sides for one in side}
+        return f"{kind} steps" if len(kinds) == 1 and (kind := kinds.pop()) is not None else "steps"
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[Analysis, ...], tuple[Analysis, ...]]:
+        """Both sides, about one kind of steps if they can be."""
+        every = about_one_kind((*self.a, *self.b))
+        return every[: len(self.a)], every[len(self.a) :]
+
+    @property
+    def other_kinds(self) -> Iterator[str]:
+        """Yield a sentence on each other kind of steps that both sides have: how long they take."""
+        of_a, of_b = (
+            pd.concat([one.steps[one.steps["left_out"] == "kind"] for one in side]).groupby("kind")["window_ns"]
+            for side in self._sides
+        )
+        for kind in sorted(set(map(str, of_a.groups)) & set(map(str, of_b.groups))):
+            a, b = of_a.get_group(kind), of_b.get_group(kind)
+            took = f"{length(a.median() / 1e6)} in A and {length(b.median() / 1e6)} in B"
+            yield f"{a_step(kind)} takes {took} (medians, n = {len(a):,} and {len(b):,})"
 
     @property
     def on_cpu(self) -> bool:
@@ -140,7 +167,7 @@ class Comparison:
             why = f"the steps of A take no time ({step['note']})" if step["a_ns"] == 0 else step["note"]
             return f"steps cannot be compared: {why}"
         change = 100 * step["change_frac"]
-        said = f"the steps of B take {abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
+        said = f"the {self.of_kind} of B take {abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
         if step["significant"] is None:
             return f"{said}; {step['note']}"
         low, high = (_bound(step[f"change_{side}_frac"]) for side in ("low", "high"))
@@ -159,7 +186,7 @@ class Comparison:
     @cached_property
     def change(self) -> StepChange | None:
         """How much longer a typical traced step of B takes, and why; None where a side shows no activity."""
-        return step_change(self.a, self.b, lambda: self.changed_kernels)
+        return step_change(*self._sides, lambda: self.changed_kernels)
 
     @property
     def step(self) -> Row:
@@ -194,7 +221,7 @@ class Comparison:
         """The row of the step's length before the test."""
         sides = [
             self._captures(side, lambda analysis: step_values.step_lengths(analysis.run.step_times, _closed(analysis)))
-            for side in (self.a, self.b)
+            for side in self._sides
         ]
         every = [dict(zip(side, values, strict=True)) for side in sides for values in zip(*side.values(), strict=True)]
         source = step_values.best_source(every, STEPS_NEEDED)
@@ -209,7 +236,7 @@ class Comparison:
     @property
     def _other_kinds(self) -> str | None:
         """A note if steps of one side are of another kind than those of the other."""
-        a, b = ({_kind(one) for one in side} for side in (self.a, self.b))
+        a, b = ({_kind(one) for one in side} for side in self._sides)
         of_a, of_b = (" and ".join(sorted(kind or "no known kind" for kind in kinds)) for kinds in (a, b))
         return None if a == b else f"steps of A are {of_a}, those of B {of_b}: not the same work"
 
@@ -221,7 +248,8 @@ class Comparison:
 
     def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame]) -> list[Row]:
         of_a, of_b = (
-            self._captures(side, lambda one: step_values.time_per_step(time(one), keys)) for side in (self.a, self.b)
+            self._captures(side, lambda one: step_values.time_per_step(_that_count(one, time(one)), keys))
+            for side in self._sides
         )
         return side_by_side(of_a, of_b, keys, {COMPUTE: self._allowance(True), "": self._allowance(False)})
 
@@ -267,9 +295,21 @@ def _bound(change_frac: float) -> str:
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))
 
 
+def about_one_kind(runs: tuple[Analysis, ...]) -> tuple[Analysis, ...]:
+    """The runs, about the kind of steps that all have and that takes most time; as they are if there is none."""
+    if len({_kind(one) for one in runs}) == 1:
+        return runs
+    times_ns = [one.table("steps").groupby("kind")["window_ns"].sum() for one in runs if len(one.table("steps"))]
+    shared = set.intersection(*(set(each.index) for each in times_ns)) - set(USUALLY_BESIDE)
+    if not shared:
+        return runs
+    about = max(sorted(shared), key=lambda kind: sum(each[kind] for each in times_ns))
+    return tuple(one if _kind(one) == about else replace(one, about=about) for one in runs)
+
+
 def _kind(analysis: Analysis) -> str | None:
     """The kind of steps that the run is about."""
-    steps = analysis.steps
+    steps = analysis.table("steps")
     kinds: list[str] = steps["kind"][steps["left_out"].isna()].dropna().unique().tolist()
     return kinds[0] if kinds else None
 
@@ -279,9 +319,13 @@ def _closed(analysis: Analysis) -> pd.DataFrame:
     if analysis.run.recorded_steps:  # the last step that was read is whole if another one follows in the recording
         ending = {steps[-1] for steps in analysis.run.recorded_steps.values() if steps}
         last = [step for step in last if step in ending]
-    closed = step_values.closed_steps(analysis.breakdown_steps, last)
+    return step_values.closed_steps(_that_count(analysis, analysis.breakdown_steps), last)
+
+
+def _that_count(analysis: Analysis, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table that are not of steps of other kinds."""
     of_other_kinds = analysis.steps[analysis.steps["left_out"] == "kind"]["step"]
-    return closed[~closed["step"].isin(of_other_kinds)]
+    return table[~table["step"].isin(of_other_kinds)]
 
 
 def _counts(row: Row) -> list[tuple[str, int]]:

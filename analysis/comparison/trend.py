@@ -24,7 +24,7 @@ from ..recording.options import ReadOptions, cache_place
 from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
-from .analysis import RUN_SPREAD_FRAC, Comparison
+from .analysis import RUN_SPREAD_FRAC, Comparison, about_one_kind
 from .causes import signed
 
 _LEAST_RUNS = 2
@@ -78,6 +78,11 @@ class RunTrend:
         rows = [self._row(number) for number in range(len(self.runs))]
         return TREND.frame(rows)
 
+    @cached_property
+    def _alike(self) -> tuple[Analysis, ...]:
+        """The runs, about one kind of steps if they can be."""
+        return about_one_kind(self.runs)
+
     @property
     def verdict(self) -> str:
         """Sentences on the change from the first run to the last, and on the largest change between two."""
@@ -112,7 +117,7 @@ class RunTrend:
                 return
 
     def _row(self, number: int) -> Row:
-        one = self.runs[number]
+        one = self._alike[number]
         row: Row = {
             "run": self.names[number],
             "began_utc": _began(one),
@@ -127,14 +132,14 @@ class RunTrend:
         row["step_ns"] = sum(row[part] for part in STEP_PARTS)
         row["step_spread_ns"] = round(pstdev(typical.lengths_ns)) if len(typical.lengths_ns) > 1 else None
         row |= _first_gain(one)
-        if number and _has_step(self.runs[number - 1]):
-            both = Comparison((self.runs[number - 1],), (one,), self.run_spread_frac)
-            row["change_ns"] = row["step_ns"] - _step_ns(self.runs[number - 1])
+        if number and _has_step(self._alike[number - 1]):
+            both = Comparison((self._alike[number - 1],), (one,), self.run_spread_frac)
+            row["change_ns"] = row["step_ns"] - _step_ns(self._alike[number - 1])
             row["beyond"] = self._beyond(both, row["change_ns"])
             row["cause"] = None if both.change is None else both.change.words
-        if number and _has_step(self.runs[0]):
-            row["from_first_ns"] = row["step_ns"] - _step_ns(self.runs[0])
-            both = Comparison((self.runs[0],), (one,), self.run_spread_frac)
+        if number and _has_step(self._alike[0]):
+            row["from_first_ns"] = row["step_ns"] - _step_ns(self._alike[0])
+            both = Comparison((self._alike[0],), (one,), self.run_spread_frac)
             row["from_first_beyond"] = self._beyond(both, row["from_first_ns"])
         return row
 

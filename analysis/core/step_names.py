@@ -69,8 +69,13 @@ class Said(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def may_mark_steps(name: str) -> bool:
-    """Whether an annotation of this name may mark a step, or something that makes a step unlike others."""
+def may_mark_steps(name: str, marker: str | None = None) -> bool:
+    """Whether an annotation of this name may mark a step, or something that makes a step unlike others.
+
+    `marker` is a regular expression for names that do, whatever else they are.
+    """
+    if marker is not None and re.search(marker, name) is not None:
+        return True
     if name.startswith(_NO_STEPS) or len(name) > _LONGEST_NAME:
         return False
     return any(word.search(name) for word in (_LIKE_STEPS, *(_KIND_WORDS[kind] for kind in NOT_TRAINING)))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...common.wording import counted
 from ..core.schema import Row
@@ -18,10 +22,11 @@ _LEAST_SIZES = 3
 """A line goes through two sizes whatever they are."""
 
 
-def serving(steps: pd.DataFrame) -> pd.DataFrame:
+def serving(steps: pd.DataFrame, step_marks: pd.DataFrame) -> pd.DataFrame:
     """One row per kind, number of requests and of tokens, from the table `steps`. Steps of no known kind are left out.
 
-    A step that is longer than others of its kind counts: its size may be the reason.
+    A step that is longer than others of its kind counts: its size may be the reason. `step_marks` tell why tokens are
+    not known.
     """
     whole = _whole(steps)
     return SERVING.frame(
@@ -30,18 +35,27 @@ def serving(steps: pd.DataFrame) -> pd.DataFrame:
             "steps": len(own),
             **{name: None if own[name].isna().all() else round(float(own[name].median())) for name in _MEDIANS},
             **_of_tokens(own),
+            "exposed_frac": _exposed_frac(own),
+            "note": _no_tokens(own, step_marks),
         }
         for size, own in whole.groupby(_SIZE, sort=True, dropna=False)
     )
 
 
-def serving_fits(steps: pd.DataFrame) -> pd.DataFrame:
+def of_engines(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tables of several engines, by their names, as one."""
+    named = (own.assign(engine=pd.array([name] * len(own), dtype="string")) for name, own in tables.items())
+    return pd.concat(named, ignore_index=True)
+
+
+def serving_fits(steps: pd.DataFrame, step_marks: pd.DataFrame) -> pd.DataFrame:
     """One row per kind of step: a straight line through the lengths of its steps over their tokens, by least squares.
 
-    Source: numpy.polyfit; r2 = 1 - sum of squared residuals / sum of squared deviations from the mean.
+    Source: numpy.polyfit; r2 = 1 - sum of squared residuals / sum of squared deviations from the mean. The standard
+    deviation of the residuals of n steps divides by n - 2, as the line has two parameters.
     """
     whole = _whole(steps)
-    return SERVING_FITS.frame(_fit(str(kind), own) for kind, own in whole.groupby("kind", sort=True))
+    return SERVING_FITS.frame(_of_kind(str(kind), own, step_marks) for kind, own in whole.groupby("kind", sort=True))
 
 
 def _whole(steps: pd.DataFrame) -> pd.DataFrame:
@@ -54,35 +68,61 @@ def _whole(steps: pd.DataFrame) -> pd.DataFrame:
 def _of_tokens(steps: pd.DataFrame) -> Row:
     """Tokens a second, and exposed communication of a token; NA if tokens of any step are not known."""
     tokens = 0 if steps["tokens"].isna().any() else int(steps["tokens"].sum())
-    total_ns = int(steps["window_ns"].sum())
     return {
-        "tokens_per_s": tokens / total_ns * 1e9 if tokens and total_ns else None,
-        "exposed_us_per_token": int(steps["exposed_comm_ns"].sum()) / tokens / 1e3 if tokens else None,
+        "tokens_per_s": tokens / total_ns * 1e9 if tokens and (total_ns := int(steps["window_ns"].sum())) else None,
+        "exposed_us_per_token": _us_per(tokens, steps["exposed_comm_ns"]),
     }
 
 
-def _fit(kind: str, steps: pd.DataFrame) -> Row:
+def _us_per(tokens: int, times_ns: pd.Series[int]) -> float | None:
+    return int(times_ns.sum()) / tokens / 1e3 if tokens and times_ns.notna().all() else None
+
+
+def _exposed_frac(steps: pd.DataFrame) -> float | None:
+    total_ns = int(steps["window_ns"].sum())
+    return int(steps["exposed_comm_ns"].sum()) / total_ns if total_ns else None
+
+
+def _no_tokens(steps: pd.DataFrame, step_marks: pd.DataFrame) -> str | None:
+    """Why tokens of some of these steps are not known; None if they are."""
+    without = steps["step"][steps["tokens"].isna()]
+    if not len(without):
+        return None
+    said = step_marks[step_marks["step"].isin(without)]["tokens"].notna().any()
+    why = "ranks have different numbers of tokens" if said else "no annotation says how many tokens"
+    return f"{why} in {f'{len(without):,} of ' if len(without) < len(steps) else ''}{counted(len(steps), 'step')}"
+
+
+def _of_kind(kind: str, steps: pd.DataFrame, step_marks: pd.DataFrame) -> Row:
     own = steps[steps["tokens"].notna()]
     tokens, length_us = own["tokens"].to_numpy(np.float64), own["window_ns"].to_numpy(np.float64) / 1e3
     sizes = len(np.unique(tokens))
+    notes = [_no_tokens(steps, step_marks)]
     row: Row = {
         "kind": kind,
-        "steps": len(own),
+        "steps": len(steps),
+        "exposed_frac": _exposed_frac(steps),
+        "steps_with_tokens": len(own),
         "sizes": sizes,
         "tokens_min": int(tokens.min()) if len(own) else None,
         "tokens_max": int(tokens.max()) if len(own) else None,
         **_of_tokens(own),
+        **{f"{name.removesuffix('_ns')}_us_per_token": _us_per(int(tokens.sum()), own[name]) for name in _SPLIT},
     }
-    if not sizes:
-        return {**row, "note": "no annotation of its steps says how many tokens it has"}
-    if sizes < _LEAST_SIZES:
-        return {**row, "note": f"{counted(sizes, 'number')} of tokens, and a fit needs {_LEAST_SIZES} different ones"}
+    if sizes >= _LEAST_SIZES:
+        row |= _fit(tokens, length_us)
+    elif sizes:
+        notes.append(f"{counted(sizes, 'number')} of tokens, and a fit needs {_LEAST_SIZES} different ones")
+    return {**row, "note": "; ".join(filter(None, notes)) or None}
+
+
+def _fit(tokens: NDArray[np.float64], length_us: NDArray[np.float64]) -> Row:
     slope, intercept = np.polyfit(tokens, length_us, 1)
     spread = float(((length_us - length_us.mean()) ** 2).sum())
     missed = float(((length_us - intercept - slope * tokens) ** 2).sum())
     return {
-        **row,
         "intercept_us": float(intercept),
         "slope_us_per_token": float(slope),
         "r2_frac": 1 - missed / spread if spread else None,
+        "residual_us": math.sqrt(missed / (len(tokens) - 2)),
     }

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.schema import Row, grouped, records
+from ..core.step_names import NOT_TRAINING
 from ..core.tables.communication import STEPS
 
 STEP_PARTS = {
@@ -32,8 +34,10 @@ _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
 EDGES = ("beginning", "drain", "end")
 """Reasons to leave out a step whose window is not its own."""
-_BESIDE = ("checkpoint", "eval")
-"""Kinds of steps that come now and then between others, whatever time they take."""
+_IDLE = "idle"
+"""A kind of step without requests, on one rank where each serves its own, or on all."""
+USUALLY_BESIDE = (*NOT_TRAINING, _IDLE)
+"""Kinds of steps that no run is about, whatever time they take, if it has others."""
 _CHECKPOINT = "checkpoint"
 """A kind of step that only some ranks may mark, whereas the others wait for them."""
 _ALIKE = 0.25
@@ -61,22 +65,30 @@ class CycleSteps(NamedTuple):
 class TypicalStep(NamedTuple):
     """Means over the devices and the counted steps.
 
-    Without steps it is the whole window: then `steps` is empty. `parts` has `window_ns` and the columns in STEP_PARTS,
-    in ns; `lengths_ns` the length of each counted step; `windows` is how many windows of devices it is a mean of. If
-    steps `differ`, no length is that of most steps, and all whole ones count.
+    Without steps it is the whole window: then `steps` is empty. `kind` is that of all of them, None if it is not known.
+    `parts` has `window_ns` and the columns in STEP_PARTS, in ns; `lengths_ns` the length of each counted step;
+    `windows` is how many windows of devices it is a mean of. If steps `differ`, no length is that of most steps, and
+    all whole ones count.
     """
 
     steps: tuple[int, ...]
+    kind: str | None
     parts: dict[str, float]
     lengths_ns: tuple[int, ...]
     windows: int
     differ: bool
 
 
-def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], step_marks: pd.DataFrame) -> pd.DataFrame:
+def traced_steps(
+    breakdown_steps: pd.DataFrame,
+    cycles: Iterable[CycleSteps],
+    step_marks: pd.DataFrame,
+    about: str | None = None,
+) -> pd.DataFrame:
     """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
 
-    `step_marks` say of what kind they are. Steps are compared with those of their kind.
+    `step_marks` say of what kind they are. Steps are compared with those of their kind. Those of the kind `about`
+    count; if there are none, of the kind that takes most time.
     """
     if not len(breakdown_steps):
         return STEPS.empty()
@@ -109,14 +121,17 @@ def traced_steps(breakdown_steps: pd.DataFrame, cycles: Iterable[CycleSteps], st
         for row in alike:
             row["left_out"] = _edge(row, [other for other in alike if other is not row])
         _leave_out_unlike(alike)
-    usual = {kind: alike for kind, alike in kinds.items() if kind not in _BESIDE} or kinds
-    main = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
+    usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
+    longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
+    main = about if about in kinds else longest
     for row in rows:
         if row["kind"] != main and row["left_out"] not in EDGES:
             row["left_out"] = "kind"
     for row in rows:
         took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
+        if row["left_out"] in ("long", "short") and row["tokens"] is not None:
+            row["note"] += f", and has {counted(row['tokens'], 'token')}"
     return STEPS.frame({column: value for column, value in row.items() if column in STEPS.columns} for row in rows)
 
 
@@ -124,28 +139,36 @@ _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
 
 
 def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
-    """What annotations say of each step: the first rank that says anything, but a checkpoint of any rank."""
+    """What annotations say of each step: the first rank that is not idle, but a checkpoint of any rank.
+
+    Where ranks say different numbers, each serves requests of its own: how many there are in all is not known.
+    """
     said: dict[int, Row] = {}
     for row in records(step_marks):
         of_step = said.setdefault(int(row["step"]), dict(_NOTHING_SAID))
         for name, value in of_step.items():
-            if value is None or row[name] == _CHECKPOINT:
+            if value is None or row[name] == _CHECKPOINT or (value == _IDLE and row[name] is not None):
                 of_step[name] = row[name]
+    for name in ("requests", "tokens"):
+        numbers = step_marks.groupby("step")[name].nunique()
+        for step in numbers.index[numbers > 1]:
+            said[int(step)][name] = None
     return said
 
 
 def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
     """The typical step, from the tables `steps` and `breakdown`; the latter needs at least one row."""
-    counted = steps[steps["left_out"].isna()]
-    if not len(counted):
-        return TypicalStep((), _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
-    lengths = counted["window_ns"].tolist()
+    whole = steps[steps["left_out"].isna()]
+    if not len(whole):
+        return TypicalStep((), None, _means(with_parts(breakdown)), (), windows=len(breakdown), differ=False)
+    lengths = whole["window_ns"].tolist()
     middle = median(lengths)
     return TypicalStep(
-        steps=tuple(counted["step"].tolist()),
-        parts=_means(counted),
+        steps=tuple(whole["step"].tolist()),
+        kind=records(whole.head(1))[0]["kind"],
+        parts=_means(whole),
         lengths_ns=tuple(lengths),
-        windows=int(counted["devices"].sum()),
+        windows=int(whole["devices"].sum()),
         differ=not all(_is_alike(length, middle) for length in lengths),
     )
 

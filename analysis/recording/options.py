@@ -84,8 +84,7 @@ class ReadOptions:
 
     def may_mark(self, name: str) -> bool:
         """Whether an annotation of this name may mark a step."""
-        found = self.step_marker is not None and re.search(self.step_marker, name) is not None
-        return found or may_mark_steps(name)
+        return may_mark_steps(name, self.step_marker)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -109,9 +109,7 @@ def _candidates(annotations: Sequence[Annotation], marker: str | None) -> list[A
     names = {
         name
         for name in {one.name for one in annotations}
-        if name.startswith(PROFILER_STEP)
-        or may_mark_steps(name)
-        or (marker is not None and re.search(marker, name) is not None)
+        if name.startswith(PROFILER_STEP) or may_mark_steps(name, marker)
     }
     return [one for one in annotations if one.name in names]
 

@@ -110,12 +110,14 @@ class Analysis:
     """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
 
     With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
-    found while it was read; None for a run whose tables were changed.
+    found while it was read; None for a run whose tables were changed. Steps of the kind `about` count, such as
+    `decode`; where it is not given, or no step is of it, those of the kind that takes most time.
     """
 
     run: Run
     ceiling: Ceiling | None = None
     early: Early | None = None
+    about: str | None = None
 
     def __repr__(self) -> str:
         run = self.run
@@ -432,19 +434,19 @@ class Analysis:
             CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
             for ran in self.run.tables.ran
         ]
-        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks))
+        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks, self.about))
 
     @cached_property
     @described
     def serving(self) -> pd.DataFrame:
         """One row per kind and size of steps: how long they take, tokens a second, and what a token costs."""
-        return self._marked(serving(self.steps))
+        return self._marked(serving(self.steps, self.run.step_marks))
 
     @cached_property
     @described
     def serving_fits(self) -> pd.DataFrame:
         """One row per kind of step: its time over its tokens, as a straight line."""
-        return self._marked(serving_fits(self.steps))
+        return self._marked(serving_fits(self.steps, self.run.step_marks))
 
     @cached_property
     def typical_step(self) -> TypicalStep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +13,19 @@ from msgspec import structs
 from ...common.wording import counted, ranges_of
 from ...contract.limits import RANK_LIMIT
 from ...contract.rank import META_SUFFIX
-from ..core.escaping import encodable, for_shell
+from ..core.escaping import encodable
 from ..core.places.place import fetch_begins
-from ..errors import DuplicateRank, MixedJobs
+from ..errors import DuplicateRank, MixedJobs, RunFiles
 from ..formats.registry import NameParts, name_parts
 from ..recording.communicators import Shown, job_ranks
 from ..recording.header import Header
 from ..recording.shared_files import file_of, rank_in_name
+from .several_runs import Claim, several_runs
 from .side_files import Side, notes_on_side, rank_file
 
 _BY_STAGE = re.compile(
     r"(?P<profile>[0-9]{1,18})(?:\.[0-9]+)?-(?P<worker>TP-[0-9].*)-(?P<stage>EXTEND|DECODE)\.trace\.json(?:\.gz)?"
 )
-_MOST_COMMANDS = 4
 _LONG_AGO_MS = 10**12  # in 2001
 
 
@@ -169,37 +168,21 @@ def _check_one_job(members: list[Member[F]]) -> None:
         (a, file_a), (b, file_b), *_ = sizes.items()
         raise MixedJobs(
             f"{members[0].file.path.parent}: files of different jobs: {file_a} has world size {a}, {file_b} has {b}; "
-            "analyse them separately"
+            "analyse them separately",
+            _runs_of(members),
         )
     too_high = [m for m in members for size in sizes if m.rank >= size]
     if too_high:
         raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
 
 
-def _commands(members: Sequence[Member[F]]) -> str:
-    """Commands for each engine, where a part of the names tells engines apart that have all ranks each; else empty."""
-    names = {member.file.path.name: member.rank for member in members}
-    ranks = set(names.values())
-    words = {name: re.split("[^A-Za-z0-9]+", name) for name in names}
-    for place in range(min(map(len, words.values()))):
-        engines: dict[str, list[str]] = {}
-        for name in sorted(names):
-            engines.setdefault(words[name][place], []).append(name)
-        if len(engines) > 1 and all({names[name] for name in own} == ranks for own in engines.values()):
-            folder = for_shell(str(members[0].file.path.parent))
-            commands = [f"`commtrace {folder}/{_pattern(own, list(names))}`" for own in engines.values()]
-            more = f" and {len(commands) - _MOST_COMMANDS:,} more" if len(commands) > _MOST_COMMANDS else ""
-            return f": {', '.join(commands[:_MOST_COMMANDS])}{more}"
-    return ""
-
-
-def _pattern(own: list[str], every: list[str]) -> str:
-    """What a shell takes for these files and no others: their common beginning, else all names."""
-    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*own, strict=False))
-    begin = "".join(letters[0] for letters in alike)
-    if len(own) > 1 and sum(name.startswith(begin) for name in every) == len(own):
-        return f"{for_shell(begin)}*"
-    return for_shell(own[0]) if len(own) == 1 else f"{{{','.join(map(for_shell, own))}}}"
+def _runs_of(members: Sequence[Member[F]]) -> tuple[RunFiles, ...]:
+    """The runs that these files are of, if that is known."""
+    return several_runs([
+        Claim(m.file.path, (m.file.path.parent, m.worker, m.file.pid), m.rank, m.file.header.world_size)
+        for m in members
+        if not m.file.header.communicators
+    ])  # fmt: skip
 
 
 def _cycles(rank: int, members: list[Member[F]], every: Sequence[Member[F]]) -> list[Member[F]]:
@@ -211,7 +194,8 @@ def _cycles(rank: int, members: list[Member[F]], every: Sequence[Member[F]]) -> 
             raise DuplicateRank(
                 f"{first.file.path.parent}: {first.file.path.name} and {other.file.path.name} both claim rank {rank}: "
                 "they are of two runs, or of two engines or jobs that each count ranks from 0; give each a folder of "
-                f"its own, or name the files of one of them{_commands(every)}"
+                "its own, or name the files of one of them",
+                _runs_of(every),
             )
         # A cycle in which the CPU did nothing, or whose beginning is lost, does not say which process it was.
         pids = {m.file.pid for m in (first, other)} - {None}
@@ -219,7 +203,8 @@ def _cycles(rank: int, members: list[Member[F]], every: Sequence[Member[F]]) -> 
             raise MixedJobs(
                 f"{first.file.path.parent}: {first.file.path.name} (process {first.file.pid}) and "
                 f"{other.file.path.name} (process {other.file.pid}) are rank {rank} of different jobs; "
-                "analyse them separately"
+                "analyse them separately",
+                _runs_of(every),
             )
     return [replace(member, cycle=i) for i, member in enumerate(members)]
 

@@ -391,7 +391,7 @@ def _device_name(member: Member[TraceFile]) -> str | None:
     device = member.side.record.device
     index = device.index if used is None else used
     if isinstance(index, int) and 0 <= index < len(names):
-        return names[index]
+        return names[index] or device.name  # ROCm may leave the name empty
     return device.name
 
 

@@ -29,9 +29,10 @@ def headline(comparison: Comparison) -> str:
     change = step["change_frac"]
     if change is None:
         return "Steps of A and B cannot be compared"
-    said = "Steps of B are as long as those of A"
+    steps = comparison.of_kind.capitalize()
+    said = f"{steps} of B are as long as those of A"
     if abs(change) >= _SAID_AS_EQUAL:
-        said = f"Steps of B take {abs(change):.1%} {'longer' if change > 0 else 'less time'} than those of A"
+        said = f"{steps} of B take {abs(change):.1%} {'longer' if change > 0 else 'less time'} than those of A"
     if step["significant"] is None:
         return f"{said}, but there are too few to be sure"
     return said if step["significant"] else f"{said}, which may be chance"
@@ -56,6 +57,7 @@ def explanation(comparison: Comparison) -> Iterator[str]:
     if change is not None and not change.unit.is_zero(change.ns):
         longer = "longer" if change.ns > 0 else "less"
         yield f"A typical traced step of B takes {change.unit.text(abs(change.ns))} {longer}: {change.words}."
+    yield from (f"{said}." for said in comparison.other_kinds)
 
 
 def basis_sentences(comparison: Comparison) -> str:
@@ -121,6 +123,7 @@ def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "verdict", comparison.verdict
     if comparison.cause is not None:
         yield "cause", comparison.cause
+    yield from (("other steps", said) for said in comparison.other_kinds)
     if comparison.power:
         yield "power", comparison.power
     for name, side in sides.items():

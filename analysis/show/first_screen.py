@@ -216,7 +216,8 @@ def _tiles(
     typical = analysis.typical_step
     lengths = typical.lengths_ns
     spread = unit.between(min(lengths), max(lengths)) if len(lengths) > 1 else ""
-    label = f"Step, mean of {len(lengths)}" if len(lengths) > 1 else "Step" if lengths else "Window"
+    step = "Step" if typical.kind is None else printable(f"{typical.kind} step").capitalize()
+    label = f"{step}, mean of {len(lengths)}" if len(lengths) > 1 else step if lengths else "Window"
     yield Tile(label, unit.number(typical.parts["window_ns"]), unit.name, spread)
     by_column = {part.column: part for part in parts}
     computing = by_column["compute_alone_ns"].frac + by_column["overlap_ns"].frac

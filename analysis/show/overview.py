@@ -14,13 +14,14 @@ from ..core.tables.lateness import REASONS
 from ..metrics.causes.blame import shares_of_waiting
 from ..metrics.verdicts.culprits import length
 from ..metrics.verdicts.doing import on_cpu
+from ..metrics.verdicts.kinds import a_step
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import escaped, styled, wrapped
 from ..render.screen import PAPER, Screen
 from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from .first_screen import FirstScreen, StepShare, first_screen
-from .step_kinds import a_step, not_counted
+from .step_kinds import not_counted
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 32
 _BAR = 24
@@ -82,6 +83,7 @@ def brief(analysis: Analysis, run: str | None = None) -> str:
         said.append(escaped(f"To try first: {best.what}, by which a step would gain {gain}."))
     if first.not_known:
         said.append(escaped(f"Not known: {first.not_known}"))
+    said += map(escaped, not_counted(analysis.table("steps"), _MOST_LEFT_OUT))
     rows = [
         f"| {escaped(part.name)} | {first.unit.number(part.ns)} | {part.frac:.1%} |"
         for part in sorted(first.parts, key=lambda part: -part.ns)
@@ -140,16 +142,17 @@ def _step_title(analysis: Analysis) -> str:
         each = listed([unit.number(ns) for ns in lengths])
         all_steps = f"Steps {ranges_of(typical.steps)} take {each} {unit.name}, on average {mean}"
         return ", ".join(filter(None, (all_steps, of_devices)))
+    step = printable(a_step(typical.kind))
     if len(lengths) == 1:
         [row] = records(table.query("step == @typical.steps[0]"))
         spread = unit.between(row["shortest_ns"], row["longest_ns"]) if devices > 1 else ""
         said = ", ".join(filter(None, (f"step {typical.steps[0]}", of_devices, spread)))
-        return f"{a_step(table)} takes {mean} ({said})"
+        return f"{step} takes {mean} ({said})"
     middle = median(lengths)
     of_middle = f"median {unit.number(middle)}" if abs(middle - mean_ns) > _SAME_LENGTH * mean_ns else ""
     spread = unit.between(min(lengths), max(lengths))
     said = ", ".join(filter(None, (spread, of_middle, of_devices)))
-    return f"{a_step(table)} takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
+    return f"{step} takes {mean} (steps {ranges_of(typical.steps)}{f': {said}' if said else ''})"
 
 
 def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) -> Iterator[str]:

@@ -322,9 +322,10 @@ def test_versions_and_devices(tmp_path):
 
 
 def test_a_device_that_no_header_lists(tmp_path):
-    Trace(device_names=()).event("kernel", "k", 0, 5, pid="GPU 0", tid="stream 7").write(tmp_path)
-    (row,) = records(load_run([tmp_path]).traces)
-    assert row["device_name"] is None
+    for names in ((), ("",)):
+        Trace(device_names=names).event("kernel", "k", 0, 5, pid="GPU 0", tid="stream 7").write(tmp_path)
+        (row,) = records(load_run([tmp_path]).traces)
+        assert row["device_name"] is None
 
 
 # --- the package -----------------------------------------------------------------------------------------------------

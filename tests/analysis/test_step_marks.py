@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from builders import MS, Trace, analysed
 
 from commtrace import compare
+from commtrace.analysis.comparison.trend import RunTrend
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.step_names import said_by
-from commtrace.analysis.errors import DuplicateRank, NoSuchSteps
+from commtrace.analysis.errors import NoSuchSteps, RunError
 from commtrace.analysis.recording.recording import Annotation
 from commtrace.analysis.recording.step_marks import step_annotations
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.run.several_runs import Claim, several_runs
+from commtrace.analysis.show.comparison import headline
+from commtrace.analysis.show.first_screen import first_screen
+from commtrace.analysis.show.overview import brief
+from commtrace.cli import main
 
 OTHER_THREAD = 77
 
@@ -144,7 +151,7 @@ def test_checkpoints_are_a_kind_on_all_ranks_and_no_outlier(tmp_path: Path) -> N
     assert [row["kind"] for row in records(found.steps)] == [None, None, None, "checkpoint", None, None]
     assert [row["left_out"] for row in records(found.steps)] == [None, None, None, "kind", None, None]
     assert "Step 3 takes" not in found.verdict
-    assert "1 checkpoint step takes 60.0 ms, and is not counted." in found.summary()
+    assert "A checkpoint step takes 60.0 ms: 50.0 ms idle (n = 1)." in found.summary()
 
 
 def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
@@ -178,15 +185,70 @@ def test_ranks_whose_captures_begin_with_different_steps_are_noted(tmp_path: Pat
     assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in notes)
 
 
-def test_engines_in_a_folder_are_an_error_with_a_command_for_each(tmp_path: Path) -> None:
-    for engine in range(2):
-        for rank in range(2):
-            trace = marked("step[DECODE bs=4]")
-            trace.rank, trace.world, trace.pid = rank, 2, 10 * engine + rank
-            trace.write(tmp_path, f"dp{engine}_tp{rank}.17{engine}{rank}.pt.trace.json.gz")
-    with pytest.raises(DuplicateRank, match=r"/dp0_tp\*`, `commtrace [^ ]*/dp1_tp\*`"):
+def engine(folder: Path, name: str, world: int, *steps: str, pid: int = 10) -> None:
+    """The traces of an engine, each named by `name` and its rank."""
+    for rank in range(world):
+        trace = marked(*(steps or ("step[DECODE bs=4]",)))
+        trace.rank, trace.world, trace.pid = rank, world, pid + rank
+        trace.write(folder, f"{name.format(rank)}.trace.json.gz")
+
+
+def engines(capsys: pytest.CaptureFixture[str], *args: str | Path) -> list[tuple[str | None, str, int]]:
+    """Engine, kind and steps of the rows of `serving`."""
+    assert main(["serving", "--no-cache", "--format", "json", *map(str, args)]) == 0
+    return [(row["engine"], row["kind"], row["steps"]) for row in json.loads(capsys.readouterr().out)["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([("dp0_pp0_tp{0}_rank{0}", 2), ("dp1_pp0_tp{0}_rank{0}", 2)], ["dp0", "dp1"]),
+        ([("1743-TP-{0}-DP-0", 2), ("1743-TP-{0}-DP-1", 2)], ["DP-0", "DP-1"]),
+        ([("decode-TP-{0}", 4), ("prefill-TP-{0}", 2)], ["decode", "prefill"]),
+        ([("decode-0-TP-{0}", 2), ("prefill-0-TP-{0}", 1), ("prefill-1-TP-{0}", 1)],
+         ["decode-0", "prefill-0", "prefill-1"]),
+        ([("host_7{0}", 4), ("host_9{0}", 2)], ["2 ranks", "4 ranks"]),
+        ([("decode/{0}", 2), ("prefill/{0}", 2)], ["decode", "prefill"]),
+        # Names say no more than which process it was.
+        ([("host_7{0}", 2), ("host_9{0}", 2)], []),
+    ],
+)  # fmt: skip
+def test_what_tells_engines_apart(names: list[tuple[str, int]], found: list[str]) -> None:
+    claims = [
+        Claim(Path("traces", name.format(rank)), name.format(rank), rank, world)
+        for name, world in names
+        for rank in range(world)
+    ]
+    runs = several_runs(claims)
+    assert [run.name for run in runs] == found
+    assert sorted(path for run in runs for path in run.paths) == sorted(claim.path for claim in claims if runs)
+
+
+def test_engines_found_together_are_rows_of_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine(tmp_path, "decode-TP-{0}", 2)
+    engine(tmp_path, "prefill-TP-{0}", 1, "step[EXTEND bs=1 toks=9]")
+    assert engines(capsys, tmp_path) == [("decode", "decode", 1), ("prefill", "prefill", 1)]
+    with pytest.raises(RunError, match=r"commtrace [^ ]*/decode-TP-\*`, `commtrace [^ ]*/prefill-TP-0[.]"):
         analyse(tmp_path)
-    assert len(analyse(sorted(tmp_path.glob("dp1_tp*"))).serving) == 1
+    assert main(["summary", "--no-cache", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert f"commtrace {tmp_path}/decode-TP-*:" in said[0]
+    assert [line.partition(" ")[0] for line in said[2:]] == ["decode", "prefill"]
+
+
+def test_replicas_of_one_world_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for replica in range(2):
+        trace = marked("step[DECODE bs=4]")
+        trace.rank, trace.world, trace.pid = replica, 2, 10 + replica
+        trace.write(tmp_path, f"1743-TP-{replica}-DP-{replica}.trace.json.gz")
+    assert engines(capsys, tmp_path) == [(None, "decode", 1)]
+
+
+def test_engines_in_folders_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine(tmp_path / "prefill", "TP-{0}", 1, "step[EXTEND bs=1 toks=9]")
+    engine(tmp_path / "idle", "TP-{0}", 1, "nothing")
+    for paths in ([tmp_path], [tmp_path / "prefill", tmp_path / "idle"]):
+        assert engines(capsys, *paths) == [("prefill", "prefill", 1)]
 
 
 def served(folder: Path) -> Analysis:
@@ -217,21 +279,107 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert decode["intercept_us"] == pytest.approx(8_000)
     assert decode["slope_us_per_token"] == pytest.approx(200)
     assert decode["r2_frac"] == pytest.approx(1)
+    assert decode["residual_us"] == pytest.approx(0, abs=1e-6)
     assert prefill["slope_us_per_token"] is None
     assert "a fit needs 3" in prefill["note"]
 
 
-def test_compare_is_about_one_kind_and_says_if_it_is_another(tmp_path: Path) -> None:
+def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
+    """Ranks of one engine say the same numbers; with data-parallel attention each says its own."""
+
+    def rank(number: int, *sizes: str) -> Trace:
+        trace = marked(*(f"step[{size}]" for size in sizes))
+        trace.rank, trace.world, trace.pid = number, 2, 100 + number
+        for step in range(len(sizes)):  # rank 1 comes 1 ms later, then 2 ms of transfer; idle before
+            begin = (10 * step + 7 + number) * MS
+            trace.nccl("all_reduce", begin, (3 - number) * MS, seq=step, launch=begin)
+        return trace
+
+    sizes = ("EXTEND bs=1 toks=100", *["DECODE bs=4"] * 3, "MIXED bs=2")
+    decode, mixed, prefill = records(analysed(tmp_path / "one", *(rank(n, *sizes) for n in range(2))).serving_fits)
+    assert (decode["steps"], decode["sizes"]) == (3, 1)
+    assert decode["exposed_wait_us_per_token"] == pytest.approx(3 * 500 / 12)  # of two ranks, one waits 1 ms
+    assert decode["exposed_transfer_us_per_token"] == pytest.approx(3 * 2000 / 12)
+    assert decode["exposed_us_per_token"] == pytest.approx(3 * 2500 / 12)
+    assert decode["exposed_frac"] == pytest.approx(0.25, rel=0.05)
+    assert prefill["exposed_us_per_token"] == pytest.approx(25)
+    assert (mixed["steps"], mixed["exposed_us_per_token"]) == (1, None)
+    assert mixed["note"] == "no annotation says how many tokens in 1 step"
+    found = analysed(tmp_path / "two", rank(0, *["DECODE bs=4"] * 3), rank(1, *["DECODE bs=4"] * 2, "DECODE bs=5"))
+    known, unknown = records(found.serving)
+    assert (known["steps"], known["note"], unknown["tokens"]) == (2, None, None)
+    assert unknown["note"] == "ranks have different numbers of tokens in 1 step"
+    [decode] = records(found.serving_fits)
+    assert (decode["steps"], decode["steps_with_tokens"]) == (3, 2)
+    assert decode["note"].startswith("ranks have different numbers of tokens in 1 of 3 steps; 1 number of tokens")
+
+
+def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
+    trace, at = Trace(), 0
+    for tokens, length in ((512, 10), (500, 10), (4096, 60), (512, 10)):
+        trace.event("user_annotation", f"step[EXTEND bs=1 toks={tokens}]", at * MS, length * MS)
+        trace.kernel("gemm", at * MS, length * MS)
+        at += length
+    trace.event("user_annotation", "step[IDLE bs=0]", at * MS, 300 * MS).kernel("gemm", at * MS, 1 * MS)
+    trace.kernel("gemm", (at + 299) * MS, 1 * MS, launch=(at + 1) * MS)
+    found = analysed(tmp_path, trace)
+    assert "A prefill step takes 10.0 ms" in found.summary()  # although idle takes more time
+    assert "Step 2 is not counted: it takes 60.0 ms, longer than most, and has 4,096 tokens." in found.summary()
+    assert "devices compute 50.0 ms longer; it has 4,096 tokens, others 512 at most." in found.verdict
+
+
+def test_a_rank_without_requests_does_not_say_what_a_step_is(tmp_path: Path) -> None:
+    ranks = [marked(*["step[IDLE bs=0]"] * 2), marked("step[DECODE bs=4]", "step[IDLE bs=0]")]
+    for number, trace in enumerate(ranks):
+        trace.rank, trace.world, trace.pid = number, 2, 100 + number
+    assert kinds(analysed(tmp_path, *ranks)) == [(0, "decode", None, 4), (1, "idle", 0, None)]
+
+
+def test_compare_is_about_a_kind_that_both_have_and_says_if_there_is_none(tmp_path: Path) -> None:
     served(a := tmp_path / "a")
-    analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4))
-    step = records(compare(a, a).comparison)[0]
-    assert step["a_ns"] == 12 * MS  # without the prefill
+    analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4, *["step[DECODE bs=1]"] * 2))
+    analysed(c := tmp_path / "c", marked(*["step[MIXED bs=1]"] * 4))
+    both = compare(a, b)
+    step, compute = records(both.comparison)[:2]
+    # Decode, although prefill takes more time in B.
+    assert (step["a_ns"], compute["a_ns"], compute["b_ns"]) == (12 * MS, 11 * MS, 5 * MS)
     assert "not the same work" not in step["note"]
-    assert "steps of A are decode, those of B prefill" in records(compare(a, b).comparison)[0]["note"]
+    assert {kernel["a_ns"] for kernel in records(both.changed_kernels)} == {11 * MS}
+    assert headline(both).startswith("Decode steps of B take ")
+    assert list(both.other_kinds) == ["A prefill step takes 40.0 ms in A and 10.0 ms in B (medians, n = 1 and 4)"]
+    assert [row["step_ns"] for row in records(RunTrend((*both.a, *both.b)).trend)][:1] == [12 * MS]
+    assert "steps of A are decode, those of B mixed" in records(compare(a, c).comparison)[0]["note"]
 
 
 def test_the_first_screen_is_about_the_kind_that_takes_most_time(tmp_path: Path) -> None:
-    said = served(tmp_path).summary()
+    found = served(tmp_path)
+    said = found.summary()
+    assert "Devices are idle for 1.0 ms of every 12.0 ms decode step" in said
     assert "steps 0-6: 6 decode, 1 prefill" in said
     assert "A decode step takes 12.0 ms (steps 0-5: 10.0 to 14.0" in said
-    assert "1 prefill step takes 40.0 ms, and is not counted." in said
+    of_prefill = "A prefill step takes 40.0 ms (n = 1)."
+    assert of_prefill in said
+    assert found.verdict.startswith("Devices are idle for 1.0 of 12.0 ms in a decode step (8%). ")
+    assert found.verdict.endswith(f" {of_prefill}")
+    assert of_prefill in brief(found)
+    assert [tile.label for tile in first_screen(found).tiles[:1]] == ["Decode step, mean of 6"]
+
+
+def test_a_kind_that_does_not_count_has_its_own_medians(tmp_path: Path) -> None:
+    def rank(number: int) -> Trace:
+        trace, at = Trace(rank=number, world=2), 0
+        for seq, (name, compute, transfer) in enumerate((
+            ("step[EXTEND bs=1 toks=512]", 80, 20),
+            *[("step[DECODE bs=4]", 8, transfer) for transfer in (2, 3, 9)],
+        )):  # fmt: skip
+            trace.event("user_annotation", name, at * MS, (compute + transfer) * MS)
+            trace.kernel("gemm", at * MS, compute * MS)
+            at += compute
+            trace.nccl("all_reduce", at * MS, transfer * MS, seq=seq, launch=(at - 1) * MS)
+            at += transfer
+        return trace
+
+    found = analysed(tmp_path, rank(0), rank(1))
+    assert "Exposed transfers take 20.0 of 100.0 ms in a prefill step (20%)." in found.verdict
+    assert "A decode step takes 11.0 ms: 3.0 ms exposed communication (medians, n = 3)." in found.verdict
+    assert "Step 3" not in found.summary()  # the longest decode step is shorter than any that counts

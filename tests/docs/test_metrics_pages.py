@@ -35,6 +35,8 @@ COPIED_IN = {
     "activities": {"size_bytes"},
     "participation": {"size_bytes"},
     "cycles": {"run_id"},
+    "serving": {"engine"},
+    "serving_fits": {"engine"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
 }

@@ -32,7 +32,7 @@ pytestmark = needs_shared
             ("25 cudaFree and 9 cudaMalloc take 250.", "Step 4 takes 376.4 ms instead"),
         ),
         # Nothing of the step before is in the trace, behind which the host stands in hipMemcpyWithStream.
-        ("tracelens-sglang", "compute-bound", ("Compute fills 492.8 of 987.3 ms in a step (50%)",)),
+        ("tracelens-sglang", "compute-bound", ("Compute fills 492.8 of 987.3 ms in a prefill step (50%)",)),
         # Memory-bound eager code.
         ("tracelens-qwen-h100", "compute-bound", ("Compute fills 31.8 of 34.9 ms in a step (91%)",)),
         # Rank 7 begins the only traced step late.
@@ -43,7 +43,7 @@ pytestmark = needs_shared
         ),
         ("nanogpt-h100-w8", "skew-bound", ("for rank 1", "Optimizer.step#NorMuon.step")),
         ("nanogpt-2026-02", "launch-bound", ("idle for 39.6 of 80.6 ms in a step (49%)", "linear_relu_square_kernel")),
-        ("vllm-b200-r0of8", "launch-bound", ("idle for 72.9 of 84.5 ms in a step (86%)",)),
+        ("vllm-b200-r0of8", "launch-bound", ("idle for 72.9 of 84.5 ms in a prefill step (86%)",)),
         ("hta-negq-r0of16", "idle", ("idle for 137.5 of 214.2 ms in a step (64%)",)),
         ("tracelens-vllm", "compute-bound", ("Compute fills", "No communication was traced.")),
         ("lightllm-sglang-427996", "transfer-bound", ("Exposed communication takes 58.5 of 104.9 ms",)),

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from ...core.escaping import encodable
+from ...errors import RunError
+from ...reading.trace_files import runs_inside
 from ...recording.options import ReadOptions
 from ..output import Writing, writes_tables
 from ..reading_options import Runs, analysis_of, reads_traces
-from ..tables import print_table
+from ..tables import print_of_engines, print_table
 
 
 class ServingBy(str, Enum):
@@ -40,13 +43,28 @@ def serving_command(
     Kinds, requests and tokens come from the annotations of vLLM, SGLang and others, which are found by
     themselves, or from groups of these names in the regular expression of --steps.
 
+    Engines that each count their ranks from 0, in one folder or in folders of their own, such as replicas, or those
+    for prefill and for decode, are rows of one table.
+
     \b
     Examples:
       commtrace serving traces/my-engine
       commtrace serving --by kind traces/my-engine
       commtrace serving --steps '(?P<kind>[a-z]+) of (?P<tokens>[0-9]+)' RUN
       commtrace serving --format csv traces/my-engine
+      commtrace serving traces/prefill traces/decode
     """
     name = _TABLES[by]
     writing.check(name)
-    print_table(name, analysis_of(runs, reading), writing)
+    below = runs_inside(runs[0]) if len(runs) == 1 else []
+    if len(below) > 1:
+        engines = {encodable(str(inner.relative_to(runs[0]))): [inner] for inner in below}
+    else:
+        try:
+            print_table(name, analysis_of(below or runs, reading), writing)
+            return
+        except RunError as err:
+            if not err.runs:
+                raise
+            engines = {run.name: list(run.paths) for run in err.runs}
+    print_of_engines(name, {engine: analysis_of(paths, reading) for engine, paths in engines.items()}, writing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.cells import cell_len
 
 from ....common.wording import counted
 from ...core.escaping import encodable, for_shell, printable
-from ...errors import AnalysisError
+from ...errors import AnalysisError, RunError
 from ...formats.registry import name_parts
 from ...reading.trace_files import runs_inside, trace_files
 from ...recording.options import ReadOptions
@@ -38,8 +39,8 @@ def summary_command(
 
     It says what limits the run, what that costs in a step, who is late and why, and what to try; as markdown in a
     paragraph and a small table, to paste. --all, and every other format, also print what was read, warnings, and the
-    main tables. A folder above several runs lists these, with a line each; the exit code is 1 if one of them cannot be
-    read.
+    main tables. A folder above several runs, or with the traces of several engines, lists these, with a line each; the
+    exit code is 1 if one of them cannot be read.
 
     \b
     Examples:
@@ -49,12 +50,23 @@ def summary_command(
     """
     if len(runs) == 1 and writing.format is Format.table and (below := runs_inside(runs[0])):
         if len(below) > 1:
-            _list(runs[0], below, writing, reading)
+            named = {printable(encodable(str(run.relative_to(runs[0])))): [run] for run in below}
+            where = f"{counted(len(below), 'run')} in {printable(encodable(str(runs[0])))}"
+            _list(f"{where}; name one to see more of it", named, writing, reading)
             return
         runs = below
     if writing.format is Format.table and not writing.everything:
         _first_look(runs, writing, reading)
-    analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
+    try:
+        analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
+    except RunError as err:
+        if not err.runs or writing.format is not Format.table:
+            raise
+        what = (
+            f"{len(err.runs):,} engines or runs, each with a rank 0; to see more of one: commtrace {err.runs[0].words}"
+        )
+        _list(what, {printable(run.name): list(run.paths) for run in err.runs}, writing, reading)
+        return
     if writing.format in (Format.table, Format.markdown) and not writing.everything:
         from ...show.overview import brief, overview
 
@@ -88,16 +100,15 @@ def _first_look(runs: list[Path], writing: Writing, reading: ReadOptions) -> Non
         writing.text(first_look(analysis_of(some, replace(reading, keep_going=True)), len(paths), writing.screen))
 
 
-def _list(above: Path, runs: list[Path], writing: Writing, reading: ReadOptions) -> None:
-    """Print a line for each run in a folder: its headline, or why there is none. Raises Exit if one cannot be used."""
+def _list(what: str, runs: Mapping[str, list[Path]], writing: Writing, reading: ReadOptions) -> None:
+    """Print a line for each run, by name: its headline, or why there is none. Raises Exit if one cannot be used."""
     from ...render.fitting import shortened
 
-    names = [printable(encodable(str(run.relative_to(above)))) for run in runs]
-    wide = min(max(map(cell_len, names)), _WIDEST_NAME)
+    wide = min(max(map(cell_len, runs)), _WIDEST_NAME)
     lines, failed = [], False
-    for run, name in zip(runs, names, strict=True):
+    for name, paths in runs.items():
         try:
-            analysis = analysis_of([run], replace(reading, details_if_small=True))
+            analysis = analysis_of(paths, replace(reading, details_if_small=True))
             verdicts = analysis.table("verdicts")
             said = f"{verdicts['headline'].iloc[0]}." if len(verdicts) else "Nothing was measured."
             failed, is_read = failed or bool(analysis.run.failed), True
@@ -107,8 +118,7 @@ def _list(above: Path, runs: list[Path], writing: Writing, reading: ReadOptions)
         line = f"{called}{' ' * (wide - cell_len(called))}  {printable(said)}"
         room = writing.screen.width
         lines.append(f"{shortened(line, room) if room is not None and is_read else line}\n")
-    what = f"{counted(len(runs), 'run')} in {printable(encodable(str(above)))}; name one to see more of it:\n\n"
-    writing.text(what + "".join(lines))
+    writing.text(f"{what}:\n\n{''.join(lines)}")
     if failed:
         raise typer.Exit(1)
 

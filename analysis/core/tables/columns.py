@@ -47,5 +47,5 @@ KIND = (
         "if that does not say"
     ),
 )
-REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say")
-TOKENS = ("Int64", "tokens that the step processes, NA if its annotation does not say")
+REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say, or ranks say different numbers")
+TOKENS = ("Int64", "tokens that the step processes, NA likewise")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from ..schema import Schema
 from .columns import KIND, PARTIAL_RUN, REQUESTS, TOKENS
 
-SERVING = Schema("serving", "kind and size of steps, all devices together", {
+_ENGINE = ("string", "which of several engines whose traces were found together; NA if there is one")
+
+SERVING = Schema("serving", "engine, kind and size of steps, all devices together", {
+    "engine": _ENGINE,
     "kind": KIND,
     "requests": REQUESTS,
     "tokens": TOKENS,
@@ -17,24 +20,32 @@ SERVING = Schema("serving", "kind and size of steps, all devices together", {
     "exposed_comm_ns": ("int64", "all three, median: medians do not add up"),
     "idle_ns": ("int64", "nothing runs, median"),
     "tokens_per_s": ("Float64", "tokens of all these steps / their lengths; NA if the tokens are not known"),
-    "exposed_us_per_token": (
-        "Float64",
-        "exposed communication of all these steps / their tokens: what tensor parallelism costs a token",
-    ),
+    "exposed_us_per_token": ("Float64", "exposed communication of all these steps / their tokens"),
+    "exposed_frac": ("Float64", "exposed communication of all these steps / their lengths"),
+    "note": ("string", "why tokens are not known; NA if they are"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
-SERVING_FITS = Schema("serving_fits", "kind of step, all devices together", {
+SERVING_FITS = Schema("serving_fits", "engine and kind of step, all devices together", {
+    "engine": _ENGINE,
     "kind": KIND,
-    "steps": ("int64", "steps of this kind whose tokens are known, without those at the edges that are not whole"),
+    "steps": ("int64", "steps of this kind, without those at the edges that are not whole"),
+    "exposed_frac": ("Float64", "exposed communication of all these steps / their lengths"),
+    "steps_with_tokens": ("int64", "those of them whose tokens are known; what follows is of these"),
     "sizes": ("int64", "different numbers of tokens among them"),
     "tokens_min": ("Int64", "the fewest tokens of a step"),
     "tokens_max": ("Int64", "the most"),
     "tokens_per_s": ("Float64", "tokens of all these steps / their lengths"),
-    "exposed_us_per_token": ("Float64", "exposed communication of all these steps / their tokens"),
+    "exposed_us_per_token": (
+        "Float64",
+        "exposed communication of all these steps / their tokens: what tensor parallelism costs a token",
+    ),
+    "exposed_wait_us_per_token": ("Float64", "the part of it that waits; NA if nothing was split in some step"),
+    "exposed_transfer_us_per_token": ("Float64", "the part of it that moves data; NA likewise"),
     "intercept_us": ("Float64", "of length = intercept + slope x tokens: what a step takes however few tokens it has"),
     "slope_us_per_token": ("Float64", "what each token adds"),
     "r2_frac": ("Float64", "part of the variance of the lengths that the fit explains"),
-    "note": ("string", "why there is no fit"),
+    "residual_us": ("Float64", "standard deviation of the lengths from the fit"),
+    "note": ("string", "why tokens are not known, or why there is no fit"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip

@@ -16,6 +16,7 @@ from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
+from .kinds import a_step, other_kinds
 from .of_idle import IDLE_SHORTLY, IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .order import OF_COMMUNICATION, OF_COPIES, leading_fault, price_ns
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
@@ -44,7 +45,7 @@ class RunVerdict(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A typical step in ms: its length, compute, communication, copies and idle time."""
+    """A typical step in ms: its length, compute, communication, copies and idle time; and its kind, if it is known."""
 
     whole: float
     compute: float
@@ -54,6 +55,7 @@ class Step(NamedTuple):
     copies: float
     idle: float
     has_steps: bool
+    kind: str | None
 
     @classmethod
     def of(cls, typical: TypicalStep) -> Step:
@@ -68,6 +70,7 @@ class Step(NamedTuple):
             copies=ms["exposed_memory_ns"],
             idle=ms["idle_ns"],
             has_steps=bool(typical.steps),
+            kind=typical.kind,
         )
 
     @property
@@ -80,15 +83,16 @@ class Step(NamedTuple):
         return ms / self.whole if self.whole else 0.0
 
     def of_whole(self, ms: float) -> str:
-        """`7.5 of 14.5 ms in a step (52%)`."""
-        where = "in a step" if self.has_steps else "in the window"
+        """`7.5 of 14.5 ms in a decode step (52%)`."""
+        where = a_step(self.kind).lower() if self.has_steps else "the window"
         if self.whole < 1:
-            return f"{1000 * ms:.0f} of {1000 * self.whole:.0f} us {where} ({self.share(ms):.0%})"
-        return f"{ms:,.1f} of {self.whole:,.1f} ms {where} ({self.share(ms):.0%})"
+            return f"{1000 * ms:.0f} of {1000 * self.whole:.0f} us in {where} ({self.share(ms):.0%})"
+        return f"{ms:,.1f} of {self.whole:,.1f} ms in {where} ({self.share(ms):.0%})"
 
     def of_every(self, ms: float) -> str:
-        """`7.5 ms of every 14.5 ms step`."""
-        where = f"every {self.time(self.whole)} step" if self.has_steps else f"the {self.time(self.whole)} window"
+        """`7.5 ms of every 14.5 ms step`, with the kind of the step if it is known."""
+        kind = "" if self.kind is None else f" {self.kind}"
+        where = f"every {self.time(self.whole)}{kind} step" if self.has_steps else f"the {self.time(self.whole)} window"
         return f"{self.time(ms)} of {where}"
 
     def time(self, ms: float) -> str:
@@ -213,7 +217,7 @@ def of_run(
         *_not_known(step, communication, few_traces, some_missing=some_missing), *_unseen(gaps, step)
     ])  # fmt: skip
     behind = " ".join([*([f"{why[0].upper()}{why[1:]}."] if why else []), *sentences[1:]])
-    return RunVerdict(verdict, " ".join(sentences), not_known, headline, behind)
+    return RunVerdict(verdict, " ".join([*sentences, *other_kinds(steps)]), not_known, headline, behind)
 
 
 def _little_alone(loss: Loss, step: Step, prices: Prices | None) -> str:
@@ -415,6 +419,13 @@ def _long_steps(
         why += (
             f"{'' if part == 'exposed_wait_ns' else f', and ranks wait {length(waited)}'}{culprits_in(numbers).named()}"
         )
+    if (long["tokens"] > whole["tokens"].max()).fillna(False).all():
+        has = (
+            f"each has {long['tokens'].min():,} tokens or more"
+            if several
+            else f"it has {long['tokens'].min():,} tokens"
+        )
+        why += f"; {has}, others {whole['tokens'].max():,} at most"
     yield (
         f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} take{'' if several else 's'} "
         f"{lengths} instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
