@@ -23,58 +23,58 @@ _SPLIT = ("exposed_transfer_ns", "exposed_wait_ns")
 _SELF = [f"{part}_ns" for part in SELF_PARTS]
 
 
-def regions_steps(found: RegionTimes, depth: int | None = None) -> pd.DataFrame:
+def regions_steps(times: RegionTimes, depth: int | None = None) -> pd.DataFrame:
     """One row per rank, device, step and region, the one that took most of a step first.
 
     Names of a path beyond `depth` are left out: what is inside counts for the region around it.
     """
-    rows = _with_inclusive(_cut(found, depth), found.paths, list(KEYS))
-    rows = rows.merge(found.windows, on=list(KEYS)) if len(rows) else rows.assign(window_ns=0, is_unsplit=False)
+    rows = _with_inclusive(_cut(times, depth), times.paths, list(KEYS))
+    rows = rows.merge(times.windows, on=list(KEYS)) if len(rows) else rows.assign(window_ns=0, is_unsplit=False)
     # Without any split, unsplit is all exposed communication, as in the breakdown.
     columns: dict[str, Any] = {
         name: rows[name].astype("Int64").mask(rows["is_unsplit"].astype(bool)) for name in _SPLIT
     }
     share = rows["self_ns"] / rows["window_ns"].where(rows["window_ns"] > 0)
     rows = rows.assign(**columns, share_frac=share, step=rows["step"].astype("Int64").mask(rows["step"] == NO_STEP))
-    return REGIONS_STEPS.conform(_finished(rows, found.paths, ["rank", "device", "step"], REGIONS_STEPS.columns))
+    return REGIONS_STEPS.conform(_finished(rows, times.paths, ["rank", "device", "step"], REGIONS_STEPS.columns))
 
 
-def regions_ranks(found: RegionTimes, steps: Sequence[int], depth: int | None = None) -> pd.DataFrame:
+def regions_ranks(times: RegionTimes, steps: Sequence[int], depth: int | None = None) -> pd.DataFrame:
     """One row per rank, device and region: means over these steps, or over everything if there are none."""
-    rows, windows = _chosen(found, steps, depth)
-    means = _means(rows, windows, found.paths, ["rank", "device"])
-    return REGIONS_RANKS.conform(_finished(means, found.paths, ["rank", "device"], REGIONS_RANKS.columns))
+    rows, windows = _chosen(times, steps, depth)
+    means = _means(rows, windows, times.paths, ["rank", "device"])
+    return REGIONS_RANKS.conform(_finished(means, times.paths, ["rank", "device"], REGIONS_RANKS.columns))
 
 
-def regions(found: RegionTimes, steps: Sequence[int], depth: int | None = None) -> pd.DataFrame:
+def regions(times: RegionTimes, steps: Sequence[int], depth: int | None = None) -> pd.DataFrame:
     """One row per region: means over all ranks and these steps, and the rank that takes longest."""
-    rows, windows = _chosen(found, steps, depth)
-    means = _means(rows, windows, found.paths, [])
+    rows, windows = _chosen(times, steps, depth)
+    means = _means(rows, windows, times.paths, [])
     by_rank = rows.groupby(["rank", *_PLACE], sort=True)[list(SUMS)].sum().reset_index()
-    ranks = _with_inclusive(by_rank, found.paths, ["rank"]).groupby(_PLACE)["rank"].nunique()
+    ranks = _with_inclusive(by_rank, times.paths, ["rank"]).groupby(_PLACE)["rank"].nunique()
     means = means.merge(ranks.rename("ranks").reset_index(), on=_PLACE)
     slowest = pd.DataFrame(_slowest(rows, windows), columns=[*_PLACE, *_SLOWEST])
     means = means.merge(slowest, how="left", on=_PLACE)
-    return REGIONS.conform(_finished(means, found.paths, [], REGIONS.columns))
+    return REGIONS.conform(_finished(means, times.paths, [], REGIONS.columns))
 
 
 _SLOWEST = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
 
 
-def _cut(found: RegionTimes, depth: int | None) -> pd.DataFrame:
+def _cut(times: RegionTimes, depth: int | None) -> pd.DataFrame:
     """The rows, those of deeper paths added to the last one that is not too deep."""
     if depth is None:
-        return found.rows
-    path = found.rows["path"].to_numpy()
-    own = found.paths.cut(depth)[path]
+        return times.rows
+    path = times.rows["path"].to_numpy()
+    around = times.paths.cut(depth)[path]
     # A call of a region inside is no call of the one around it.
-    rows = found.rows.assign(path=own, calls=found.rows["calls"].where(own == path, 0))
+    rows = times.rows.assign(path=around, calls=times.rows["calls"].where(around == path, 0))
     return rows.groupby([*KEYS, *_PLACE], sort=True)[list(SUMS)].sum().reset_index()
 
 
-def _chosen(found: RegionTimes, steps: Sequence[int], depth: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _chosen(times: RegionTimes, steps: Sequence[int], depth: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows and windows of these steps; all of them if there are none."""
-    rows, windows = _cut(found, depth), found.windows
+    rows, windows = _cut(times, depth), times.windows
     if not steps:
         return rows, windows
     return rows[rows["step"].isin(steps)], windows[windows["step"].isin(steps)]
@@ -123,8 +123,8 @@ def _means(rows: pd.DataFrame, windows: pd.DataFrame, paths: RegionPaths, keys: 
 def _slowest(rows: pd.DataFrame, windows: pd.DataFrame) -> list[Row]:
     """Of each region on several ranks, the rank that takes longest itself, and by how much more than the others."""
     count = windows.groupby("rank")["window_ns"].size()
-    own = rows.assign(own_ns=rows[list(_OWN)].sum(axis=1)).groupby([*_PLACE, "rank"], sort=True)["own_ns"].sum()
-    table = own.reset_index()
+    summed = rows.assign(own_ns=rows[list(_OWN)].sum(axis=1)).groupby([*_PLACE, "rank"], sort=True)["own_ns"].sum()
+    table = summed.reset_index()
     table["own_ns"] = table["own_ns"] / table["rank"].map(count)
     result: list[Row] = []
     for (path, phase), of_region in table.groupby(_PLACE, sort=True):
