@@ -544,6 +544,12 @@ class Analysis:
 
     @cached_property
     @described
+    def region_classes(self) -> pd.DataFrame:
+        """One row per class of regions and phase, the costliest first: repeated layers as one. Needs `details`."""
+        return self.region_table("region_classes")
+
+    @cached_property
+    @described
     def regions_ranks(self) -> pd.DataFrame:
         """One row per rank, device, region and phase, the costliest first: means over steps. Needs `details`."""
         return self.region_table("regions_ranks")
@@ -555,21 +561,23 @@ class Analysis:
         return self.region_table("regions_steps")
 
     def region_table(self, name: str, depth: int | None = None) -> pd.DataFrame:
-        """One of the three tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
+        """One of the tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
 
         Raises NothingMeasured if operators were not read.
         """
-        found = self._regions
-        if not found.has_regions:
+        times = self._regions.cut(depth)
+        if not times.has_regions:
             return CATALOG[name].schema.empty()
         steps = self.typical_step.steps
-        table = (
-            regions_module.regions_steps(found, depth)
-            if name == "regions_steps"
-            else {"regions": regions_module.regions, "regions_ranks": regions_module.regions_ranks}[name](
-                found, steps, depth
-            )
-        )
+        match name:
+            case "regions":
+                table = regions_module.regions(times, steps)
+            case "region_classes":
+                table = regions_module.region_classes(times, steps)
+            case "regions_ranks":
+                table = regions_module.regions_ranks(times, steps)
+            case _:
+                table = regions_module.regions_steps(times)
         return CATALOG[name].schema.described(self._marked(table))
 
     @cached_property

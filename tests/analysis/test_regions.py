@@ -191,6 +191,61 @@ def test_with_a_depth_a_region_stands_for_all_inside(tmp_path: Path) -> None:
     assert by_place(steps, ["calls"]) == by_place(tops, ["calls"])
 
 
+def test_regions_that_differ_in_numbers_are_one_class(tmp_path: Path) -> None:
+    def rank(number: int) -> Trace:
+        made = Trace(number, 2)
+        for step in range(2):
+            began = 10 * step * MS
+            made.step(step, began, began + 10 * MS)
+            for at, name in enumerate(("conv1", "conv2", "layers.0.mlp", "layers.1.mlp", "layers.2.mlp")):
+                start = began + at * MS
+                made.event("user_annotation", name, start, 500 * US)
+                made.kernel("gemm", start + 9 * US, (400 if name == "layers.2.mlp" else 100) * US, launch=start + US)
+        return made
+
+    analysis = read(tmp_path, rank(0), rank(1))
+    regions, classes = analysis.regions, analysis.region_classes
+    assert set(classes["region"]) == {"conv1", "conv2", "layers.*.mlp"}
+    layers = row_of(classes, "layers.*.mlp")
+    members = [row_of(regions, f"layers.{layer}.mlp") for layer in range(3)]
+    assert (layers["instances"], layers["calls"], layers["kernels"], layers["ranks"]) == (3, 3, 3, 2)
+    for column in ("self_ns", "compute_ns", "idle_ns", "cpu_ns"):
+        assert layers[column] == sum(row[column] for row in members) > 0
+    # Each layer has the idle time before its kernel, and that before the last one is no shorter.
+    assert (layers["slowest_region"], layers["slowest_region_over_ns"]) == ("layers.2.mlp", 300 * US)
+    assert layers["slowest_region_over_frac"] == pytest.approx(0.3)
+    alone = row_of(classes, "conv1")
+    assert (alone["instances"], alone["slowest_region"], alone["slowest_region_over_ns"]) == (1, None, None)
+
+
+@pytest.mark.parametrize("depth", [None, 3])
+def test_classes_add_up_as_regions_do(tmp_path: Path, depth: int | None) -> None:
+    """To the ns, part by part: of one window of one device no mean is rounded."""
+    made = Training(3, 0).made
+    made.events = [event for event in made.events if not event["name"].startswith("ProfilerStep#")]
+    analysis = read(tmp_path, made)
+    regions, classes = (analysis.region_table(name, depth) for name in ("regions", "region_classes"))
+    assert len(classes) < len(regions) == classes["instances"].sum()
+    assert classes["self_ns"].sum() == analysis.breakdown["window_ns"].sum()
+    for column in (*(name for part in PARTS.values() for name in part), "cpu_self_ns", "calls", "kernels"):
+        assert classes[column].sum() == regions[column].sum(), column
+    for name in ("total_ns", "cpu_ns"):
+        tops = [table[~table["region"].str.contains(" > ")] for table in (regions, classes)]
+        assert tops[0][name].sum() == tops[1][name].sum()
+
+
+def test_a_layer_is_compared_on_the_ranks_that_have_it(tmp_path: Path) -> None:
+    """Two pipeline stages number their layers from 0; the second one has a layer more."""
+    for rank, layers in enumerate((3, 4)):
+        made = Trace(rank, 2)
+        for layer in range(layers):
+            made.event("python_function", f"nn.Module: Block_{layer}", 100 * layer * US, 90 * US)
+            made.kernel("gemm", (100 * layer + 10) * US, 100 * US, launch=(100 * layer + 2) * US)
+        made.write(tmp_path)
+    row = row_of(read(tmp_path).region_classes, "Block_*")
+    assert (row["instances"], row["ranks"], row["slowest_region"]) == (4, 2, None)
+
+
 def test_calls_and_cpu_time(tmp_path: Path) -> None:
     made = Trace(0, 1).event("python_function", "nn.Module: Net_0", 0, 100 * US)
     for start in (10, 50):

@@ -55,6 +55,7 @@ LIKE = {
     "account_steps": "account",
     "mfu_steps": "mfu",
     "regions": "regions_steps",
+    "region_classes": "regions",
     "regions_ranks": "regions_steps",
     "idle_steps": "idle",
     "gaps": "idle",

@@ -42,13 +42,32 @@ def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
 
 _MEANS = _took("Float64", "mean of a step")
 
-REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
-    **_REGION,
-    **_MEANS,
+_SLOWEST = {
     "ranks": ("int64", "ranks that have it"),
     "slowest_rank": ("Int64", "rank on which it takes longest itself, waiting aside; NA if there is one rank"),
     "slowest_over_ns": ("Int64", "how much longer than the median of the other ranks that is"),
     "slowest_over_frac": ("Float64", "slowest_over_ns / that median"),
+}
+
+REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
+    **_REGION, **_MEANS, **_SLOWEST, "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+REGION_CLASSES = Schema("region_classes", "class of regions and phase: means over devices and the steps that count", {
+    "region": (
+        "string",
+        "path of its regions, with * for numbers in which they differ: layers.*.mlp",
+    ),
+    "phase": _REGION["phase"],
+    "instances": ("int64", "regions of this class"),
+    **_MEANS,
+    **_SLOWEST,
+    "slowest_region": (
+        "string",
+        "of its regions the one that takes longest itself, waiting aside; NA if there is one",
+    ),
+    "slowest_region_over_ns": ("Int64", "how much longer than the median of the other regions that is"),
+    "slowest_region_over_frac": ("Float64", "slowest_region_over_ns / that median"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 

@@ -53,6 +53,8 @@ _NO_REGIONS = (
 )
 _OF_TORCH = re.compile(r"::|Backward\d*\Z")
 _GRAPH = re.compile(r"## Call (CompiledFxGraph) \w+ ##")
+_NUMBER = re.compile(r"(?<![^\W_])(?<!\d/)\d+(?!/\d)(?![^\W_])")
+"""A number that stands by itself: `layers.17.mlp`, `Linear_3`; not of `conv1`, nor of the compiler's `Region: 4/5`."""
 _KINDS = _OF_BACKWARD, _REGION, _OF_FORWARD = 0, 1, 2
 """In the order in which they nest where their times are equal."""
 
@@ -105,6 +107,20 @@ class RegionPaths:
             if names > depth:
                 result[path] = result[self.parents[path]]
         return np.array(result, dtype=np.int64)
+
+    def folded(self) -> tuple[RegionPaths, Ints]:
+        """Paths with `*` in place of the numbers in which names differ, and which of them each path is."""
+        classes, class_of = RegionPaths(), list(range(len(NAMES)))
+        first: dict[int, str] = {}
+        for name, parent in zip(self.names[len(NAMES) :], self.parents[len(NAMES) :], strict=True):
+            starred = _NUMBER.sub("*", name)
+            number = classes.inside(class_of[parent], starred)
+            class_of.append(number)
+            if first.setdefault(number, name) != name:
+                first[number] = starred
+        for number, name in first.items():
+            classes.names[number] = name
+        return classes, np.array(class_of, dtype=np.int64)
 
 
 @dataclass(frozen=True)

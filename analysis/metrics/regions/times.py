@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,26 @@ class RegionTimes:
     def has_regions(self) -> bool:
         """Whether there is any region."""
         return len(self.paths.names) > NOT_LAUNCHED + 1
+
+    def cut(self, depth: int | None) -> RegionTimes:
+        """The same with paths of at most `depth` names: what is deeper counts for the region around it."""
+        if depth is None:
+            return self
+        path = self.rows["path"].to_numpy()
+        around = self.paths.cut(depth)[path]
+        # A call of a region inside is no call of the one around it.
+        rows = self.rows.assign(path=around, calls=self.rows["calls"].where(around == path, 0))
+        return replace(self, rows=_summed(rows))
+
+    def folded(self) -> tuple[RegionTimes, Ints]:
+        """The same by class of region: paths that differ in numbers only are one. And the class of each path."""
+        classes, class_of = self.paths.folded()
+        rows = self.rows.assign(path=class_of[self.rows["path"].to_numpy()])
+        return replace(self, paths=classes, rows=_summed(rows)), class_of
+
+
+def _summed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby([*KEYS, "path", "phase"], sort=True)[list(SUMS)].sum().reset_index()
 
 
 def region_times(
@@ -91,8 +111,7 @@ def region_times(
                 "window_ns": [window.end_ns - window.start_ns for window in time.windows],
                 "is_unsplit": time.unsplit,
             }))  # fmt: skip
-    every = pd.concat(rows[min(1, len(rows) - 1) :], ignore_index=True)
-    sums = every.groupby([*KEYS, "path", "phase"], sort=True)[list(SUMS)].sum().reset_index()
+    sums = _summed(pd.concat(rows[min(1, len(rows) - 1) :], ignore_index=True))
     # Without marked steps, several cycles of a rank are one window, as in `breakdown`.
     each = pd.concat(windows[min(1, len(windows) - 1) :], ignore_index=True).groupby(list(KEYS), sort=True)
     return RegionTimes(
