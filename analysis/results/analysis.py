@@ -581,6 +581,14 @@ class Analysis:
         return CATALOG[name].schema.described(self._marked(table))
 
     @cached_property
+    def class_excess(self) -> pd.DataFrame:
+        """One row per class of regions, phase and rank: how much longer than on the median of the other ranks.
+
+        Raises NothingMeasured if operators were not read.
+        """
+        return regions_module.class_excess(self._regions, self.typical_step.steps)
+
+    @cached_property
     def _regions(self) -> RegionTimes:
         """What regions took, without those inside. Raises NothingMeasured if operators were not read."""
         run = self.run

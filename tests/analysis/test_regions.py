@@ -16,9 +16,12 @@ import pytest
 from builders import GLOO_THREAD, MAIN_THREAD, MS, US, Trace, comm_args
 from nsight_exports import SYSTEM_NS, process, small
 from region_oracle import Oracle, Ran
+from report_pages import ReadPage
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.render.plots.drawing import region_labels
+from commtrace.analysis.report.run_report import run_figures
 from commtrace.analysis.results.analysis import Analysis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -301,6 +304,46 @@ def test_the_outlier_among_ranks_is_named(tmp_path: Path) -> None:
     assert (row["ranks"], row["slowest_rank"], row["slowest_over_ns"]) == (4, 2, 300 * US)
     assert row["slowest_over_frac"] == pytest.approx(300 / (500 + 500))
     assert row_of(table, "Layer_0")["slowest_rank"] is None
+
+
+def test_the_page_shows_costly_classes_and_who_is_slow_where(tmp_path: Path) -> None:
+    for rank in range(4):
+        made = Trace(rank, 4)
+        for layer in range(3):
+            at = layer * MS
+            made.event("python_function", f"nn.Module: Layer_{layer}", at, 100 * US)
+            longer = 300 * US if (rank, layer) == (2, 2) else 0
+            made.kernel("gemm", at + 50 * US, 500 * US + longer, launch=at + 10 * US)
+        made.event("user_annotation", "loss", 3 * MS, 200 * US).kernel("gemm", 3050 * US, 400 * US, launch=3001 * US)
+        made.write(tmp_path)
+    analysis = read(tmp_path)
+    text = "".join(ReadPage(analysis.report().html).texts)
+    assert "76% of the window is in the 3 Layer_*." in text
+    # 75 us for the one rank out of four, and half of the idle time before it: before Layer_0 there is none.
+    assert "Layer_2 takes 0.3 ms longer than the median of its class." in text
+    assert "Rank 2 takes 0.3 ms longer than the median of the other ranks in Layer_*, not counting waits." in text
+    figures = run_figures(analysis)
+    assert "2.6 ms, 76%" in figures["regions"].svg
+    slow = json.loads(figures["slow-regions"].data)
+    assert (slow["rows"], slow["columns"], slow["values"]) == (["Layer_*"], list("0123"), [[0, 0, 0.3, 0]])
+
+
+def test_a_page_says_nothing_of_regions_where_there_are_none(tmp_path: Path) -> None:
+    made = Trace(0, 1).step(3, 0, MS).annotation("everything", 0, MS).kernel("gemm", US, US)
+    assert "Where in the model" not in read(tmp_path, made).report().html
+
+
+def test_labels_of_regions_lose_outer_names_but_stay_apart() -> None:
+    assert region_labels([("Net_0 > Linear_1", None), ("Net_0 > Linear_1", "backward")]) == [
+        "Net_0 > Linear_1",
+        "Net_0 > Linear_1 (backward)",
+    ]
+    graph = "Optimizer.step#A > Torch-Compiled Region: {} > CompiledFxGraph"
+    assert region_labels([(graph.format("4/0"), None)]) == ["... > CompiledFxGraph"]
+    assert region_labels([(graph.format("4/0"), None), (graph.format("4/1"), None)]) == [
+        "... > Torch-Com...ion: 4/0 > CompiledFxGraph",
+        "... > Torch-Com...ion: 4/1 > CompiledFxGraph",
+    ]
 
 
 def test_on_cpus_operators_are_the_work_and_collectives_belong_to_who_handed_them_over(tmp_path: Path) -> None:

@@ -54,6 +54,18 @@ def region_classes(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     return REGION_CLASSES.conform(_finished(table, classes.paths, [], REGION_CLASSES.columns))
 
 
+def class_excess(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+    """How much longer each rank takes itself in each class of regions than the median of the other ranks.
+
+    Columns `region` and `phase` as in `region_classes`, `rank`, and `over_ns`, mean of these steps: negative where the
+    rank is faster. Classes of a single rank are left out.
+    """
+    classes, _ = times.folded()
+    beside = _over_others(_own(*_chosen(classes, steps)), _PLACE)
+    region = [classes.paths.text(path) for path in beside["path"].tolist()]
+    return beside.assign(region=region, phase=_phases(beside))[["region", "phase", "rank", "over_ns"]]
+
+
 def _over_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     """Means of each place over all ranks and these steps, and the rank that takes longest."""
     rows, windows = _chosen(times, steps)
@@ -160,6 +172,10 @@ def _slowest(beside: pd.DataFrame, by: list[str], of: str) -> pd.DataFrame:
     return slowest.assign(over_ns=slowest["over_ns"].round(), over_frac=over_frac)[[*by, of, "over_ns", "over_frac"]]
 
 
+def _phases(rows: pd.DataFrame) -> Any:
+    return pd.array([PHASES[number] for number in rows["phase"].to_numpy(dtype=np.int64).tolist()], dtype="string")
+
+
 def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str], columns: Iterable[str]) -> pd.DataFrame:
     """The rows with region and phase in words; in each key the one that took most itself first."""
     path = rows["path"].to_numpy(dtype=np.int64)
@@ -170,7 +186,7 @@ def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str], columns: 
     rows = rows.assign(
         **on_cpu,
         region=[texts[number] for number in path.tolist()],
-        phase=pd.array([PHASES[number] for number in rows["phase"].to_numpy(dtype=np.int64).tolist()], dtype="string"),
+        phase=_phases(rows),
         calls=rows["calls"].where(rows["calls"] > 0),
     )
     order = [*keys, "self_ns", "total_ns", "cpu_ns", "region", "phase"]
