@@ -1073,6 +1073,18 @@ _ENTRIES = (
         narrow=("operator", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
     ),
     TableEntry(
+        comparison.CHANGED_REGIONS,
+        Topic.across,
+        "Regions of A and B, the largest change of time first.",
+        "comparison.md#what-is-compared",
+        of=InputKind.sides,
+        command="compare --by region",
+        shown=(*_TIMES_COMPARED, *_CHANCE, "phase", "region", "note"),
+        title="Regions that differ most",
+        narrow=("region", "phase", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
+        none_measured=_NO_REGIONS,
+    ),
+    TableEntry(
         comparison.TREND,
         Topic.across,
         "How a typical step changes from run to run, and why.",

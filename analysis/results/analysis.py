@@ -589,6 +589,16 @@ class Analysis:
         return regions_module.class_excess(self._regions, self.typical_step.steps)
 
     @cached_property
+    def class_time(self) -> pd.DataFrame:
+        """One row per rank, device, step, class of regions and phase: its device time, without the regions inside.
+
+        Empty without any region. Raises NothingMeasured if operators were not read.
+        """
+        times = self._regions
+        found = regions_module.class_time(times)
+        return found if times.has_regions else found[:0]
+
+    @cached_property
     def _regions(self) -> RegionTimes:
         """What regions took, without those inside. Raises NothingMeasured if operators were not read."""
         run = self.run

@@ -70,6 +70,7 @@ LIKE = {
     "annotation_times_devices": "annotation_times",
     "changed_kernels": "comparison",
     "changed_operators": "comparison",
+    "changed_regions": "comparison",
 }
 
 

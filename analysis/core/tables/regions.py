@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..schema import Schema
 from .columns import DEVICE, PARTIAL, PARTIAL_RUN, RANK
 
-_REGION = {
+REGION = {
     "region": (
         "string",
         "names of ranges around a launch, outermost first: record_function, NVTX, nn.Module",
@@ -50,7 +50,7 @@ _SLOWEST = {
 }
 
 REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
-    **_REGION, **_MEANS, **_SLOWEST, "partial": PARTIAL_RUN,
+    **REGION, **_MEANS, **_SLOWEST, "partial": PARTIAL_RUN,
 })  # fmt: skip
 
 REGION_CLASSES = Schema("region_classes", "class of regions and phase: means over devices and the steps that count", {
@@ -58,7 +58,7 @@ REGION_CLASSES = Schema("region_classes", "class of regions and phase: means ove
         "string",
         "path of its regions, with * for numbers in which they differ: layers.*.mlp",
     ),
-    "phase": _REGION["phase"],
+    "phase": REGION["phase"],
     "instances": ("int64", "regions of this class"),
     **_MEANS,
     **_SLOWEST,
@@ -72,14 +72,14 @@ REGION_CLASSES = Schema("region_classes", "class of regions and phase: means ove
 })  # fmt: skip
 
 REGIONS_RANKS = Schema("regions_ranks", "rank, device, region and phase: means over the steps that count", {
-    "rank": RANK, "device": DEVICE, **_REGION, **_MEANS, "partial": PARTIAL,
+    "rank": RANK, "device": DEVICE, **REGION, **_MEANS, "partial": PARTIAL,
 })  # fmt: skip
 
 REGIONS_STEPS = Schema("regions_steps", "rank, device, step, region and phase", {
     "rank": RANK,
     "device": DEVICE,
     "step": ("Int64", "N of ProfilerStep#N; NA where no step is marked, then the row is of the whole window"),
-    **_REGION,
+    **REGION,
     "window_ns": ("int64", "of the step, as in `breakdown_steps`; self_ns of all its regions add up to it exactly"),
     **_took("Int64", "in this step"),
     "partial": PARTIAL,

@@ -113,7 +113,7 @@ class RegionPaths:
         classes, class_of = RegionPaths(), list(range(len(NAMES)))
         first: dict[int, str] = {}
         for name, parent in zip(self.names[len(NAMES) :], self.parents[len(NAMES) :], strict=True):
-            starred = _NUMBER.sub("*", name)
+            starred = without_numbers(name)
             number = classes.inside(class_of[parent], starred)
             class_of.append(number)
             if first.setdefault(number, name) != name:
@@ -226,6 +226,11 @@ class Regions(NamedTuple):
             np.append(column, value)[innermost] for column, value in ((self.path, NO_REGION), (self.phase, DIRECT))
         )
         return path, np.where(beside, BACKWARD, phase)
+
+
+def without_numbers(text: str) -> str:
+    """A name or path with `*` for each number that stands by itself."""
+    return _NUMBER.sub("*", text)
 
 
 def regions_of(cpu: CpuRanges, paths: RegionPaths) -> Regions:

@@ -12,7 +12,7 @@ from ...core.steps import NO_STEP
 from ...core.tables.regions import REGION_CLASSES, REGIONS, REGIONS_RANKS, REGIONS_STEPS
 from ..clocks.frame import Ints
 from .device_parts import SELF_PARTS
-from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths
+from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths, without_numbers
 from .times import KEYS, SUMS, RegionTimes
 
 _OWN = ("compute_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns")
@@ -64,6 +64,20 @@ def class_excess(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     beside = _over_others(_own(*_chosen(classes, steps)), _PLACE)
     region = [classes.paths.text(path) for path in beside["path"].tolist()]
     return beside.assign(region=region, phase=_phases(beside))[["region", "phase", "rank", "over_ns"]]
+
+
+def class_time(times: RegionTimes) -> pd.DataFrame:
+    """One row per rank, device, step, class and phase in which devices spent time: `dur_ns`, without regions inside.
+
+    Columns `region` and `phase` as in `region_classes`, but without any numbers: other runs number modules differently.
+    `step` is NA where none is marked.
+    """
+    classes, _ = times.folded()
+    rows = classes.rows.assign(dur_ns=classes.rows[_SELF].sum(axis=1))
+    rows = rows[rows["dur_ns"] > 0]
+    region = [without_numbers(classes.paths.text(path)) for path in rows["path"].tolist()]
+    step = rows["step"].astype("Int64").mask(rows["step"] == NO_STEP)
+    return rows.assign(region=region, phase=_phases(rows), step=step)[[*KEYS, "region", "phase", "dur_ns"]]
 
 
 def _over_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
