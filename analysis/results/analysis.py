@@ -56,6 +56,7 @@ from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.regions import table as regions_module
+from ..metrics.regions.computed import computed_in_regions
 from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles import table as roles_module
@@ -848,7 +849,14 @@ class Analysis:
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)
         whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
-        return self._marked(late_work(whole, Lookups(self._work, self._explained.members, self.detailed, most_others)))
+        lookups = Lookups(
+            ran=self._work,
+            members=self._explained.members,
+            detailed=self.detailed,
+            in_regions=lambda rank, times: computed_in_regions(self.detailed(rank), times),
+            most_others=most_others,
+        )
+        return self._marked(late_work(whole, lookups))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:
