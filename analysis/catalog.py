@@ -217,6 +217,7 @@ _REGIONS_NARROW = (
     "hidden_ns", "exposed_memory_ns", "exposed_unsplit_ns", "calls", "kernels", "cpu_self_ns",
 )  # fmt: skip
 _SLOWEST_REGION = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
+_SLOWEST_OF_CLASS = ("slowest_region", "slowest_region_over_ns", "slowest_region_over_frac")
 _NO_REGIONS = (
     "no record_function, nn.Module or compiled region is in the traces; put torch.profiler.record_function around "
     "parts of the step, or capture with_modules=True"
@@ -387,9 +388,23 @@ _ENTRIES = (
         none_measured=_NO_REGIONS,
     ),
     TableEntry(
+        regions.REGION_CLASSES,
+        Topic.time,
+        "The same with repeated layers as one row, and the layer that stands out.",
+        "regions.md#repeated-layers",
+        command="regions --by class",
+        shown=("region", "phase", "instances", *_REGIONS, "ranks", *_SLOWEST_REGION, *_SLOWEST_OF_CLASS, "partial"),
+        narrow=(
+            "region", "phase", "instances", *_REGIONS_NARROW[:4], *_SLOWEST_OF_CLASS[:2], "slowest_rank",
+            "slowest_over_ns", *_REGIONS_NARROW[4:],
+        ),
+        negligible=("share_frac",),
+        none_measured=_NO_REGIONS,
+    ),
+    TableEntry(
         regions.REGIONS_RANKS,
         Topic.time,
-        "The same by rank.",
+        "Where in the model time goes by rank.",
         "regions.md#what-a-region-takes",
         command="regions --by rank",
         shown=("rank", "device", "region", "phase", *_REGIONS, "partial"),
@@ -1056,6 +1071,18 @@ _ENTRIES = (
         shown=(*_TIMES_COMPARED, *_CHANCE, "kind", "operator", "note"),
         title="Operators that differ most",
         narrow=("operator", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
+    ),
+    TableEntry(
+        comparison.CHANGED_REGIONS,
+        Topic.across,
+        "Regions of A and B, the largest change of time first.",
+        "comparison.md#what-is-compared",
+        of=InputKind.sides,
+        command="compare --by region",
+        shown=(*_TIMES_COMPARED, *_CHANCE, "phase", "region", "note"),
+        title="Regions that differ most",
+        narrow=("region", "phase", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
+        none_measured=_NO_REGIONS,
     ),
     TableEntry(
         comparison.TREND,

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
-from ..catalog import described
+from ..catalog import CATALOG, described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
-from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, COMPARISON
+from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, CHANGED_REGIONS, COMPARISON
 from ..errors import NothingMeasured
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.culprits import length
@@ -109,6 +109,22 @@ class Comparison:
             return analysis.device_time.assign(operator=analysis.launched_in)
 
         return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
+
+    @cached_property
+    @described
+    def changed_regions(self) -> pd.DataFrame:
+        """One row per class of regions and phase of either side.
+
+        Raises NothingMeasured if no side has any region, or operators were not read.
+        """
+        if not any(len(analysis.class_time) for analysis in (*self.a, *self.b)):
+            raise NothingMeasured(f"A and B: {CATALOG['changed_regions'].none_measured}")
+
+        def of_regions(analysis: Analysis) -> pd.DataFrame:
+            time = analysis.class_time  # with idle time and waiting, which a step that is not whole lacks
+            return time[time["step"].isin(_closed(analysis)["step"])]
+
+        return CHANGED_REGIONS.frame(self._changed(["region", "phase"], of_regions))
 
     @property
     def of_kind(self) -> str:

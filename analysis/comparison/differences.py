@@ -125,9 +125,9 @@ def surely_within(row: Row, limit_frac: float) -> bool:
 def side_by_side(
     a: Mapping[Key, PerCapture], b: Mapping[Key, PerCapture], names: Sequence[str], allowance: Mapping[str, Allowance]
 ) -> list[Row]:
-    """One row per kernel or operator, the largest difference first; those small on both sides are not tested.
+    """One row per kernel, operator or region, the largest difference first; those small on both sides are not tested.
 
-    `allowance` is by kind, with `""` for all others.
+    `allowance` is by kind, with `""` for all others and for what has none.
     """
     nothing = [
         [replace(capture, values=capture.values * 0) for capture in next(iter(side.values()), [])] for side in (a, b)
@@ -137,7 +137,7 @@ def side_by_side(
     for key in dict.fromkeys([*a, *b]):
         of_a, of_b = a.get(key, nothing[0]), b.get(key, nothing[1])
         named: Row = dict(zip(names, key, strict=True))
-        row = named | compared(of_a, of_b, allowance.get(named["kind"] or "", allowance[""]))
+        row = named | compared(of_a, of_b, allowance.get(named.get("kind") or "", allowance[""]))
         parts = [
             _total(captures) / total if total else 0.0 for captures, total in zip((of_a, of_b), whole, strict=True)
         ]

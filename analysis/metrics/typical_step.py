@@ -192,9 +192,9 @@ def _edge(row: Row, others: list[Row]) -> str | None:
     """The reason to leave out a first or last step whose window is not that of a whole step; None to keep it.
 
     A device that runs behind its CPU has long windows beside short steps of the CPU, in all steps. So the window must
-    differ from the CPU's step, and by more than it does in the other steps.
+    differ from the CPU's step, and by more than it does in the other steps, where devices did anything in these.
     """
-    factors = [other["window_ns"] / other["cpu_ns"] for other in others if other["cpu_ns"]]
+    factors = [other["window_ns"] / other["cpu_ns"] for other in others if other["cpu_ns"] and other["window_ns"]]
     if not factors or not row["cpu_ns"]:
         return None
     factor = row["window_ns"] / row["cpu_ns"]

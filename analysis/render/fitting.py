@@ -19,7 +19,7 @@ _ELLIPSIS = "..."
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note", "what", "how", "assumes"})
 _KERNELS = frozenset({"name", "operator", "kernel", "part"})
-_PATHS = frozenset({"region"})
+_PATHS = frozenset({"region", "slowest_region"})
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from ..core.escaping import printable
 from ..core.schema import plain, records
 from ..errors import NothingMeasured, NotPredictable
+from ..metrics.regions.nesting import NAMES
 from ..metrics.roles.grid import usual_dimensions
-from ..render.fitting import shortened_kernel
+from ..render.fitting import shortened_kernel, shortened_path
 from ..render.plots import bars, heat, points, step
 from ..render.plots.figure import Figure
 from ..render.units import TimeUnit, bytes_text, clock_text
@@ -76,6 +77,8 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
     yield _time(analysis, unit)
     if analysis.run.details and analysis.run.has_starts and len(analysis.table("shapes")):
         yield _compute(analysis)
+    if analysis.run.details and analysis.run.has_starts and len(analysis.table("region_classes")):
+        yield _model(analysis, unit)
     yield _path(analysis)
     yield _kernels(analysis)
     yield _traffic(analysis)
@@ -178,6 +181,40 @@ def _compute(analysis: Analysis) -> Section:
     tables = [*_blocks(analysis, "categories", shown=True), *_blocks(analysis, "mfu")]
     tables += _blocks(analysis, "shapes", largest="total_ns")
     return Section("compute", "How well devices computed", says, tables=tables, short="Compute")
+
+
+def _model(analysis: Analysis, unit: TimeUnit) -> Section:
+    title, table = "Where in the model", analysis.table("region_classes")
+    rows = plain(table).rows
+    named = [row for row in rows if row["region"] not in NAMES]
+    if sum((row["share_frac"] or 0) >= _LEAST_SHARE for row in named) < 2:  # one range around everything says nothing
+        return Section("model", title, "")
+    first, whole = named[0], "a step" if analysis.run.steps else "the window"
+    the = f"the {first['instances']} " if first["instances"] > 1 else ""
+    says = f"{first['share_frac']:.0%} of {whole} is in {the}{_place(first['region'], first['phase'])}."
+    if rows[0]["region"] in NAMES:
+        says = f"{rows[0]['share_frac']:.0%} of {whole} is {_place(rows[0]['region'], rows[0]['phase'])}. {says}"
+    figures = [bars.top_regions(table, whole, unit)]
+    least = _ALIKE * analysis.typical_step.parts["window_ns"]
+    row = max(rows, key=lambda row: row["slowest_region_over_ns"] or 0)
+    if row["slowest_region_over_ns"] and row["slowest_region_over_ns"] >= least:
+        longer = f"{unit.text(float(row['slowest_region_over_ns']))} longer than the median of its class"
+        says += f" {_place(row['slowest_region'], row['phase'])} takes {longer}."
+    row = max(rows, key=lambda row: row["slowest_over_ns"] or 0)
+    if row["slowest_over_ns"]:
+        figures.append(heat.slow_regions(table, analysis.class_excess, whole))
+        if row["slowest_over_ns"] >= least:
+            others = "the other rank" if row["ranks"] == 2 else "the median of the other ranks"
+            longer = f"{unit.text(float(row['slowest_over_ns']))} longer than {others}"
+            where = _place(row["region"], row["phase"])
+            says += f" Rank {row['slowest_rank']} takes {longer} in {where}, not counting waits."
+    return Section("model", title, says, figures, _blocks(analysis, "region_classes"), short="Model")
+
+
+def _place(region: str, phase: str | None) -> str:
+    """A region in a sentence, with its phase."""
+    path = _NO_REGION.get(region) or f"`{shortened_path(printable(region), 60)}`"
+    return f"{path}{f' ({phase})' if phase else ''}"
 
 
 def _path(analysis: Analysis) -> Section:
@@ -283,6 +320,9 @@ def _kernels(analysis: Analysis) -> Section:
 _ALIKE = 0.02
 """Of the longest: steps that differ by less are called equally long."""
 _WORTH_SAYING, _NEARLY_ALL = 0.1, 0.9
+_NO_REGION = dict(zip(NAMES, ("outside any region", "work that was launched before the trace"), strict=True))
+_LEAST_SHARE = 0.01
+"""Of a step: regions that take less say little about it."""
 _LARGEST = {"waits": "wait_ns", "ranks": "caused_wait_ns"}
 
 

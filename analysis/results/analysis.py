@@ -56,6 +56,7 @@ from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.regions import table as regions_module
+from ..metrics.regions.computed import computed_in_regions
 from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles import table as roles_module
@@ -544,6 +545,12 @@ class Analysis:
 
     @cached_property
     @described
+    def region_classes(self) -> pd.DataFrame:
+        """One row per class of regions and phase, the costliest first: repeated layers as one. Needs `details`."""
+        return self.region_table("region_classes")
+
+    @cached_property
+    @described
     def regions_ranks(self) -> pd.DataFrame:
         """One row per rank, device, region and phase, the costliest first: means over steps. Needs `details`."""
         return self.region_table("regions_ranks")
@@ -555,22 +562,42 @@ class Analysis:
         return self.region_table("regions_steps")
 
     def region_table(self, name: str, depth: int | None = None) -> pd.DataFrame:
-        """One of the three tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
+        """One of the tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
 
         Raises NothingMeasured if operators were not read.
         """
-        found = self._regions
-        if not found.has_regions:
+        times = self._regions.cut(depth)
+        if not times.has_regions:
             return CATALOG[name].schema.empty()
         steps = self.typical_step.steps
-        table = (
-            regions_module.regions_steps(found, depth)
-            if name == "regions_steps"
-            else {"regions": regions_module.regions, "regions_ranks": regions_module.regions_ranks}[name](
-                found, steps, depth
-            )
-        )
+        match name:
+            case "regions":
+                table = regions_module.regions(times, steps)
+            case "region_classes":
+                table = regions_module.region_classes(times, steps)
+            case "regions_ranks":
+                table = regions_module.regions_ranks(times, steps)
+            case _:
+                table = regions_module.regions_steps(times)
         return CATALOG[name].schema.described(self._marked(table))
+
+    @cached_property
+    def class_excess(self) -> pd.DataFrame:
+        """One row per class of regions, phase and rank: how much longer than on the median of the other ranks.
+
+        Raises NothingMeasured if operators were not read.
+        """
+        return regions_module.class_excess(self._regions, self.typical_step.steps)
+
+    @cached_property
+    def class_time(self) -> pd.DataFrame:
+        """One row per rank, device, step, class of regions and phase: its device time, without the regions inside.
+
+        Empty without any region. Raises NothingMeasured if operators were not read.
+        """
+        times = self._regions
+        found = regions_module.class_time(times)
+        return found if times.has_regions else found[:0]
 
     @cached_property
     def _regions(self) -> RegionTimes:
@@ -822,7 +849,14 @@ class Analysis:
         most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
         damaged = set(self.run.partial_ranks)
         whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
-        return self._marked(late_work(whole, Lookups(self._work, self._explained.members, self.detailed, most_others)))
+        lookups = Lookups(
+            ran=self._work,
+            members=self._explained.members,
+            detailed=self.detailed,
+            in_regions=lambda rank, times: computed_in_regions(self.detailed(rank), times),
+            most_others=most_others,
+        )
+        return self._marked(late_work(whole, lookups))
 
     @cached_property
     def _explained(self) -> causes_module.Explained:

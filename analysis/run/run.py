@@ -28,7 +28,7 @@ from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, cycles_in, host_in_name, joined_notes, members_of, notes_on
 from .side_files import nvlink_bytes, probe_rows, side_content, step_time_rows
 
-DETAILED = ("activities", "launches", "annotations", "cpu_operators", "runtime_calls", "modules")
+DETAILED = ("activities", "launches", "annotations", "cpu_operators", "operator_calls", "runtime_calls", "modules")
 """Tables that say what CPUs did meanwhile."""
 
 if TYPE_CHECKING:

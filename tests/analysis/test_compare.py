@@ -99,6 +99,28 @@ def test_a_larger_layer_shows_in_compute_and_in_its_kernel_and_operator(tmp_path
     assert "significant in it: compute +40.0" in found.verdict
 
 
+def test_a_slower_layer_shows_in_its_class_however_modules_are_numbered(tmp_path, capsys):
+    for side, first, mlp in (("a", 0, 4), ("b", 24, 7)):
+        trace, now = Trace(0, 1), 0
+        for number in range(STEPS):
+            begin = now
+            for place, (layer, dur) in enumerate((("attention", 4), ("mlp", mlp), ("mlp", mlp))):
+                issue, dur = begin + place * MS, round(dur * MS * (1000 + JITTER[number]) / 1000)
+                trace.event("python_function", f"nn.Module: layers.{first + place}.{layer}", issue, MS)
+                trace.kernel("gemm", now, dur, launch=issue)
+                now += dur
+            trace.step(number, begin, now)
+        trace.write(tmp_path / side)
+    rows = records(compare(tmp_path / "a", tmp_path / "b").changed_regions)
+    assert [(row["region"], row["phase"], row["significant"]) for row in rows] == [
+        ("layers.*.mlp", None, True),
+        ("layers.*.attention", None, False),
+    ]
+    assert (rows[0]["a_ns"], rows[0]["b_ns"]) == (pytest.approx(8 * MS, rel=0.01), pytest.approx(14 * MS, rel=0.01))
+    assert main(["compare", "--by", "region", str(run(tmp_path / "c")), str(tmp_path / "c")]) == 1
+    assert "no record_function, nn.Module or compiled region is in the traces" in capsys.readouterr().err
+
+
 def test_a_later_rank_shows_as_waiting_and_a_pause_as_idle(tmp_path):
     first = run(tmp_path / "a")
     late, pause = compare(first, run(tmp_path / "b", late=65)), compare(first, run(tmp_path / "c", pause=70))

@@ -11,6 +11,7 @@ from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
 
 EVERY, AT = 40 * MS, 7 * MS
+PERIOD = 22 * MS
 BACKWARD = 777
 Busy = Callable[[Trace, int, int], None]
 
@@ -132,6 +133,47 @@ def test_the_module_is_named_where_no_range_is(tmp_path: Path, parts: int) -> No
     assert f"; its CPU is {does} `Block_17`" in sentence(found)
     modules = {row["what"] for row in records(found.late_work) if row["kind"] == "module"}
     assert modules == {"Net_0", "Block_17"}
+
+
+@pytest.mark.parametrize(("slow", "details"), [("layer", True), ("layer", False), ("all", True)])
+def test_the_region_is_named_in_which_a_device_is_slow(tmp_path: Path, slow: str, details: bool) -> None:
+    """Rank 2 computes 6 ms longer: in one layer of its backward pass; or everywhere, where no region says anything."""
+
+    def lasts(rank: int, layer: int, phase: str) -> int:
+        if slow == "all":
+            return 2 * MS + MS * (rank == 2)
+        return 2 * MS + 6 * MS * ((rank, layer, phase) == (2, 1, "backward"))
+
+    truth = [Collective([k * PERIOD + 13 * MS + 6 * MS * (rank == 2) for rank in range(4)], 2 * MS) for k in range(4)]
+    traces = traces_of(4, truth)
+    for rank, trace in enumerate(traces):
+        for k in range(4):
+            begin, sequence = k * PERIOD, 10 * k
+            trace.step(k, begin, begin + PERIOD)
+            now, issued = begin + MS, begin
+            trace.event("python_function", "nn.Module: Net_0", begin, 900 * US)
+            for layer in range(3):
+                trace.event("python_function", f"nn.Module: Block_{layer}", issued, 200 * US)
+                numbers = {"Sequence number": sequence + layer, "Fwd thread id": 0}
+                trace.event("cpu_op", "aten::mm", issued + 10 * US, 100 * US, **numbers)
+                trace.kernel("gemm", now, lasts(rank, layer, "forward"), launch=issued + 20 * US)
+                now, issued = now + lasts(rank, layer, "forward"), issued + 300 * US
+            for layer in (2, 1, 0):
+                numbers = {"Sequence number": sequence + layer, "Fwd thread id": 1}
+                name = "autograd::engine::evaluate_function: MmBackward0"
+                trace.event("cpu_op", name, issued, 100 * US, tid=BACKWARD, **numbers)
+                trace.kernel("gemm", now, lasts(rank, layer, "backward"), launch=issued + 20 * US, thread=BACKWARD)
+                now, issued = now + lasts(rank, layer, "backward"), issued + 300 * US
+        trace.write(tmp_path, f"node_{rank}.pt.trace.json")
+    found = analyse(tmp_path, details=details)
+    where = ", inside `Net_0 > Block_1 (backward)`." if slow == "layer" else "."
+    assert f"computes 6.0 ms per step longer than the others, mostly in gemm{where}" in sentence(found)
+    if slow == "layer":
+        rows = [row for row in records(found.late_work) if row["kind"] == "region" and row["step"] == 1]
+        assert [(row["what"], row["extra_ns"]) for row in rows] == [
+            ("Net_0 (backward)", 6 * MS),
+            ("Net_0 > Block_1 (backward)", 6 * MS),
+        ]
 
 
 def test_a_range_full_of_different_work_is_named(tmp_path: Path) -> None:

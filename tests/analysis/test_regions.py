@@ -16,9 +16,12 @@ import pytest
 from builders import GLOO_THREAD, MAIN_THREAD, MS, US, Trace, comm_args
 from nsight_exports import SYSTEM_NS, process, small
 from region_oracle import Oracle, Ran
+from report_pages import ReadPage
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.render.plots.drawing import region_labels
+from commtrace.analysis.report.run_report import run_figures
 from commtrace.analysis.results.analysis import Analysis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,6 +194,61 @@ def test_with_a_depth_a_region_stands_for_all_inside(tmp_path: Path) -> None:
     assert by_place(steps, ["calls"]) == by_place(tops, ["calls"])
 
 
+def test_regions_that_differ_in_numbers_are_one_class(tmp_path: Path) -> None:
+    def rank(number: int) -> Trace:
+        made = Trace(number, 2)
+        for step in range(2):
+            began = 10 * step * MS
+            made.step(step, began, began + 10 * MS)
+            for at, name in enumerate(("conv1", "conv2", "layers.0.mlp", "layers.1.mlp", "layers.2.mlp")):
+                start = began + at * MS
+                made.event("user_annotation", name, start, 500 * US)
+                made.kernel("gemm", start + 9 * US, (400 if name == "layers.2.mlp" else 100) * US, launch=start + US)
+        return made
+
+    analysis = read(tmp_path, rank(0), rank(1))
+    regions, classes = analysis.regions, analysis.region_classes
+    assert set(classes["region"]) == {"conv1", "conv2", "layers.*.mlp"}
+    layers = row_of(classes, "layers.*.mlp")
+    members = [row_of(regions, f"layers.{layer}.mlp") for layer in range(3)]
+    assert (layers["instances"], layers["calls"], layers["kernels"], layers["ranks"]) == (3, 3, 3, 2)
+    for column in ("self_ns", "compute_ns", "idle_ns", "cpu_ns"):
+        assert layers[column] == sum(row[column] for row in members) > 0
+    # Each layer has the idle time before its kernel, and that before the last one is no shorter.
+    assert (layers["slowest_region"], layers["slowest_region_over_ns"]) == ("layers.2.mlp", 300 * US)
+    assert layers["slowest_region_over_frac"] == pytest.approx(0.3)
+    alone = row_of(classes, "conv1")
+    assert (alone["instances"], alone["slowest_region"], alone["slowest_region_over_ns"]) == (1, None, None)
+
+
+@pytest.mark.parametrize("depth", [None, 3])
+def test_classes_add_up_as_regions_do(tmp_path: Path, depth: int | None) -> None:
+    """To the ns, part by part: of one window of one device no mean is rounded."""
+    made = Training(3, 0).made
+    made.events = [event for event in made.events if not event["name"].startswith("ProfilerStep#")]
+    analysis = read(tmp_path, made)
+    regions, classes = (analysis.region_table(name, depth) for name in ("regions", "region_classes"))
+    assert len(classes) < len(regions) == classes["instances"].sum()
+    assert classes["self_ns"].sum() == analysis.breakdown["window_ns"].sum()
+    for column in (*(name for part in PARTS.values() for name in part), "cpu_self_ns", "calls", "kernels"):
+        assert classes[column].sum() == regions[column].sum(), column
+    for name in ("total_ns", "cpu_ns"):
+        tops = [table[~table["region"].str.contains(" > ")] for table in (regions, classes)]
+        assert tops[0][name].sum() == tops[1][name].sum()
+
+
+def test_a_layer_is_compared_on_the_ranks_that_have_it(tmp_path: Path) -> None:
+    """Two pipeline stages number their layers from 0; the second one has a layer more."""
+    for rank, layers in enumerate((3, 4)):
+        made = Trace(rank, 2)
+        for layer in range(layers):
+            made.event("python_function", f"nn.Module: Block_{layer}", 100 * layer * US, 90 * US)
+            made.kernel("gemm", (100 * layer + 10) * US, 100 * US, launch=(100 * layer + 2) * US)
+        made.write(tmp_path)
+    row = row_of(read(tmp_path).region_classes, "Block_*")
+    assert (row["instances"], row["ranks"], row["slowest_region"]) == (4, 2, None)
+
+
 def test_calls_and_cpu_time(tmp_path: Path) -> None:
     made = Trace(0, 1).event("python_function", "nn.Module: Net_0", 0, 100 * US)
     for start in (10, 50):
@@ -246,6 +304,46 @@ def test_the_outlier_among_ranks_is_named(tmp_path: Path) -> None:
     assert (row["ranks"], row["slowest_rank"], row["slowest_over_ns"]) == (4, 2, 300 * US)
     assert row["slowest_over_frac"] == pytest.approx(300 / (500 + 500))
     assert row_of(table, "Layer_0")["slowest_rank"] is None
+
+
+def test_the_page_shows_costly_classes_and_who_is_slow_where(tmp_path: Path) -> None:
+    for rank in range(4):
+        made = Trace(rank, 4)
+        for layer in range(3):
+            at = layer * MS
+            made.event("python_function", f"nn.Module: Layer_{layer}", at, 100 * US)
+            longer = 300 * US if (rank, layer) == (2, 2) else 0
+            made.kernel("gemm", at + 50 * US, 500 * US + longer, launch=at + 10 * US)
+        made.event("user_annotation", "loss", 3 * MS, 200 * US).kernel("gemm", 3050 * US, 400 * US, launch=3001 * US)
+        made.write(tmp_path)
+    analysis = read(tmp_path)
+    text = "".join(ReadPage(analysis.report().html).texts)
+    assert "76% of the window is in the 3 Layer_*." in text
+    # 75 us for the one rank out of four, and half of the idle time before it: before Layer_0 there is none.
+    assert "Layer_2 takes 0.3 ms longer than the median of its class." in text
+    assert "Rank 2 takes 0.3 ms longer than the median of the other ranks in Layer_*, not counting waits." in text
+    figures = run_figures(analysis)
+    assert "2.6 ms, 76%" in figures["regions"].svg
+    slow = json.loads(figures["slow-regions"].data)
+    assert (slow["rows"], slow["columns"], slow["values"]) == (["Layer_*"], list("0123"), [[0, 0, 0.3, 0]])
+
+
+def test_a_page_says_nothing_of_regions_where_there_are_none(tmp_path: Path) -> None:
+    made = Trace(0, 1).step(3, 0, MS).annotation("everything", 0, MS).kernel("gemm", US, US)
+    assert "Where in the model" not in read(tmp_path, made).report().html
+
+
+def test_labels_of_regions_lose_outer_names_but_stay_apart() -> None:
+    assert region_labels([("Net_0 > Linear_1", None), ("Net_0 > Linear_1", "backward")]) == [
+        "Net_0 > Linear_1",
+        "Net_0 > Linear_1 (backward)",
+    ]
+    graph = "Optimizer.step#A > Torch-Compiled Region: {} > CompiledFxGraph"
+    assert region_labels([(graph.format("4/0"), None)]) == ["... > CompiledFxGraph"]
+    assert region_labels([(graph.format("4/0"), None), (graph.format("4/1"), None)]) == [
+        "... > Torch-Com...ion: 4/0 > CompiledFxGraph",
+        "... > Torch-Com...ion: 4/1 > CompiledFxGraph",
+    ]
 
 
 def test_on_cpus_operators_are_the_work_and_collectives_belong_to_who_handed_them_over(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def stepped(busy: list[int], cpu: list[int] | None = None) -> Trace:
         # As many of one length as of the other: none is usual.
         ([10, 30, 10, 30], None, {}),
         ([10], None, {}),
+        # Windows of no length are no measure for others.
+        ([10, 0, 0], [10, 10, 10], {2: "end"}),
         # All there is, whatever it lacks.
         ([4], [10], {}),
     ],

@@ -55,6 +55,7 @@ LIKE = {
     "account_steps": "account",
     "mfu_steps": "mfu",
     "regions": "regions_steps",
+    "region_classes": "regions",
     "regions_ranks": "regions_steps",
     "idle_steps": "idle",
     "gaps": "idle",
@@ -69,6 +70,7 @@ LIKE = {
     "annotation_times_devices": "annotation_times",
     "changed_kernels": "comparison",
     "changed_operators": "comparison",
+    "changed_regions": "comparison",
 }
 
 

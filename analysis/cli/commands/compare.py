@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 _SLOWER, _UNSEEN = 3, 4
 _SIDES = 2
 _SHOWN_ROWS = 10
-_TABLES = {"measure": "comparison", "kernel": "changed_kernels", "operator": "changed_operators", "run": "trend"}
+_TABLES = {
+    "measure": "comparison",
+    "kernel": "changed_kernels",
+    "operator": "changed_operators",
+    "region": "changed_regions",
+    "run": "trend",
+}
 _PAGE_SUFFIXES = (".html", ".htm")
 
 
@@ -34,6 +40,7 @@ class ComparedBy(str, Enum):
     measure = "measure"
     kernel = "kernel"
     operator = "operator"
+    region = "region"
     run = "run"
 
 
@@ -116,6 +123,7 @@ def compare_command(
       commtrace compare traces/before traces/after
       commtrace compare traces/before-* --against traces/after-*
       commtrace compare traces/mon traces/tue traces/wed -o trend.html
+      commtrace compare --by region traces/before traces/after
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
     """

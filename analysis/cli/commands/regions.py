@@ -18,13 +18,24 @@ class RegionsBy(str, Enum):
     """What a row stands for, besides a region and its phase."""
 
     region = "region"
+    of_class = "class"
     rank = "rank"
     step = "step"
 
 
-_TABLES = {RegionsBy.region: "regions", RegionsBy.rank: "regions_ranks", RegionsBy.step: "regions_steps"}
-_FOR_EACH = {RegionsBy.region: (), RegionsBy.rank: ("rank", "device"), RegionsBy.step: ("rank", "device", "step")}
-_SHOWN = {RegionsBy.region: 30, RegionsBy.rank: 10, RegionsBy.step: 10}
+_TABLES = {
+    RegionsBy.region: "regions",
+    RegionsBy.of_class: "region_classes",
+    RegionsBy.rank: "regions_ranks",
+    RegionsBy.step: "regions_steps",
+}
+_FOR_EACH = {
+    RegionsBy.region: (),
+    RegionsBy.of_class: (),
+    RegionsBy.rank: ("rank", "device"),
+    RegionsBy.step: ("rank", "device", "step"),
+}
+_SHOWN = {RegionsBy.region: 30, RegionsBy.of_class: 30, RegionsBy.rank: 10, RegionsBy.step: 10}
 """Rows that people see unless they ask for more: a model has hundreds of modules."""
 
 
@@ -33,7 +44,11 @@ _SHOWN = {RegionsBy.region: 30, RegionsBy.rank: 10, RegionsBy.step: 10}
 def regions_command(
     runs: Runs,
     by: Annotated[
-        RegionsBy, typer.Option(help="One row per region, per rank and region, or per rank, step and region.")
+        RegionsBy,
+        typer.Option(
+            help="One row per region, per class of regions (repeated layers as one), per rank and region, or per rank, "
+            "step and region."
+        ),
     ] = RegionsBy.region,
     depth: Annotated[
         int | None,
@@ -49,11 +64,15 @@ def regions_command(
     operator. What a region takes itself adds up to the step, with idle time before its kernels; `total` includes the
     regions inside. Over several ranks, `slowest` is the rank on which a region takes longest.
 
+    --by class makes one row of regions whose names differ in numbers only, such as the MLPs of all layers
+    (`layers.*.mlp`), and says which of them takes longest.
+
     Tables for people have the first 30 regions, or 10 of each rank or step; --top N shows N, CSV and JSON have all.
 
     \b
     Examples:
       commtrace regions traces/my-run
+      commtrace regions --by class traces/my-run
       commtrace regions --depth 2 --where phase=backward traces/my-run
       commtrace regions --sort slowest_over_ns traces/my-run
       commtrace regions --by rank --where rank=3 --top 20 traces/my-run

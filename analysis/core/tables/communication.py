@@ -36,6 +36,7 @@ from .columns import (
 )
 from .comparison import CHANGED_KERNELS as CHANGED_KERNELS
 from .comparison import CHANGED_OPERATORS as CHANGED_OPERATORS
+from .comparison import CHANGED_REGIONS as CHANGED_REGIONS
 from .comparison import COMPARISON as COMPARISON
 from .device_time import CPU_OPERATORS as CPU_OPERATORS
 from .device_time import GPUS as GPUS

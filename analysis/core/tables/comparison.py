@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..schema import Schema
 from .device_time import KERNEL, OPERATOR
+from .regions import REGION
 
 _VALUES = {
     "captures_a": ("int64", "captures of A: its runs, or its profiling cycles if each side has only one run"),
@@ -37,6 +38,11 @@ COMPARISON = Schema("comparison", "measure of a step", {
 CHANGED_KERNELS = Schema("changed_kernels", "kernel of either side", {**KERNEL, **_VALUES})
 CHANGED_OPERATORS = Schema("changed_operators", "operator of either side", {
     "operator": OPERATOR["operator"], "kind": OPERATOR["kind"], **_VALUES,
+})  # fmt: skip
+CHANGED_REGIONS = Schema("changed_regions", "class of regions and phase, of either side", {
+    "region": ("string", "path of its regions, with * for all numbers that stand by themselves: layers.*.mlp"),
+    "phase": REGION["phase"],
+    **_VALUES,
 })  # fmt: skip
 
 _BEYOND = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..schema import Schema
 from .columns import DEVICE, PARTIAL, PARTIAL_RUN, RANK
 
-_REGION = {
+REGION = {
     "region": (
         "string",
         "names of ranges around a launch, outermost first: record_function, NVTX, nn.Module",
@@ -42,25 +42,44 @@ def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
 
 _MEANS = _took("Float64", "mean of a step")
 
-REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
-    **_REGION,
-    **_MEANS,
+_SLOWEST = {
     "ranks": ("int64", "ranks that have it"),
     "slowest_rank": ("Int64", "rank on which it takes longest itself, waiting aside; NA if there is one rank"),
     "slowest_over_ns": ("Int64", "how much longer than the median of the other ranks that is"),
     "slowest_over_frac": ("Float64", "slowest_over_ns / that median"),
+}
+
+REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
+    **REGION, **_MEANS, **_SLOWEST, "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+REGION_CLASSES = Schema("region_classes", "class of regions and phase: means over devices and the steps that count", {
+    "region": (
+        "string",
+        "path of its regions, with * for numbers in which they differ: layers.*.mlp",
+    ),
+    "phase": REGION["phase"],
+    "instances": ("int64", "regions of this class"),
+    **_MEANS,
+    **_SLOWEST,
+    "slowest_region": (
+        "string",
+        "of its regions the one that takes longest itself, waiting aside; NA if there is one",
+    ),
+    "slowest_region_over_ns": ("Int64", "how much longer than the median of the other regions that is"),
+    "slowest_region_over_frac": ("Float64", "slowest_region_over_ns / that median"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
 REGIONS_RANKS = Schema("regions_ranks", "rank, device, region and phase: means over the steps that count", {
-    "rank": RANK, "device": DEVICE, **_REGION, **_MEANS, "partial": PARTIAL,
+    "rank": RANK, "device": DEVICE, **REGION, **_MEANS, "partial": PARTIAL,
 })  # fmt: skip
 
 REGIONS_STEPS = Schema("regions_steps", "rank, device, step, region and phase", {
     "rank": RANK,
     "device": DEVICE,
     "step": ("Int64", "N of ProfilerStep#N; NA where no step is marked, then the row is of the whole window"),
-    **_REGION,
+    **REGION,
     "window_ns": ("int64", "of the step, as in `breakdown_steps`; self_ns of all its regions add up to it exactly"),
     **_took("Int64", "in this step"),
     "partial": PARTIAL,

@@ -42,6 +42,8 @@ class Detailed(Protocol):
     @property
     def cpu_operators(self) -> pd.DataFrame: ...  # noqa: D102
     @property
+    def operator_calls(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
     def runtime_calls(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def modules(self) -> pd.DataFrame: ...  # noqa: D102

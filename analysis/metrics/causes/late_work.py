@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -15,11 +15,13 @@ from ...core.tables.lateness import LATE_WORK
 from .cpu_work import CpuWork, Detailed, Did, within
 from .details import Between, RanByRank
 
-TOTAL, BY_KERNEL = "total", "kernel"
+TOTAL, BY_KERNEL, BY_REGION = "total", "kernel", "region"
 ALL_CPU, ALL_COMPUTE = "cpu", "compute"
 _MOST_RANKS, _WORTH_ASKING = 4, 0.05
 """How many late ranks are looked at, and the part of the waiting that each must have caused: files are read again."""
 _LEAST_FRAC, _LEAST_NS = 0.01, 1_000
+_REGIONS_OF = 3
+"""Other ranks whose regions are looked up: one rank takes 1 % of the time of a summary."""
 
 
 class Behind(NamedTuple):
@@ -44,12 +46,14 @@ class Lookups(NamedTuple):
     """Where to look up what ranks did.
 
     `ran` has their devices, `members` are calls from `with_readiness`, and `detailed` reads one rank with details of
-    its CPU. Each late rank is compared with `most_others` at most.
+    its CPU. `in_regions` is how long regions of a rank computed between some times, as `computed_in_regions`. Each late
+    rank is compared with `most_others` at most.
     """
 
     ran: RanByRank
     members: pd.DataFrame
     detailed: Callable[[int], Detailed]
+    in_regions: Callable[[int, Sequence[Between]], Mapping[Between, Mapping[str, int]]]
     most_others: int
 
 
@@ -103,14 +107,14 @@ class _Work:
             steps[self._step(one)].append(one)
         times = {(step, one): self._times(parts, one) for step, parts in steps.items() for one in (rank, *others)}
         computed = self._computed(times)
-        rows: list[Row] = []
+        took: dict[int | None, dict[int, dict[Did, int]]] = {}  # by step and rank, the late one first
         for step in steps:
-            compared = [one for one in others if times[step, one]]
-            if not compared or not times[step, rank]:
-                continue
-            mine, *theirs = (self._took(one, times[step, one]) | computed[step, one] for one in (rank, *compared))
-            rows += _rows(rank, step, mine, theirs)
-        return rows
+            known = [one for one in (rank, *others) if times[step, one]]
+            if rank in known and len(known) > 1:
+                took[step] = {one: self._took(one, times[step, one]) | computed[step, one] for one in known}
+        if _extra_ns(took, ALL_COMPUTE) > max(_extra_ns(took, ALL_CPU), 0):
+            self._add_regions(took, times)
+        return [row for step, ranks in took.items() for row in _rows(rank, step, *ranks.values())]
 
     def _step(self, behind: Behind) -> int | None:
         """The step of a part, which may reach over two: the one in which the rank's device was idle longer than others.
@@ -146,6 +150,25 @@ class _Work:
                 wanted.add((int(begin), int(end)))
         return sorted(wanted)
 
+    def _add_regions(
+        self,
+        took: Mapping[int | None, Mapping[int, dict[Did, int]]],
+        times: Mapping[tuple[int | None, int], list[Between]],
+    ) -> None:
+        """Add to `took`, by step and rank, how long regions computed; `times` are the parts of each."""
+        steps_of: dict[int, list[int | None]] = defaultdict(list)
+        for step, ranks in took.items():
+            for rank in list(ranks)[: 1 + _REGIONS_OF]:
+                steps_of[rank].append(step)
+        for rank, steps in steps_of.items():
+            ran = self._lookups.in_regions(rank, sorted({between for step in steps for between in times[step, rank]}))
+            for step in steps:
+                did: dict[Did, int] = defaultdict(int)
+                for between in times[step, rank]:
+                    for region, took_ns in ran.get(between, {}).items():
+                        did[BY_REGION, region, None, None] += took_ns
+                took[step][rank].update(did)
+
     def _took(self, rank: int, times: list[Between]) -> dict[Did, int]:
         """How long the CPU of a rank did what while its device had no work, in ns."""
         work, gaps = self._cpu(rank)
@@ -174,11 +197,19 @@ class _Work:
         return spent
 
 
-def _rows(rank: int, step: int | None, mine: dict[Did, int], theirs: list[dict[Did, int]]) -> list[Row]:
+def _extra_ns(took: Mapping[int | None, Mapping[int, Mapping[Did, int]]], of: str) -> float:
+    """How much more of all CPU or compute time the first rank has than the median of the others, over all steps."""
+    whole: Did = (TOTAL, of, None, None)
+    by_step = [[did.get(whole, 0) for did in ranks.values()] for ranks in took.values()]
+    return sum(mine - median(theirs) for mine, *theirs in by_step)
+
+
+def _rows(rank: int, step: int | None, mine: dict[Did, int], *theirs: dict[Did, int]) -> list[Row]:
     rows: list[Row] = []
     for key in sorted({*mine, *(key for other in theirs for key in other)}, key=str):
         kind, what, operator, region = key
-        took, usual = mine.get(key, 0), int(median(other.get(key, 0) for other in theirs))
+        beside = theirs[:_REGIONS_OF] if kind == BY_REGION else theirs
+        took, usual = mine.get(key, 0), int(median(other.get(key, 0) for other in beside))
         rows.append({
             "rank": rank, "step": step, "kind": kind, "what": what, "operator": operator, "range": region,
             "took_ns": took, "others_ns": usual, "extra_ns": took - usual,

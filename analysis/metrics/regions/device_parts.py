@@ -90,15 +90,15 @@ def time_by_owner(
         "exposed_memory": (_first_come(of_memory), subtract(memory, union(compute, comm))),
         BESIDE: (_first_come(of_comm), intersect(comm, compute)),
     }
-    found = {part: _by_window(windows, owned, within) for part, (owned, within) in pieces.items()}
-    found["idle"] = _idle(activities, host, owner, windows)
+    by_part = {part: _by_window(windows, owned, within) for part, (owned, within) in pieces.items()}
+    by_part["idle"] = _idle(activities, host, owner, windows)
     bounds = np.array([[each.start_ns, each.end_ns] for each in windows], dtype=np.int64).T
     exposed_ns, unsplit_ns = (covered(each, *bounds) for each in (exposed, pieces["exposed_unsplit"][1]))
     return DeviceTime(
         windows=windows,
-        window=np.concatenate([window for window, _, _ in found.values()]),
-        owner=np.concatenate([own for _, own, _ in found.values()]),
-        ns={part: _placed(found, part) for part in found},
+        window=np.concatenate([window for window, _, _ in by_part.values()]),
+        owner=np.concatenate([owners for _, owners, _ in by_part.values()]),
+        ns={part: _placed(by_part, part) for part in by_part},
         unsplit=(unsplit_ns == exposed_ns) & (exposed_ns > 0),
     )
 
@@ -107,9 +107,9 @@ _ByWindow = tuple[Ints, Ints, Times]
 """Window, owner and time in ns, each of shape (pieces,)."""
 
 
-def _placed(found: dict[str, _ByWindow], part: str) -> Times:
+def _placed(by_part: dict[str, _ByWindow], part: str) -> Times:
     """The time of this part, 0 for the pieces of others."""
-    return np.concatenate([ns if name == part else np.zeros_like(ns) for name, (_, _, ns) in found.items()])
+    return np.concatenate([ns if name == part else np.zeros_like(ns) for name, (_, _, ns) in by_part.items()])
 
 
 def _first_come(owned: Owned) -> Owned:

@@ -53,6 +53,8 @@ _NO_REGIONS = (
 )
 _OF_TORCH = re.compile(r"::|Backward\d*\Z")
 _GRAPH = re.compile(r"## Call (CompiledFxGraph) \w+ ##")
+_NUMBER = re.compile(r"(?<![^\W_])(?<!\d/)\d+(?!/\d)(?![^\W_])")
+"""A number that stands by itself: `layers.17.mlp`, `Linear_3`; not of `conv1`, nor of the compiler's `Region: 4/5`."""
 _KINDS = _OF_BACKWARD, _REGION, _OF_FORWARD = 0, 1, 2
 """In the order in which they nest where their times are equal."""
 
@@ -101,10 +103,24 @@ class RegionPaths:
     def cut(self, depth: int) -> Ints:
         """The path of at most `depth` names that each path lies in."""
         result = list(range(len(self.names)))
-        for path, own in enumerate(self.depths):  # a path comes after the one around it
-            if own > depth:
+        for path, names in enumerate(self.depths):  # a path comes after the one around it
+            if names > depth:
                 result[path] = result[self.parents[path]]
         return np.array(result, dtype=np.int64)
+
+    def folded(self) -> tuple[RegionPaths, Ints]:
+        """Paths with `*` in place of the numbers in which names differ, and which of them each path is."""
+        classes, class_of = RegionPaths(), list(range(len(NAMES)))
+        first: dict[int, str] = {}
+        for name, parent in zip(self.names[len(NAMES) :], self.parents[len(NAMES) :], strict=True):
+            starred = without_numbers(name)
+            number = classes.inside(class_of[parent], starred)
+            class_of.append(number)
+            if first.setdefault(number, name) != name:
+                first[number] = starred
+        for number, name in first.items():
+            classes.names[number] = name
+        return classes, np.array(class_of, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -132,8 +148,10 @@ class CpuRanges:
     ) -> CpuRanges:
         """From the tables of a rank; on runs without a GPU, operators are among its activities."""
         on_cpu = activities[(bare(activities["device"]) == "cpu") & (bare(activities["kind"]) == COMPUTE)]
-        own = on_cpu.rename(columns={"stream": "thread"})
-        wanted = [table.loc[_begins_with(table, _WANTED), _COLUMNS] for table in (cpu_operators, own, operator_calls)]
+        on_cpu = on_cpu.rename(columns={"stream": "thread"})
+        wanted = [
+            table.loc[_begins_with(table, _WANTED), _COLUMNS] for table in (cpu_operators, on_cpu, operator_calls)
+        ]
         if not len(operator_calls):
             codes, names = pd.factorize(cpu_operators["name"])
             of_user = [not _OF_TORCH.search(str(name)) for name in names]
@@ -201,13 +219,18 @@ class Regions(NamedTuple):
         What a thread of the backward pass launches outside of its operators, such as the end of a hook, belongs to the
         region in which the main thread waits for it.
         """
-        found = self.around(threads, times)
-        beside = (found < 0) & np.isin(threads, list(self.engines))
-        found[beside] = self.at(self.main, times[beside])
+        innermost = self.around(threads, times)
+        beside = (innermost < 0) & np.isin(threads, list(self.engines))
+        innermost[beside] = self.at(self.main, times[beside])
         path, phase = (
-            np.append(column, value)[found] for column, value in ((self.path, NO_REGION), (self.phase, DIRECT))
+            np.append(column, value)[innermost] for column, value in ((self.path, NO_REGION), (self.phase, DIRECT))
         )
         return path, np.where(beside, BACKWARD, phase)
+
+
+def without_numbers(text: str) -> str:
+    """A name or path with `*` for each number that stands by itself."""
+    return _NUMBER.sub("*", text)
 
 
 def regions_of(cpu: CpuRanges, paths: RegionPaths) -> Regions:
@@ -223,25 +246,25 @@ def regions_of(cpu: CpuRanges, paths: RegionPaths) -> Regions:
     order = np.lexsort((kind, -end, start, thread))
     kind, thread, start, end, name = kind[order], thread[order], start[order], end[order], name[order]
     nested = _nested(thread, start, end)
-    found = Regions(
+    regions = Regions(
         thread, start, nested.end, np.full(len(start), _NONE), np.zeros(len(start), dtype=np.int64),
         nested.self_ns, kind == _REGION, nested.bounds, nested.innermost, _NONE, frozenset(),
     )  # fmt: skip
-    main = _main_thread(cpu, found)
-    found = found._replace(main=main, engines=frozenset(backward.thread.tolist()) - {main})
+    main = _main_thread(cpu, regions)
+    regions = regions._replace(main=main, engines=frozenset(backward.thread.tolist()) - {main})
     began_on, began_ns = began_on[order], began_ns[order]
     joined = began_on != _NONE
     origin = np.full(len(start), _NONE)
-    origin[joined] = found.around(began_on[joined], began_ns[joined])
+    origin[joined] = regions.around(began_on[joined], began_ns[joined])
     # Backward operators without a forward one: whoever called the backward pass stands in a region meanwhile.
-    calling = found.at(main, start)
-    again = _runs_again(found, kind)
-    _give_paths(found, nested.parent, kind, name, events[_REGION].names, origin, calling, again, paths)
-    return found
+    calling = regions.at(main, start)
+    again = _runs_again(regions, kind)
+    _give_paths(regions, nested.parent, kind, name, events[_REGION].names, origin, calling, again, paths)
+    return regions
 
 
 def _give_paths(
-    found: Regions,
+    regions: Regions,
     parent: Ints,
     kind: Ints,
     name: Ints,
@@ -257,7 +280,7 @@ def _give_paths(
         parent.tolist(), kind.tolist(), name.tolist(), origin.tolist(), calling.tolist(), again.tolist(), strict=True
     )
     listed = list(rows)
-    for i in np.lexsort((np.arange(len(kind)), found.start)).tolist():
+    for i in np.lexsort((np.arange(len(kind)), regions.start)).tolist():
         around, of_kind, of_name, begun_in, called_in, is_again = listed[i]
         base, base_phase = (path[around], phase[around]) if around >= 0 else (NO_REGION, DIRECT)
         if of_kind == _REGION and is_again and base_phase == BACKWARD:
@@ -272,8 +295,8 @@ def _give_paths(
             elif around < 0 and called_in >= 0 and path[called_in] >= 0:
                 base = path[called_in]
             path[i], phase[i] = base, BACKWARD
-    found.path[:] = path
-    found.phase[:] = phase
+    regions.path[:] = path
+    regions.phase[:] = phase
 
 
 def _named_ranges(cpu: CpuRanges) -> _Events:
@@ -323,14 +346,14 @@ def _forward_of(calls: pd.DataFrame, is_backward: Flags) -> tuple[Ints, Times]:
         wanted = np.flatnonzero(called_by[backward] == number)
         best: tuple[int, int, Times] = (0, _NONE, np.zeros(len(wanted), dtype=np.int64))
         for candidate in np.unique(thread[forward]).tolist():
-            own = forward[thread[forward] == candidate]
-            begun = _last_before(sequence[own], start[own], sequence[backward[wanted]], start[backward[wanted]])
-            found = int((begun >= 0).sum())
-            if found > best[0]:
-                best = found, candidate, begun
-        found, candidate, begun = best
+            on_it = forward[thread[forward] == candidate]
+            begun = _last_before(sequence[on_it], start[on_it], sequence[backward[wanted]], start[backward[wanted]])
+            joined = int((begun >= 0).sum())
+            if joined > best[0]:
+                best = joined, candidate, begun
+        joined, candidate, begun = best
         known = begun >= 0
-        began_on[wanted[known]], began_ns[wanted[known]] = (candidate, begun[known]) if found else (_NONE, 0)
+        began_on[wanted[known]], began_ns[wanted[known]] = (candidate, begun[known]) if joined else (_NONE, 0)
     return began_on, began_ns
 
 
@@ -362,29 +385,29 @@ def _rerun_operators(cpu: CpuRanges, backward: _Events) -> _Events:
     start, thread = calls["start_ns"].to_numpy(), calls["thread"].to_numpy()
     inside = np.zeros(len(calls), dtype=bool)
     for number in np.unique(backward.thread).tolist():
-        own = backward.thread == number
-        order = np.argsort(backward.start[own], kind="stable")
-        starts, reach = backward.start[own][order], np.maximum.accumulate(backward.end[own][order])
+        on_it = backward.thread == number
+        order = np.argsort(backward.start[on_it], kind="stable")
+        starts, reach = backward.start[on_it][order], np.maximum.accumulate(backward.end[on_it][order])
         place = np.searchsorted(starts, start, side="right") - 1
         inside |= (thread == number) & (place >= 0) & (start < reach[place])
     rerun = calls[inside]
     return _events(rerun, np.zeros(len(rerun), dtype=np.int64), [])
 
 
-def _runs_again(found: Regions, kind: Ints) -> Flags:
+def _runs_again(regions: Regions, kind: Ints) -> Flags:
     """Whether each range would be one that runs again: it has operators that autograd records."""
     result = np.zeros(len(kind), dtype=bool)
-    for thread in found.bounds:
-        here = np.flatnonzero(found.thread == thread)
-        begun = found.start[here][kind[here] == _OF_FORWARD]
-        result[here] = np.searchsorted(begun, found.end[here]) > np.searchsorted(begun, found.start[here])
+    for thread in regions.bounds:
+        here = np.flatnonzero(regions.thread == thread)
+        begun = regions.start[here][kind[here] == _OF_FORWARD]
+        result[here] = np.searchsorted(begun, regions.end[here]) > np.searchsorted(begun, regions.start[here])
     return result
 
 
-def _main_thread(cpu: CpuRanges, found: Regions) -> int:
+def _main_thread(cpu: CpuRanges, regions: Regions) -> int:
     """The thread that marks the steps; without steps, the one with most regions."""
     steps = cpu.annotations[_begins_with(cpu.annotations, (markers.PROFILER_STEP,))]["thread"].to_numpy()
-    threads = steps if len(steps) else found.thread[found.is_region]
+    threads = steps if len(steps) else regions.thread[regions.is_region]
     if not len(threads):
         return _NONE
     numbers, counts = np.unique(threads, return_counts=True)

@@ -1,19 +1,18 @@
-"""The tables `regions`, `regions_ranks` and `regions_steps`. Definitions: docs/metrics/regions.md."""
+"""The tables `regions`, `region_classes`, `regions_ranks` and `regions_steps`. Definitions: docs/metrics/regions.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ...core.schema import Row
 from ...core.steps import NO_STEP
-from ...core.tables.regions import REGIONS, REGIONS_RANKS, REGIONS_STEPS
+from ...core.tables.regions import REGION_CLASSES, REGIONS, REGIONS_RANKS, REGIONS_STEPS
+from ..clocks.frame import Ints
 from .device_parts import SELF_PARTS
-from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths
+from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths, without_numbers
 from .times import KEYS, SUMS, RegionTimes
 
 _OWN = ("compute_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns")
@@ -23,58 +22,93 @@ _SPLIT = ("exposed_transfer_ns", "exposed_wait_ns")
 _SELF = [f"{part}_ns" for part in SELF_PARTS]
 
 
-def regions_steps(found: RegionTimes, depth: int | None = None) -> pd.DataFrame:
-    """One row per rank, device, step and region, the one that took most of a step first.
-
-    Names of a path beyond `depth` are left out: what is inside counts for the region around it.
-    """
-    rows = _with_inclusive(_cut(found, depth), found.paths, list(KEYS))
-    rows = rows.merge(found.windows, on=list(KEYS)) if len(rows) else rows.assign(window_ns=0, is_unsplit=False)
+def regions_steps(times: RegionTimes) -> pd.DataFrame:
+    """One row per rank, device, step and region, the one that took most of a step first."""
+    rows = _with_inclusive(times.rows, times.paths, list(KEYS))
+    rows = rows.merge(times.windows, on=list(KEYS)) if len(rows) else rows.assign(window_ns=0, is_unsplit=False)
     # Without any split, unsplit is all exposed communication, as in the breakdown.
     columns: dict[str, Any] = {
         name: rows[name].astype("Int64").mask(rows["is_unsplit"].astype(bool)) for name in _SPLIT
     }
     share = rows["self_ns"] / rows["window_ns"].where(rows["window_ns"] > 0)
     rows = rows.assign(**columns, share_frac=share, step=rows["step"].astype("Int64").mask(rows["step"] == NO_STEP))
-    return REGIONS_STEPS.conform(_finished(rows, found.paths, ["rank", "device", "step"], REGIONS_STEPS.columns))
+    return REGIONS_STEPS.conform(_finished(rows, times.paths, ["rank", "device", "step"], REGIONS_STEPS.columns))
 
 
-def regions_ranks(found: RegionTimes, steps: Sequence[int], depth: int | None = None) -> pd.DataFrame:
+def regions_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     """One row per rank, device and region: means over these steps, or over everything if there are none."""
-    rows, windows = _chosen(found, steps, depth)
-    means = _means(rows, windows, found.paths, ["rank", "device"])
-    return REGIONS_RANKS.conform(_finished(means, found.paths, ["rank", "device"], REGIONS_RANKS.columns))
+    means = _means(*_chosen(times, steps), times.paths, ["rank", "device"])
+    return REGIONS_RANKS.conform(_finished(means, times.paths, ["rank", "device"], REGIONS_RANKS.columns))
 
 
-def regions(found: RegionTimes, steps: Sequence[int], depth: int | None = None) -> pd.DataFrame:
+def regions(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     """One row per region: means over all ranks and these steps, and the rank that takes longest."""
-    rows, windows = _chosen(found, steps, depth)
-    means = _means(rows, windows, found.paths, [])
+    return REGIONS.conform(_finished(_over_ranks(times, steps), times.paths, [], REGIONS.columns))
+
+
+def region_classes(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+    """One row per class of region: what all of it takes, and the region of it that takes longest."""
+    classes, class_of = times.folded()
+    table = _over_ranks(classes, steps)
+    table = table.merge(_instances(times, steps, class_of), how="left", on=_PLACE)
+    return REGION_CLASSES.conform(_finished(table, classes.paths, [], REGION_CLASSES.columns))
+
+
+def class_excess(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+    """How much longer each rank takes itself in each class of regions than the median of the other ranks.
+
+    Columns `region` and `phase` as in `region_classes`, `rank`, and `over_ns`, mean of these steps: negative where the
+    rank is faster. Classes of a single rank are left out.
+    """
+    classes, _ = times.folded()
+    beside = _over_others(_own(*_chosen(classes, steps)), _PLACE)
+    region = [classes.paths.text(path) for path in beside["path"].tolist()]
+    return beside.assign(region=region, phase=_phases(beside))[["region", "phase", "rank", "over_ns"]]
+
+
+def class_time(times: RegionTimes) -> pd.DataFrame:
+    """One row per rank, device, step, class and phase in which devices spent time: `dur_ns`, without regions inside.
+
+    Columns `region` and `phase` as in `region_classes`, but without any numbers: other runs number modules differently.
+    `step` is NA where none is marked.
+    """
+    classes, _ = times.folded()
+    rows = classes.rows.assign(dur_ns=classes.rows[_SELF].sum(axis=1))
+    rows = rows[rows["dur_ns"] > 0]
+    region = [without_numbers(classes.paths.text(path)) for path in rows["path"].tolist()]
+    step = rows["step"].astype("Int64").mask(rows["step"] == NO_STEP)
+    return rows.assign(region=region, phase=_phases(rows), step=step)[[*KEYS, "region", "phase", "dur_ns"]]
+
+
+def _over_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+    """Means of each place over all ranks and these steps, and the rank that takes longest."""
+    rows, windows = _chosen(times, steps)
+    means = _means(rows, windows, times.paths, [])
     by_rank = rows.groupby(["rank", *_PLACE], sort=True)[list(SUMS)].sum().reset_index()
-    ranks = _with_inclusive(by_rank, found.paths, ["rank"]).groupby(_PLACE)["rank"].nunique()
+    ranks = _with_inclusive(by_rank, times.paths, ["rank"]).groupby(_PLACE)["rank"].nunique()
     means = means.merge(ranks.rename("ranks").reset_index(), on=_PLACE)
-    slowest = pd.DataFrame(_slowest(rows, windows), columns=[*_PLACE, *_SLOWEST])
-    means = means.merge(slowest, how="left", on=_PLACE)
-    return REGIONS.conform(_finished(means, found.paths, [], REGIONS.columns))
+    slowest = _slowest(_over_others(_own(rows, windows), _PLACE), _PLACE, "rank")
+    columns = {"rank": "slowest_rank", "over_ns": "slowest_over_ns", "over_frac": "slowest_over_frac"}
+    return means.merge(slowest.rename(columns=columns), how="left", on=_PLACE)
 
 
-_SLOWEST = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
+def _instances(times: RegionTimes, steps: Sequence[int], class_of: Ints) -> pd.DataFrame:
+    """Of each class, how many regions it has, and which takes longest itself on the ranks that have it."""
+    rows, windows = _chosen(times, steps)
+    sums = rows.groupby(_PLACE, sort=True)[list(SUMS)].sum().reset_index()
+    every = _with_inclusive(sums, times.paths, [])[_PLACE]
+    count = every.assign(path=class_of[every["path"].to_numpy()]).groupby(_PLACE).size().rename("instances")
+    own = _own(rows, windows).groupby(_PLACE, sort=True)["own_ns"].mean().reset_index()
+    own = own.assign(instance=own["path"], path=class_of[own["path"].to_numpy()])
+    slowest = _slowest(_over_others(own, _PLACE), _PLACE, "instance")
+    slowest = slowest.assign(slowest_region=[times.paths.text(path) for path in slowest["instance"].tolist()])
+    columns = {"over_ns": "slowest_region_over_ns", "over_frac": "slowest_region_over_frac"}
+    return count.reset_index().merge(slowest.rename(columns=columns), how="left", on=_PLACE)
 
 
-def _cut(found: RegionTimes, depth: int | None) -> pd.DataFrame:
-    """The rows, those of deeper paths added to the last one that is not too deep."""
-    if depth is None:
-        return found.rows
-    path = found.rows["path"].to_numpy()
-    own = found.paths.cut(depth)[path]
-    # A call of a region inside is no call of the one around it.
-    rows = found.rows.assign(path=own, calls=found.rows["calls"].where(own == path, 0))
-    return rows.groupby([*KEYS, *_PLACE], sort=True)[list(SUMS)].sum().reset_index()
-
-
-def _chosen(found: RegionTimes, steps: Sequence[int], depth: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _chosen(times: RegionTimes, steps: Sequence[int]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows and windows of these steps; all of them if there are none."""
-    rows, windows = _cut(found, depth), found.windows
+    rows, windows = times.rows, times.windows
     if not steps:
         return rows, windows
     return rows[rows["step"].isin(steps)], windows[windows["step"].isin(steps)]
@@ -120,26 +154,40 @@ def _means(rows: pd.DataFrame, windows: pd.DataFrame, paths: RegionPaths, keys: 
     return table.assign(**split)
 
 
-def _slowest(rows: pd.DataFrame, windows: pd.DataFrame) -> list[Row]:
-    """Of each region on several ranks, the rank that takes longest itself, and by how much more than the others."""
+def _own(rows: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
+    """`own_ns` of each place and rank: what it takes itself, without waiting for others, mean of its windows."""
     count = windows.groupby("rank")["window_ns"].size()
-    own = rows.assign(own_ns=rows[list(_OWN)].sum(axis=1)).groupby([*_PLACE, "rank"], sort=True)["own_ns"].sum()
-    table = own.reset_index()
-    table["own_ns"] = table["own_ns"] / table["rank"].map(count)
-    result: list[Row] = []
-    for (path, phase), of_region in table.groupby(_PLACE, sort=True):
-        if len(of_region) < 2:  # nothing to compare with
-            continue
-        took = dict(zip(of_region["rank"].tolist(), of_region["own_ns"].tolist(), strict=True))
-        slowest = max(took, key=lambda rank: (took[rank], -rank))
-        usual = median(ns for rank, ns in took.items() if rank != slowest)
-        over = took[slowest] - usual
-        if over > 0:
-            result.append({
-                "path": path, "phase": phase, "slowest_rank": slowest, "slowest_over_ns": round(over),
-                "slowest_over_frac": over / usual if usual else None,
-            })  # fmt: skip
-    return result
+    summed = rows.assign(own_ns=rows[list(_OWN)].sum(axis=1)).groupby([*_PLACE, "rank"], sort=True)["own_ns"].sum()
+    table = summed.reset_index()
+    return table.assign(own_ns=table["own_ns"] / table["rank"].map(count))
+
+
+def _over_others(own: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Add `usual_ns`, the median of the others in the same group, and `over_ns`, how much longer this one takes.
+
+    `over_ns` is negative where it is faster. Groups of one are left out: there is nothing to compare with.
+    """
+    table = own.sort_values([*by, "own_ns"], kind="stable")
+    table = table[table.duplicated(by, keep=False)]
+    group = table.groupby(by, sort=False)["own_ns"]
+    number, others = group.cumcount().to_numpy(), group.transform("size").to_numpy() - 1
+    first, own_ns = np.arange(len(table)) - number, table["own_ns"].to_numpy()
+    # The values of a group ascend: without this one, those in the middle of the others are one further on from it.
+    middle = [own_ns[first + at + (number <= at)] for at in ((others - 1) // 2, others // 2)]
+    usual = (middle[0] + middle[1]) / 2
+    return table.assign(over_ns=own_ns - usual, usual_ns=usual)
+
+
+def _slowest(beside: pd.DataFrame, by: list[str], of: str) -> pd.DataFrame:
+    """Of each group the one that takes longest, of equal ones the first by `of`: `over_ns`, and of `usual_ns`."""
+    longest = beside.sort_values([*by, "over_ns", of], ascending=[*(True for _ in by), False, True], kind="stable")
+    slowest = longest[~longest.duplicated(by) & (longest["over_ns"] > 0)]
+    over_frac = slowest["over_ns"] / slowest["usual_ns"].where(slowest["usual_ns"] > 0)
+    return slowest.assign(over_ns=slowest["over_ns"].round(), over_frac=over_frac)[[*by, of, "over_ns", "over_frac"]]
+
+
+def _phases(rows: pd.DataFrame) -> Any:
+    return pd.array([PHASES[number] for number in rows["phase"].to_numpy(dtype=np.int64).tolist()], dtype="string")
 
 
 def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str], columns: Iterable[str]) -> pd.DataFrame:
@@ -152,7 +200,7 @@ def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str], columns: 
     rows = rows.assign(
         **on_cpu,
         region=[texts[number] for number in path.tolist()],
-        phase=pd.array([PHASES[number] for number in rows["phase"].to_numpy(dtype=np.int64).tolist()], dtype="string"),
+        phase=_phases(rows),
         calls=rows["calls"].where(rows["calls"] > 0),
     )
     order = [*keys, "self_ns", "total_ns", "cpu_ns", "region", "phase"]

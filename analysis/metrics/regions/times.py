@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,26 @@ class RegionTimes:
         """Whether there is any region."""
         return len(self.paths.names) > NOT_LAUNCHED + 1
 
+    def cut(self, depth: int | None) -> RegionTimes:
+        """The same with paths of at most `depth` names: what is deeper counts for the region around it."""
+        if depth is None:
+            return self
+        path = self.rows["path"].to_numpy()
+        around = self.paths.cut(depth)[path]
+        # A call of a region inside is no call of the one around it.
+        rows = self.rows.assign(path=around, calls=self.rows["calls"].where(around == path, 0))
+        return replace(self, rows=_summed(rows))
+
+    def folded(self) -> tuple[RegionTimes, Ints]:
+        """The same by class of region: paths that differ in numbers only are one. And the class of each path."""
+        classes, class_of = self.paths.folded()
+        rows = self.rows.assign(path=class_of[self.rows["path"].to_numpy()])
+        return replace(self, paths=classes, rows=_summed(rows)), class_of
+
+
+def _summed(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby([*KEYS, "path", "phase"], sort=True)[list(SUMS)].sum().reset_index()
+
 
 def region_times(
     *,
@@ -62,7 +82,7 @@ def region_times(
     windows = [pd.DataFrame(columns=[*KEYS, "window_ns", "is_unsplit"], dtype="int64")]
     for (rank, cycle), of_rank in grouped(activities, ["rank", "cycle"]):
         host = host_tables.host(rank, cycle)
-        found = regions_of(
+        regions = regions_of(
             CpuRanges.of(
                 activities=of_rank,
                 annotations=host.annotations,
@@ -72,16 +92,16 @@ def region_times(
             ),
             paths,
         )
-        on_cpu = [_cpu_sums(found, host)]
-        for (device,), own in grouped(of_rank, ["device"]):
+        on_cpu = [_cpu_sums(regions, host)]
+        for (device,), of_device in grouped(of_rank, ["device"]):
             key = (rank, device)
             split = split_of.get(key, splits[:0])
             if device == "cpu":
-                time, owner = _of_cpu(own, host, found, calls_of.get(key, calls[:0]), split)
+                time, owner = _of_cpu(of_device, host, regions, calls_of.get(key, calls[:0]), split)
             else:
-                time, owner = _of_gpu(own, host, found, split)
+                time, owner = _of_gpu(of_device, host, regions, split)
             # The CPU of a rank is told once, with the first of its devices.
-            sums = pd.concat([_device_sums(time, own, owner), *on_cpu], ignore_index=True)
+            sums = pd.concat([_device_sums(time, of_device, owner), *on_cpu], ignore_index=True)
             on_cpu = []
             rows.append(sums.assign(rank=rank, device=device))
             windows.append(pd.DataFrame({
@@ -91,8 +111,7 @@ def region_times(
                 "window_ns": [window.end_ns - window.start_ns for window in time.windows],
                 "is_unsplit": time.unsplit,
             }))  # fmt: skip
-    every = pd.concat(rows[min(1, len(rows) - 1) :], ignore_index=True)
-    sums = every.groupby([*KEYS, "path", "phase"], sort=True)[list(SUMS)].sum().reset_index()
+    sums = _summed(pd.concat(rows[min(1, len(rows) - 1) :], ignore_index=True))
     # Without marked steps, several cycles of a rank are one window, as in `breakdown`.
     each = pd.concat(windows[min(1, len(windows) - 1) :], ignore_index=True).groupby(list(KEYS), sort=True)
     return RegionTimes(
@@ -108,13 +127,13 @@ def _owner(path: Ints, phase: Ints) -> Ints:
     return path * _PHASES + phase
 
 
-def _of_gpu(ran: pd.DataFrame, host: Host, found: Regions, split: pd.DataFrame) -> tuple[DeviceTime, Ints]:
+def _of_gpu(ran: pd.DataFrame, host: Host, regions: Regions, split: pd.DataFrame) -> tuple[DeviceTime, Ints]:
     """The time of a GPU by owner, and the owner of each activity: the region in which it was launched."""
     call = host.launch_of(ran["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
     launched = call >= 0
     owner = np.full(len(ran), _NOBODY)
     threads, times = host.calls.thread[call[launched]], host.calls.start_ns[call[launched]]
-    owner[launched] = _owner(*found.places(threads, times))
+    owner[launched] = _owner(*regions.places(threads, times))
     start = ran["start_ns"].to_numpy()
     computing = bare(ran["kind"]) == COMPUTE
     stretches = Owned(start[computing], (start + ran["dur_ns"].to_numpy())[computing], owner[computing])
@@ -131,47 +150,47 @@ def _owner_of_calls(calls: pd.DataFrame, ran: pd.DataFrame, owner: Ints) -> Ints
 
 
 def _of_cpu(
-    ran: pd.DataFrame, host: Host, found: Regions, calls: pd.DataFrame, split: pd.DataFrame
+    ran: pd.DataFrame, host: Host, regions: Regions, calls: pd.DataFrame, split: pd.DataFrame
 ) -> tuple[DeviceTime, Ints]:
     """The same of a CPU without a GPU: an operator is its own work, a call of gloo belongs to its c10d operator."""
     thread, start = ran["stream"].to_numpy(), ran["start_ns"].to_numpy()
     end = start + ran["dur_ns"].to_numpy()
     computing, comm = (bare(ran["kind"]) == kind for kind in (COMPUTE, COMM))
-    owner = _owner(*found.places(thread, start))
-    owner[comm] = _owner_of_gloo(ran[comm], host, found, calls)
+    owner = _owner(*regions.places(thread, start))
+    owner[comm] = _owner_of_gloo(ran[comm], host, regions, calls)
     parts = []
     for number in np.unique(thread[computing]).tolist():
-        own = computing & (thread == number)
-        order = np.argsort(start[own], kind="stable")
-        whole = Owned(start[own][order], end[own][order], np.zeros(int(own.sum()), dtype=np.int64))
+        on_it = computing & (thread == number)
+        order = np.argsort(start[on_it], kind="stable")
+        whole = Owned(start[on_it][order], end[on_it][order], np.zeros(int(on_it.sum()), dtype=np.int64))
         # An operator may have regions inside, as a compiled one has, or one that runs a part of the model again.
-        pieces = cut(whole, found.bounds.get(number, start[:0]))
-        places = found.places(np.full(len(pieces.starts), number), pieces.starts)
+        pieces = cut(whole, regions.bounds.get(number, start[:0]))
+        places = regions.places(np.full(len(pieces.starts), number), pieces.starts)
         parts.append(pieces._replace(owner=_owner(*places)))
     none = [Owned(start[:0], start[:0], start[:0])]
     stretches = Owned(*(np.concatenate(columns) for columns in zip(*(parts or none), strict=True)))
-    return time_by_owner(ran, None, owner, stretches, _split_calls(split, _owner_of_issue(split, host, found))), owner
+    return time_by_owner(ran, None, owner, stretches, _split_calls(split, _owner_of_issue(split, host, regions))), owner
 
 
-def _owner_of_gloo(ran: pd.DataFrame, host: Host, found: Regions, calls: pd.DataFrame) -> Ints:
+def _owner_of_gloo(ran: pd.DataFrame, host: Host, regions: Regions, calls: pd.DataFrame) -> Ints:
     """The owner of each operation of gloo: that of the last call that began before it ended, on its thread.
 
     A call may have several operations, as a reduce_scatter has.
     """
-    issued = _owner_of_issue(calls, host, found)
+    issued = _owner_of_issue(calls, host, regions)
     thread, start = calls["stream"].to_numpy(), calls["start_ns"].to_numpy()
     result = np.full(len(ran), _NOBODY)
     for number in np.unique(bare(ran["stream"])).tolist():
-        own = np.flatnonzero(thread == number)
+        of_thread = np.flatnonzero(thread == number)
         here = np.flatnonzero(bare(ran["stream"]) == number)
-        own = own[np.argsort(start[own], kind="stable")]
-        place = np.searchsorted(start[own], ran["start_ns"].to_numpy()[here], side="right") - 1
+        of_thread = of_thread[np.argsort(start[of_thread], kind="stable")]
+        place = np.searchsorted(start[of_thread], ran["start_ns"].to_numpy()[here], side="right") - 1
         known = place >= 0
-        result[here[known]] = issued[own[place[known]]]
+        result[here[known]] = issued[of_thread[place[known]]]
     return result
 
 
-def _owner_of_issue(calls: pd.DataFrame, host: Host, found: Regions) -> Ints:
+def _owner_of_issue(calls: pd.DataFrame, host: Host, regions: Regions) -> Ints:
     """The owner of the c10d operator that issued each call."""
     names = host.annotations["name"].astype("string").fillna("")
     operators = host.annotations[names.str.startswith(markers.C10D).to_numpy(dtype=bool)].drop_duplicates("start_ns")
@@ -179,7 +198,7 @@ def _owner_of_issue(calls: pd.DataFrame, host: Host, found: Regions) -> Ints:
     place = pd.Index(operators["start_ns"]).get_indexer(issued)
     result = np.full(len(calls), _NOBODY)
     known = place >= 0
-    result[known] = _owner(*found.places(operators["thread"].to_numpy()[place[known]], issued[known]))
+    result[known] = _owner(*regions.places(operators["thread"].to_numpy()[place[known]], issued[known]))
     return result
 
 
@@ -189,11 +208,11 @@ def _split_calls(split: pd.DataFrame, owner: Ints) -> SplitCalls:
     return SplitCalls(start, moving, start + split["dur_ns"].to_numpy(dtype=np.int64), owner)
 
 
-def _cpu_sums(found: Regions, host: Host) -> pd.DataFrame:
+def _cpu_sums(regions: Regions, host: Host) -> pd.DataFrame:
     """Calls and CPU time of the regions of a rank in one cycle, by the step in which each range began."""
-    step = steps_at(found.start, host.step_marks)
+    step = steps_at(regions.start, host.step_marks)
     return _by_owner(
-        step, _owner(found.path, found.phase), calls=found.is_region.astype(np.int64), cpu_self_ns=found.self_ns
+        step, _owner(regions.path, regions.phase), calls=regions.is_region.astype(np.int64), cpu_self_ns=regions.self_ns
     )
 
 

@@ -10,7 +10,7 @@ from ....common.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices
-from .doing import Doing, on_cpu, on_device, only_step
+from .doing import Doing, on_cpu, on_device, only_step, region_on_device
 
 _MOST_NAMED = 3
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
@@ -201,8 +201,17 @@ class Culprits(NamedTuple):
         return None if said else doing
 
     def _where(self, late: _Late) -> str:
-        kernel = on_device(self.late_work, late.rank) if late.because == "compute" else None
-        return f", mostly in {short(kernel)}" if kernel else ""
+        if late.because != "compute":
+            return ""
+        kernel = on_device(self.late_work, late.rank)
+        return self.mostly(late.rank, kernel)
+
+    def mostly(self, rank: int, kernel: str | None) -> str:
+        """`, mostly in gemm, inside `Block_17 > MLP_17``: where a rank computes longer; empty if nothing stands out."""
+        region = region_on_device(self.late_work, rank)
+        where = [f"in {short(kernel)}"] if kernel else []
+        where += [region] if region else []
+        return f", mostly {', '.join(where)}" if where else ""
 
 
 class Fault(NamedTuple):
@@ -266,7 +275,7 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
     is_copying = excess.copies_ns > excess.compute_ns
     ms = max(excess.compute_ns, excess.copies_ns) / 1e6
     does = "copies" if is_copying else "computes"
-    kernel = f", mostly in {short(excess.kernel)}" if excess.kernel and not is_copying else ""
+    kernel = "" if is_copying else culprits.mostly(rank, excess.kernel)
     if excess.step is not None and culprits.steps:
         return f"{does} {length(ms * culprits.steps)} longer than the others in step {excess.step} alone{kernel}"
     return f"{does} {length(ms)}{' per step' if culprits.steps else ''} longer than the others{kernel}"

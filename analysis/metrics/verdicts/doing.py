@@ -6,13 +6,16 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ...core.schema import records
 from ..causes.cpu_work import IN_CALL, IN_MODULE, IN_OPERATOR, OUTSIDE, RANGE, WORK
-from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, TOTAL
+from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, BY_REGION, TOTAL
 
 _MOST_OF_IT = 0.5  # of the extra time: what takes less is not called the reason
 _ALL_OF_IT = 0.995  # from there the share would be shown as 100%, and is left out
 _WORTH_SAYING = 0.1  # of the extra time: what takes less is not named at all
 _LEAST_STEPS = 2  # with fewer, none can stand out
+_STANDS_OUT = 2  # times as much slower as elsewhere a rank is in a region that is named
+_BETWEEN_NAMES, _NAMES_SAID = " > ", 2  # of the path of a region
 _AS_GOOD = 0.9  # of two nested ranges the inner one is named if it takes that part of what the outer one does
 
 
@@ -39,7 +42,7 @@ class Doing(NamedTuple):
     def clause(self) -> str:
         """`its CPU runs Python outside of any operator, inside "# running sparse arch" (98% of that time)`."""
         does = "runs Python" if self.what == OUTSIDE else "is"
-        return f"its CPU {does} {self}" + (f" ({self.frac:.0%} of that time)" if self.frac < _ALL_OF_IT else "")
+        return f"its CPU {does} {self}{_share(self.frac)}"
 
 
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
@@ -92,6 +95,28 @@ def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
     return str(by_kernel["what"].iloc[-1])
 
 
+def region_on_device(late_work: pd.DataFrame, rank: int) -> str | None:
+    """`inside `Block_17 > MLP_17` (92% of that time)`: the region whose kernels took most of the extra time.
+
+    The innermost one that did. None if none took half of it, or if kernels elsewhere are slower by as large a part:
+    then the device is slow at everything, and a region that holds most of the model would say nothing.
+    """
+    extra = _extra(late_work, rank, ALL_COMPUTE)
+    if extra is None:
+        return None
+    [whole] = records(extra[(extra["kind"] == TOTAL) & (extra["what"] == ALL_COMPUTE)])
+    usual, elsewhere_ns = extra["took_ns"] - extra["extra_ns"], whole["extra_ns"] - extra["extra_ns"]
+    usual_elsewhere = whole["took_ns"] - whole["extra_ns"] - usual
+    stands_out = extra["extra_ns"] * usual_elsewhere >= _STANDS_OUT * elsewhere_ns * usual
+    rows = extra[(extra["kind"] == BY_REGION) & (extra["frac"] >= _MOST_OF_IT) & stands_out]
+    if not len(rows):
+        return None
+    near = rows[rows["frac"] >= _AS_GOOD * rows["frac"].max()]
+    row = near.sort_values(["took_ns", "frac"], kind="stable").iloc[0]
+    name = _BETWEEN_NAMES.join(str(row["what"]).split(_BETWEEN_NAMES)[-_NAMES_SAID:])
+    return f"inside {_quoted(name)}{_share(float(row['frac']))}"
+
+
 def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
     """The single step in which a rank lost nearly all its time, out of several; None if it lost time in more."""
     of = {"cpu": ALL_CPU, "data": ALL_CPU, "compute": ALL_COMPUTE}.get(because)
@@ -112,6 +137,10 @@ def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
     added = of_rank.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
     whole = added.loc[(added["kind"] == TOTAL) & (added["what"] == of), "extra_ns"].sum()
     return added.assign(frac=added["extra_ns"] / whole) if whole > 0 else None
+
+
+def _share(frac: float) -> str:
+    return f" ({frac:.0%} of that time)" if frac < _ALL_OF_IT else ""
 
 
 def _quoted(name: str) -> str:

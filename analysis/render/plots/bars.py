@@ -9,7 +9,7 @@ from ...core.schema import Row, plain
 from ...core.tables.lateness import REASONS
 from ..units import TimeUnit
 from .colours import PART_KINDS
-from .drawing import LEGEND_LINE, Drawing, legend_places, pixels, text_width
+from .drawing import LEGEND_LINE, Drawing, legend_places, pixels, region_labels, text_width
 from .figure import Figure, part_shown
 from .scales import Scale, bottom_axis, covering
 
@@ -33,7 +33,18 @@ _ON_PATH = {
     "launch": ("idle", "launches"),
 }
 """Kinds of links -> fill and name."""
+_IN_REGION = {
+    "compute_ns": ("compute", "compute"),
+    "exposed_transfer_ns": ("transfer", "exposed transfer"),
+    "exposed_wait_ns": ("wait", "exposed wait"),
+    "exposed_unsplit_ns": ("unsplit", "exposed, not split"),
+    "exposed_memory_ns": ("memory", "exposed copies"),
+    "idle_ns": ("idle", "idle"),
+}
+"""Parts of a region, which add up to `self_ns` -> fill and name."""
 _MOST_KERNELS = 20
+_LEAST_SHARE = 0.005
+"""Of a step: what takes less would be 0%."""
 
 
 def time_per_rank(breakdown: Any) -> Figure:
@@ -114,6 +125,28 @@ def critical_path(table: Any) -> Figure:
         _stacked(title, names, [times[rank] for rank in ranks], list(_ON_PATH.values())),
         "critical_path",
         table,
+    )
+
+
+def top_regions(classes: Any, whole: str, unit: TimeUnit) -> Figure:
+    """Classes of regions that take most themselves, in parts; `whole` is what that is of: `a step` or `the window`."""
+    known = plain(classes).rows
+    shown = [row for row in known if (row["share_frac"] or 0.0) >= _LEAST_SHARE] or known[:1]
+    rows = sorted(shown, key=lambda row: -row["self_ns"])[:_MOST_KERNELS]
+    names = region_labels([(row["region"], row["phase"]) for row in rows])
+    values = [[(row[column] or 0) / unit.ns for column in _IN_REGION] for row in rows]
+    remarks = [f"{unit.text(row['self_ns'])}, {row['share_frac'] or 0.0:.0%}" for row in rows]
+    title = "Regions by device time"
+    return Figure(
+        "regions",
+        title,
+        f"Time of {whole} in each region, without the regions inside it, mean over all devices. Regions whose names "
+        "differ in numbers only are one, with * for the numbers. Idle time is in the region whose work ends it. Beside "
+        f"each: how long, and its share of {whole}."
+        + part_shown(len(rows), len(known), "region", "those that take most"),
+        _stacked(title, names, values, list(_IN_REGION.values()), unit.name, remarks),
+        "region_classes",
+        classes,
     )
 
 

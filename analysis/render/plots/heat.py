@@ -11,14 +11,15 @@ from ....common.wording import shortened
 from ...core.escaping import printable
 from ...core.schema import Row, plain
 from .colours import LEVELS, level
-from .drawing import Drawing, pixels, text_width
-from .figure import Figure
+from .drawing import Drawing, pixels, region_labels, text_width
+from .figure import Figure, part_shown
 
 _WIDTH, _TALLEST, _LEFT = 660, 760, 16
 _WIDEST = 160.0
 """Of a cell."""
 _MOST_LABELS = 48
 _MOST_NAMED = 8
+_MOST_REGIONS = 20
 _MARK = 16  # beside the cells, for the arrow at a marked row
 
 
@@ -193,6 +194,42 @@ def place_map(
         _drawn(title, cells),
         "ranks",
         ranks,
+        data=_data(cells),
+    )
+
+
+def slow_regions(classes: Any, excess: Any, whole: str) -> Figure:
+    """Where a rank takes longer than the others, by region and rank, of `a step` or `the window`.
+
+    `classes` is the table `region_classes`; `excess` has columns `region`, `phase`, `rank` and `over_ns`, how much
+    longer the rank takes than the median of the others.
+    """
+    over_ms = {(row["region"], row["phase"], row["rank"]): row["over_ns"] / 1e6 for row in plain(excess).rows}
+    known = sorted(
+        (row for row in plain(classes).rows if row["slowest_over_ns"]), key=lambda row: -row["slowest_over_ns"]
+    )
+    # The others would be as pale as 0.
+    rows = [row for row in known if LEVELS * row["slowest_over_ns"] >= known[0]["slowest_over_ns"]][:_MOST_REGIONS]
+    places = [(row["region"], row["phase"]) for row in rows]
+    ranks = sorted({rank for *_, rank in over_ms})
+    cells = HeatCells(
+        region_labels(places),
+        [str(rank) for rank in ranks],
+        [[over_ms.get((*place, rank)) for rank in ranks] for place in places],
+        of_rows="region",
+        of_columns="rank",
+    )
+    title = "Where a rank is slower than the others"
+    return Figure(
+        "slow-regions",
+        title,
+        f"How much longer each region takes in {whole} than on the median of the other ranks, not counting waits for "
+        "other ranks. A strong column is a rank that is slow everywhere, a single strong cell one that is slow in one "
+        "place. The palest cells are no slower than the others; a rank without the region has none."
+        + part_shown(len(rows), len(known), "region", "those where a rank stands out most"),
+        _drawn(title, cells, kind="compute"),
+        "region_classes",
+        classes,
         data=_data(cells),
     )
 
