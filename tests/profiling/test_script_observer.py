@@ -401,7 +401,7 @@ def test_nothing_of_ours_is_left_when_the_script_is_over(watch, model) -> None:
         hooks = len(optimizers._global_optimizer_post_hooks)
         engine = vars(torch.autograd.Variable)["_execution_engine"]
         ours = torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, engine, list(sys.meta_path)
-        return *ours, hooks
+        return *ours, torch.autograd.profiler.profile.__exit__, hooks
 
     before, term = of_torch(), signal.getsignal(signal.SIGTERM)
     observer = watch()
@@ -550,6 +550,23 @@ def test_a_profiler_with_a_schedule_between_ours(tmp_path, watch, model) -> None
     assert traced_steps(content) == [2]
     assert meta(tmp_path)["complete"] is True
     assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [5, 6]
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_profiler_that_warms_up_as_ours_begins_to_record_early_steps(tmp_path, watch, model, wait) -> None:
+    """Torch does not say yet that it is on; it is its usual place, at the beginning of a training."""
+    watch(wait=9, active=2, early_from=2)
+    optimizer, theirs_traced = sgd(model), []
+    schedule = torch.profiler.schedule(wait=wait, warmup=2, active=3, repeat=1)
+    with own_profiler(schedule=schedule, on_trace_ready=lambda done: theirs_traced.append(names(done))) as theirs:
+        for _ in range(8):
+            train(model, optimizer, 1)
+            theirs.step()
+    train(model, optimizer, UNTIL_OVER)
+    (found,) = theirs_traced
+    assert {"aten::addmm", "Optimizer.step#SGD.step"} <= found
+    assert (meta(tmp_path)["complete"], meta(tmp_path)["reason"]) == (True, None)
+    assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [10, 11]
 
 
 def test_a_run_directory_in_use_does_not_stop_the_script(tmp_path, watch, model, capfd) -> None:

@@ -28,7 +28,7 @@ from ...base import run_directory as rundir
 from ...base.console.notices import say
 from ...base.current import leave_steps, take_steps
 from ...base.schedule import TRAILING_STEPS, Schedule
-from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START, profiler_is_on
+from ...base.torch_private import DEFAULT_GROUP_SETTER
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
 from ...ranks import process_group as parallel
 from ...ranks.places import one_of_several, place_of_several, restarts
@@ -43,6 +43,7 @@ from .forks import end_without_kineto
 from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
 from .listener import Listener
+from .others import OtherProfilers
 from .patches import Patches
 from .processes import ProcessWatch
 from .session import PATIENCE, ScriptSession
@@ -86,6 +87,7 @@ class Observer:
         self._counting = Patches()  # until the script is over
         self._until_over = Patches()
         self._step_ends = Steps(self, config.steps_of, only_by_hand=config.step_on is not None)
+        self._others = OtherProfilers()
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
@@ -110,7 +112,7 @@ class Observer:
 
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
-        self._counting.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
+        self._others.watch(self._counting, self._before_other_profiler)
         if self._config.limits is None:
             self._patches.wrap(torch.nn.Module, "eval", partial(self._notice, "an evaluation (Module.eval)"))
             self._patches.wrap(torch, "save", partial(self._notice, "a checkpoint (torch.save)"))
@@ -270,7 +272,7 @@ class Observer:
             self._session.step()
             if self._session.steps_done >= self._session.schedule.total_steps + TRAILING_STEPS:
                 self._end(None)
-        elif self._is_owed and listener is not None and not profiler_is_on():
+        elif self._is_owed and listener is not None and not self._others.are_on:
             self._is_owed = False
             listener.ask()
         if listener is not None and listener.has_plan:
@@ -376,6 +378,7 @@ class Observer:
                 patience=PATIENCE,
                 flight_recorder=self._config.flight_recorder,
             ),
+            others=self._others,
             say=say,
             done=max(0, self._steps),
         )
