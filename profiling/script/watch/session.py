@@ -105,6 +105,19 @@ class ScriptSession(Session):
         """In a forked child: record nothing."""
         self._profiler.leave()
 
+    def records(self, step: int) -> bool:
+        """Whether the trace may hold this step."""
+        return self.schedule.phase(step) == "active" or self.schedule.is_early(step)
+
+    def traced_steps(self) -> list[int]:
+        """The steps that are in the traces, the one that the script ended in as well."""
+        if not self._cycles:
+            return []
+        schedule, last = self.schedule, self.steps_done
+        early = self._profiler.wrote_early or schedule.is_early(last)
+        return [step for step in range(schedule.first_profiled, min(last + 1, schedule.total_steps))
+                if self.records(step) and schedule.is_early(step) == early]  # fmt: skip
+
     @property
     def was_displaced(self) -> bool:
         """Whether nothing was traced, because the script ran a profiler of its own."""
