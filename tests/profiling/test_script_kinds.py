@@ -46,3 +46,4 @@ def test_a_step_of_each_kind_of_training(tmp_path) -> None:
         assert leftovers(run) == []
     assert done.stderr.count("commtrace:") == 2 * len(ONE_STEP) + 1  # of optimizers that take turns
     assert "error" not in done.stderr
+    assert "do not share" not in done.stderr
