@@ -56,6 +56,13 @@ def meta_name(worker: str) -> str:
     return worker + META_SUFFIX
 
 
+def ranks_here(run_dir: Path) -> set[int]:
+    """The ranks with a side file in this run directory, as this node sees it."""
+    names = (path.name.removesuffix(META_SUFFIX) for path in run_dir.glob(f"*{META_SUFFIX}"))
+    ranks = (name.rpartition("_")[2] for name in names)
+    return {int(rank) for rank in ranks if rank.isdecimal()}
+
+
 def nccl_log_name(worker: str) -> str:
     """File name of what NCCL logs on one rank."""
     return worker + NCCL_LOG_SUFFIX

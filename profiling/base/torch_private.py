@@ -4,21 +4,24 @@
 torch lacks it, the function raises AttributeError or ImportError, unless it says otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch._C._profiler import _ExperimentalConfig
+from torch._compile import _disable_dynamo
 from torch.autograd.profiler import _run_on_profiler_stop
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store as Store
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 SPAWN_MODULE = "torch.multiprocessing.spawn"
 SPAWN_WRAPPER = "_wrap"
 """What every process that torch.multiprocessing spawns runs: `_wrap(function, index, args, error_file)`."""
@@ -34,6 +37,12 @@ ENGINE = "_execution_engine"
 def profiler_is_on() -> bool:
     """Whether a profiler of torch runs in this process, ours or another one."""
     return bool(_profiler_enabled())
+
+
+def not_compiled(function: Callable[_P, _R], *, nor_what_it_calls: bool = True) -> Callable[_P, _R]:
+    """Have torch.compile leave a function alone, as `torch.compiler.disable` does, which imports dynamo at once."""
+    alone: Callable[_P, _R] = _disable_dynamo(function, recursive=nor_what_it_calls)
+    return alone
 
 
 def in_backward() -> bool:

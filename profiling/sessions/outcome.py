@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...common.wording import counted
+from ...common.wording import counted, ranks_in_words
 from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
@@ -13,6 +13,11 @@ NEVER_STEPPED = "session.step() was never called, so no step was traced; call it
 ONE_STEP = "the script made one optimizer step, which opens the capture; none was left to trace"
 CYCLE_LOST = "the trace of that cycle is lost"
 EARLY = "are traced instead, in which much still warms up; --from-step names others"
+_UNHEARD = "{} took no part: the request came too late there, or not at all, as on nodes that do not share this folder"
+_NOT_SHARED = (
+    "the files of {} are on nodes that do not share this folder: copy their folders of this name to this node, under "
+    "other names, and give all of them: commtrace summary {} COPY ..."
+)
 _ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, CYCLE_LOST, EARLY)
 
 
@@ -21,7 +26,8 @@ class Outcome:
     """The outcome of a finished capture, on one rank.
 
     `why` says why it is not complete, and is None if it is; `absent` are ranks that took no part, None if not known.
-    `asked` are the ranks that were to be traced, None for all of them.
+    `asked` are the ranks that were to be traced, None for all of them; `elsewhere` are those whose files are on other
+    nodes.
     """
 
     run_dir: Path
@@ -32,6 +38,7 @@ class Outcome:
     absent: Sequence[int] | None = ()
     cost: Overhead | None = None
     asked: Collection[int] | None = None
+    elsewhere: Collection[int] = ()
 
     def sentence(self) -> str | None:
         """The sentence for this rank; None if rank 0, or the first that was asked, says it for all."""
@@ -41,9 +48,14 @@ class Outcome:
             what = f"{counted(self.traces, 'trace')} in {self.run_dir}, but incomplete" if self.traces else "no trace"
             return f"rank {self.rank}: {what}: {self.why}"
         cost = f"; traced steps take {self.cost}" if self.cost else ""
+        here = f"{self._ranks()} traced in {self.run_dir}{cost}"
         if self.absent:
-            return f"only {self._ranks()} traced in {self.run_dir}{cost}; {absence(self.absent)}"
-        return f"done: {self._ranks()} traced in {self.run_dir}{cost}; next: commtrace {shlex.quote(str(self.run_dir))}"
+            why = absence(self.absent) if self.asked is None else _UNHEARD.format(ranks_in_words(self.absent))
+            return f"only {here}; {why}"
+        folder = shlex.quote(str(self.run_dir))
+        if self.elsewhere:
+            return f"done: {here}; {_NOT_SHARED.format(ranks_in_words(self.elsewhere), folder)}"
+        return f"done: {here}; next: commtrace {folder}"
 
     def _ranks(self) -> str:
         if self.absent is None and self.world_size > 1:

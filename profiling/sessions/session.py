@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from ...contract.rank import META_SUFFIX, STILL_RUNNING, StepTime
+from ...contract.rank import STILL_RUNNING, StepTime
 from ...contract.run import RUN_FILE
 from ..base import run_directory as rundir
 from ..base.console.notices import say, show
@@ -163,7 +163,16 @@ class Session:
             self._record.absent,
             overhead(self.step_times()),
             self._options.agreed,
+            self._elsewhere(),
         )
+
+    def _elsewhere(self) -> Collection[int]:
+        """The ranks that took part, but whose files this node does not see; none where `analyse` brings them here."""
+        absent, here = self._record.absent, rundir.ranks_here(self.run_dir)
+        asks = self._who.rank == 0 and self._options.agreed is None and not self._options.keeping.analyse
+        if not asks or absent is None or 0 not in here:
+            return ()
+        return set(range(self._who.world_size)) - here - set(absent)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         """Decorate a function: each call is the block of a new session."""
@@ -270,9 +279,7 @@ class Session:
         if self._options.agreed is None:
             self._record.look_for_absent()
         elif self.is_first:
-            self._record.note_absent(
-                [rank for rank in sorted(self._options.agreed) if not any(self.run_dir.glob(f"*_{rank}{META_SUFFIX}"))]
-            )
+            self._record.note_absent(sorted(set(self._options.agreed) - rundir.ranks_here(self.run_dir)))
 
     def _write_trace(self, export: Export) -> None:
         with self._interrupts.busy():

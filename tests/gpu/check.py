@@ -34,6 +34,7 @@ _LEAST_BYTES, _SMALL_BYTES = 8, 32 << 10
 _SMALL_AGREE_FRAC = 0.25  # calls of some us, of which CUDA events resolve half of one
 _TIME, _IN_PLACE = 5, 9  # columns of nccl-tests with the time out of place and in place
 _LATE_MS = 20
+_LONG_S, _SLOW_MS = 15, 50  # a training, and a step of it, that is captured on demand, which takes some seconds
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,44 @@ def own_script(machine: Machine) -> Seen:
     options = ["--repeat", 2, "--wait", 2, "--active", 2, "--workers", machine.ranks]
     done = machine.profiling("run", *options, "--out", machine.folder, "--run-name", "run", script, -1, 0)
     return whole(machine, "run", steps=None, cycles=2) if done.returncode == 0 else Seen(False, last_line(done))
+
+
+def on_demand(machine: Machine) -> Seen:
+    """The steps that `run` traces by itself, and two more that `trigger` asks for while the script runs."""
+    script, run = ROOT / "tests" / "gpu" / "straggler.py", machine.folder / "long"
+    options = ["--workers", machine.ranks, "--out", machine.folder, "--run-name", run.name]
+    words = ["-m", "commtrace", "run", *options, script, 0, _SLOW_MS, round(_LONG_S * 1e3 / _SLOW_MS)]
+    with subprocess.Popen([sys.executable, *map(str, words)], cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        asked = machine.profiling("trigger", run, "--steps", 2)
+        while asked.returncode and process.poll() is None:  # nobody listens yet
+            time.sleep(2)
+            asked = machine.profiling("trigger", run, "--steps", 2)
+        said = process.communicate(timeout=_LIMIT_S)[1]
+    if process.returncode or asked.returncode:
+        return Seen(False, f"{last_line(asked)}; {said.strip().splitlines()[-1][:160]}")
+    seen = [whole(machine, run.name, steps=None, cycles=1)]
+    folders = sorted(machine.folder.glob("long-step*"))
+    seen += [whole(machine, folder.name, steps=None, cycles=1) for folder in folders]
+    first = [int(folder.name.removeprefix("long-step")) for folder in folders]
+    expected = [set(range(10, 15)), *({step, step + 1} for step in first)]
+    traced = [set(analyse(machine.folder / name).steps["step"]) for name in (run.name, *(f.name for f in folders))]
+    good = len(folders) == 1 and traced == expected and all(each.ok for each in seen)
+    return Seen(good, f"steps {' and '.join(map(str, map(sorted, traced)))}; {'; '.join(each.what for each in seen)}")
+
+
+def nccl_log(machine: Machine) -> Seen:
+    """NCCL's log goes to a file for each rank, and not to the console."""
+    if machine.device == "cpu":
+        return Seen(None, "needs GPUs")
+    options = ["--batch-size", 4, "--nccl-debug", "INFO", "--workers", machine.ranks]
+    done = machine.profiling("train", *options, *machine.place("logged"))
+    if done.returncode:
+        return Seen(False, last_line(done))
+    logs = sorted((machine.folder / "logged").glob("*.nccl.log"))
+    said = [log for log in logs if "NCCL INFO" in log.read_text(errors="replace")]
+    on_console = "NCCL INFO" in done.stderr + done.stdout
+    found = f"{len(said)} of {machine.ranks} ranks have a log" + (", and it is on the console" if on_console else "")
+    return Seen(len(said) == machine.ranks and not on_console, found)
 
 
 def whole(machine: Machine, name: str, steps: int | None, cycles: int) -> Seen:
@@ -261,6 +300,8 @@ def checks(machine: Machine) -> Iterator[tuple[str, Callable[[Machine], Seen]]]:
     if machine.device == "cuda" and machine.ranks > 1:
         yield "train --parallel dp, 2 cycles", capture_of("dp")
     yield "run, 2 cycles", own_script
+    yield "run, and 2 steps on demand", on_demand
+    yield "train --nccl-debug", nccl_log
     if machine.ranks > 1:
         yield "comms --trace", comms
         yield "comms against its own traces", ceiling_of_itself

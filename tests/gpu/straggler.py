@@ -1,4 +1,4 @@
-"""Trains under DDP while one rank's device is busy for a while in each step: `straggler.py RANK MILLISECONDS`."""
+"""Trains under DDP, one rank busy for a while in each step: `straggler.py RANK MILLISECONDS [STEPS]`."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ _CYCLES_PER_MS = 1_500_000  # of a GPU at 1.5 GHz, about
 
 def main() -> None:
     late, milliseconds = int(sys.argv[1]), float(sys.argv[2])
+    steps = int(sys.argv[3]) if len(sys.argv) > 3 else STEPS
     on_gpu = torch.cuda.is_available()
     rank = int(os.environ["RANK"])
     where = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
@@ -23,7 +24,7 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(1024, 1024).to(where))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     inputs = torch.ones(64, 1024, device=where)
-    for _ in range(STEPS):
+    for _ in range(steps):
         if rank == late and on_gpu:
             torch.cuda._sleep(round(milliseconds * _CYCLES_PER_MS))
         elif rank == late:

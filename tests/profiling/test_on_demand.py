@@ -183,10 +183,30 @@ def test_where_a_step_holds_more_than_training_others_are_traced_too(job, beside
     running.model.eval() if beside == "eval" else torch.save({}, tmp_path / "checkpoint")
     running.train(3000, until=running.captured)
     what = "an evaluation (Module.eval)" if beside == "eval" else "a checkpoint (torch.save)"
-    assert f"commtrace: step 11 holds {what}; some later steps are traced as well\n" in capfd.readouterr().err
+    goes_on = "later steps are traced as well if the training goes on for some seconds"
+    assert f"commtrace: step 11 holds {what}; {goes_on}\n" in capfd.readouterr().err
     running.train(100)
     assert len(running.captured()) == 1
     assert metas(running.run)[0]["complete"]
+
+
+@pytest.mark.parametrize(("steps", "said"), [(9, True), (12, True), (15, False)])
+def test_what_early_steps_hold_is_said_where_these_are_kept(job, steps, said, capfd) -> None:
+    running = job(_StepOptions().schedule())
+    running.train(6)
+    running.model.eval()
+    running.train(steps - 6)
+    running.observer.finish(None)
+    assert ("step 5 holds an evaluation" in capfd.readouterr().err) == said
+
+
+def test_what_every_step_holds_is_part_of_it(job, capfd) -> None:
+    """A frozen part of a model that is set to `eval()` in each step."""
+    running = job(_StepOptions().schedule())
+    for _ in range(60):
+        running.model.eval()
+        running.train(1)
+    assert "holds an evaluation" not in capfd.readouterr().err
 
 
 def test_a_profiler_that_ends_early_costs_nothing(job) -> None:

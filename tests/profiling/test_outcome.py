@@ -13,6 +13,7 @@ import commtrace
 from commtrace import analyse, capture
 from commtrace.analysis.errors import NoTraces
 from commtrace.cli import main
+from commtrace.profiling.base.run_directory import ranks_here
 from commtrace.profiling.errors import CaptureError, RunDirError
 from commtrace.profiling.ranks import process_group as parallel
 from commtrace.profiling.ranks.process_group import Identity
@@ -115,6 +116,7 @@ def test_a_rank_that_took_no_part_is_named(tmp_path, monkeypatch, capfd, other, 
     assert ("commtrace: done: 2 ranks traced" in err) is other
     assert ("commtrace: only 1 rank of 2 traced" in err) is not other
     assert ("rank 1 took no part: start every rank" in err) is not other
+    assert ("the files of rank 1 are on nodes that do not share this folder" in err) is other
     notes = analyse(tmp_path / "run").run.notes
     assert any("rank 1 took no part in the capture" in note for note in notes) is not other
 
@@ -123,6 +125,25 @@ def test_many_ranks_are_not_listed() -> None:
     found = Outcome("run", 0, 1024, 1, None, range(1, 1024)).sentence()
     assert "only 1 rank of 1,024 traced" in found
     assert "rank 1, 2, 3, 4, 5 and 1,018 more took no part" in found
+
+
+def test_files_of_other_nodes_are_missed_only_where_they_are_not_here(tmp_path) -> None:
+    for name in ("a_0.meta.json", "b-1_10.meta.json", "b_1.meta.json", "run.json", "_.meta.json"):
+        (tmp_path / name).touch()
+    assert ranks_here(tmp_path) == {0, 1, 10}
+    assert ranks_here(tmp_path / "gone") == set()
+    assert Outcome("a run", 0, 4, 1, None, (), elsewhere={2, 3}).sentence() == (
+        "done: 4 ranks traced in a run; the files of ranks 2-3 are on nodes that do not share this folder: copy their "
+        "folders of this name to this node, under other names, and give all of them: commtrace summary 'a run' COPY ..."
+    )
+
+
+def test_ranks_that_could_not_hear_of_a_request_are_named_with_the_reason() -> None:
+    found = Outcome("run", 0, 4, 1, None, [2, 3], asked=range(4)).sentence()
+    assert found == (
+        "only 2 ranks of 4 traced in run; ranks 2-3 took no part: the request came too late there, or not at all, as "
+        "on nodes that do not share this folder"
+    )
 
 
 def test_ranks_that_nobody_has_counted_are_not_said_to_be_traced() -> None:

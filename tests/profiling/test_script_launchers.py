@@ -273,6 +273,7 @@ def test_two_nodes(tmp_path, words) -> None:
     assert not (tmp_path / "node1").exists()
     assert f"rank 2: traces go to {tmp_path}/node0/r, as on rank 0, and not to {tmp_path}/node1" in said[1]
     assert "as on rank 0" not in said[0]
+    assert "do not share" not in said[0]
 
 
 # --- the real ones ----------------------------------------------------------------------------------------------------

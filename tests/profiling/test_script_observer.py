@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from capturing import leftovers, metas, trace, traced_steps
+from capturing import leftovers, metas, names_in_steps, trace, traced_steps
 from torch.optim import optimizer as optimizers
 from torch.profiler import ProfilerActivity, profile
 from torch.utils import checkpoint
@@ -122,19 +122,8 @@ def test_accumulated_gradients_are_one_step(tmp_path, watch, model) -> None:
     assert len(losses) >= 3 * 2
 
 
-def steps_inside(tmp_path, names: tuple[str, ...]) -> list[list[str]]:
-    """For each traced step, in order: those of `names` that began inside it, one after another."""
-    events = trace(tmp_path / "run" / meta(tmp_path)["traces"][0])["traceEvents"]
-    timed = sorted((event for event in events if event.get("ph") == "X"), key=lambda event: event["ts"])
-    steps = [event for event in timed if event["name"].startswith("ProfilerStep#")]
-    return [
-        [
-            event["name"]
-            for event in timed
-            if event["name"].startswith(names) and step["ts"] <= event["ts"] < step["ts"] + step["dur"]
-        ]
-        for step in steps
-    ]
+def steps_inside(tmp_path, prefixes: tuple[str, ...]) -> list[list[str]]:
+    return names_in_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0]), prefixes)
 
 
 def test_a_step_per_group_of_parameters_is_one_step_as_in_deepspeeds_zero(tmp_path, watch, model) -> None:
@@ -344,6 +333,29 @@ def test_the_step_of_deepspeeds_engine(tmp_path, watch, model, counts, monkeypat
     assert "framework" not in DeepSpeedEngine.step.__qualname__
 
 
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_a_batch_of_lightning_is_a_step(tmp_path, watch, model, package, monkeypatch) -> None:
+    """A stand-in for its loop: a batch whose `training_step` steps two optimizers, and every third one steps none."""
+
+    class _TrainingEpochLoop:
+        def advance(self, batch: int) -> None:
+            if batch % 3 == 2:
+                return
+            for optimizer in (generator, discriminator):
+                train(model, optimizer, 1)
+
+    module = ModuleType(f"{package}.loops.training_epoch_loop")
+    module._TrainingEpochLoop = _TrainingEpochLoop
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    observer = watch()
+    generator, discriminator, loop = sgd(model), torch.optim.Adam(model.parameters()), _TrainingEpochLoop()
+    for batch in range(8):
+        loop.advance(batch)
+    observer.finish(None)
+    assert len(meta(tmp_path)["steps"]) == 5
+    assert steps_inside(tmp_path, ("Optimizer.step",)) == [["Optimizer.step#SGD.step", "Optimizer.step#Adam.step"]] * 2
+
+
 def test_when_the_first_optimizer_is_gone_the_next_one_counts(tmp_path, watch, model) -> None:
     observer = watch()
     train(model, sgd(model), 2)
@@ -401,7 +413,7 @@ def test_nothing_of_ours_is_left_when_the_script_is_over(watch, model) -> None:
         hooks = len(optimizers._global_optimizer_post_hooks)
         engine = vars(torch.autograd.Variable)["_execution_engine"]
         ours = torch.amp.GradScaler.step, torch.autograd.profiler.profile._prepare_trace, engine, list(sys.meta_path)
-        return *ours, hooks
+        return *ours, torch.autograd.profiler.profile.__exit__, hooks
 
     before, term = of_torch(), signal.getsignal(signal.SIGTERM)
     observer = watch()
@@ -550,6 +562,23 @@ def test_a_profiler_with_a_schedule_between_ours(tmp_path, watch, model) -> None
     assert traced_steps(content) == [2]
     assert meta(tmp_path)["complete"] is True
     assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [5, 6]
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_profiler_that_warms_up_as_ours_begins_to_record_early_steps(tmp_path, watch, model, wait) -> None:
+    """Torch does not say yet that it is on; it is its usual place, at the beginning of a training."""
+    watch(wait=9, active=2, early_from=2)
+    optimizer, theirs_traced = sgd(model), []
+    schedule = torch.profiler.schedule(wait=wait, warmup=2, active=3, repeat=1)
+    with own_profiler(schedule=schedule, on_trace_ready=lambda done: theirs_traced.append(names(done))) as theirs:
+        for _ in range(8):
+            train(model, optimizer, 1)
+            theirs.step()
+    train(model, optimizer, UNTIL_OVER)
+    (found,) = theirs_traced
+    assert {"aten::addmm", "Optimizer.step#SGD.step"} <= found
+    assert (meta(tmp_path)["complete"], meta(tmp_path)["reason"]) == (True, None)
+    assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [10, 11]
 
 
 def test_a_run_directory_in_use_does_not_stop_the_script(tmp_path, watch, model, capfd) -> None:

@@ -230,5 +230,5 @@ def test_trainers_of_others(tmp_path, script, library) -> None:
     assert done.returncode == 0, done.stderr
     assert "steps 16" in done.stdout
     meta = metas(tmp_path / "run")[0]
-    assert (meta["complete"], meta["model"]["parameters"], len(meta["steps"])) == (True, 5, 10)
+    assert (meta["complete"], meta["model"]["parameters"], len(meta["steps"])) == (True, 5, 15)
     assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]

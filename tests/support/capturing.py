@@ -93,6 +93,20 @@ def traced_steps(content: dict[str, Any]) -> list[int]:
     return sorted(int(name.partition("#")[2]) for name in names if name.startswith("ProfilerStep#"))
 
 
+def names_in_steps(content: dict[str, Any], prefixes: tuple[str, ...]) -> list[list[str]]:
+    """For each traced step, in order: the names with these prefixes of what began inside it, one after another."""
+    timed = sorted((event for event in content["traceEvents"] if event.get("ph") == "X"), key=lambda event: event["ts"])
+    steps = [event for event in timed if event["name"].startswith("ProfilerStep#")]
+    return [
+        [
+            event["name"]
+            for event in timed
+            if event["name"].startswith(prefixes) and step["ts"] <= event["ts"] < step["ts"] + step["dur"]
+        ]
+        for step in steps
+    ]
+
+
 def leftovers(run_dir: Path) -> list[str]:
     """Temporary files that nobody removed."""
     return [path.name for path in run_dir.iterdir() if path.name.startswith(".") or path.name.endswith(".tmp")]

@@ -28,7 +28,7 @@ from ...base import run_directory as rundir
 from ...base.console.notices import say
 from ...base.current import leave_steps, take_steps
 from ...base.schedule import TRAILING_STEPS, Schedule
-from ...base.torch_private import DEFAULT_GROUP_SETTER, PROFILER_START, profiler_is_on
+from ...base.torch_private import DEFAULT_GROUP_SETTER
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
 from ...ranks import process_group as parallel
 from ...ranks.places import one_of_several, place_of_several, restarts
@@ -43,6 +43,7 @@ from .forks import end_without_kineto
 from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
 from .listener import Listener
+from .others import OtherProfilers
 from .patches import Patches
 from .processes import ProcessWatch
 from .session import PATIENCE, ScriptSession
@@ -86,6 +87,7 @@ class Observer:
         self._counting = Patches()  # until the script is over
         self._until_over = Patches()
         self._step_ends = Steps(self, config.steps_of, only_by_hand=config.step_on is not None)
+        self._others = OtherProfilers()
         self._session: ScriptSession | None = None
         self._watchdog: LimitWatchdog | None = None
         self._captured: ScriptSession | None = None  # also when that is over
@@ -93,7 +95,7 @@ class Observer:
         self._on_demand: list[ScriptSession] = []
         self._asked = False
         self._looks_again_s = 0.0
-        self._beside: str | None = None
+        self._beside: dict[int, str] = {}  # what a step holds that is not training
         self._is_owed = False  # a capture, once the script's own profiler has ended
         self._steps = -1  # of the optimizer, after the first one
         self._begun = False
@@ -110,7 +112,7 @@ class Observer:
 
     def _hook_in(self) -> None:
         os.register_at_fork(after_in_child=_leaver(self))
-        self._counting.wrap(torch.autograd.profiler.profile, PROFILER_START, self._before_other_profiler)
+        self._others.watch(self._counting, self._before_other_profiler)
         if self._config.limits is None:
             self._patches.wrap(torch.nn.Module, "eval", partial(self._notice, "an evaluation (Module.eval)"))
             self._patches.wrap(torch, "save", partial(self._notice, "a checkpoint (torch.save)"))
@@ -130,10 +132,10 @@ class Observer:
                 self._patches.wrap(owner, "init_process_group", self._init_process_group)
 
     def _notice(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note that a traced step is not only a step of training."""
+        """Note that a recorded step is not only a step of training."""
         session = self._session
-        if session is not None and os.getpid() == self._pid and session.schedule.phase(session.steps_done) == "active":
-            self._beside = self._beside or f"step {session.steps_done:,} holds {what}"
+        if session is not None and os.getpid() == self._pid and session.records(session.steps_done):
+            self._beside.setdefault(session.steps_done, what)
         return original(*args, **kwargs)
 
     def _handle_signal(self) -> None:
@@ -270,7 +272,7 @@ class Observer:
             self._session.step()
             if self._session.steps_done >= self._session.schedule.total_steps + TRAILING_STEPS:
                 self._end(None)
-        elif self._is_owed and listener is not None and not profiler_is_on():
+        elif self._is_owed and listener is not None and not self._others.are_on:
             self._is_owed = False
             listener.ask()
         if listener is not None and listener.has_plan:
@@ -376,6 +378,7 @@ class Observer:
                 patience=PATIENCE,
                 flight_recorder=self._config.flight_recorder,
             ),
+            others=self._others,
             say=say,
             done=max(0, self._steps),
         )
@@ -427,11 +430,12 @@ class Observer:
             return
         try:
             self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
-            self._is_owed = session is self._captured and (session.was_displaced or self._beside is not None)
-            if self._beside is not None and parallel.identity().rank == 0:
+            beside = self._not_training(session)
+            self._is_owed = session is self._captured and (session.was_displaced or beside is not None)
+            if beside is not None and session.is_first:
                 goes_on = session.steps_done >= session.schedule.total_steps + TRAILING_STEPS
-                say(f"{self._beside}" + ("; some later steps are traced as well" if goes_on else ""))
-            self._beside = None
+                later = "; later steps are traced as well if the training goes on for some seconds"
+                say(beside + later if goes_on else beside)
         finally:
             self.stopped_by = session.interrupted_by
             if session is self._captured and self._config.keeping.analyse and dist.is_available():
@@ -439,6 +443,16 @@ class Observer:
             sentence = session.outcome().sentence() if session.unwritten is None else None
             if sentence:
                 say(sentence)
+
+    def _not_training(self, session: ScriptSession) -> str | None:
+        """The first traced step that holds more than training, in words; None where none does, or each of them.
+
+        What every step holds belongs to the training: a frozen part that is set to `eval()` again and again, say.
+        """
+        beside, self._beside = self._beside, {}
+        traced = session.traced_steps()
+        held = [step for step in traced if step in beside]
+        return f"step {held[0]:,} holds {beside[held[0]]}" if 0 < len(held) < len(traced) else None
 
     def _before_other_profiler(self, original: Any, profiler: Any, *args: Any, **kwargs: Any) -> Any:
         session = self._session

@@ -10,6 +10,7 @@ from ...base.detail import Detail
 from ...base.schedule import Schedule
 from ...base.torch_private import drop_profiler, profiler_is_on
 from ...sessions.profiler import Export, Profiler
+from .others import OtherProfilers
 
 _ENOUGH_STEPS = 2  # of those that were asked for, so that their trace is worth more than that of earlier ones
 _OTHER_RUNS = "the script ran a profiler of its own"
@@ -22,13 +23,19 @@ class ScriptProfiler(Profiler):
     """
 
     def __init__(
-        self, schedule: Schedule, device: torch.device, detail: Detail, say: Callable[[str], None], done: int = 0
+        self,
+        schedule: Schedule,
+        device: torch.device,
+        detail: Detail,
+        others: OtherProfilers,
+        say: Callable[[str], None],
+        done: int = 0,
     ) -> None:
         super().__init__(schedule, device, detail)
         self.steps_done = done
+        self._others = others
         self._say = say
         self._started = False
-        self._own_call = False
         self._aside = False  # for the rest of this cycle
         self._early_over = False
         self._early: profile | None = None  # has recorded steps before those that were asked for, until these are there
@@ -40,7 +47,7 @@ class ScriptProfiler(Profiler):
     def is_in_the_way(self) -> bool:
         """Whether a profiler of the script's that starts now would end this one."""
         is_off = self._action(self.steps_done) is ProfilerAction.NONE
-        return not (self._own_call or is_off or self._schedule.phase(self.steps_done) == "idle")
+        return not (is_off or self._schedule.phase(self.steps_done) == "idle")
 
     @property
     def stood_aside(self) -> bool:
@@ -73,7 +80,7 @@ class ScriptProfiler(Profiler):
 
     def check_free(self) -> None:
         """Stand aside if a profiler of the script's is running, unless it may end before this one is needed."""
-        if not profiler_is_on():
+        if not self._others.are_on:
             self._aside = False
         elif self._started or self._schedule.phase(self.steps_done) != "idle":
             self._stand_aside("was running")
@@ -97,11 +104,9 @@ class ScriptProfiler(Profiler):
 
     def start(self, write: Callable[[Export], None]) -> None:
         """Begin with step 0."""
-        self._own_call = self._started = True
-        try:
+        self._started = True
+        with self._others.ours():
             super().start(write)
-        finally:
-            self._own_call = False
 
     def _new(self) -> profile:
         profiler = super()._new()
@@ -149,15 +154,12 @@ class ScriptProfiler(Profiler):
         if is_off and not begins_again:
             self._torch.step_num += 1  # and no ProfilerStep in a trace of the script's own
             return
-        self._own_call = True
-        try:
+        with self._others.ours():
             if begins_again:
                 self._begin_again()
                 return
             self._torch.record_steps = True
             super()._step_torch()
-        finally:
-            self._own_call = False
 
     def _begin_again(self) -> None:
         """Keep what was recorded early in memory, and begin with the steps that were asked for."""

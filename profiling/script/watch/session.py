@@ -15,6 +15,7 @@ from ...ranks.process_group import Identity
 from ...sessions.outcome import EARLY, ONE_STEP, TOO_SHORT, Outcome
 from ...sessions.session import Session, SessionOptions
 from ...sessions.side_files import Subject, schedule_facts
+from .others import OtherProfilers
 from .profiler import ScriptProfiler
 
 # Ranks wait so long for rank 0, where they have made a step and it has not; then they go on, and look again.
@@ -38,11 +39,13 @@ class ScriptSession(Session):
         subject: Subject,
         options: SessionOptions,
         *,
+        others: OtherProfilers,
         say: Callable[[str], None],
         done: int = 0,
     ) -> None:
-        profiler = ScriptProfiler(schedule, device, options.detail, say, done)
+        profiler = ScriptProfiler(schedule, device, options.detail, others, say, done)
         super().__init__(run_dir, schedule, device, subject, options, profiler)
+        self._others = others
         self._say = say
         self._is_over = False
         self._gathered = False
@@ -84,7 +87,9 @@ class ScriptSession(Session):
 
     def further(self, run_dir: Path, schedule: Schedule, options: SessionOptions, *, done: int) -> "ScriptSession":
         """Another capture of the same script, when this one is over."""
-        return ScriptSession(run_dir, schedule, self._device, self._subject, options, say=self._say, done=done)
+        return ScriptSession(
+            run_dir, schedule, self._device, self._subject, options, others=self._others, say=self._say, done=done
+        )
 
     def make_way(self) -> None:
         """End our profiler and write its trace, as the script is about to start its own."""
@@ -99,6 +104,19 @@ class ScriptSession(Session):
     def leave(self) -> None:
         """In a forked child: record nothing."""
         self._profiler.leave()
+
+    def records(self, step: int) -> bool:
+        """Whether the trace may hold this step."""
+        return self.schedule.phase(step) == "active" or self.schedule.is_early(step)
+
+    def traced_steps(self) -> list[int]:
+        """The steps that are in the traces, the one that the script ended in as well."""
+        if not self._cycles:
+            return []
+        schedule, last = self.schedule, self.steps_done
+        early = self._profiler.wrote_early or schedule.is_early(last)
+        return [step for step in range(schedule.first_profiled, min(last + 1, schedule.total_steps))
+                if self.records(step) and schedule.is_early(step) == early]  # fmt: skip
 
     @property
     def was_displaced(self) -> bool:

@@ -8,13 +8,14 @@ a backward pass of their own, a step is a round of all of them. Frameworks whose
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ...base.torch_private import in_backward
+from ...base.torch_private import in_backward, not_compiled
 from ...sessions.step_clock import captures_graph
 from .backwards import Backwards
 from .patches import Patches
@@ -105,12 +106,16 @@ class Steps:
                 self._end_part()
         return result
 
+    # With an optimizer that a script compiles, these would be compiled too: anew in each step, as it changes a number.
+
+    @not_compiled
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)
         if self._stepping_since != self._backwards.begun:  # whatever is left there has raised an error
             self._stepping_since = self._backwards.begun
             self._stepping.clear()
         self._stepping.append(id(optimizer))
 
+    @not_compiled
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002  (given by torch)
         self._hook_calls += 1
         with suppress(ValueError):
@@ -118,6 +123,7 @@ class Steps:
         if not self._stepping:
             self._stepped(optimizer)
 
+    @partial(not_compiled, nor_what_it_calls=False)
     def _scaler_step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Count a step that GradScaler skips after an overflow: only its last part is missing."""
         before = self._hook_calls
