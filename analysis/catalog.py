@@ -193,8 +193,8 @@ _LAUNCHES_NARROW = (
 )  # fmt: skip
 _SHAPES = (
     "operator", "inputs", "dtype", "category", "calls", "total_ns", "share_frac", "mean_us", "gflop_per_call",
-    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "tensor_core_frac", "ranks",
-    "slowest_rank", "slowest_over_frac", "note", "partial",
+    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "peak_from", "tensor_core_frac",
+    "ranks", "slowest_rank", "slowest_over_frac", "note", "partial",
 )  # fmt: skip
 _SHAPES_NARROW = (
     "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
@@ -206,7 +206,7 @@ _CATEGORIES = (
 )  # fmt: skip
 _MFU = (
     "window_ns", "mfu_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns", "exposed_wait_ns",
-    "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac",
+    "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac", "peak_from",
 )  # fmt: skip
 _REGIONS = (
     "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",

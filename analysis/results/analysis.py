@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ..catalog import CATALOG, InputKind, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
+from ..core.given_peaks import GivenPeaks
 from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
@@ -35,7 +36,7 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
-from ..metrics.compute.peaks import Peak, peak
+from ..metrics.compute.peaks import Peak, peak_of, said
 from ..metrics.compute.shapes import categories, shapes
 from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
@@ -112,13 +113,15 @@ class Analysis:
 
     With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
     found while it was read; None for a run whose tables were changed. Steps of the kind `about` count, such as
-    `decode`; where it is not given, or no step is of it, those of the kind that takes most time.
+    `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks` are those of
+    all its devices, in place of the vendors'.
     """
 
     run: Run
     ceiling: Ceiling | None = None
     early: Early | None = None
     about: str | None = None
+    peaks: GivenPeaks = field(default_factory=dict)
 
     def __repr__(self) -> str:
         run = self.run
@@ -511,7 +514,14 @@ class Analysis:
     def _peaks(self) -> dict[int, Peak | None]:
         """The peak of each rank's device; None where it is not known."""
         names = self.run.traces.drop_duplicates("rank")[["rank", "device_name"]]
-        return {row["rank"]: None if row["device_name"] is None else peak(row["device_name"]) for row in records(names)}
+        return {row["rank"]: peak_of(row["device_name"], self.peaks) for row in records(names)}
+
+    @property
+    def peak_notes(self) -> tuple[str, ...]:
+        """Which peaks its devices are compared with, and who says so; nothing of devices without one."""
+        names = sorted(self.run.traces["device_name"].dropna().unique()) or [None]
+        found = [(name, peak_of(name, self.peaks)) for name in names]
+        return tuple(said(name, peak) for name, peak in found if peak is not None)
 
     @cached_property
     @described

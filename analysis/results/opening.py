@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
 from ..errors import AnalysisError
 from ..reading.executor import Executor, Processes, cores
@@ -132,8 +133,8 @@ class OpenRun:
 
             return spread_run(self._paths, reading, progress, early)
 
-    def analysis(self, ceiling: Path | None = None) -> Analysis:
-        """The tables of the run, compared with the bandwidth in `ceiling`. Raises AnalysisError."""
+    def analysis(self, ceiling: Path | None = None, peaks: GivenPeaks = NO_PEAKS) -> Analysis:
+        """The tables of the run, compared with the bandwidth in `ceiling` and `peaks`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
         from .analysis import Analysis
         from .early_work import EarlyWork
@@ -141,7 +142,7 @@ class OpenRun:
         limit = read_ceiling(ceiling) if ceiling is not None else None
         early = EarlyWork()
         run = self._run(early)
-        return Analysis(run, limit, early.of(run))
+        return Analysis(run, limit, early.of(run), peaks=peaks)
 
 
 def _reading_of(
@@ -170,6 +171,7 @@ def analyse(
     *,
     comm_names: Iterable[str] = (),
     ceiling: str | PathLike[str] | None = None,
+    peaks: Mapping[str, float] | None = None,
     details: bool = False,
     keep_going: bool = False,
     workers: int | None = None,
@@ -187,7 +189,8 @@ def analyse(
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
     `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
-    a file or run directory of `commtrace comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
+    a file or run directory of `commtrace comms`, or output of nccl-tests. `peaks` are those of the devices where data
+    sheets have none, or others: by dtype in TFLOP/s and of `memory` in TB/s. `operators` of GPU runs, and allocated
     memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
     useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
     if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
@@ -217,7 +220,7 @@ def analyse(
         verify=verify,
         memory_gb=memory_gb,
     )
-    return analyse_with(path, options, ceiling, client)
+    return analyse_with(path, options, ceiling, client, given_peaks(peaks or {}))
 
 
 def _checked(pattern: str | None) -> str | None:
@@ -243,6 +246,7 @@ def analyse_with(
     options: ReadOptions,
     ceiling: str | PathLike[str] | None = None,
     client: Client | None = None,
+    peaks: GivenPeaks = NO_PEAKS,
 ) -> Analysis:
     """Call `analyse` with all options in one object."""
     executor = None
@@ -251,7 +255,7 @@ def analyse_with(
 
         executor = DaskExecutor(client)
     with OpenRun(path, options, executor=executor) as run:
-        return run.analysis(None if ceiling is None else path_named(ceiling))
+        return run.analysis(None if ceiling is None else path_named(ceiling), peaks)
 
 
 def load_run(

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ...recording.options import ReadOptions
-from ..output import Writing, writes_tables
-from ..reading_options import Runs, analysis_of, reads_traces
+from ..output import Writing, print_message, writes_tables
+from ..reading_options import Peaks, Runs, analysis_of, reads_traces
 from ..tables import print_table
 
 
@@ -40,6 +40,7 @@ def compute_command(
             help="One row per device, per device and step, per category, or per operator and the shapes of its inputs."
         ),
     ] = ComputeBy.device,
+    peak: Peaks = None,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -53,6 +54,7 @@ def compute_command(
     \b
     Examples:
       commtrace compute traces/my-run
+      commtrace compute --peak bf16=1307 --peak memory=5.3 traces/my-run
       commtrace compute --by step traces/my-run
       commtrace compute --by category traces/my-run
       commtrace compute --by shape --top 20 traces/my-run
@@ -60,4 +62,7 @@ def compute_command(
     """
     name = _TABLES[by]
     writing.check(name)
-    print_table(name, analysis_of(runs, reading, details=True), writing)
+    analysis = analysis_of(runs, reading, peaks=peak, details=True)
+    for note in analysis.peak_notes:
+        print_message(note, kind="note")
+    print_table(name, analysis, writing)

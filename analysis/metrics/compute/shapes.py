@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pandas as pd
 
+from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records
 from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, uses_tensor_cores
@@ -186,6 +187,9 @@ def _speed(formula: Formula, row: Row, peak: Peak | None) -> Row:
     speed: Row = {"tflop_per_s": tflop_per_s, "tb_per_s": tb_per_s}
     speed["peak_frac"] = tflop_per_s / best if tflop_per_s is not None and best else None
     speed["memory_frac"] = tb_per_s / memory if tb_per_s is not None and memory else None
+    if peak is not None:
+        known = {"peak_frac": row["dtype"], "memory_frac": MEMORY_PEAK}
+        speed["peak_from"] = peak.origin(name for column, name in known.items() if speed[column] is not None)
     if flop and moved and best and memory:
         speed["bound"] = "compute" if flop / best > moved / memory else "memory"
     return speed
