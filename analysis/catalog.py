@@ -200,6 +200,10 @@ _SHAPES_NARROW = (
     "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
     "category", "slowest_rank", "slowest_over_frac", "memory_frac",
 )  # fmt: skip
+_SHAPES_RANKS = (
+    "slow_at", "slow_over_frac", "typical_over_frac", "agreeing_frac", "over_frac", "extra_ns", "shapes",
+    "compared_frac", "operator", "inputs", "clock_mhz", "usual_clock_mhz", "slowed_by", "kernel", "usual_kernel",
+)  # fmt: skip
 _CATEGORIES = (
     "category", "total_ns", "share_frac", "kernels", "short_kernels", "operators", "tflop", "tflop_per_s",
     "with_flop_frac", "slowest_rank", "slowest_over_frac", "partial",
@@ -364,6 +368,18 @@ _ENTRIES = (
         below="note",
         negligible=("share_frac",),
         none_measured=_NO_SHAPES,
+    ),
+    TableEntry(
+        compute.SHAPES_RANKS,
+        Topic.time,
+        "What each rank's device is slower at than the others.",
+        "compute.md#slow-devices",
+        command="compute --by rank",
+        shown=("rank", "device", *_SHAPES_RANKS, "note", "partial"),
+        narrow=("rank", "device", *_SHAPES_RANKS),
+        worst=Worst("typical_over_frac"),
+        none_measured="no operator of 5 us or more ran three times with the same shapes on two ranks; capture several "
+        "ranks, and with record_shapes=True",
     ),
     TableEntry(
         compute.CATEGORIES,

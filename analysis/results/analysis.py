@@ -38,6 +38,7 @@ from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
 from ..metrics.compute.peaks import Peak, peak_of, said
 from ..metrics.compute.shapes import categories, shapes
+from ..metrics.compute.shapes_ranks import Clock, shapes_ranks
 from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
 from ..metrics.device import copies as copies_module
@@ -68,6 +69,7 @@ from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typica
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.order import leading_remedy
+from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
@@ -528,6 +530,14 @@ class Analysis:
     def shapes(self) -> pd.DataFrame:
         """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
         return self._marked(shapes(self._computed, self._peaks))
+
+    @cached_property
+    @described
+    def shapes_ranks(self) -> pd.DataFrame:
+        """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
+        names = {row["rank"]: row["device_name"] for row in records(self.run.traces[["rank", "device_name"]])}
+        clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in self.run.gpu_clocks.items()}
+        return self._marked(shapes_ranks(self._computed, clocks, names))
 
     @cached_property
     @described
@@ -1059,10 +1069,19 @@ class Analysis:
             hosts=waiting.hosts,
             lateness=waiting.lateness,
             late_work=waiting.late_work,
+            slow=lambda: self._slow_devices,
             groups=of_collective,
             steps=steps,
             on_cpu=self.run.is_of_cpus,
         )
+
+    @cached_property
+    def _slow_devices(self) -> dict[int, SlowDevice]:
+        """The ranks whose device is slower than others at the same work, as far as operators were read."""
+        if not (self.run.details and self.run.has_starts):
+            return {}
+        steps = self.breakdown_steps["step"].nunique()
+        return slow_devices(self.shapes_ranks, steps, on_cpu=self.run.is_of_cpus)
 
     @property
     def _members_at_most(self) -> int | None:

@@ -33,6 +33,31 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
+SHAPES_RANKS = Schema("shapes_ranks", "rank and device that ran shapes which other ranks ran, too", {
+    "rank": RANK,
+    "device": DEVICE,
+    "shapes": ("int64", "operators with shapes that it called three times or more, and another rank as well"),
+    "compared_frac": ("Float64", "part of the time of its kernels, copies and fills in these"),
+    "over_frac": ("Float64", "how much longer they took in sum than by the medians of the other ranks"),
+    "typical_over_frac": ("Float64", "median over these shapes, weighted by time: how much longer a call takes"),
+    "agreeing_frac": ("Float64", "part of the time in shapes that are slower by half of that or more; same kernels"),
+    "extra_ns": ("int64", "sum of what they took longer"),
+    "slow_at": (
+        "string",
+        "everything, products of matrices, a shape, or a shape, by another kernel; NA if it is as fast as others",
+    ),
+    "slow_over_frac": ("Float64", "how much longer that takes: the median over shapes, or the calls of the shape"),
+    "operator": ("string", "where slow_at is a shape: the operator that took longer"),
+    "inputs": ("string", "the shapes of its inputs"),
+    "kernel": ("string", "the kernel that it ran there, the first of several"),
+    "usual_kernel": ("string", "the kernel that most others ran; NA if it is the same"),
+    "clock_mhz": ("Int64", "clock of the GPU's multiprocessors when the capture ended; NA if it was not recorded"),
+    "usual_clock_mhz": ("Float64", "median of that of the other ranks"),
+    "slowed_by": ("string", "what held the clock down then: power cap, temperature, ..."),
+    "note": ("string", "what else differs: the model of the device"),
+    "partial": PARTIAL,
+})  # fmt: skip
+
 CATEGORIES = Schema("categories", "category of operators and kernels, all ranks and devices together", {
     "category": ("string", "what people sort by: GEMM, convolution, attention forward, elementwise, ..."),
     "operators": ("int64", "different operators that launched them; 0 where none is known"),
