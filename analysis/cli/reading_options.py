@@ -48,8 +48,9 @@ Peaks = Annotated[
     list[str] | None,
     typer.Option(
         "--peak",
-        metavar="NAME=VALUE",
-        help="Peak of the devices, in place of the data sheet's: bf16=989 in TFLOP/s, memory=3.35 in TB/s; repeatable.",
+        metavar="NAME=VALUE|FILE",
+        help="Peak of the devices, in place of the data sheet's: bf16=989 in TFLOP/s, memory=3.35 in TB/s, or what "
+        "`commtrace gemm` measured (gemm.json or its folder); repeatable.",
         show_default="data sheets",
     ),
 ]
@@ -227,10 +228,15 @@ def analysis_of(
 
 
 def _peaks(texts: Sequence[str]) -> GivenPeaks:
+    """The peaks of files, and of single figures in place of those. Raises AnalysisError, BadParameter."""
+    from ..ceilings.peak_files import read_peaks
+
+    files = [text for text in texts if "=" not in text or Path(text).exists()]
     try:
-        return given_peaks(parsed_figures(texts))
+        given = given_peaks(parsed_figures(text for text in texts if text not in files))
     except ValueError as err:
         raise typer.BadParameter(str(err), param_hint="--peak") from err
+    return {name: peak for file in files for name, peak in read_peaks(path_named(file)).items()} | dict(given)
 
 
 def analysis_for_page(

@@ -10,16 +10,20 @@ from typing import NamedTuple
 DTYPES = "float32", "tf32", "float16", "bfloat16", "float8", "int8"
 """Whose peaks vendors list; float8 is any of its kinds."""
 MEMORY_PEAK = "memory"
-GIVEN = "given"
+BY_USER, BY_MEASUREMENT = "given", "measured"
 _NAMES = (*DTYPES, "float64", "float4", MEMORY_PEAK)
 _SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
 
 
 class GivenPeak(NamedTuple):
-    """A peak in TFLOP/s (of integers: operations), or of memory in TB/s, and where it comes from."""
+    """A peak in TFLOP/s (of integers: operations), or of memory in TB/s, and where it comes from.
+
+    `device` is the one that it was measured on, if that is known.
+    """
 
     value: float
-    origin: str = GIVEN
+    origin: str = BY_USER
+    device: str | None = None
 
 
 GivenPeaks = Mapping[str, GivenPeak]
@@ -32,7 +36,7 @@ def given_peaks(figures: Mapping[str, float]) -> GivenPeaks:
     found = {}
     for name, value in figures.items():
         plain = name.strip().casefold()
-        plain = _SHORT.get(plain, plain)
+        plain = _SHORT.get(plain, "float8" if plain.startswith("float8") else plain)
         if plain not in _NAMES:
             raise ValueError(f"{name!r} is none of {', '.join((*_NAMES[:-1], *_SHORT))}, and not {MEMORY_PEAK}")
         if not (math.isfinite(value) and value > 0):

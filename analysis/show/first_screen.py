@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...common.wording import counted, ranges_of
 from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
-from ..core.given_peaks import GIVEN
+from ..core.given_peaks import BY_MEASUREMENT, BY_USER
 from ..core.schema import Row, records
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
@@ -110,7 +110,7 @@ class Mfu:
     frac: float
     without_flop_frac: float
     peak: str
-    """`dense peak` or `given peak`."""
+    """`dense peak`, `given peak` or `measured peak`."""
 
     @property
     def is_bound(self) -> bool:
@@ -255,8 +255,8 @@ def _mfu(analysis: Analysis) -> Mfu | None:
         return None
     frac = float(rows["at_peak_ns"].sum() / rows["window_ns"].sum())
     without = float(rows["without_flop_frac"].fillna(0.0).mean())
-    peak = f"{GIVEN} peak" if rows["peak_from"].str.contains(GIVEN).any() else "dense peak"
-    return Mfu(frac, without, peak) if without <= _MOST_WITHOUT_FLOP else None
+    peak = next((name for name in (BY_USER, BY_MEASUREMENT) if rows["peak_from"].str.contains(name).any()), "dense")
+    return Mfu(frac, without, f"{peak} peak") if without <= _MOST_WITHOUT_FLOP else None
 
 
 def _remedies(analysis: Analysis) -> Iterator[Remedy]:

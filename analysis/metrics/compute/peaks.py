@@ -58,6 +58,7 @@ def said(device: str | None, peak: Peak) -> str:
     """`peaks of Some GPU: bfloat16 900 TFLOP/s as given; the rest by NVIDIA H100 data sheet, halved`."""
     parts = [
         f"{name} {one.value:,.4g} {'TB/s' if name == MEMORY_PEAK else 'TFLOP/s'} as {one.origin}"
+        + (f" on {printable(one.device)}" if one.device is not None else "")
         for name, one in peak.given.items()
     ]
     if peak.source:
