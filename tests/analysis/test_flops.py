@@ -211,6 +211,7 @@ def test_the_outermost_are_those_that_no_other_holds(data: st.DataObject) -> Non
     [
         (operator("aten::addmm", tensor(5), *(tensor(2, 2, of="c10::BFloat16"),) * 2), "bfloat16"),
         (operator("aten::mm", *(tensor(2, 2, of="c10::Float8_e4m3fn"),) * 2), "float8_e4m3fn"),
+        (operator("aten::_scaled_mm_v2", *(tensor(2, 2, of="c10::Float8_e5m2"),) * 2, several([])), "float8_e5m2"),
         (operator("aten::relu", tensor(5)), None),
         (operator("aten::cat", ([[2, 2], [2, 2]], "TensorList", ""), scalar(1)), None),
         (ProfiledOperator("aten::mm"), None),

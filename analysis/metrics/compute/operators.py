@@ -161,15 +161,17 @@ class ProfiledOperator:
 
     def tensors(self, places: int | None = None) -> list[Tensor]:
         """All tensors among the first `places` arguments, or among all. Raises NotRecorded for lists of tensors."""
-        if self.types is None or self.dims is None:
-            raise NotRecorded("no types or no dimensions of inputs were recorded")
-        result = []
-        for place, kind in enumerate(self.types[:places]):
+        for place, kind in enumerate((self.types or ())[:places]):
             if kind in ("TensorList", "GenericList"):
                 raise NotRecorded(f"input {place} is a list of tensors, whose types are not recorded")
-            if kind in _ELEMENT_TYPES:
-                result.append(self.tensor(place, f"input {place}"))
-        return result
+        return self.tensors_alone(places)
+
+    def tensors_alone(self, places: int | None = None) -> list[Tensor]:
+        """The same without those in lists. Raises NotRecorded."""
+        if self.types is None or self.dims is None:
+            raise NotRecorded("no types or no dimensions of inputs were recorded")
+        kinds = self.types[:places]
+        return [self.tensor(place, f"input {place}") for place in range(len(kinds)) if self.has_tensor(place)]
 
     def tensor_list(self, place: int, what: str) -> list[Shape]:
         """Shapes of the tensors in the list at `place`. Raises NotRecorded, also for an empty list.
@@ -260,7 +262,7 @@ def matrix_dtype(operator: ProfiledOperator) -> str | None:
     no such tensor.
     """
     try:
-        return next((tensor.dtype for tensor in operator.tensors() if len(tensor.shape) > 1), None)
+        return next((tensor.dtype for tensor in operator.tensors_alone() if len(tensor.shape) > 1), None)
     except NotRecorded:
         return None
 

@@ -48,7 +48,7 @@ def formula_of(name: str, inputs: str, item_bytes: int | None = None) -> Formula
     if max(flop.value or 0, moved.value or 0) > _MOST:
         flop, moved = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE)
     try:
-        tensors = [tensor for tensor in operator.tensors() if tensor.shape]
+        tensors = [tensor for tensor in operator.tensors_alone() if tensor.shape]
     except NotRecorded:
         tensors = []
     dtype = matrix_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
