@@ -193,12 +193,16 @@ _LAUNCHES_NARROW = (
 )  # fmt: skip
 _SHAPES = (
     "operator", "inputs", "dtype", "category", "calls", "total_ns", "share_frac", "mean_us", "gflop_per_call",
-    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "tensor_core_frac", "ranks",
-    "slowest_rank", "slowest_over_frac", "note", "partial",
+    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "peak_from", "tensor_core_frac",
+    "ranks", "slowest_rank", "slowest_over_frac", "note", "partial",
 )  # fmt: skip
 _SHAPES_NARROW = (
     "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
     "category", "slowest_rank", "slowest_over_frac", "memory_frac",
+)  # fmt: skip
+_SHAPES_RANKS = (
+    "slow_at", "slow_over_frac", "typical_over_frac", "agreeing_frac", "over_frac", "extra_ns", "shapes",
+    "compared_frac", "operator", "inputs", "clock_mhz", "usual_clock_mhz", "slowed_by", "kernel", "usual_kernel",
 )  # fmt: skip
 _CATEGORIES = (
     "category", "total_ns", "share_frac", "kernels", "short_kernels", "operators", "tflop", "tflop_per_s",
@@ -206,7 +210,7 @@ _CATEGORIES = (
 )  # fmt: skip
 _MFU = (
     "window_ns", "mfu_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns", "exposed_wait_ns",
-    "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac",
+    "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac", "peak_from",
 )  # fmt: skip
 _REGIONS = (
     "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
@@ -364,6 +368,18 @@ _ENTRIES = (
         below="note",
         negligible=("share_frac",),
         none_measured=_NO_SHAPES,
+    ),
+    TableEntry(
+        compute.SHAPES_RANKS,
+        Topic.time,
+        "What each rank's device is slower at than the others.",
+        "compute.md#slow-devices",
+        command="compute --by rank",
+        shown=("rank", "device", *_SHAPES_RANKS, "note", "partial"),
+        narrow=("rank", "device", *_SHAPES_RANKS),
+        worst=Worst("typical_over_frac"),
+        none_measured="no operator of 5 us or more ran three times with the same shapes on two ranks; capture several "
+        "ranks, and with record_shapes=True",
     ),
     TableEntry(
         compute.CATEGORIES,

@@ -161,6 +161,10 @@ class NotACeiling(AnalysisError):
     """A file given as a ceiling holds no measurement of collectives."""
 
 
+class NotMeasuredPeaks(AnalysisError):
+    """A file given as the peaks of a device holds none that were measured."""
+
+
 class NothingMeasured(AnalysisError):
     """The run has no data for this result."""
 

@@ -128,6 +128,7 @@ _ROWS = (
     Command("run", _CAPTURE, "Run a script as it is and trace a few steps on every rank.", "profiling.script.command"),
     Command("sweep", _CAPTURE, "Time and trace a grid of modes, workers and batch sizes.", "profiling.sweep.command"),
     Command("comms", _CAPTURE, "Measure collectives: the ceiling of this machine.", "profiling.comms.command"),
+    Command("gemm", _CAPTURE, "Measure the peak: matrix products, and memory bandwidth.", "profiling.gemm.command"),
     Command("layers", _CAPTURE, "Measure every layer by itself: time, memory and power.", "profiling.layers.command"),
     Command("lab", _CAPTURE, "Measure this machine: seven experiments, one page.", "profiling.lab.command"),
     Command("capacity", _CAPTURE, "Search how many layers a device can train.", "profiling.capacity.command"),

@@ -86,7 +86,7 @@ def test_one_command_lists_everything_and_says_what_is_missing(scripts: Path) ->
     assert "Usage: commtrace [OPTIONS]" in shown.stdout
     assert "  train  " in shown.stdout
     assert "--install-completion" in shown.stdout
-    for command in ("train", "run", "sweep", "comms", "layers", "capacity", "lab"):
+    for command in ("train", "run", "sweep", "comms", "gemm", "layers", "capacity", "lab"):
         done = run(scripts / "commtrace", command, "x", cwd=scripts)
         assert done.returncode == 2
         assert done.stderr.splitlines() == [

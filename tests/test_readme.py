@@ -74,6 +74,7 @@ SMALLER = {
     r"comms$": "comms all_gather --max-bytes 64K --iters 2 --warmup 1",
     r"--run-name ceiling": "all_reduce --max-bytes 64K --iters 2 --warmup 1 --run-name ceiling",
     r"--min-bytes 4M --max-bytes 1G": "--min-bytes 16K --max-bytes 64K --iters 2 --warmup 1",
+    r"--size 8192": "--size 64 --copy 1MiB --iters 2",
     r"--nproc-per-node \d": "--standalone --nproc-per-node 2",
 }
 

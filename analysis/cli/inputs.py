@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     PathOrUrl = str  # typer makes a Path of whatever is called one, even of what a parser gives
 
-_READ, _WRITTEN = ("runs", "against", "ceiling"), ("output", "plot")
+_READ, _WRITTEN = ("runs", "against", "ceiling", "peak"), ("output", "plot")
 _HERE = (*_WRITTEN, "cache", "out", "scenario", "state", "tensorboard")
 """Options that name a file or folder of this machine."""
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.:-]+:/")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...common.option_groups import takes
+from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks, parsed_figures
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
 from ..hang.files import looks_like_dumps
@@ -41,6 +42,16 @@ CeilingFile = Annotated[
         parser=path_named,
         help="Compare with the bandwidth that `commtrace comms` (comms.json or its folder) or nccl-tests (text, or "
         "JSON by -J) measured.",
+    ),
+]
+Peaks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peak",
+        metavar="NAME=VALUE|FILE",
+        help="Peak of the devices, in place of the data sheet's: bf16=989 in TFLOP/s, memory=3.35 in TB/s, or what "
+        "`commtrace gemm` measured (gemm.json or its folder); repeatable.",
+        show_default="data sheets",
     ),
 ]
 Workers = Annotated[
@@ -203,17 +214,37 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...]:
 
 
 def analysis_of(
-    runs: list[Path], options: ReadOptions, ceiling: Path | None = None, *, details: bool = False
+    runs: list[Path],
+    options: ReadOptions,
+    ceiling: Path | None = None,
+    peaks: list[str] | None = None,
+    *,
+    details: bool = False,
 ) -> Analysis:
-    """The analysis of a run; with `details` also of operators and allocations. Raises AnalysisError."""
+    """The analysis of a run; with `details` also of operators and allocations. Raises AnalysisError, BadParameter."""
+    given = _peaks(peaks or ())
     with opened(runs, replace(options, details=details)) as run:
-        return analysed(run, ceiling)
+        return analysed(run, ceiling, given)
 
 
-def analysis_for_page(runs: list[Path], options: ReadOptions, ceiling: Path | None = None) -> Analysis:
+def _peaks(texts: Sequence[str]) -> GivenPeaks:
+    """The peaks of files, and of single figures in place of those. Raises AnalysisError, BadParameter."""
+    from ..ceilings.peak_files import read_peaks
+
+    files = [text for text in texts if "=" not in text or Path(text).exists()]
+    try:
+        given = given_peaks(parsed_figures(text for text in texts if text not in files))
+    except ValueError as err:
+        raise typer.BadParameter(str(err), param_hint="--peak") from err
+    return {name: peak for file in files for name, peak in read_peaks(path_named(file)).items()} | dict(given)
+
+
+def analysis_for_page(
+    runs: list[Path], options: ReadOptions, ceiling: Path | None = None, peaks: list[str] | None = None
+) -> Analysis:
     """The analysis of a run for its page: with operators and allocations if these fit. Raises AnalysisError."""
     sizes = replace(options.sizes, details_bytes=options.sizes.page_details_bytes)
-    return analysis_of(runs, replace(options, details_if_small=True, sizes=sizes), ceiling)
+    return analysis_of(runs, replace(options, details_if_small=True, sizes=sizes), ceiling, peaks)
 
 
 def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
@@ -237,12 +268,12 @@ def opened(runs: list[Path], options: ReadOptions) -> OpenRun:
             return OpenRun(runs, options, lambda reading: reading_progress(reading, begun))
 
 
-def analysed(run: OpenRun, ceiling: Path | None = None) -> Analysis:
-    """The analysis of an open run, with the bandwidth in the file `ceiling`. Raises AnalysisError."""
+def analysed(run: OpenRun, ceiling: Path | None = None, peaks: GivenPeaks = NO_PEAKS) -> Analysis:
+    """The analysis of an open run, with the bandwidth in the file `ceiling` and these peaks. Raises AnalysisError."""
     with gc_frozen():
         from .. import render  # noqa: F401 - this and pandas take their time while others read
         from ..results import analysis  # noqa: F401
-    found = run.analysis(ceiling)
+    found = run.analysis(ceiling, peaks)
     show_phases(time.monotonic())
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ..catalog import CATALOG, InputKind, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
 from ..core.escaping import printable
+from ..core.given_peaks import GivenPeaks
 from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
@@ -35,8 +36,9 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
-from ..metrics.compute.peaks import Peak, peak
+from ..metrics.compute.peaks import Peak, peak_of, said
 from ..metrics.compute.shapes import categories, shapes
+from ..metrics.compute.shapes_ranks import Clock, shapes_ranks
 from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
 from ..metrics.device import copies as copies_module
@@ -67,6 +69,7 @@ from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typica
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.order import leading_remedy
+from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
@@ -112,13 +115,15 @@ class Analysis:
 
     With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
     found while it was read; None for a run whose tables were changed. Steps of the kind `about` count, such as
-    `decode`; where it is not given, or no step is of it, those of the kind that takes most time.
+    `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks` are those of
+    all its devices, in place of the vendors'.
     """
 
     run: Run
     ceiling: Ceiling | None = None
     early: Early | None = None
     about: str | None = None
+    peaks: GivenPeaks = field(default_factory=dict)
 
     def __repr__(self) -> str:
         run = self.run
@@ -511,13 +516,28 @@ class Analysis:
     def _peaks(self) -> dict[int, Peak | None]:
         """The peak of each rank's device; None where it is not known."""
         names = self.run.traces.drop_duplicates("rank")[["rank", "device_name"]]
-        return {row["rank"]: None if row["device_name"] is None else peak(row["device_name"]) for row in records(names)}
+        return {row["rank"]: peak_of(row["device_name"], self.peaks) for row in records(names)}
+
+    @property
+    def peak_notes(self) -> tuple[str, ...]:
+        """Which peaks its devices are compared with, and who says so; nothing of devices without one."""
+        names = sorted(self.run.traces["device_name"].dropna().unique()) or [None]
+        found = [(name, peak_of(name, self.peaks)) for name in names]
+        return tuple(said(name, peak) for name, peak in found if peak is not None)
 
     @cached_property
     @described
     def shapes(self) -> pd.DataFrame:
         """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
         return self._marked(shapes(self._computed, self._peaks))
+
+    @cached_property
+    @described
+    def shapes_ranks(self) -> pd.DataFrame:
+        """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
+        names = {row["rank"]: row["device_name"] for row in records(self.run.traces[["rank", "device_name"]])}
+        clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in self.run.gpu_clocks.items()}
+        return self._marked(shapes_ranks(self._computed, clocks, names))
 
     @cached_property
     @described
@@ -1049,10 +1069,19 @@ class Analysis:
             hosts=waiting.hosts,
             lateness=waiting.lateness,
             late_work=waiting.late_work,
+            slow=lambda: self._slow_devices,
             groups=of_collective,
             steps=steps,
             on_cpu=self.run.is_of_cpus,
         )
+
+    @cached_property
+    def _slow_devices(self) -> dict[int, SlowDevice]:
+        """The ranks whose device is slower than others at the same work, as far as operators were read."""
+        if not (self.run.details and self.run.has_starts):
+            return {}
+        steps = self.breakdown_steps["step"].nunique()
+        return slow_devices(self.shapes_ranks, steps, on_cpu=self.run.is_of_cpus)
 
     @property
     def _members_at_most(self) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
 from ..errors import AnalysisError
 from ..reading.executor import Executor, Processes, cores
@@ -132,8 +133,8 @@ class OpenRun:
 
             return spread_run(self._paths, reading, progress, early)
 
-    def analysis(self, ceiling: Path | None = None) -> Analysis:
-        """The tables of the run, compared with the bandwidth in `ceiling`. Raises AnalysisError."""
+    def analysis(self, ceiling: Path | None = None, peaks: GivenPeaks = NO_PEAKS) -> Analysis:
+        """The tables of the run, compared with the bandwidth in `ceiling` and `peaks`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
         from .analysis import Analysis
         from .early_work import EarlyWork
@@ -141,7 +142,7 @@ class OpenRun:
         limit = read_ceiling(ceiling) if ceiling is not None else None
         early = EarlyWork()
         run = self._run(early)
-        return Analysis(run, limit, early.of(run))
+        return Analysis(run, limit, early.of(run), peaks=peaks)
 
 
 def _reading_of(
@@ -170,6 +171,7 @@ def analyse(
     *,
     comm_names: Iterable[str] = (),
     ceiling: str | PathLike[str] | None = None,
+    peaks: Mapping[str, float] | str | PathLike[str] | None = None,
     details: bool = False,
     keep_going: bool = False,
     workers: int | None = None,
@@ -186,19 +188,21 @@ def analyse(
 ) -> Analysis:
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
-    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is
-    a file or run directory of `commtrace comms`, or output of nccl-tests. `operators` of GPU runs, and allocated
-    memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up to the damage and
-    useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes read, one per core
-    if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them, for the next time. With `verify`, every event is decoded once more by another parser, without the cache. What
-    is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given. With
-    a `client` of dask.distributed, its workers read; they need the same paths, and commtrace of the same version. Where
-    `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of process groups) are given,
-    only ranks in all of them are read, as if the other files were not there. Of `steps` (numbers, or as in `3-5`), or
-    of the `last` ones that all ranks have, all tables are, as if no others had been recorded. `step_marker` is a
-    regular expression that finds the annotations that mark steps, by their names; its groups `kind`, `requests`,
-    `tokens` and `number` say what these are. Without it ProfilerStep marks steps, or annotations known by name.
+    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is a file or run
+    directory of `commtrace comms`, or output of nccl-tests. `peaks` are those of the devices where data sheets have
+    none, or others: by dtype in TFLOP/s and of `memory` in TB/s, or a file of `commtrace gemm`. `operators` of GPU
+    runs, and allocated memory, need `details`, which take longer to read. With `keep_going`, damaged files are used up
+    to the damage and useless ones left out, and `run.failed` names both; without, they are errors. `workers` processes
+    read, one per core if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a
+    hidden one beside them, for the next time. With `verify`, every event is decoded once more by another parser,
+    without the cache. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is
+    free if not given. With a `client` of dask.distributed, its workers read; they need the same paths, and commtrace of
+    the same version. Where `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of
+    process groups) are given, only ranks in all of them are read, as if the other files were not there. Of `steps`
+    (numbers, or as in `3-5`), or of the `last` ones that all ranks have, all tables are, as if no others had been
+    recorded. `step_marker` is a regular expression that finds the annotations that mark steps, by their names; its
+    groups `kind`, `requests`, `tokens` and `number` say what these are. Without it ProfilerStep marks steps, or
+    annotations known by name.
 
     Raises AnalysisError, and ValueError for options that make no sense.
     """
@@ -217,7 +221,16 @@ def analyse(
         verify=verify,
         memory_gb=memory_gb,
     )
-    return analyse_with(path, options, ceiling, client)
+    return analyse_with(path, options, ceiling, client, _peaks(peaks))
+
+
+def _peaks(given: Mapping[str, float] | str | PathLike[str] | None) -> GivenPeaks:
+    """Peaks by name or from a file. Raises AnalysisError, ValueError."""
+    if isinstance(given, (str, PathLike)):
+        from ..ceilings.peak_files import read_peaks
+
+        return read_peaks(path_named(given))
+    return given_peaks(given or {})
 
 
 def _checked(pattern: str | None) -> str | None:
@@ -243,6 +256,7 @@ def analyse_with(
     options: ReadOptions,
     ceiling: str | PathLike[str] | None = None,
     client: Client | None = None,
+    peaks: GivenPeaks = NO_PEAKS,
 ) -> Analysis:
     """Call `analyse` with all options in one object."""
     executor = None
@@ -251,7 +265,7 @@ def analyse_with(
 
         executor = DaskExecutor(client)
     with OpenRun(path, options, executor=executor) as run:
-        return run.analysis(None if ceiling is None else path_named(ceiling))
+        return run.analysis(None if ceiling is None else path_named(ceiling), peaks)
 
 
 def load_run(

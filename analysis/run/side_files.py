@@ -103,6 +103,12 @@ def _how_slow(state: GpuState) -> str:
     return f": {by}" + "".join(f", {one}" for one in (clock, temperature) if one)
 
 
+def gpu_clock(side: Side) -> tuple[int | None, tuple[str, ...]] | None:
+    """Clock of a rank's GPU at the end of the capture in MHz, and what held it down; None if it is not known."""
+    last = next((state for state in reversed(side.record.gpu_states) if state.at == "end"), None)
+    return None if last is None else (last.sm_clock_mhz, tuple(map(printable, last.slowed_by or ())))
+
+
 def nvlink_bytes(side: Side) -> tuple[int, int] | None:
     """Bytes that the NVLinks of a rank's GPU sent during the capture, and its steps; None if not known."""
     sent = {state.at: state.nvlink_sent_bytes for state in side.record.gpu_states}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...common.wording import counted, ranges_of
 from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
+from ..core.given_peaks import BY_MEASUREMENT, BY_USER
 from ..core.schema import Row, records
 from ..metrics.typical_step import STEP_PARTS
 from ..metrics.verdicts.of_idle import idle_rows
@@ -108,6 +109,8 @@ class Mfu:
 
     frac: float
     without_flop_frac: float
+    peak: str
+    """`dense peak`, `given peak` or `measured peak`."""
 
     @property
     def is_bound(self) -> bool:
@@ -118,7 +121,7 @@ class Mfu:
     def said(self) -> str:
         """`MFU is 22.3% of the dense peak or more: FLOPs of 19% of products and attention are not known.`"""
         why = f"FLOPs of {self.without_flop_frac:.0%} of products and attention are not known"
-        return f"MFU is {self.frac:.1%} of the dense peak{f' or more: {why}' if self.is_bound else ''}."
+        return f"MFU is {self.frac:.1%} of the {self.peak}{f' or more: {why}' if self.is_bound else ''}."
 
 
 @dataclass(frozen=True)
@@ -224,9 +227,7 @@ def _tiles(
     of_what = "of a step" if lengths else "of the window"
     yield Tile("Devices compute", f"{100 * computing:.0f}", "%", of_what)
     if mfu is not None:
-        yield Tile(
-            "MFU", f"{100 * mfu.frac:.1f}", "%", "or more, of the dense peak" if mfu.is_bound else "of the dense peak"
-        )
+        yield Tile("MFU", f"{100 * mfu.frac:.1f}", "%", f"{'or more, ' if mfu.is_bound else ''}of the {mfu.peak}")
     exposed = sum(by_column[column].ns for column in COMMUNICATION)
     if len(analysis.table("calls")):
         waiting = by_column["exposed_wait_ns"].ns
@@ -254,7 +255,8 @@ def _mfu(analysis: Analysis) -> Mfu | None:
         return None
     frac = float(rows["at_peak_ns"].sum() / rows["window_ns"].sum())
     without = float(rows["without_flop_frac"].fillna(0.0).mean())
-    return Mfu(frac, without) if without <= _MOST_WITHOUT_FLOP else None
+    peak = next((name for name in (BY_USER, BY_MEASUREMENT) if rows["peak_from"].str.contains(name).any()), "dense")
+    return Mfu(frac, without, f"{peak} peak") if without <= _MOST_WITHOUT_FLOP else None
 
 
 def _remedies(analysis: Analysis) -> Iterator[Remedy]:

@@ -1,4 +1,4 @@
-"""capacity.json and layers.json: what one machine can do. The analysis does not read the first."""
+"""capacity.json, layers.json and gemm.json: what one machine can do. The analysis does not read the first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,13 @@ from .machine import Device, Machine, Settings, Versions
 from .record import SCHEMA_VERSION, Doc, Needed, People, Record
 
 LAYERS_FILE = "layers.json"
+GEMM_FILE = "gemm.json"
+GEMM_TOOL = "commtrace gemm"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementFile(Record):
-    """What was asked for, and on which machine: the head of capacity.json and of layers.json."""
+    """What was asked for, and on which machine: the head of capacity.json, layers.json and gemm.json."""
 
     schema_version: Annotated[int, People("version of this layout")] = SCHEMA_VERSION
     tool: Annotated[str, People("the command that wrote it")]
@@ -133,3 +135,32 @@ class LayersFile(MeasurementFile):
     reason: Annotated[str | None, Doc("why it is not complete")] = None
     layers: Annotated[Sequence[LayerEntry], Needed("the layers, in order; with --against the two models")] = ()
     ratios: Annotated[Sequence[TimeRatio], Doc("with --against: how long its passes take beside --model's")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmEntry:
+    """One measurement on one device: products of square matrices, or copies within its memory."""
+
+    device: Annotated[str, People("the device, as torch spells it")]
+    device_name: Annotated[str | None, Doc("name of the GPU, or of the CPU")]
+    name: Annotated[str, Needed("dtype of the matrices as torch spells it, `tf32`, or `memory` for copies")]
+    rows: Annotated[int | None, People("rows and columns of each matrix; null for copies")] = None
+    copied_bytes: Annotated[int | None, People("size of what is copied; null for products")] = None
+    tflop_per_s: Annotated[
+        float | None, Doc("operations of the median product over its time; null for copies", unit="1e12 operations/s")
+    ] = None
+    tb_per_s: Annotated[
+        float | None, Doc("bytes read and written over the time of the median copy", unit="1e12 bytes/s")
+    ] = None
+    times_ns: Annotated[Sequence[int], People("time of each product or copy")] = ()
+    reason: Annotated[str | None, People("why it could not be measured")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmFile(MeasurementFile):
+    """Replaced as a whole after every measurement."""
+
+    tool: Annotated[str, Needed("`commtrace gemm`")]
+    complete: Annotated[bool, Needed("whether everything was measured")] = False
+    reason: Annotated[str | None, People("why it is not complete")] = None
+    results: Annotated[Sequence[GemmEntry], Needed("the measurements, in order")] = ()

@@ -22,6 +22,7 @@ from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
 from ..sessions.session import Session, SessionOptions
 from ..sessions.side_files import Subject
+from ..sessions.step_clock import one_by_one_ns
 from . import timing
 from .backends import backend_for
 from .collectives import COLLECTIVES, Buffers, Case, buffers, call_of, count_for, prepare, wrong_elements
@@ -252,7 +253,7 @@ def _traced_us(case: Case, times: int) -> list[float]:
     held = buffers(case)
     prepare(case, held, _TIMED)
     timing.together(case.device)
-    return [time_ns / 1e3 for time_ns in timing.one_by_one_ns(call_of(case, held), times, case.device)]
+    return [time_ns / 1e3 for time_ns in one_by_one_ns(call_of(case, held), times, case.device)]
 
 
 def _row(case: Case, iters: int, times_ns: Sequence[float], wrong: int) -> CommsRow:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -76,16 +75,6 @@ def _queueing_ns(call: Callable[[], object], times: int, device: torch.device) -
     if done_ns > _HOST_BOUND * queued_ns:
         return 0.0
     return min(_MARGIN * queued_ns / _SAMPLE * times, LONGEST_BUSY_NS)
-
-
-def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) -> list[int]:
-    """Time of each of `times` consecutive calls, in ns."""
-    marks = [mark(device)]
-    for _ in range(times):
-        call()
-        marks.append(mark(device))
-    finish(device)
-    return [begin.ns_until(end) for begin, end in pairwise(marks)]
 
 
 def repeat(call: Callable[[], object], times: int, device: torch.device) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +78,16 @@ def finish(device: torch.device) -> None:
     """Wait until `device` has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def one_by_one_ns(call: Callable[[], object], times: int, device: torch.device) -> list[int]:
+    """Time of each of `times` consecutive calls, in ns."""
+    marks = [mark(device)]
+    for _ in range(times):
+        call()
+        marks.append(mark(device))
+    finish(device)
+    return [begin.ns_until(end) for begin, end in pairwise(marks)]
 
 
 def clock_name(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from builders import MS, US, Trace
 from commtrace import analyse
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.cli import main
 
 BF16_PEAK_TFLOP_PER_S = 989.4
 
@@ -87,7 +89,7 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     unlisted = product(Trace(0, 1), 0, 200 * US)
     unlisted.device_names = ["Some GPU"]
     (row,) = records(read(tmp_path / "device", unlisted).mfu)
-    assert (row["mfu_frac"], row["note"]) == (None, "the peak of this device is not listed")
+    assert (row["mfu_frac"], row["note"]) == (None, "the peak of this device is not listed; give it with --peak")
     assert row["tflop"] == 2 * 4096**3 / 1e12
     assert row["below_peak_ns"] == 200 * US
 
@@ -104,6 +106,33 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert row["note"] == (
         "FLOPs of 25% of the time of products and attention are not known: no operator with shapes launched them"
     )
+
+
+def test_a_peak_that_is_given_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = product(Trace(0, 1), 0, 200 * US)
+    made.device_names = ["Some GPU"]
+    made.write(tmp_path)
+    analysis = analyse(tmp_path, details=True, cache=False, peaks={"bf16": 1000, "memory": 4})
+    (row,) = records(analysis.mfu)
+    assert (row["at_peak_ns"], row["peak_from"], row["note"]) == (round(2 * 4096**3 / 1e6), "given", None)
+    (row,) = records(analysis.shapes)
+    assert row["peak_frac"] == pytest.approx(2 * 4096**3 / 200e-6 / 1000e12)
+    assert row["memory_frac"] == pytest.approx(3 * 4096**2 * 2 / 200e-6 / 4e12)
+    assert (row["bound"], row["peak_from"]) == ("compute", "given")
+    # half of it is the data sheet's where that has the device
+    product(Trace(0, 1), 0, 200 * US).write(tmp_path / "known")
+    given = ["compute", "--by", "shape", "--no-cache", str(tmp_path / "known"), "--format", "json", "--peak"]
+    assert main([*given, "bfloat16=900"]) == 0
+    out, err = capsys.readouterr()
+    (row,) = json.loads(out)["rows"]
+    assert row["peak_frac"] == pytest.approx(2 * 4096**3 / 200e-6 / 900e12)
+    assert (row["memory_frac"] is not None, row["peak_from"]) == (True, "given and table")
+    assert "bfloat16 900 TFLOP/s as given; the rest by NVIDIA H100" in err
+    assert main(["summary", "--no-cache", str(tmp_path / "known"), "--peak", "bf16=900"]) == 0
+    assert "of the given peak" in capsys.readouterr().out
+    for wrong in ("bf16=fast", "bf17=1", "bf16=0", "memory=nan"):
+        assert main([*given, wrong]) == 2
+        assert "--peak" in capsys.readouterr().err
 
 
 def test_categories_hold_what_no_operator_launched(tmp_path: Path) -> None:

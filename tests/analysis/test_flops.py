@@ -6,7 +6,7 @@ tests/profiling/test_flop_counter.py compares with torch, tests/shared/test_trac
 from __future__ import annotations
 
 import pytest
-from cpu_work import NONE, listed, operator, scalar, tensor
+from cpu_work import NONE, listed, operator, scalar, several, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +27,8 @@ CONVOLUTION = (tensor(2, 4, 9, 9), tensor(8, 2, 3, 3), tensor(8), listed(2, 2), 
         (operator("aten::bmm", tensor(7, 2, 3), tensor(7, 3, 5)), 7 * 60),
         (operator("aten::baddbmm", tensor(1), tensor(7, 2, 3), tensor(7, 3, 5), scalar(1), scalar(1)), 7 * 60),
         (operator("aten::_scaled_mm", tensor(2, 3), tensor(3, 5), tensor(), tensor()), 60),
+        (operator("aten::_scaled_mm_v2", tensor(2, 3), tensor(3, 5), several([]), listed(0)), 60),
+        (operator("aten::_scaled_mm_v2", *(tensor(2, 2, of="c10::Float4_e2m1fn_x2"),) * 2), 2 * 2 * 4 * 2),
         (operator("aiter::gemm_a16w16", tensor(2, 3), tensor(5, 3)), 60),
         # 5 x 5 places, 3 x 3 weights, 2 images, 8 channels out, 2 of the 4 channels in for each
         (
@@ -209,6 +211,7 @@ def test_the_outermost_are_those_that_no_other_holds(data: st.DataObject) -> Non
     [
         (operator("aten::addmm", tensor(5), *(tensor(2, 2, of="c10::BFloat16"),) * 2), "bfloat16"),
         (operator("aten::mm", *(tensor(2, 2, of="c10::Float8_e4m3fn"),) * 2), "float8_e4m3fn"),
+        (operator("aten::_scaled_mm_v2", *(tensor(2, 2, of="c10::Float8_e5m2"),) * 2, several([])), "float8_e5m2"),
         (operator("aten::relu", tensor(5)), None),
         (operator("aten::cat", ([[2, 2], [2, 2]], "TensorList", ""), scalar(1)), None),
         (ProfiledOperator("aten::mm"), None),

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from cpu_work import NONE, listed, operator, scalar, tensor
+from cpu_work import NONE, listed, operator, scalar, several, tensor
 
 from commtrace.analysis.metrics.compute.moved_bytes import moved_bytes, moves
-from commtrace.analysis.metrics.compute.operators import ProfiledOperator
+from commtrace.analysis.metrics.compute.operators import ProfiledOperator, list_item_bytes
+
+
+def sgd(momentum: float, *, first: bool) -> tuple[tuple[object, str, str], ...]:
+    """Arguments of aten::_fused_sgd_ behind its lists."""
+    return (*map(scalar, (0.0, momentum, 0.001, 0.0, False, False, first)), NONE, NONE)
+
 
 HALF, BRAIN = "c10::Half", "c10::BFloat16"
 QUERY = tensor(2, 4, 8, 16, of=BRAIN)
 LONG = tensor(2, 3, of="long int")
+FLOAT_8 = tensor(2, 32, of="c10::Float8_e4m3fn"), tensor(32, 5, of="c10::Float8_e4m3fn")
+ADAM_VALUES = tuple(map(scalar, (0.001, 0.9, 0.999, 0.01, 1e-8)))
+TWO = several([2, 3], [4])
+"""10 elements."""
 
 
 @pytest.mark.parametrize(
@@ -103,11 +115,84 @@ LONG = tensor(2, 3, of="long int")
         (operator("aten::sum", tensor(2, 3, 4), listed(), scalar(False), NONE), 96 + 4),
         (operator("aten::mean", tensor(2, 3, of=BRAIN), listed(1), scalar(True), scalar(6)), 12 + 8),
         (operator("aten::sum", tensor(), NONE), 8),
+        # scales of one number in float32, and of a number in 8 bits for each 32 of a row or column
+        (
+            operator(
+                "aten::_scaled_mm_v2",
+                *(*FLOAT_8, several([]), listed(0), listed(), several([5, 1]), listed(3), listed(1)),
+                *(tensor(5, of=BRAIN), scalar(15), listed(), scalar(False)),
+            ),
+            64 + 160 + 4 + 5 + 10 + 2 * 10,
+        ),
     ],
 )
 def test_bytes(one: ProfiledOperator, expected: int) -> None:
     assert moved_bytes(one) == (expected, "")
     assert moves(one.name)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (operator("aten::cat", TWO, scalar(0)), 2 * 20),
+        (operator("aten::_foreach_sqrt", TWO), 2 * 20),
+        (operator("aten::_foreach_mul_", TWO, tensor()), 2 * 20 + 4),
+        (operator("aten::_foreach_addcdiv_", TWO, TWO, TWO, listed(1.0, 2.0)), 4 * 20),
+        (operator("aten::_foreach_zero_", TWO), 20),
+        (operator("aten::_foreach_norm", TWO, scalar(2.0), NONE), 20 + 2 * 2),
+        # parameters and two moments are read and written, gradients read; with amsgrad a third moment
+        (
+            operator(
+                "aten::_fused_adamw_", *(TWO,) * 4, several(), several([], []),
+                *ADAM_VALUES, scalar(False), scalar(False), NONE, NONE,
+            ),
+            7 * 20 + 2 * 4,
+        ),
+        (
+            operator(
+                "aten::_fused_adam_", *(TWO,) * 5, several([], []),
+                *ADAM_VALUES, scalar(True), scalar(False), tensor(), tensor(),
+            ),
+            10 * 20 + 2 * 4,
+        ),
+        (operator("aten::_fused_sgd_", TWO, TWO, TWO, *sgd(0.9, first=False)), 5 * 20),
+        (operator("aten::_fused_sgd_", TWO, TWO, TWO, *sgd(0.9, first=True)), 4 * 20),
+        (operator("aten::_fused_sgd_", TWO, TWO, several(), *sgd(0.0, first=True)), 3 * 20),
+    ],
+)  # fmt: skip
+def test_bytes_of_lists_follow_from_the_kernel(one: ProfiledOperator, expected: int) -> None:
+    assert moved_bytes(replace(one, list_item_bytes=2)) == (expected, "")
+    value, reason = moved_bytes(one)
+    assert value is None
+    assert reason.endswith("nor does the kernel's name say it")
+
+
+ATEN = "void at::native::(anonymous namespace)::"
+APPLY = f"{ATEN}multi_tensor_apply_kernel<{ATEN[5:]}"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (f"{ATEN}CatArrayBatchedCopy_vectorized<{ATEN[5:]}OpaqueType<2u>, unsigned int, 1, 128, 1, 16, 8>(char*)", 2),
+        ("void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<(unsigned int)4>, int>", 4),
+        (f"{ATEN}CatArrayBatchedCopy<c10::BFloat16, unsigned int, 2, 64, 64>(c10::BFloat16*)", 2),
+        (
+            f"{ATEN}CatArrayBatchedCopy_aligned16_contig<c10::complex<double>, unsigned int, 1>(c10::complex<double>*)",
+            16,
+        ),
+        (
+            f"{APPLY}FusedOptimizerTensorListMetadata<4>, {ATEN[5:]}FusedAdamMathFunctor<float, 4, (ADAM_MODE)1>, int>",
+            4,
+        ),
+        (f"{APPLY}TensorListScalarListMetadata<float, 2>, {ATEN[5:]}BinaryOpScalarListFunctor<c10::Half, 2, 1> >()", 2),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>(int)", None),  # of apex
+        (f"{ATEN}elementwise_kernel<128, 4, at::native::CUDAFunctor_add<float> >(int)", None),
+        (f"{ATEN}CatArrayBatchedCopy<something_new, unsigned int>()", None),
+    ],
+)
+def test_kernels_tell_the_size_of_an_element(kernel: str, expected: int | None) -> None:
+    assert list_item_bytes(kernel) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,8 +217,18 @@ def test_bytes(one: ProfiledOperator, expected: int) -> None:
         (operator("flash_attn_3::fwd", *(tensor(1, 2, 3, 4, of="c10::Float8_e4m3fn"),) * 3),
          "flash_attn_3::fwd: the type of the output is not recorded"),
         (operator("aten::embedding", tensor(9, 3), LONG), "rows that are read twice are not known from shapes"),
-        (operator("aten::cat", ([[2], [2]], "TensorList", ""), scalar(0)),
-         "types of the tensors in a list are not recorded"),
+        (operator("aten::cat", several([2], [2]), scalar(0)),
+         "aten::cat: the type of the tensors in a list is not recorded, nor does the kernel's name say it"),
+        (operator("aten::cat", several(), scalar(0)),
+         "aten::cat: shapes of the tensors are not recorded, as for every list of more than 30 tensors"),
+        (operator("aten::_foreach_add_", several([2], [2]), several([2])),
+         "aten::_foreach_add_: its lists are not equally long"),
+        (operator("aten::_fused_adamw_", *(several([2]),) * 4, several(), several([]), *ADAM_VALUES, scalar(True)),
+         "aten::_fused_adamw_: shapes of input 4 are not recorded, as for every list of more than 30 tensors"),
+        (operator("aten::_scaled_mm_v2", *FLOAT_8, several([]), listed(0, 2)),
+         "aten::_scaled_mm_v2: the scales of the first matrix do not fit their recipes"),
+        (operator("aten::_grouped_mm", tensor(4, 3), tensor(2, 3, 5), tensor(2, of="int")),
+         "groups of a grouped product need not cover all rows, and their sizes are not in the trace"),
         (operator("aten::topk", tensor(2)), "no formula for aten::topk"),
     ],
 )  # fmt: skip

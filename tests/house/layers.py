@@ -56,6 +56,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "sweep": "train modes workloads ranks machine base errors",
         "comms": "sessions ranks machine base errors",
         "layers": "sessions workloads ranks machine base errors",
+        "gemm": "sessions ranks machine base errors",
         "capacity": "workloads ranks machine base errors",
         "lab": "sweep modes ranks machine base errors",
         "guard": "ranks errors",

@@ -16,7 +16,7 @@ from commtrace.contract.lab import LabRecord
 from commtrace.contract.rank import RankFile
 from commtrace.contract.record import json_bytes
 from commtrace.contract.run import RunFile
-from commtrace.contract.single import CapacityFile, LayersFile
+from commtrace.contract.single import CapacityFile, GemmFile, LayersFile
 from commtrace.contract.sweep import SweepRecord
 from commtrace.contract.training import TrainingFile
 
@@ -28,6 +28,7 @@ FILES = {
     "comms.json": CommsFile,
     "capacity.json": CapacityFile,
     "layers.json": LayersFile,
+    "gemm.json": GemmFile,
     "lab.json": LabRecord,
 }
 """The files of a run directory, and the record of each."""

@@ -28,6 +28,11 @@ def listed(*values: object) -> tuple[list[int], str, str]:
     return [], "ScalarList", str(list(values))
 
 
+def several(*shapes: list[int]) -> tuple[list[list[int]], str, str]:
+    """A list of tensors."""
+    return list(shapes), "TensorList", ""
+
+
 NONE: tuple[list[int], str, str] = ([], "", "")
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ...recording.options import ReadOptions
-from ..output import Writing, writes_tables
-from ..reading_options import Runs, analysis_of, reads_traces
+from ..output import Writing, print_message, writes_tables
+from ..reading_options import Peaks, Runs, analysis_of, reads_traces
 from ..tables import print_table
 
 
@@ -20,6 +20,7 @@ class ComputeBy(str, Enum):
     step = "step"
     category = "category"
     shape = "shape"
+    rank = "rank"
 
 
 _TABLES = {
@@ -27,6 +28,7 @@ _TABLES = {
     ComputeBy.step: "mfu_steps",
     ComputeBy.category: "categories",
     ComputeBy.shape: "shapes",
+    ComputeBy.rank: "shapes_ranks",
 }
 
 
@@ -37,9 +39,11 @@ def compute_command(
     by: Annotated[
         ComputeBy,
         typer.Option(
-            help="One row per device, per device and step, per category, or per operator and the shapes of its inputs."
+            help="One row per device, per device and step, per category, per operator and the shapes of its inputs, "
+            "or per rank, beside others that ran the same shapes."
         ),
     ] = ComputeBy.device,
+    peak: Peaks = None,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -53,11 +57,16 @@ def compute_command(
     \b
     Examples:
       commtrace compute traces/my-run
+      commtrace compute --peak bf16=1307 --peak memory=5.3 traces/my-run
       commtrace compute --by step traces/my-run
       commtrace compute --by category traces/my-run
       commtrace compute --by shape --top 20 traces/my-run
       commtrace compute --by shape --format csv traces/my-run
+      commtrace compute --by rank traces/my-run
     """
     name = _TABLES[by]
     writing.check(name)
-    print_table(name, analysis_of(runs, reading, details=True), writing)
+    analysis = analysis_of(runs, reading, peaks=peak, details=True)
+    for note in analysis.peak_notes if by not in (ComputeBy.category, ComputeBy.rank) else ():
+        print_message(note, kind="note")
+    print_table(name, analysis, writing)

@@ -10,7 +10,7 @@ import typer
 from ...errors import CannotServe
 from ...recording.options import ReadOptions
 from ..output import print_message
-from ..reading_options import CeilingFile, Runs, analysis_for_page, finish, reads_traces
+from ..reading_options import CeilingFile, Peaks, Runs, analysis_for_page, finish, reads_traces
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")]
 IdleMinutes = Annotated[
@@ -26,6 +26,7 @@ def serve_command(
     port: Port = 0,
     idle_minutes: IdleMinutes = 15.0,
     ceiling: CeilingFile = None,
+    peak: Peaks = None,
     *,
     browser: Browser = True,
     reading: ReadOptions,
@@ -43,7 +44,7 @@ def serve_command(
 
     On another machine, `ssh -L 8123:127.0.0.1:8123 HOST` brings the page to yours.
     """
-    analysis = analysis_for_page(runs, reading, ceiling)
+    analysis = analysis_for_page(runs, reading, ceiling, peak)
     from ...report.server import ReportServer
 
     try:

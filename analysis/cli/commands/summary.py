@@ -18,7 +18,7 @@ from ...reading.trace_files import runs_inside, trace_files
 from ...recording.options import ReadOptions
 from ...recording.shared_files import shared_rank
 from ..output import Format, Writing, writes_text
-from ..reading_options import CeilingFile, Runs, analysis_of, finish, reads_traces
+from ..reading_options import CeilingFile, Peaks, Runs, analysis_of, finish, reads_traces
 
 _MOST_LETTERS = 400
 _MANY, _FIRST_LOOK = 64, 16
@@ -31,6 +31,7 @@ _WIDEST_NAME = 36
 def summary_command(
     runs: Runs,
     ceiling: CeilingFile = None,
+    peak: Peaks = None,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -58,7 +59,7 @@ def summary_command(
     if writing.format is Format.table and not writing.everything:
         _first_look(runs, writing, reading)
     try:
-        analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling)
+        analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling, peak)
     except RunError as err:
         if not err.runs or writing.format is not Format.table:
             raise

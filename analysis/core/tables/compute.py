@@ -23,6 +23,7 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "tb_per_s": ("Float64", "1e12 bytes a second: mb_per_call * calls / total_ns"),
     "peak_frac": ("Float64", "tflop_per_s / peak of the device for this dtype, dense; NA where that is not known"),
     "memory_frac": ("Float64", "tb_per_s / peak bandwidth of the device's memory"),
+    "peak_from": ("string", "where these peaks come from: table (data sheets), given, measured; NA without one"),
     "bound": ("string", "compute or memory: what takes longer at the peak; NA where it is not known"),
     "tensor_core_frac": ("Float64", "part of total_ns in kernels of tensor cores, by their names; NA if no name says"),
     "ranks": ("int64", "ranks on which it ran"),
@@ -30,6 +31,31 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "slowest_over_frac": ("Float64", "how much longer than the median of all ranks that is"),
     "note": ("string", "why FLOPs are NA"),
     "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+SHAPES_RANKS = Schema("shapes_ranks", "rank and device that ran shapes which other ranks ran, too", {
+    "rank": RANK,
+    "device": DEVICE,
+    "shapes": ("int64", "operators with shapes that it called three times or more, and another rank as well"),
+    "compared_frac": ("Float64", "part of the time of its kernels, copies and fills in these"),
+    "over_frac": ("Float64", "how much longer they took in sum than by the medians of the other ranks"),
+    "typical_over_frac": ("Float64", "median over these shapes, weighted by time: how much longer a call takes"),
+    "agreeing_frac": ("Float64", "part of the time in shapes that are slower by half of that or more; same kernels"),
+    "extra_ns": ("int64", "sum of what they took longer"),
+    "slow_at": (
+        "string",
+        "everything, products of matrices, a shape, or a shape, by another kernel; NA if it is as fast as others",
+    ),
+    "slow_over_frac": ("Float64", "how much longer that takes: the median over shapes, or the calls of the shape"),
+    "operator": ("string", "where slow_at is a shape: the operator that took longer"),
+    "inputs": ("string", "the shapes of its inputs"),
+    "kernel": ("string", "the kernel that it ran there, the first of several"),
+    "usual_kernel": ("string", "the kernel that most others ran; NA if it is the same"),
+    "clock_mhz": ("Int64", "clock of the GPU's multiprocessors when the capture ended; NA if it was not recorded"),
+    "usual_clock_mhz": ("Float64", "median of that of the other ranks"),
+    "slowed_by": ("string", "what held the clock down then: power cap, temperature, ..."),
+    "note": ("string", "what else differs: the model of the device"),
+    "partial": PARTIAL,
 })  # fmt: skip
 
 CATEGORIES = Schema("categories", "category of operators and kernels, all ranks and devices together", {
@@ -59,6 +85,7 @@ _MFU = {
     "tflop": ("Float64", "1e12 floating-point operations of operators with a formula; NA if no shapes were recorded"),
     "mfu_frac": ("Float64", "at_peak_ns / window_ns; with one dtype, tflop / (window * peak)"),
     "compute_frac": ("Float64", "at_peak_ns / compute_ns: how near to the peak the device was while it computed"),
+    "peak_from": ("string", "where the peak comes from: table (data sheets), given, measured; NA without one"),
     "without_flop_frac": ("Float64", "part of the time of matrix products and attention whose FLOPs are not known"),
     "note": ("string", "why columns are NA, or why mfu_frac is a lower bound"),
     "partial": PARTIAL,

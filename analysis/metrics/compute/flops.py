@@ -55,6 +55,15 @@ def _product(operator: ProfiledOperator, first: int) -> int:
     return m * n * 2 * k
 
 
+def _scaled_product(operator: ProfiledOperator) -> int:
+    """_scaled_mm_flop; torch has none for aten::_scaled_mm_v2, which multiplies the same matrices.
+
+    An element of float4_e2m1fn_x2 holds two numbers. torch counts it as one.
+    """
+    packed = operator.has_tensor(0) and operator.dtype(0, "the first matrix") == "float4_e2m1fn_x2"
+    return _product(operator, first=0) * (2 if packed else 1)
+
+
 def _batched_product(operator: ProfiledOperator, first: int) -> int:
     """bmm_flop: [b, m, k] @ [b, k, n]."""
     b, m, k = operator.shape(first, "the first batch of matrices", ndim=3)
@@ -268,7 +277,8 @@ _PACKED = "sequences are packed or paged, and their lengths are not in the trace
 _FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
     "aten::mm": partial(_product, first=0),
     "aten::_int_mm": partial(_product, first=0),
-    "aten::_scaled_mm": partial(_product, first=0),
+    "aten::_scaled_mm": _scaled_product,
+    "aten::_scaled_mm_v2": _scaled_product,
     "aten::addmm": partial(_product, first=1),
     "aten::addmm_": partial(_product, first=1),
     "aten::_addmm_activation": partial(_product, first=1),
@@ -282,10 +292,11 @@ _FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
     **{name: partial(_attention_backward, arguments=where) for name, where in ATTENTION_BACKWARD.items()},
 }
 
-_GROUPED = "groups of a grouped product need not cover all rows, and their sizes are not in the trace"
+GROUPED = "groups of a grouped product need not cover all rows, and their sizes are not in the trace"
 _NO_FORMULA: dict[str, Any] = {
-    "aten::_grouped_mm": _GROUPED,
-    "aten::_scaled_grouped_mm": _GROUPED,
+    "aten::_grouped_mm": GROUPED,
+    "aten::_scaled_grouped_mm": GROUPED,
+    "aten::_scaled_grouped_mm_v2": GROUPED,
     "flash_attn::_flash_attn_varlen_forward": _PACKED,
     "flash_attn::_flash_attn_varlen_backward": _PACKED,
     "vllm::unified_attention": _PACKED,

@@ -18,6 +18,7 @@ from .shapes import TF32, formula_of
 
 NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
 _WITH_FLOP = ("GEMM", "convolution", "attention forward", "attention backward")
+_GIVE_IT = "give it with --peak"
 _MENTIONED = 0.01
 _COPIED = ("window_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memory_ns", "idle_ns")
 
@@ -94,9 +95,11 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
     if not computed.flop or missing:
         notes += [missing] if computed.flop else []
     elif at_peak_ns > row["compute_ns"]:
-        notes.append("it computed faster than the peak that is listed for its device, so that is not its peak")
+        known = "listed for its device" if peak is None or not peak.given else peak.origin(computed.flop)
+        notes.append(f"it computed faster than the peak that is {known}, so that is not its peak")
     else:
         result |= {
+            "peak_from": None if peak is None else peak.origin(computed.flop),
             "at_peak_ns": at_peak_ns,
             "below_peak_ns": row["compute_ns"] - at_peak_ns,
             "mfu_frac": at_peak_ns / row["window_ns"] if row["window_ns"] else None,
@@ -108,11 +111,11 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
 def _at_peak_ns(flop: Mapping[str | None, int], peak: Peak | None) -> tuple[int, str]:
     """What these FLOPs, by dtype, would take at the peak, in ns; or why that is not known. 1 TFLOP/s is 1e3 per ns."""
     if peak is None:
-        return 0, "the peak of this device is not listed"
+        return 0, f"the peak of this device is not listed; {_GIVE_IT}"
     took_ns = 0.0
     for dtype, count in flop.items():
         best = peak.of(dtype)
         if best is None:
-            return 0, f"the peak of this device for {dtype or 'an unknown dtype'} is not listed"
+            return 0, f"the peak of this device for {dtype or 'an unknown dtype'} is not listed; {_GIVE_IT}"
         took_ns += count / best / 1e3
     return round(took_ns), ""

@@ -14,6 +14,7 @@ from .flops import (
     ATTENTION_BACKWARD,
     ATTENTION_FORWARD,
     CONVOLUTIONS,
+    GROUPED,
     AttentionArguments,
     ConvolutionArguments,
     convolution_output,
@@ -166,6 +167,93 @@ def _reduction(operator: ProfiledOperator) -> int:
     return x.size_bytes + size_bytes(kept, operator.named_dtype(place, "the output's type") if named else x.dtype)
 
 
+def _scaled_product(operator: ProfiledOperator) -> int:
+    """aten::_scaled_mm_v2, with lists of scales whose types follow from the recipe that each belongs to.
+
+    Source: torch 2.13, ATen/BlasBackend.h, ScalingType.
+    """
+    scales = 0
+    for place, what in ((2, "scales of the first matrix"), (5, "scales of the second matrix")):
+        recipes = operator.int_list(place + 1, f"recipes of the {what}")
+        shapes = operator.tensor_list(place, what)
+        if len(recipes) != len(shapes) or not set(recipes) <= set(_SCALE_DTYPES):
+            raise NotRecorded(f"the {what} do not fit their recipes")
+        scales += sum(size_bytes(shape, _SCALE_DTYPES[recipe]) for shape, recipe in zip(shapes, recipes, strict=True))
+    bias = operator.tensor(8, "the bias").size_bytes if operator.has_tensor(8) else 0
+    return _product(operator, 0, 2, 9) + scales + bias
+
+
+_SCALE_DTYPES = {
+    0: "float32",
+    1: "float32",
+    2: "float8_e4m3fn",
+    3: "float8_e8m0fnu",
+    4: "float32",
+    5: "float32",
+}
+
+
+def _joined(operator: ProfiledOperator) -> int:
+    """aten::cat and stack: each tensor is read, and written into the result. Tensors of several types are copied."""
+    return 2 * operator.list_bytes(0, "the tensors")
+
+
+def _for_each(operator: ProfiledOperator) -> int:
+    """Every list and tensor is read; the result, or in place the first list, has the shapes of the first list."""
+    return _lists(operator) + operator.list_bytes(0, "the tensors")
+
+
+def _norm_of_each(operator: ProfiledOperator) -> int:
+    """aten::_foreach_norm: a number for each tensor."""
+    shapes = operator.tensor_list(0, "the tensors")
+    return operator.list_bytes(0, "the tensors") + len(shapes) * (operator.list_item_bytes or 0)
+
+
+def _fill_each(operator: ProfiledOperator) -> int:
+    return operator.list_bytes(0, "the tensors")
+
+
+def _lists(operator: ProfiledOperator) -> int:
+    """Bytes of all inputs, where every list is as long as the first."""
+    kinds = operator.types or ()
+    lists = [place for place, kind in enumerate(kinds) if kind == "TensorList"]
+    _same_length(operator, lists)
+    tensors = [operator.tensor(place, f"input {place}") for place in range(len(kinds)) if operator.has_tensor(place)]
+    in_lists = sum(operator.list_bytes(place, f"input {place}") for place in lists)
+    return in_lists + sum(tensor.size_bytes for tensor in tensors)
+
+
+def _same_length(operator: ProfiledOperator, places: list[int]) -> None:
+    if len({len(operator.tensor_list(place, f"input {place}")) for place in places}) > 1:
+        raise NotRecorded("its lists are not equally long")
+
+
+def _adam(operator: ProfiledOperator) -> int:
+    """aten::_fused_adam_ and _fused_adamw_: parameters, two moments, with amsgrad a third; steps count in float32."""
+    moments = [2, 3, 4] if operator.flag(11, "amsgrad") else [2, 3]
+    counters = len(operator.tensor_list(0, "the parameters")) * ITEM_BYTES["float32"]
+    return _updated(operator, [0, *moments]) + counters
+
+
+def _sgd(operator: ProfiledOperator) -> int:
+    """aten::_fused_sgd_: parameters, and with momentum a buffer for each, which the first step does not read."""
+    if float(operator.value(4, "momentum") or 0) == 0:
+        return _updated(operator, [0])
+    unread = operator.list_bytes(2, "the momentum") if operator.flag(9, "first step or not") else 0
+    return _updated(operator, [0, 2]) - unread
+
+
+def _updated(operator: ProfiledOperator, changed: list[int]) -> int:
+    """What an optimizer moves that reads and writes these lists; it writes gradients only where it unscales them.
+
+    Source: torch 2.13, aten/src/ATen/native/cuda/fused_adam_utils.cuh and FusedSgdKernel.cu.
+    """
+    _same_length(operator, [1, *changed])
+    unscales = operator.has_tensor(len(operator.types or ()) - 2)  # grad_scale
+    gradients = operator.list_bytes(1, "the gradients")
+    return sum(2 * operator.list_bytes(place, "the states") for place in changed) + gradients * (2 if unscales else 1)
+
+
 def _broadcast(tensors: list[Tensor]) -> Shape:
     """The shape of an elementwise result. Source: PyTorch documentation, "Broadcasting semantics"."""
     shapes = [tensor.shape for tensor in tensors]
@@ -228,6 +316,10 @@ _COMBINE_FLOATS = (
     "leaky_relu_backward hardswish_backward _softmax_backward_data _log_softmax_backward_data"
 )
 _OF_THREE = "addcmul addcdiv lerp"
+_FOR_EACH = (
+    "abs neg exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sigmoid sign sin cos tan tanh erf erfc floor ceil "
+    "round trunc frac add sub mul div pow clamp_min clamp_max maximum minimum addcmul addcdiv lerp"
+)
 
 
 def _named(names: str, formula: Callable[[ProfiledOperator], int]) -> dict[str, Callable[[ProfiledOperator], int]]:
@@ -243,6 +335,7 @@ _FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
     "aten::baddbmm": partial(_product_or_sum, first=1),
     "aten::baddbmm_": partial(_product_or_sum, first=1),
     "aten::_scaled_mm": partial(_product, first=0, places=6, out_dtype=6),
+    "aten::_scaled_mm_v2": _scaled_product,
     "aiter::gemm_a16w16": _product_with_transposed,
     **{name: partial(_convolution, arguments=arguments) for name, arguments in CONVOLUTIONS.items()},
     "aten::convolution_backward": _convolution_backward,
@@ -281,6 +374,14 @@ _FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
     "aten::mean": _reduction,
     "aten::amax": _reduction,
     "aten::amin": _reduction,
+    "aten::cat": _joined,
+    "aten::stack": _joined,
+    **_named(" ".join(f"_foreach_{name}" for name in _FOR_EACH.split()), _for_each),
+    "aten::_foreach_zero_": _fill_each,
+    "aten::_foreach_norm": _norm_of_each,
+    "aten::_fused_adam_": _adam,
+    "aten::_fused_adamw_": _adam,
+    "aten::_fused_sgd_": _sgd,
 }
 
 _ROWS = "rows that are read twice are not known from shapes"
@@ -289,6 +390,8 @@ _NO_FORMULA = {
     "aten::index": _ROWS,
     "aten::index_select": _ROWS,
     "aten::gather": _ROWS,
-    "aten::cat": "types of the tensors in a list are not recorded",
-    "aten::stack": "types of the tensors in a list are not recorded",
+    "aten::_foreach_copy_": "its two lists may have two types, and neither is recorded",
+    "aten::_grouped_mm": GROUPED,
+    "aten::_scaled_grouped_mm": GROUPED,
+    "aten::_scaled_grouped_mm_v2": GROUPED,
 }

@@ -9,6 +9,7 @@ Source: torch/csrc/profiler/util.cpp, shapesToStr, inputTypes and concreteInputs
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -42,6 +43,7 @@ _ELEMENT_TYPES = {
     "c10::Float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
     "c10::Float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
     "c10::Float8_e8m0fnu": ("float8_e8m0fnu", 1),
+    "c10::Float4_e2m1fn_x2": ("float4_e2m1fn_x2", 1),
     "c10::complex<c10::Half>": ("complex32", 4),
     "c10::complex<float>": ("complex64", 8),
     "c10::complex<double>": ("complex128", 16),
@@ -69,8 +71,27 @@ _NUMBERED = {
     24: "float8_e4m3fn",
     25: "float8_e5m2fnuz",
     26: "float8_e4m3fnuz",
+    44: "float8_e8m0fnu",
+    45: "float4_e2m1fn_x2",
 }
 """dtypes by the number that stands for them among values. Source: torch/headeronly/core/ScalarType.h."""
+
+
+# at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<...OpaqueType<2u>, ...>, in older releases the type
+# itself; at::native::...multi_tensor_apply_kernel<...TensorListMetadata<2>, ...BinaryOpListAlphaFunctor<float, 2, ...>.
+# Source: torch 2.13, aten/src/ATen/native/cuda/Shape.cu, ForeachFunctors.cuh, fused_adam_utils.cuh, FusedSgdKernel.cu.
+_LIST_KERNEL = re.compile(
+    r"at::native::.*?(?:CatArrayBatchedCopy\w*<|multi_tensor_apply_kernel<.*?Functor<)(?:[\w:<>() ]*?OpaqueType<"
+    r"(?:\(unsigned int\))?(?P<bytes>\d+)u?>|(?P<type>c10::complex<[\w:]+>|[\w: ]+?)\s*[,>])"
+)
+
+
+def list_item_bytes(kernel: str) -> int | None:
+    """Bytes of an element that a kernel of torch takes from lists of tensors, by its name; None for other kernels."""
+    found = _LIST_KERNEL.search(kernel)
+    if found is None:
+        return None
+    return int(found["bytes"]) if found["bytes"] else _ELEMENT_TYPES.get(found["type"], (None, None))[1]
 
 
 class NotRecorded(Exception):
@@ -109,6 +130,8 @@ class ProfiledOperator:
     dims: Sequence[Any] | None = None
     types: Sequence[str] | None = None
     values: Sequence[str] | None = None
+    list_item_bytes: int | None = None
+    """Bytes of an element in the lists of tensors, if the kernels said it: their types are not recorded."""
 
     def shape(self, place: int, what: str, *, ndim: int | None = None) -> Shape:
         """Dimensions of the tensor at `place`. Raises NotRecorded, also if it has not `ndim` of them."""
@@ -138,15 +161,39 @@ class ProfiledOperator:
 
     def tensors(self, places: int | None = None) -> list[Tensor]:
         """All tensors among the first `places` arguments, or among all. Raises NotRecorded for lists of tensors."""
-        if self.types is None or self.dims is None:
-            raise NotRecorded("no types or no dimensions of inputs were recorded")
-        result = []
-        for place, kind in enumerate(self.types[:places]):
+        for place, kind in enumerate((self.types or ())[:places]):
             if kind in ("TensorList", "GenericList"):
                 raise NotRecorded(f"input {place} is a list of tensors, whose types are not recorded")
-            if kind in _ELEMENT_TYPES:
-                result.append(self.tensor(place, f"input {place}"))
-        return result
+        return self.tensors_alone(places)
+
+    def tensors_alone(self, places: int | None = None) -> list[Tensor]:
+        """The same without those in lists. Raises NotRecorded."""
+        if self.types is None or self.dims is None:
+            raise NotRecorded("no types or no dimensions of inputs were recorded")
+        kinds = self.types[:places]
+        return [self.tensor(place, f"input {place}") for place in range(len(kinds)) if self.has_tensor(place)]
+
+    def tensor_list(self, place: int, what: str) -> list[Shape]:
+        """Shapes of the tensors in the list at `place`. Raises NotRecorded, also for an empty list.
+
+        torch writes `[]` for a list of more than 30, too (TENSOR_LIST_DISPLAY_LENGTH_LIMIT in
+        torch/csrc/profiler/util.h), and older releases for every list.
+        """
+        found = _item(self.dims, place, f"dimensions of {what}")
+        if not isinstance(found, list | tuple) or not found:
+            raise NotRecorded(f"shapes of {what} are not recorded, as for every list of more than 30 tensors")
+        if not all(
+            isinstance(shape, list | tuple) and all(type(n) is int and n >= 0 for n in shape) for shape in found
+        ):
+            raise NotRecorded(f"{what} are not a list of tensors")
+        return [tuple(shape) for shape in found]
+
+    def list_bytes(self, place: int, what: str) -> int:
+        """Bytes of the tensors in the list at `place`, all of one type. Raises NotRecorded."""
+        shapes = self.tensor_list(place, what)
+        if self.list_item_bytes is None:
+            raise NotRecorded("the type of the tensors in a list is not recorded, nor does the kernel's name say it")
+        return sum(map(prod, shapes)) * self.list_item_bytes
 
     def value(self, place: int, what: str) -> str:
         """The text of an argument that is no tensor; "" for None. Raises NotRecorded."""
@@ -215,7 +262,7 @@ def matrix_dtype(operator: ProfiledOperator) -> str | None:
     no such tensor.
     """
     try:
-        return next((tensor.dtype for tensor in operator.tensors() if len(tensor.shape) > 1), None)
+        return next((tensor.dtype for tensor in operator.tensors_alone() if len(tensor.shape) > 1), None)
     except NotRecorded:
         return None
 

@@ -12,28 +12,70 @@ there are with sparsity, and its bandwidth is the H100's.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-DTYPES = "float32", "tf32", "float16", "bfloat16", "float8", "int8"
+from ...core.escaping import printable
+from ...core.given_peaks import DTYPES, MEMORY_PEAK, NO_PEAKS, GivenPeaks
+
+TABLE = "table"
+"""Where a peak comes from that was neither given nor measured: the vendors' figures here."""
 
 
 class Peak(NamedTuple):
     """Dense peaks of one device."""
 
-    tflop_per_s: dict[str, float]
-    """By name in DTYPES; int8 counts integer operations."""
-    tb_per_s: float
+    tflop_per_s: Mapping[str, float]
+    """By dtype, float8 for all of its kinds; int8 counts integer operations."""
+    tb_per_s: float | None
     source: str
+    """Of the vendors' figures; empty if there are none."""
+    given: GivenPeaks = NO_PEAKS
+    """Those that do not come from the vendor."""
 
     def of(self, dtype: str | None) -> float | None:
         """Dense peak for a dtype, by its name in torch or "tf32", in TFLOP/s; None where there is no figure."""
-        return self.tflop_per_s.get("float8" if (dtype or "").startswith("float8") else dtype or "")
+        return self.tflop_per_s.get(_family(dtype))
+
+    def origin(self, names: Iterable[str | None]) -> str | None:
+        """Where the peaks of these dtypes, or of "memory", come from: `table`, `given`, `measured`, or several."""
+        found = {self.given[name].origin if name in self.given else TABLE for name in map(_family, names)}
+        return " and ".join(sorted(found)) or None
+
+
+def peak_of(device: str | None, given: GivenPeaks) -> Peak | None:
+    """Peaks of a device by its name, with those that are given in place of the vendor's; None if there are none."""
+    known = None if device is None else peak(device)
+    if not given:
+        return known
+    rates, memory, source = known[:3] if known is not None else ({}, None, "")
+    values = {name: one.value for name, one in given.items()}
+    memory = values.pop(MEMORY_PEAK, memory)
+    return Peak({**rates, **values}, memory, source, given)
+
+
+def said(device: str | None, peak: Peak) -> str:
+    """`peaks of Some GPU: bfloat16 900 TFLOP/s as given; the rest by NVIDIA H100 data sheet, halved`."""
+    parts = [
+        f"{name} {one.value:,.4g} {'TB/s' if name == MEMORY_PEAK else 'TFLOP/s'} as {one.origin}"
+        + (f" on {printable(one.device)}" if one.device is not None else "")
+        for name, one in peak.given.items()
+    ]
+    if peak.source:
+        parts.append(f"the rest by {peak.source}" if parts else peak.source)
+    return f"peaks of {printable(device or 'the device')}: {'; '.join(parts)}"
 
 
 def peak(device: str) -> Peak | None:
-    """Peaks of a device by its name, or None if it is not known."""
+    """The vendor's peaks of a device by its name, or None if it is not known."""
     plain = _MAKERS.sub("", device.strip()).casefold()
     return next((found for pattern, found in _PEAKS if pattern.fullmatch(plain)), None)
+
+
+def _family(dtype: str | None) -> str:
+    """The name under which a dtype has its peak."""
+    name = dtype or ""
+    return next((family for family in ("float8", "float4") if name.startswith(family)), name)
 
 
 def _rates(

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pandas as pd
 
+from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records
 from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, uses_tensor_cores
 from .flops import flops
 from .moved_bytes import moved_bytes
-from .operators import Amount, NotRecorded, ProfiledOperator, matrix_dtype
+from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes, matrix_dtype
 from .peaks import Peak
 
 TF32 = "tf32"
@@ -35,16 +36,19 @@ class Formula(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)  # few operators of a model differ, and all ranks have the same
-def formula_of(name: str, inputs: str) -> Formula:
-    """Evaluate the formulas of an operator; `inputs` is the JSON of shapes, types and values."""
+def formula_of(name: str, inputs: str, item_bytes: int | None = None) -> Formula:
+    """Evaluate the formulas of an operator; `inputs` is the JSON of shapes, types and values.
+
+    `item_bytes` are those of an element in its lists of tensors, if known.
+    """
     dims, types, values = (each if isinstance(each, list) else None for each in msgspec.json.decode(inputs))
     texts = None if types is None else [kind if isinstance(kind, str) else "" for kind in types]
-    operator = ProfiledOperator(name, dims, texts, values)
+    operator = ProfiledOperator(name, dims, texts, values, item_bytes)
     flop, moved = flops(operator), moved_bytes(operator)
     if max(flop.value or 0, moved.value or 0) > _MOST:
         flop, moved = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE)
     try:
-        tensors = [tensor for tensor in operator.tensors() if tensor.shape]
+        tensors = [tensor for tensor in operator.tensors_alone() if tensor.shape]
     except NotRecorded:
         tensors = []
     dtype = matrix_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
@@ -72,7 +76,9 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
         return SHAPES.empty()
     kernel = known["kernel"].fillna("")
     uses_them = {name: uses_tensor_cores(name) for name in kernel.unique()}
+    item_bytes = {name: list_item_bytes(name) for name in uses_them}
     known = known.assign(
+        item_bytes=kernel.map(item_bytes).astype("Float64"),
         tensor_ns=known["dur_ns"].where(kernel.isin([name for name, uses in uses_them.items() if uses]), 0),
         told_ns=known["dur_ns"].where(kernel.isin([name for name, uses in uses_them.items() if uses is not None]), 0),
         tf32=kernel.str.contains(TF32, case=False),
@@ -84,6 +90,8 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
         tensor_ns=("tensor_ns", "sum"),
         told_ns=("told_ns", "sum"),
         tf32=("tf32", "any"),
+        least_bytes=("item_bytes", "min"),
+        most_bytes=("item_bytes", "max"),
     )
     whole_ns = int(calls["total_ns"].sum())
     rows = [
@@ -147,7 +155,7 @@ def _slowest(by_rank: pd.Series[float]) -> Row:
 
 
 def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapping[int, Peak | None]) -> Row:
-    formula = formula_of(name, inputs)
+    formula = formula_of(name, inputs, _item_bytes(calls))
     total_ns, count = int(calls["total_ns"].sum()), len(calls)
     by_rank = calls.groupby(level="rank")["total_ns"].mean()
     kernel = calls["kernel"].iloc[0]
@@ -174,6 +182,12 @@ def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapp
     return row | _slowest(by_rank)
 
 
+def _item_bytes(calls: pd.DataFrame) -> int | None:
+    """Bytes of an element in lists of tensors; None where some call does not say, or they differ."""
+    least, most = calls["least_bytes"].min(skipna=False), calls["most_bytes"].max(skipna=False)
+    return None if pd.isna(least) or least != most else int(least)
+
+
 def _speed(formula: Formula, row: Row, peak: Peak | None) -> Row:
     """The columns of speed, and how near to the peak that is. FLOPs per ns are 1e-3 TFLOP/s."""
     flop, moved, total_ns = formula.flop, formula.moved_bytes, row["total_ns"]
@@ -186,6 +200,9 @@ def _speed(formula: Formula, row: Row, peak: Peak | None) -> Row:
     speed: Row = {"tflop_per_s": tflop_per_s, "tb_per_s": tb_per_s}
     speed["peak_frac"] = tflop_per_s / best if tflop_per_s is not None and best else None
     speed["memory_frac"] = tb_per_s / memory if tb_per_s is not None and memory else None
+    if peak is not None:
+        known = {"peak_frac": row["dtype"], "memory_frac": MEMORY_PEAK}
+        speed["peak_from"] = peak.origin(name for column, name in known.items() if speed[column] is not None)
     if flop and moved and best and memory:
         speed["bound"] = "compute" if flop / best > moved / memory else "memory"
     return speed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,10 +12,12 @@ from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices
 from .doing import Doing, on_cpu, on_device, only_step, region_on_device
+from .slow_devices import SlowDevice
 
 _MOST_NAMED = 3
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
+_MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device
 _NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
 # What one rank, or several, do longer or later than others.
 _DOES = {
@@ -39,15 +42,16 @@ class LateInWords(NamedTuple):
 class Culprits(NamedTuple):
     """Late ranks and why they are late: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
 
-    `steps` is 0 where none are marked. It is None if the steps are one event, such as a long step: then lateness is
-    given in all, not per step. `groups` is the process group of each collective, and `on_cpu` says that the run has no
-    GPU.
+    `slow` gives ranks whose device is slower than others at the same work. `steps` is 0 where none are marked. It is
+    None if the steps are one event, such as a long step: then lateness is given in all, not per step. `groups` is the
+    process group of each collective, and `on_cpu` says that the run has no GPU.
     """
 
     ranks: pd.DataFrame
     hosts: pd.DataFrame
     lateness: pd.DataFrame
     late_work: pd.DataFrame
+    slow: Callable[[], Mapping[int, SlowDevice]]
     groups: pd.Series[int]
     steps: int | None
     on_cpu: bool
@@ -204,7 +208,8 @@ class Culprits(NamedTuple):
         if late.because != "compute":
             return ""
         kernel = on_device(self.late_work, late.rank)
-        return self.mostly(late.rank, kernel)
+        of_step = late.more_ms if late.per else None
+        return self.mostly(late.rank, kernel) + self.slow_device(late.rank, of_step)
 
     def mostly(self, rank: int, kernel: str | None) -> str:
         """`, mostly in gemm, inside `Block_17 > MLP_17``: where a rank computes longer; empty if nothing stands out."""
@@ -212,6 +217,12 @@ class Culprits(NamedTuple):
         where = [f"in {short(kernel)}"] if kernel else []
         where += [region] if region else []
         return f", mostly {', '.join(where)}" if where else ""
+
+    def slow_device(self, rank: int, more_ms: float | None) -> str:
+        """`; its GPU is 12% slower at every operator: throttled or shared`, if that is why a step computes longer."""
+        slow = self.slow().get(rank)
+        is_why = slow is not None and more_ms is not None and slow.ms_per_step >= _MOST_OF_IT * more_ms
+        return f"; {slow.clause}" if slow is not None and is_why else ""
 
 
 class Fault(NamedTuple):
@@ -278,7 +289,8 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
     kernel = "" if is_copying else culprits.mostly(rank, excess.kernel)
     if excess.step is not None and culprits.steps:
         return f"{does} {length(ms * culprits.steps)} longer than the others in step {excess.step} alone{kernel}"
-    return f"{does} {length(ms)}{' per step' if culprits.steps else ''} longer than the others{kernel}"
+    slow = culprits.slow_device(rank, ms) if culprits.steps and not is_copying else ""
+    return f"{does} {length(ms)}{' per step' if culprits.steps else ''} longer than the others{kernel}{slow}"
 
 
 class _Late(NamedTuple):
