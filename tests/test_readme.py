@@ -56,8 +56,9 @@ NOT_HERE = (
     "/night-*",
     "/lab",
     "/my-layers",
+    "commtrace trigger ",
 )
-"""Inputs that are not in the repository: commands that read them are only parsed."""
+"""Inputs that are not in the repository, or a job that does not run: such commands are only parsed."""
 
 # Small enough for two CPU cores; everything else stays as the pages have it.
 SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
