@@ -57,8 +57,10 @@ NOT_HERE = (
     "/lab",
     "/my-layers",
     "commtrace trigger ",
+    "--trigger-above",
+    "/mine-step1200",
 )
-"""Inputs that are not in the repository, or a job that does not run: such commands are only parsed."""
+"""Inputs that are not in the repository, and jobs that do not run: such commands are only parsed."""
 
 # Small enough for two CPU cores; everything else stays as the pages have it.
 SMALL = "--device cpu --batch-size 2 --wait 1 --warmup 1 --active 1 --steps 4"
