@@ -46,13 +46,30 @@ WORD = re.compile(
 )
 _LIKE_STEPS = re.compile(r"step|iter|batch|train|infer|prefill|decode|generat|\[Executor\]|execute_", re.IGNORECASE)
 _KIND_WORDS = {
-    "checkpoint": re.compile(r"check_?point|ckpt|(?<![a-z])save(?![a-z])", re.IGNORECASE),
-    "eval": re.compile(r"(?<![a-z])(?:eval|valid|val|test)(?:uat\w*|at\w*)?(?![a-z])", re.IGNORECASE),
-    "prefill": re.compile("prefill", re.IGNORECASE),
-    "decode": re.compile("decode", re.IGNORECASE),
-    "train": re.compile("train", re.IGNORECASE),
+    "checkpoint": {"checkpoint", "checkpoints", "ckpt", "save", "saving"},
+    "eval": {"eval", "evaluate", "evaluation", "evaluating", "valid", "validate", "validation", "val", "test"},
+    "prefill": {"prefill", "prefilling"},
+    "decode": {"decode", "decoding"},
+    "train": {"train", "training"},
 }
-NOT_TRAINING = ("checkpoint", "eval")
+_STEP_WORDS = re.compile("step|iter(?:ation)?|(?:mini)?batch", re.IGNORECASE)
+_LETTERS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_BESIDE = {
+    "checkpoint": re.compile(
+        r"(?:check_?point|ckpt|(?:(?:.*[\].:/])?(?:run_)?(?:save|write)_(?:(?:model|training|train|dist|full|async)_)*"
+        r"(?:check_?point|ckpt|model|state|state_dict)))s?(?:_(?:step|to_disk))?(?:_[0-9]+)?",
+        re.IGNORECASE,
+    ),
+    "eval": re.compile(
+        r"(?:eval|(?:.*[\].:/])?(?:(?:run|do)_)?(?:evaluate|evaluation|validate|validation|"
+        r"(?:eval|evaluation|validation|val|test)_(?:step|loop|epoch|phase|pass|batch|iteration|model)))(?:_[0-9]+)?",
+        re.IGNORECASE,
+    ),
+}
+"""Whole names of work beside training. A word would not do: activation checkpointing and a loss of evaluation are of
+a training step. Any of ` -#` stands for an underscore.
+"""
+NOT_TRAINING = tuple(_BESIDE)
 """Kinds of work between training steps, or inside one, which it makes longer."""
 _NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
 _LONGEST_NAME = 1000
@@ -78,7 +95,7 @@ def may_mark_steps(name: str, marker: str | None = None) -> bool:
         return True
     if name.startswith(_NO_STEPS) or len(name) > _LONGEST_NAME:
         return False
-    return any(word.search(name) for word in (_LIKE_STEPS, *(_KIND_WORDS[kind] for kind in NOT_TRAINING)))
+    return _LIKE_STEPS.search(name) is not None or kind_beside(name) is not None
 
 
 def said_by(name: str) -> Said:
@@ -116,5 +133,16 @@ def said_in(match: re.Match[str]) -> Said:
 
 
 def kind_in(name: str) -> str | None:
-    """The kind of step by a word of its name."""
-    return next((kind for kind, word in _KIND_WORDS.items() if word.search(name)), None)
+    """The kind of step by the words of its name; None if these tell none or several."""
+    words = {word.lower() for word in _LETTERS.findall(_STEP_WORDS.sub(" ", name))}
+    kinds = [kind for kind, known in _KIND_WORDS.items() if words & known]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+@lru_cache(maxsize=4096)
+def kind_beside(name: str) -> str | None:
+    """The kind of the work beside training that this is the name of, such as `save_checkpoint`; None for all else."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    plain = re.sub("[ #-]+", "_", name.strip())
+    return next((kind for kind, known in _BESIDE.items() if known.fullmatch(plain)), None)

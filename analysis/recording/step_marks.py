@@ -26,9 +26,9 @@ from ..core.markers import PROFILER_STEP
 from ..core.step_names import (
     BY_ENGINES,
     BY_TRAINERS,
-    NOT_TRAINING,
     WORD,
     Said,
+    kind_beside,
     kind_in,
     known,
     may_mark_steps,
@@ -41,8 +41,8 @@ from .recording import Annotation, RawTrace
 _BY_TORCH = re.compile(re.escape(PROFILER_STEP) + "[0-9]{1,18}")
 _LEAST, _LEAST_UNNAMED = 2, 3
 """So many annotations of a word are steps, and so many of another name; a single one may be anything."""
-_LEAST_COVERED, _LEAST_BESIDE = 0.8, 0.1
-"""Part of the time that steps of another name cover; part of a step that an evaluation in it takes."""
+_LEAST_COVERED, _LEAST_BESIDE = 0.8, 0.5
+"""Part of the time that steps of another name cover; part of a step that an evaluation takes, if it is one."""
 
 
 class StepMark(NamedTuple):
@@ -230,15 +230,19 @@ def _numbers(said: Sequence[Said], first_step: int) -> tuple[list[int], bool]:
 
 
 def _marks(chosen: _Chosen, numbers: Sequence[int], annotations: Sequence[Annotation]) -> Iterator[StepMark]:
-    """Yield what is known of each step; one that holds a checkpoint or an evaluation is of that kind."""
+    """Yield what is known of each step; one that is mostly a checkpoint or an evaluation is of that kind.
+
+    Unless its own name tells another.
+    """
     beside = list(_beside(chosen.steps, annotations))
     ends = [*(one.ts for one in chosen.steps[1:]), chosen.steps[-1].ts + chosen.steps[-1].dur]
     for step, said, number, end in zip(chosen.steps, chosen.said, numbers, ends, strict=True):
         least_us = _LEAST_BESIDE * (end - step.ts)
         own = [one for one in beside if step.ts <= one.ts < end and one.dur >= least_us]
         kind = said.kind
-        if own and kind in (None, "train"):
-            kind = kind_in(max(own, key=lambda one: one.dur).name)
+        says_its_kind = kind is not None and not _BY_TORCH.fullmatch(step.name)
+        if own and not says_its_kind and kind in (None, "train"):
+            kind = kind_beside(max(own, key=lambda one: one.dur).name)
         yield StepMark(number, step.name, kind, said.requests, said.tokens)
 
 
@@ -246,7 +250,7 @@ def _beside(steps: Sequence[Annotation], annotations: Iterable[Annotation]) -> I
     """Yield the annotations of checkpoints and evaluations, without those that are steps or hold some."""
     starts = [step.ts for step in steps]
     for one in annotations:
-        if may_mark_steps(one.name) and kind_in(one.name) in NOT_TRAINING:
+        if kind_beside(one.name) is not None:
             place = bisect_left(starts, one.ts)
             if place == len(starts) or starts[place] >= one.ts + one.dur:
                 yield one

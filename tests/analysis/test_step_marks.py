@@ -154,6 +154,36 @@ def test_checkpoints_are_a_kind_on_all_ranks_and_no_outlier(tmp_path: Path) -> N
     assert "A checkpoint step takes 60.0 ms: 50.0 ms idle (n = 1)." in found.summary()
 
 
+@pytest.mark.parametrize(
+    ("mark", "inside", "kind"),
+    [
+        ("train_step", "save_checkpoint", "train"),
+        ("train_step", "evaluate_loss", "train"),
+        ("trainer.evaluation_step", "gemm", "eval"),
+        ("training_step with activation checkpointing", "gemm", "train"),
+        ("prefill_decode_step", "gemm", None),
+        ("step", "activation_checkpointing", None),
+        ("step", "gradient checkpoint", None),
+        ("step", "load_checkpoint", None),
+        ("step", "checkpoint_forward", None),
+        ("step", "torch.utils.checkpoint", None),
+        ("step", "test", None),
+        ("step", "retrieval_eval_head", None),
+        ("step", "Save model 100", "checkpoint"),
+        ("step", "[pl][profile]save_checkpoint", "checkpoint"),
+        ("step", "checkpoint", "checkpoint"),
+        ("step", "trainer.evaluate", "eval"),
+        ("step", "validation loop #3", "eval"),
+    ],
+)
+def test_words_tell_the_kind_of_a_step(tmp_path: Path, mark: str, inside: str, kind: str | None) -> None:
+    trace = marked(*[mark] * 4)
+    for step, length in enumerate((8, 8, 2, 2)):  # a small part of a step does not tell what it is
+        trace.event("user_annotation", inside, step * 10 * MS + MS // 2, length * MS)
+    small = None if mark == "step" else kind
+    assert [row[1] for row in kinds(analysed(tmp_path, trace))] == [kind, kind, small, small]
+
+
 def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
     for cycle, name in ((0, "step[DECODE bs=1]"), (1, "step[DECODE bs=2]")):
         trace = marked(name, name)
