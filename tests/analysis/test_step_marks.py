@@ -115,6 +115,21 @@ def test_steps_cover_most_follow_each_other_and_launch_something() -> None:
     assert step_annotations([*others, *nested, *iterations], {7}, None) == iterations
 
 
+def test_of_marks_in_each_other_the_outermost_count_and_those_that_overlap_only_if_asked_for(tmp_path: Path) -> None:
+    nested = marked("step 1", "step 2").event("user_annotation", "step 10", MS, 3 * MS)
+    assert [row[0] for row in kinds(analysed(tmp_path / "nested", nested))] == [1, 2]
+    rounded = marked("step 3", "step 2", dur=10 * MS + 900)
+    found = analysed(tmp_path / "rounded", rounded)
+    assert [row[0] for row in kinds(found)] == [0, 1]
+    assert any("not by their own numbers, as these do not go up" in note for note in found.run.notes)
+    overlap = marked("step 1", "step 2", "step 3", dur=12 * MS).write(tmp_path / "overlap")
+    none = analyse(overlap)
+    assert kinds(none) == []
+    assert any("'step 1' are not taken for steps, as they overlap" in note for note in none.run.notes)
+    asked = analyse(overlap, step_marker="step (?P<number>.)")
+    assert asked.run.activities["step"].tolist() == [1, 2, 3]
+
+
 def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
     trace = marked("warm up", "go 3: 8 tokens", "go 5: 9 tokens").step(1, 0, 30 * MS)
     path = trace.write(tmp_path)
