@@ -123,7 +123,7 @@ def traced_steps(
         _leave_out_unlike(alike)
     usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
     longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
-    main = about if about in kinds else longest
+    main = about if about is not None and about in kinds else longest
     for row in rows:
         if row["kind"] != main and row["left_out"] not in EDGES:
             row["left_out"] = "kind"
@@ -139,9 +139,10 @@ _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
 
 
 def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
-    """What annotations say of each step: the first rank that is not idle, but a checkpoint of any rank.
+    """What annotations say of each step: the ranks that are not idle, but a checkpoint of any rank.
 
-    Where ranks say different numbers, each serves requests of its own: how many there are in all is not known.
+    Where they say different kinds, the step is of none. Where they say different numbers, each serves requests of its
+    own: how many there are in all is not known.
     """
     said: dict[int, Row] = {}
     for row in records(step_marks):
@@ -149,6 +150,10 @@ def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
         for name, value in of_step.items():
             if value is None or row[name] == _CHECKPOINT or (value == _IDLE and row[name] is not None):
                 of_step[name] = row[name]
+    several = step_marks[~step_marks["kind"].isin([_IDLE, _CHECKPOINT])].groupby("step")["kind"].nunique()
+    for step in several.index[several > 1]:
+        if said[int(step)]["kind"] != _CHECKPOINT:
+            said[int(step)]["kind"] = None
     for name in ("requests", "tokens"):
         numbers = step_marks.groupby("step")[name].nunique()
         for step in numbers.index[numbers > 1]:

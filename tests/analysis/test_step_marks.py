@@ -226,8 +226,20 @@ def test_ranks_whose_captures_begin_with_different_steps_are_noted(tmp_path: Pat
     first, second = marked(*names), marked(*names[1:])
     for rank, trace in enumerate((first, second)):
         trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
-    notes = analysed(tmp_path, first, second).run.notes
-    assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in notes)
+    found = analysed(tmp_path, first, second)
+    assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in found.run.notes)
+    assert [(step, kind) for step, kind, *_ in kinds(found)] == [(0, None), (1, "decode"), (2, "decode")]
+    assert "A decode step takes" in found.summary()
+
+
+def test_a_rank_without_marks_is_noted_and_in_no_mean_over_devices(tmp_path: Path) -> None:
+    ranks = [marked(*names) for names in (["step[DECODE bs=3]"] * 3, ["nothing"] * 3)]
+    for rank, trace in enumerate(ranks):
+        trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
+    said = analysed(tmp_path, *ranks).summary()
+    assert "A decode step takes 10.0 ms" in said
+    assert "devices)" not in said
+    assert "rank 1: no annotation marks steps, so no steps are known" in " ".join(said.split())
 
 
 def engine(folder: Path, name: str, world: int, *steps: str, pid: int = 10) -> None:
