@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from .markers import LOADING, PROFILER_STEP
 
-_N = "[0-9]{1,15}"
+_N = "[0-9]+"
+_MOST_DIGITS = 15
+"""Longer numbers are no counts, and would not fit 64 bits."""
+_GROUPS = ("kind", "requests", "tokens", "number")
+"""What named groups of a given marker may say."""
 _OF_ENGINES = (
     # vLLM: requests in prefill ("context") and decode, and their tokens; in some versions all tokens before them, and
     # more numbers behind the tokens, which are then called `sq`.
@@ -17,7 +21,7 @@ _OF_ENGINES = (
         rf"_generation_(?P<generation>{_N})(?:\((?:sq)?(?P<generation_tokens>{_N})[^()]*\))?.*"
     ),
     # vLLM before that: requests that are new, so in prefill, and others, which decode or go on with a long prefill.
-    rf"execute_new_(?P<context>{_N})_cached_(?P<generation>{_N}).*",
+    rf"execute_new_(?P<new>{_N})_cached_(?P<cached>{_N}).*",
     # SGLang; with its roofline terms, `c_sq` and `g_sq` are the tokens of a mixed step.
     (
         rf"step\[(?P<kind>[A-Za-z_]+)(?: bs=(?P<requests>{_N}))?(?: toks=(?P<tokens>{_N}))?"
@@ -98,6 +102,13 @@ def may_mark_steps(name: str, marker: str | None = None) -> bool:
     return _LIKE_STEPS.search(name) is not None or kind_beside(name) is not None
 
 
+def check_groups(marker: str) -> None:
+    """Check that the named groups of a regular expression are known ones. Raises ValueError."""
+    unknown = sorted(set(re.compile(marker).groupindex).difference(_GROUPS))
+    if unknown:
+        raise ValueError(f"{marker!r} has the group {unknown[0]!r}, which says nothing; {', '.join(_GROUPS)} do")
+
+
 def said_by(name: str) -> Said:
     """What a name says, if it is a known one."""
     match = known(name, (*BY_ENGINES, *BY_TRAINERS))
@@ -115,7 +126,7 @@ def known(name: str, patterns: tuple[re.Pattern[str], ...]) -> re.Match[str] | N
 def said_in(match: re.Match[str]) -> Said:
     """What the groups of a match say."""
     texts = {name: text for name, text in match.groupdict().items() if text}
-    numbers = {name: int(text) for name, text in texts.items() if re.fullmatch(_N, text)}
+    numbers = {name: int(text) for name, text in texts.items() if len(text) <= _MOST_DIGITS and re.fullmatch(_N, text)}
     kind: str | None = next((word for word in ("train", "eval") if word in texts), None)
     if "kind" in texts:
         kind = texts["kind"].strip().lower()
@@ -129,6 +140,10 @@ def said_in(match: re.Match[str]) -> Said:
         context, generation = numbers["context"], numbers["generation"]
         requests = context + generation
         kind = "mixed" if context and generation else "prefill" if context else "decode" if generation else "idle"
+    if "new" in numbers and "cached" in numbers:
+        new, cached = numbers["new"], numbers["cached"]
+        requests = new + cached
+        kind = "mixed" if new and cached else "prefill" if new else "cached" if cached else "idle"
     return Said(kind, requests, tokens, numbers.get("number"))
 
 

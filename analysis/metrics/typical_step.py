@@ -40,16 +40,18 @@ USUALLY_BESIDE = (*NOT_TRAINING, _IDLE)
 """Kinds of steps that no run is about, whatever time they take, if it has others."""
 _CHECKPOINT = "checkpoint"
 """A kind of step that only some ranks may mark, whereas the others wait for them."""
+_MANY_NS = 100_000
+"""Times of as much are said in ms, shorter ones in us."""
 _ALIKE = 0.25
 """Steps that differ from the median by at most this part of it are alike."""
 
 
 _NOTES = {
-    "beginning": "its beginning is cut off: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
-    "drain": "its window holds what was still queued at the end: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
-    "end": "its window ends early, with its last activity: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
-    "long": "it takes {0:,.1f} ms, longer than most",
-    "short": "it takes {0:,.1f} ms, less than most",
+    "beginning": "its beginning is cut off: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "drain": "its window holds what was still queued at the end: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "end": "its window ends early, with its last activity: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "long": "it takes {0:,.1f} {2}, longer than most",
+    "short": "it takes {0:,.1f} {2}, less than most",
     "kind": "steps of another kind count",
 }
 
@@ -128,7 +130,8 @@ def traced_steps(
         if row["kind"] != main and row["left_out"] not in EDGES:
             row["left_out"] = "kind"
     for row in rows:
-        took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)
+        unit, unit_ns = ("ms", 1e6) if row["window_ns"] >= _MANY_NS else ("us", 1e3)
+        took = (row["window_ns"] / unit_ns, (row["cpu_ns"] or 0) / unit_ns, unit)
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
         if row["left_out"] in ("long", "short") and row["tokens"] is not None:
             row["note"] += f", and has {counted(row['tokens'], 'token')}"

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..core.places.place import path_named
+from ..core.step_names import check_groups
 from ..errors import AnalysisError
 from ..reading.executor import Executor, Processes, cores
 from ..reading.pool import Reading, check_calls, is_worth_spreading, with_details_if_small
@@ -221,9 +222,11 @@ def analyse(
 
 
 def _checked(pattern: str | None) -> str | None:
-    """The regular expression. Raises ValueError."""
+    """The regular expression, of whose groups all are known. Raises ValueError."""
     try:
-        return pattern if pattern is None else re.compile(pattern).pattern
+        if pattern is not None:
+            check_groups(pattern)
+        return pattern
     except re.error as err:
         raise ValueError(f"step_marker {pattern!r} is not a regular expression: {err}") from err
 

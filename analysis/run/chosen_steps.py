@@ -36,7 +36,7 @@ _NONE = (
 )
 
 
-_SERVED = ("prefill", "decode", "mixed")
+_SERVED = ("prefill", "decode", "mixed", "cached")
 
 
 class _Kept(NamedTuple):

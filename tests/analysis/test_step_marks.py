@@ -47,6 +47,8 @@ def kinds(found: Analysis) -> list[tuple[int, str | None, int | None, int | None
         ("execute_context_0(0)_generation_32(32)", ("decode", 32, 32)),
         ("execute_new_2_cached_0", ("prefill", 2, None)),
         ("execute_new_1_cached_7", ("mixed", 8, None)),
+        ("execute_new_0_cached_38", ("cached", 38, None)),  # some may go on with a long prefill
+        ("step[EXTEND bs=15 toks=9223372036854775808]", ("prefill", 15, None)),
         ("step[DECODE bs=32]", ("decode", 32, 32)),
         ("step[EXTEND bs=15 toks=15360]", ("prefill", 15, 15360)),
         ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", ("prefill", 2, 12)),
@@ -143,6 +145,10 @@ def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
         analyse(path, step_marker="gone")
     with pytest.raises(ValueError, match="is not a regular expression"):
         analyse(path, step_marker="(")
+    with pytest.raises(
+        ValueError, match="has the group 'token', which says nothing; kind, requests, tokens, number do"
+    ):
+        analyse(path, step_marker="(?P<token>[0-9]+)")
 
 
 def test_work_belongs_to_the_step_that_launched_it_through_a_graph_too(tmp_path: Path) -> None:
@@ -338,7 +344,7 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert decode["r2_frac"] == pytest.approx(1)
     assert decode["residual_us"] == pytest.approx(0, abs=1e-6)
     assert prefill["slope_us_per_token"] is None
-    assert "a fit needs 3" in prefill["note"]
+    assert prefill["note"] == "all steps have the same number of tokens; a fit needs three"
 
 
 def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
@@ -368,7 +374,8 @@ def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
     assert unknown["note"] == "ranks have different numbers of tokens in 1 step"
     [decode] = records(found.serving_fits)
     assert (decode["steps"], decode["steps_with_tokens"]) == (3, 2)
-    assert decode["note"].startswith("ranks have different numbers of tokens in 1 of 3 steps; 1 number of tokens")
+    different = "ranks have different numbers of tokens in 1 of 3 steps"
+    assert decode["note"] == f"{different}; all others have the same number of tokens; a fit needs three"
 
 
 def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
@@ -383,6 +390,15 @@ def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
     assert "A prefill step takes 10.0 ms" in found.summary()  # although idle takes more time
     assert "Step 2 is not counted: it takes 60.0 ms, longer than most, and has 4,096 tokens." in found.summary()
     assert "devices compute 50.0 ms longer; it has 4,096 tokens, others 512 at most." in found.verdict
+
+
+def test_times_of_a_note_are_in_a_fitting_unit(tmp_path: Path) -> None:
+    trace, at = Trace(), 0
+    for length in (10_000, 10_000, 10_000, 60_000, 10_000):
+        trace.event("user_annotation", "step[DECODE bs=1]", at, length).kernel("gemm", at, length)
+        at += length
+    notes = [row["note"] for row in records(analysed(tmp_path, trace).steps)]
+    assert "it takes 60.0 us, longer than most, and has 1 token" in notes
 
 
 def test_a_rank_without_requests_does_not_say_what_a_step_is(tmp_path: Path) -> None:
