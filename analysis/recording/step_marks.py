@@ -41,8 +41,10 @@ from .recording import Annotation, RawTrace
 _BY_TORCH = re.compile(re.escape(PROFILER_STEP) + "[0-9]{1,18}")
 _LEAST, _LEAST_UNNAMED = 2, 3
 """So many annotations of a word are steps, and so many of another name; a single one may be anything."""
-_LEAST_COVERED, _LEAST_BESIDE = 0.8, 0.5
-"""Part of the time that steps of another name cover; part of a step that an evaluation takes, if it is one."""
+_LEAST_COVERED, _LEAST_BESIDE, _LEAST_AFTER = 0.8, 0.5, 0.1
+"""Part of the time that steps of another name cover; part of the time from step to step that an evaluation in one
+takes, or after one, if that makes it an evaluation.
+"""
 _ROUNDED_US = 1.0
 """Annotations that follow each other may overlap by as much, where times are whole microseconds."""
 
@@ -250,16 +252,21 @@ def _numbers(said: Sequence[Said], first_step: int) -> tuple[list[int], str | No
 def _marks(chosen: _Chosen, numbers: Sequence[int], annotations: Sequence[Annotation]) -> Iterator[StepMark]:
     """Yield what is known of each step; one that is mostly a checkpoint or an evaluation is of that kind.
 
-    Unless its own name tells another.
+    A step that is called one of training is so unless that comes after it, before the next step.
     """
     beside = list(_beside(chosen.steps, annotations))
     ends = [*(one.ts for one in chosen.steps[1:]), chosen.steps[-1].ts + chosen.steps[-1].dur]
     for step, said, number, end in zip(chosen.steps, chosen.said, numbers, ends, strict=True):
-        least_us = _LEAST_BESIDE * (end - step.ts)
-        own = [one for one in beside if step.ts <= one.ts < end and one.dur >= least_us]
+        length_us, until = end - step.ts, step.ts + step.dur - _ROUNDED_US
+        own = [
+            one
+            for one in beside
+            if step.ts <= one.ts < end
+            and one.dur >= (_LEAST_BESIDE if one.ts < until else _LEAST_AFTER) * length_us
+            and (one.ts >= until or said.kind is None or _BY_TORCH.fullmatch(step.name))
+        ]
         kind = said.kind
-        says_its_kind = kind is not None and not _BY_TORCH.fullmatch(step.name)
-        if own and not says_its_kind and kind in (None, "train"):
+        if own and kind in (None, "train"):
             kind = kind_beside(max(own, key=lambda one: one.dur).name)
         yield StepMark(number, step.name, kind, said.requests, said.tokens)
 

@@ -205,6 +205,11 @@ def test_words_tell_the_kind_of_a_step(tmp_path: Path, mark: str, inside: str, k
     assert [row[1] for row in kinds(analysed(tmp_path, trace))] == [kind, kind, small, small]
 
 
+def test_a_checkpoint_after_a_step_of_training_makes_it_one_of_that_kind(tmp_path: Path) -> None:
+    trace = marked("train_step 1", "train_step 2", "save_checkpoint", "train_step 3")
+    assert [row[:2] for row in kinds(analysed(tmp_path, trace))] == [(1, "train"), (2, "checkpoint"), (3, "train")]
+
+
 def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
     for cycle, name in ((0, "step[DECODE bs=1]"), (1, "step[DECODE bs=2]")):
         trace = marked(name, name)
