@@ -222,9 +222,10 @@ _REGIONS_NARROW = (
 )  # fmt: skip
 _SLOWEST_REGION = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
 _SLOWEST_OF_CLASS = ("slowest_region", "slowest_region_over_ns", "slowest_region_over_frac")
+_NO_STEPS = "no activity belongs to a step; call profiler.step() in the loop, or say by --steps what marks steps"
 _NO_REGIONS = (
-    "no record_function, nn.Module or compiled region is in the traces; put torch.profiler.record_function around "
-    "parts of the step, or capture with_modules=True"
+    "no record_function, nn.Module or compiled region is in the traces, besides those that mark steps; put "
+    "torch.profiler.record_function around parts of the step, or capture with_modules=True"
 )
 _NO_SHAPES = "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
 _NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
@@ -278,8 +279,7 @@ _ENTRIES = (
             "rank", "device", "step", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns",
             "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac", "partial",
         ),
-        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `breakdown` without "
-        "--by step",
+        none_measured=f"{_NO_STEPS}, or use `breakdown` without --by step",
         narrow=(
             "rank", "device", "step", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_wait_ns",
             "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "comm_ns", "partial",
@@ -291,7 +291,7 @@ _ENTRIES = (
         "How long each step took, what it consists of, and which steps count.",
         "steps.md#which-steps-count",
         command="table steps",
-        none_measured="no activity belongs to a step; call profiler.step() in the loop",
+        none_measured=_NO_STEPS,
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
     ),
     TableEntry(
@@ -303,6 +303,7 @@ _ENTRIES = (
         none_measured=_NO_KINDS,
         optional=("engine",),
         narrow=_SERVING_NARROW,
+        below="note",
     ),
     TableEntry(
         serving.SERVING_FITS,
@@ -313,6 +314,7 @@ _ENTRIES = (
         none_measured=_NO_KINDS,
         optional=("engine",),
         narrow=_SERVING_FITS_NARROW,
+        below="note",
     ),
     TableEntry(
         device_time.IDLE,
@@ -331,8 +333,7 @@ _ENTRIES = (
         "idle.md#by-step",
         command="idle --by step",
         shown=("rank", "device", "step", *_IDLE, "note", "partial"),
-        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `idle` without "
-        "--by step",
+        none_measured=f"{_NO_STEPS}, or use `idle` without --by step",
         narrow=("rank", "device", "step", *_IDLE_NARROW),
     ),
     TableEntry(
@@ -354,8 +355,7 @@ _ENTRIES = (
         command="compute --by step",
         shown=("rank", "device", "step", *_MFU, "note", "partial"),
         narrow=("rank", "device", "step", *_MFU),
-        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `compute` without "
-        "--by step",
+        none_measured=f"{_NO_STEPS}, or use `compute` without --by step",
     ),
     TableEntry(
         compute.SHAPES,
@@ -468,8 +468,7 @@ _ENTRIES = (
         "account.md#what-adds-up",
         command="table account --by step",
         shown=("rank", "device", "step", *_ACCOUNT, "note", "partial"),
-        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `table account` without "
-        "--by step",
+        none_measured=f"{_NO_STEPS}, or use `table account` without --by step",
         narrow=("rank", "device", "step", *_ACCOUNT_NARROW),
     ),
     TableEntry(
@@ -748,7 +747,7 @@ _ENTRIES = (
         "Waiting and lateness: one row per rank and step.",
         "ranks-and-hosts.md#by-step",
         command="table rank-steps",
-        none_measured="no activity belongs to a step; call profiler.step() in the loop, or use `ranks`",
+        none_measured=f"{_NO_STEPS}, or use `ranks`",
         narrow=("rank", "device", "step", "window_ns", "exposed_wait_ns", "late_ns", "caused_wait_ns"),
     ),
     TableEntry(

@@ -14,6 +14,7 @@ from ...common.option_groups import takes
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks, parsed_figures
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
+from ..core.step_names import check_groups
 from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
@@ -200,10 +201,19 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             groups=tuple(groups or ()),
             steps=_numbers(only_steps, "--only-steps"),
             last=last or 0,
-            step_marker=None if steps is None else checked_patterns([steps], "--steps")[0],
+            step_marker=None if steps is None else _marker(steps),
         )
 
     return takes(reading=reading)(command)
+
+
+def _marker(pattern: str) -> str:
+    [marker] = checked_patterns([pattern], "--steps")
+    try:
+        check_groups(marker)
+    except ValueError as err:
+        raise typer.BadParameter(str(err), param_hint="--steps") from err
+    return marker
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...]:

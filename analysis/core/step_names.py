@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from .markers import LOADING, PROFILER_STEP
 
-_N = "[0-9]{1,15}"
+_N = "[0-9]+"
+_MOST_DIGITS = 15
+"""Longer numbers are no counts, and would not fit 64 bits."""
+_GROUPS = ("kind", "requests", "tokens", "number")
+"""What named groups of a given marker may say."""
 _OF_ENGINES = (
     # vLLM: requests in prefill ("context") and decode, and their tokens; in some versions all tokens before them, and
     # more numbers behind the tokens, which are then called `sq`.
@@ -17,7 +21,7 @@ _OF_ENGINES = (
         rf"_generation_(?P<generation>{_N})(?:\((?:sq)?(?P<generation_tokens>{_N})[^()]*\))?.*"
     ),
     # vLLM before that: requests that are new, so in prefill, and others, which decode or go on with a long prefill.
-    rf"execute_new_(?P<context>{_N})_cached_(?P<generation>{_N}).*",
+    rf"execute_new_(?P<new>{_N})_cached_(?P<cached>{_N}).*",
     # SGLang; with its roofline terms, `c_sq` and `g_sq` are the tokens of a mixed step.
     (
         rf"step\[(?P<kind>[A-Za-z_]+)(?: bs=(?P<requests>{_N}))?(?: toks=(?P<tokens>{_N}))?"
@@ -46,13 +50,30 @@ WORD = re.compile(
 )
 _LIKE_STEPS = re.compile(r"step|iter|batch|train|infer|prefill|decode|generat|\[Executor\]|execute_", re.IGNORECASE)
 _KIND_WORDS = {
-    "checkpoint": re.compile(r"check_?point|ckpt|(?<![a-z])save(?![a-z])", re.IGNORECASE),
-    "eval": re.compile(r"(?<![a-z])(?:eval|valid|val|test)(?:uat\w*|at\w*)?(?![a-z])", re.IGNORECASE),
-    "prefill": re.compile("prefill", re.IGNORECASE),
-    "decode": re.compile("decode", re.IGNORECASE),
-    "train": re.compile("train", re.IGNORECASE),
+    "checkpoint": {"checkpoint", "checkpoints", "ckpt", "save", "saving"},
+    "eval": {"eval", "evaluate", "evaluation", "evaluating", "valid", "validate", "validation", "val", "test"},
+    "prefill": {"prefill", "prefilling"},
+    "decode": {"decode", "decoding"},
+    "train": {"train", "training"},
 }
-NOT_TRAINING = ("checkpoint", "eval")
+_STEP_WORDS = re.compile("step|iter(?:ation)?|(?:mini)?batch", re.IGNORECASE)
+_LETTERS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_BESIDE = {
+    "checkpoint": re.compile(
+        r"(?:check_?point|ckpt|(?:(?:.*[\].:/])?(?:run_)?(?:save|write)_(?:(?:model|training|train|dist|full|async)_)*"
+        r"(?:check_?point|ckpt|model|state|state_dict)))s?(?:_(?:step|to_disk))?(?:_[0-9]+)?",
+        re.IGNORECASE,
+    ),
+    "eval": re.compile(
+        r"(?:eval|(?:.*[\].:/])?(?:(?:run|do)_)?(?:evaluate|evaluation|validate|validation|"
+        r"(?:eval|evaluation|validation|val|test)_(?:step|loop|epoch|phase|pass|batch|iteration|model)))(?:_[0-9]+)?",
+        re.IGNORECASE,
+    ),
+}
+"""Whole names of work beside training. A word would not do: activation checkpointing and a loss of evaluation are of
+a training step. Any of ` -#` stands for an underscore.
+"""
+NOT_TRAINING = tuple(_BESIDE)
 """Kinds of work between training steps, or inside one, which it makes longer."""
 _NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
 _LONGEST_NAME = 1000
@@ -78,7 +99,14 @@ def may_mark_steps(name: str, marker: str | None = None) -> bool:
         return True
     if name.startswith(_NO_STEPS) or len(name) > _LONGEST_NAME:
         return False
-    return any(word.search(name) for word in (_LIKE_STEPS, *(_KIND_WORDS[kind] for kind in NOT_TRAINING)))
+    return _LIKE_STEPS.search(name) is not None or kind_beside(name) is not None
+
+
+def check_groups(marker: str) -> None:
+    """Check that the named groups of a regular expression are known ones. Raises ValueError."""
+    unknown = sorted(set(re.compile(marker).groupindex).difference(_GROUPS))
+    if unknown:
+        raise ValueError(f"{marker!r} has the group {unknown[0]!r}, which says nothing; {', '.join(_GROUPS)} do")
 
 
 def said_by(name: str) -> Said:
@@ -98,7 +126,7 @@ def known(name: str, patterns: tuple[re.Pattern[str], ...]) -> re.Match[str] | N
 def said_in(match: re.Match[str]) -> Said:
     """What the groups of a match say."""
     texts = {name: text for name, text in match.groupdict().items() if text}
-    numbers = {name: int(text) for name, text in texts.items() if re.fullmatch(_N, text)}
+    numbers = {name: int(text) for name, text in texts.items() if len(text) <= _MOST_DIGITS and re.fullmatch(_N, text)}
     kind: str | None = next((word for word in ("train", "eval") if word in texts), None)
     if "kind" in texts:
         kind = texts["kind"].strip().lower()
@@ -112,9 +140,24 @@ def said_in(match: re.Match[str]) -> Said:
         context, generation = numbers["context"], numbers["generation"]
         requests = context + generation
         kind = "mixed" if context and generation else "prefill" if context else "decode" if generation else "idle"
+    if "new" in numbers and "cached" in numbers:
+        new, cached = numbers["new"], numbers["cached"]
+        requests = new + cached
+        kind = "mixed" if new and cached else "prefill" if new else "cached" if cached else "idle"
     return Said(kind, requests, tokens, numbers.get("number"))
 
 
 def kind_in(name: str) -> str | None:
-    """The kind of step by a word of its name."""
-    return next((kind for kind, word in _KIND_WORDS.items() if word.search(name)), None)
+    """The kind of step by the words of its name; None if these tell none or several."""
+    words = {word.lower() for word in _LETTERS.findall(_STEP_WORDS.sub(" ", name))}
+    kinds = [kind for kind, known in _KIND_WORDS.items() if words & known]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+@lru_cache(maxsize=4096)
+def kind_beside(name: str) -> str | None:
+    """The kind of the work beside training that this is the name of, such as `save_checkpoint`; None for all else."""
+    if len(name) > _LONGEST_NAME:
+        return None
+    plain = re.sub("[ #-]+", "_", name.strip())
+    return next((kind for kind, known in _BESIDE.items() if known.fullmatch(plain)), None)

@@ -19,7 +19,7 @@ _EXPOSED = [*_SPLIT, "exposed_unsplit_ns"]
 _MEDIANS = ["window_ns", *_EXPOSED, "exposed_comm_ns", "idle_ns"]
 _SIZE = ["kind", "requests", "tokens"]
 _LEAST_SIZES = 3
-"""A line goes through two sizes whatever they are."""
+"""A line goes through two sizes whatever they are. The note on it says three."""
 
 
 def serving(steps: pd.DataFrame, step_marks: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +112,9 @@ def _of_kind(kind: str, steps: pd.DataFrame, step_marks: pd.DataFrame) -> Row:
     if sizes >= _LEAST_SIZES:
         row |= _fit(tokens, length_us)
     elif sizes:
-        notes.append(f"{counted(sizes, 'number')} of tokens, and a fit needs {_LEAST_SIZES} different ones")
+        such = "all steps" if len(own) == len(steps) else "all others"
+        few = f"{such} have the same number" if sizes == 1 else f"there are only {sizes} different numbers"
+        notes.append(f"{few} of tokens; a fit needs three")
     return {**row, "note": "; ".join(filter(None, notes)) or None}
 
 

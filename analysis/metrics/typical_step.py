@@ -40,16 +40,18 @@ USUALLY_BESIDE = (*NOT_TRAINING, _IDLE)
 """Kinds of steps that no run is about, whatever time they take, if it has others."""
 _CHECKPOINT = "checkpoint"
 """A kind of step that only some ranks may mark, whereas the others wait for them."""
+_MANY_NS = 100_000
+"""Times of as much are said in ms, shorter ones in us."""
 _ALIKE = 0.25
 """Steps that differ from the median by at most this part of it are alike."""
 
 
 _NOTES = {
-    "beginning": "its beginning is cut off: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
-    "drain": "its window holds what was still queued at the end: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
-    "end": "its window ends early, with its last activity: {0:,.1f} ms on the devices, {1:,.1f} on the CPUs",
-    "long": "it takes {0:,.1f} ms, longer than most",
-    "short": "it takes {0:,.1f} ms, less than most",
+    "beginning": "its beginning is cut off: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "drain": "its window holds what was still queued at the end: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "end": "its window ends early, with its last activity: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    "long": "it takes {0:,.1f} {2}, longer than most",
+    "short": "it takes {0:,.1f} {2}, less than most",
     "kind": "steps of another kind count",
 }
 
@@ -123,12 +125,13 @@ def traced_steps(
         _leave_out_unlike(alike)
     usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
     longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
-    main = about if about in kinds else longest
+    main = about if about is not None and about in kinds else longest
     for row in rows:
         if row["kind"] != main and row["left_out"] not in EDGES:
             row["left_out"] = "kind"
     for row in rows:
-        took = (row["window_ns"] / 1e6, (row["cpu_ns"] or 0) / 1e6)
+        unit, unit_ns = ("ms", 1e6) if row["window_ns"] >= _MANY_NS else ("us", 1e3)
+        took = (row["window_ns"] / unit_ns, (row["cpu_ns"] or 0) / unit_ns, unit)
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
         if row["left_out"] in ("long", "short") and row["tokens"] is not None:
             row["note"] += f", and has {counted(row['tokens'], 'token')}"
@@ -139,9 +142,10 @@ _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
 
 
 def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
-    """What annotations say of each step: the first rank that is not idle, but a checkpoint of any rank.
+    """What annotations say of each step: the ranks that are not idle, but a checkpoint of any rank.
 
-    Where ranks say different numbers, each serves requests of its own: how many there are in all is not known.
+    Where they say different kinds, the step is of none. Where they say different numbers, each serves requests of its
+    own: how many there are in all is not known.
     """
     said: dict[int, Row] = {}
     for row in records(step_marks):
@@ -149,6 +153,10 @@ def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
         for name, value in of_step.items():
             if value is None or row[name] == _CHECKPOINT or (value == _IDLE and row[name] is not None):
                 of_step[name] = row[name]
+    several = step_marks[~step_marks["kind"].isin([_IDLE, _CHECKPOINT])].groupby("step")["kind"].nunique()
+    for step in several.index[several > 1]:
+        if said[int(step)]["kind"] != _CHECKPOINT:
+            said[int(step)]["kind"] = None
     for name in ("requests", "tokens"):
         numbers = step_marks.groupby("step")[name].nunique()
         for step in numbers.index[numbers > 1]:

@@ -26,9 +26,9 @@ from ..core.markers import PROFILER_STEP
 from ..core.step_names import (
     BY_ENGINES,
     BY_TRAINERS,
-    NOT_TRAINING,
     WORD,
     Said,
+    kind_beside,
     kind_in,
     known,
     may_mark_steps,
@@ -41,8 +41,12 @@ from .recording import Annotation, RawTrace
 _BY_TORCH = re.compile(re.escape(PROFILER_STEP) + "[0-9]{1,18}")
 _LEAST, _LEAST_UNNAMED = 2, 3
 """So many annotations of a word are steps, and so many of another name; a single one may be anything."""
-_LEAST_COVERED, _LEAST_BESIDE = 0.8, 0.1
-"""Part of the time that steps of another name cover; part of a step that an evaluation in it takes."""
+_LEAST_COVERED, _LEAST_BESIDE, _LEAST_AFTER = 0.8, 0.5, 0.1
+"""Part of the time that steps of another name cover; part of the time from step to step that an evaluation in one
+takes, or after one, if that makes it an evaluation.
+"""
+_ROUNDED_US = 1.0
+"""Annotations that follow each other may overlap by as much, where times are whole microseconds."""
 
 
 class StepMark(NamedTuple):
@@ -64,7 +68,10 @@ class Marked(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """The annotations that are steps, in order, what they say, and why they were chosen; None if that is obvious."""
+    """The annotations that are steps, in order, what they say, and why they were chosen; None if that is obvious.
+
+    Without steps, `why` there are none although some are named like steps.
+    """
 
     steps: list[Annotation]
     said: list[Said]
@@ -81,8 +88,8 @@ def with_marked_steps(raw: RawTrace, marker: str | None, first_step: int = 0) ->
     launching = set(integers(raw.launches["thread"]).tolist()) if candidates else set()
     chosen = _chosen(candidates, launching, marker)
     if not chosen.steps and not any(one.name.startswith(PROFILER_STEP) for one in candidates):
-        return Marked(raw, (), ())
-    numbers, are_numbered = _numbers(chosen.said, first_step)
+        return Marked(raw, (), () if chosen.why is None else (chosen.why,))
+    numbers, note = _numbers(chosen.said, first_step)
     names = {id(one): f"{PROFILER_STEP}{number}" for one, number in zip(chosen.steps, numbers, strict=True)}
     annotations = [
         msgspec.structs.replace(one, name=names[id(one)]) if id(one) in names else one
@@ -90,9 +97,11 @@ def with_marked_steps(raw: RawTrace, marker: str | None, first_step: int = 0) ->
         if id(one) in names or not one.name.startswith(PROFILER_STEP)
     ]
     notes = []
-    if chosen.why is not None:
-        such, how = chosen.steps[0].name[:80], "with their numbers" if are_numbered else "numbered in their order"
-        notes.append(f"annotations such as {encodable(such)!r} are taken for steps, {how}: {chosen.why}")
+    if chosen.steps and chosen.why is not None:
+        how = note or ("with their numbers" if chosen.said[0].number is not None else "numbered in their order")
+        notes.append(f"{_such(chosen.steps)} are taken for steps, {how}: {chosen.why}")
+    elif note:
+        notes.append(f"{_such(chosen.steps)}: the steps are {note}")
     marks = tuple(_marks(chosen, numbers, candidates)) if chosen.steps else ()
     return Marked(msgspec.structs.replace(raw, annotations=annotations), marks, tuple(notes))
 
@@ -170,9 +179,10 @@ def _of_one_thread(marked: Iterable[Annotation], launching: Collection[int]) -> 
 
 
 def _outermost(annotations: Iterable[Annotation]) -> list[Annotation]:
+    """These annotations of one thread without those inside another, by start."""
     kept: list[Annotation] = []
     for one in sorted(annotations, key=lambda one: (one.ts, -one.dur)):
-        if not kept or one.ts >= kept[-1].ts + kept[-1].dur:
+        if not kept or one.ts + one.dur > kept[-1].ts + kept[-1].dur + _ROUNDED_US:
             kept.append(one)
     return kept
 
@@ -192,10 +202,13 @@ def _named_like_steps(annotations: Sequence[Annotation], launching: Collection[i
                 words.setdefault((word["family"].lower(), one.thread), []).append(one)
             else:
                 others.setdefault((re.sub("[0-9]+", "0", one.name), one.thread), []).append(one)
-    usable = [own for own in words.values() if len(own) >= _LEAST and _follow_each_other(own)]
+    named = [own for group in words.values() if len(own := _outermost(group)) >= _LEAST]
+    usable = [own for own in named if _follow_each_other(own)]
     usable = usable or [own for own in others.values() if len(own) >= _LEAST_UNNAMED and _fills_the_time(own)]
     if not usable:
-        return _Chosen([], [], None)
+        return _Chosen(
+            [], [], f"{_such(named[0])} are not taken for steps, as they overlap; --steps takes them" if named else None
+        )
     usable.sort(key=_covered_us, reverse=True)
     steps = usable[0]
     kinds = {kind_in(steps[0].name)}
@@ -209,12 +222,16 @@ def _named_like_steps(annotations: Sequence[Annotation], launching: Collection[i
         word = WORD.fullmatch(one.name.strip(" #"))
         number = int(word["number"]) if word and word["number"] else None
         said.append(Said(kind=kind_in(one.name), number=number))
-    return _Chosen(sorted(steps, key=lambda one: one.ts), said, "torch.profiler marks none")
+    return _Chosen(steps, said, "torch.profiler marks none")
+
+
+def _such(annotations: Sequence[Annotation]) -> str:
+    return f"annotations such as {encodable(annotations[0].name[:80])!r}"
 
 
 def _follow_each_other(annotations: Iterable[Annotation]) -> bool:
     ordered = sorted(annotations, key=lambda one: one.ts)
-    return all(a.ts + a.dur <= b.ts for a, b in pairwise(ordered))
+    return all(a.ts + a.dur <= b.ts + _ROUNDED_US for a, b in pairwise(ordered))
 
 
 def _fills_the_time(annotations: Sequence[Annotation]) -> bool:
@@ -222,23 +239,35 @@ def _fills_the_time(annotations: Sequence[Annotation]) -> bool:
     return _follow_each_other(annotations) and _covered_us(annotations) >= _LEAST_COVERED * (end - begin)
 
 
-def _numbers(said: Sequence[Said], first_step: int) -> tuple[list[int], bool]:
-    """The numbers of the steps, and whether they are their own: all of them known and ascending."""
-    known = [one.number for one in said if one.number is not None]
-    are_numbered = len(known) == len(said) and all(a < b for a, b in pairwise(known))
-    return (known, True) if are_numbered else (list(range(first_step, first_step + len(said))), False)
+def _numbers(said: Sequence[Said], first_step: int) -> tuple[list[int], str | None]:
+    """The numbers of the steps: their own, if all have one and these go up; a note if some have and do not count."""
+    own = [one.number for one in said if one.number is not None]
+    if said and len(own) == len(said) and all(a < b for a, b in pairwise(own)):
+        return own, None
+    why = "these do not go up" if len(own) == len(said) else "some have none"
+    note = f"numbered in their order and not by their own numbers, as {why}" if own else None
+    return list(range(first_step, first_step + len(said))), note
 
 
 def _marks(chosen: _Chosen, numbers: Sequence[int], annotations: Sequence[Annotation]) -> Iterator[StepMark]:
-    """Yield what is known of each step; one that holds a checkpoint or an evaluation is of that kind."""
+    """Yield what is known of each step; one that is mostly a checkpoint or an evaluation is of that kind.
+
+    A step that is called one of training is so unless that comes after it, before the next step.
+    """
     beside = list(_beside(chosen.steps, annotations))
     ends = [*(one.ts for one in chosen.steps[1:]), chosen.steps[-1].ts + chosen.steps[-1].dur]
     for step, said, number, end in zip(chosen.steps, chosen.said, numbers, ends, strict=True):
-        least_us = _LEAST_BESIDE * (end - step.ts)
-        own = [one for one in beside if step.ts <= one.ts < end and one.dur >= least_us]
+        length_us, until = end - step.ts, step.ts + step.dur - _ROUNDED_US
+        own = [
+            one
+            for one in beside
+            if step.ts <= one.ts < end
+            and one.dur >= (_LEAST_BESIDE if one.ts < until else _LEAST_AFTER) * length_us
+            and (one.ts >= until or said.kind is None or _BY_TORCH.fullmatch(step.name))
+        ]
         kind = said.kind
         if own and kind in (None, "train"):
-            kind = kind_in(max(own, key=lambda one: one.dur).name)
+            kind = kind_beside(max(own, key=lambda one: one.dur).name)
         yield StepMark(number, step.name, kind, said.requests, said.tokens)
 
 
@@ -246,7 +275,7 @@ def _beside(steps: Sequence[Annotation], annotations: Iterable[Annotation]) -> I
     """Yield the annotations of checkpoints and evaluations, without those that are steps or hold some."""
     starts = [step.ts for step in steps]
     for one in annotations:
-        if may_mark_steps(one.name) and kind_in(one.name) in NOT_TRAINING:
+        if kind_beside(one.name) is not None:
             place = bisect_left(starts, one.ts)
             if place == len(starts) or starts[place] >= one.ts + one.dur:
                 yield one

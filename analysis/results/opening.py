@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
+from ..core.step_names import check_groups
 from ..errors import AnalysisError
 from ..reading.executor import Executor, Processes, cores
 from ..reading.pool import Reading, check_calls, is_worth_spreading, with_details_if_small
@@ -234,9 +235,11 @@ def _peaks(given: Mapping[str, float] | str | PathLike[str] | None) -> GivenPeak
 
 
 def _checked(pattern: str | None) -> str | None:
-    """The regular expression. Raises ValueError."""
+    """The regular expression, of whose groups all are known. Raises ValueError."""
     try:
-        return pattern if pattern is None else re.compile(pattern).pattern
+        if pattern is not None:
+            check_groups(pattern)
+        return pattern
     except re.error as err:
         raise ValueError(f"step_marker {pattern!r} is not a regular expression: {err}") from err
 

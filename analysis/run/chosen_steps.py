@@ -36,7 +36,7 @@ _NONE = (
 )
 
 
-_SERVED = ("prefill", "decode", "mixed")
+_SERVED = ("prefill", "decode", "mixed", "cached")
 
 
 class _Kept(NamedTuple):
@@ -188,17 +188,18 @@ def note_on_left_out(recorded: Iterable[Iterable[int]], steps: Iterable[int]) ->
         yield f"read step {ranges_of(sorted(steps))} of {ranges_of(sorted(there))}, as asked for"
 
 
-def notes_on_marker(members: Sequence[Member[TraceFile]], marker: str) -> Iterator[str]:
-    """Yield a note on ranks of which no annotation matches `marker`. Raises NoSuchSteps if there is none of any."""
+def notes_on_marks(members: Sequence[Member[TraceFile]], marker: str | None) -> Iterator[str]:
+    """Yield a note on ranks without steps, if others have some. Raises NoSuchSteps if none matches a given `marker`."""
     marked = {member.rank for member in members if member.file.step_marks}
-    if not marked:
+    if not marked and marker is not None:
         raise NoSuchSteps(
             f"no annotation of any trace matches {marker!r}; it is a regular expression for part of a name as "
             "record_function or NVTX has it. Recordings packed --no-details have few of these"
         )
     lacking = sorted({member.rank for member in members} - marked)
-    if lacking:
-        yield f"rank {ranges_of(lacking)}: no annotation matches {marker!r}, so no steps are known"
+    if marked and lacking:
+        none = "no annotation marks steps" if marker is None else f"no annotation matches {marker!r}"
+        yield f"rank {ranges_of(lacking)}: {none}, so no steps are known; what is said of steps is of the other ranks"
 
 
 def notes_on_kinds(members: Sequence[Member[TraceFile]]) -> Iterator[str]:
@@ -212,8 +213,8 @@ def notes_on_kinds(members: Sequence[Member[TraceFile]]) -> Iterator[str]:
             if kind != mark.kind:
                 yield (
                     f"step {mark.step} is {kind} on rank {rank} and {mark.kind} on rank {member.rank}: their captures "
-                    "begin with different steps, or each serves requests of its own; what is said of a step may be of "
-                    "two"
+                    "begin with different steps, or each serves requests of its own; its kind is not known, and what "
+                    "is said of a step may be of two"
                 )
                 return
 

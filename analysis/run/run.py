@@ -21,7 +21,7 @@ from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
-from .chosen_steps import notes_on_kinds, notes_on_marker, notes_on_steps, of_steps
+from .chosen_steps import notes_on_kinds, notes_on_marks, notes_on_steps, of_steps
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
@@ -275,8 +275,7 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    if options.step_marker is not None:
-        notes += notes_on_marker(members, options.step_marker)
+    notes += notes_on_marks(members, options.step_marker)
     notes += [*notes_on_kinds(members), *notes_on_steps(members, options)]
     config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
     run = _assemble(run_name(paths), members, config, tables([Placed(m.file, m.rank, m.cycle) for m in members]))

@@ -134,7 +134,9 @@ def _step_title(analysis: Analysis) -> str:
     unit = TimeUnit.of(typical.parts["window_ns"])
     mean_ns, lengths = typical.parts["window_ns"], typical.lengths_ns
     mean = unit.text(mean_ns)
-    devices, table = len(analysis.table("breakdown")), analysis.table("steps")
+    table = analysis.table("steps")
+    counted_steps = table[table["left_out"].isna()]
+    devices = int(counted_steps["devices"].max()) if lengths else len(analysis.table("breakdown"))
     of_devices = f"mean of {devices} devices" if devices > 1 else ""
     if not lengths:
         return ", ".join(filter(None, (f"The window is {mean}", of_devices)))

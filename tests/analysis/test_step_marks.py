@@ -47,6 +47,8 @@ def kinds(found: Analysis) -> list[tuple[int, str | None, int | None, int | None
         ("execute_context_0(0)_generation_32(32)", ("decode", 32, 32)),
         ("execute_new_2_cached_0", ("prefill", 2, None)),
         ("execute_new_1_cached_7", ("mixed", 8, None)),
+        ("execute_new_0_cached_38", ("cached", 38, None)),  # some may go on with a long prefill
+        ("step[EXTEND bs=15 toks=9223372036854775808]", ("prefill", 15, None)),
         ("step[DECODE bs=32]", ("decode", 32, 32)),
         ("step[EXTEND bs=15 toks=15360]", ("prefill", 15, 15360)),
         ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", ("prefill", 2, 12)),
@@ -115,6 +117,21 @@ def test_steps_cover_most_follow_each_other_and_launch_something() -> None:
     assert step_annotations([*others, *nested, *iterations], {7}, None) == iterations
 
 
+def test_of_marks_in_each_other_the_outermost_count_and_those_that_overlap_only_if_asked_for(tmp_path: Path) -> None:
+    nested = marked("step 1", "step 2").event("user_annotation", "step 10", MS, 3 * MS)
+    assert [row[0] for row in kinds(analysed(tmp_path / "nested", nested))] == [1, 2]
+    rounded = marked("step 3", "step 2", dur=10 * MS + 900)
+    found = analysed(tmp_path / "rounded", rounded)
+    assert [row[0] for row in kinds(found)] == [0, 1]
+    assert any("not by their own numbers, as these do not go up" in note for note in found.run.notes)
+    overlap = marked("step 1", "step 2", "step 3", dur=12 * MS).write(tmp_path / "overlap")
+    none = analyse(overlap)
+    assert kinds(none) == []
+    assert any("'step 1' are not taken for steps, as they overlap" in note for note in none.run.notes)
+    asked = analyse(overlap, step_marker="step (?P<number>.)")
+    assert asked.run.activities["step"].tolist() == [1, 2, 3]
+
+
 def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
     trace = marked("warm up", "go 3: 8 tokens", "go 5: 9 tokens").step(1, 0, 30 * MS)
     path = trace.write(tmp_path)
@@ -128,6 +145,10 @@ def test_a_marker_that_is_given_goes_first(tmp_path: Path) -> None:
         analyse(path, step_marker="gone")
     with pytest.raises(ValueError, match="is not a regular expression"):
         analyse(path, step_marker="(")
+    with pytest.raises(
+        ValueError, match="has the group 'token', which says nothing; kind, requests, tokens, number do"
+    ):
+        analyse(path, step_marker="(?P<token>[0-9]+)")
 
 
 def test_work_belongs_to_the_step_that_launched_it_through_a_graph_too(tmp_path: Path) -> None:
@@ -152,6 +173,41 @@ def test_checkpoints_are_a_kind_on_all_ranks_and_no_outlier(tmp_path: Path) -> N
     assert [row["left_out"] for row in records(found.steps)] == [None, None, None, "kind", None, None]
     assert "Step 3 takes" not in found.verdict
     assert "A checkpoint step takes 60.0 ms: 50.0 ms idle (n = 1)." in found.summary()
+
+
+@pytest.mark.parametrize(
+    ("mark", "inside", "kind"),
+    [
+        ("train_step", "save_checkpoint", "train"),
+        ("train_step", "evaluate_loss", "train"),
+        ("trainer.evaluation_step", "gemm", "eval"),
+        ("training_step with activation checkpointing", "gemm", "train"),
+        ("prefill_decode_step", "gemm", None),
+        ("step", "activation_checkpointing", None),
+        ("step", "gradient checkpoint", None),
+        ("step", "load_checkpoint", None),
+        ("step", "checkpoint_forward", None),
+        ("step", "torch.utils.checkpoint", None),
+        ("step", "test", None),
+        ("step", "retrieval_eval_head", None),
+        ("step", "Save model 100", "checkpoint"),
+        ("step", "[pl][profile]save_checkpoint", "checkpoint"),
+        ("step", "checkpoint", "checkpoint"),
+        ("step", "trainer.evaluate", "eval"),
+        ("step", "validation loop #3", "eval"),
+    ],
+)
+def test_words_tell_the_kind_of_a_step(tmp_path: Path, mark: str, inside: str, kind: str | None) -> None:
+    trace = marked(*[mark] * 4)
+    for step, length in enumerate((8, 8, 2, 2)):  # a small part of a step does not tell what it is
+        trace.event("user_annotation", inside, step * 10 * MS + MS // 2, length * MS)
+    small = None if mark == "step" else kind
+    assert [row[1] for row in kinds(analysed(tmp_path, trace))] == [kind, kind, small, small]
+
+
+def test_a_checkpoint_after_a_step_of_training_makes_it_one_of_that_kind(tmp_path: Path) -> None:
+    trace = marked("train_step 1", "train_step 2", "save_checkpoint", "train_step 3")
+    assert [row[:2] for row in kinds(analysed(tmp_path, trace))] == [(1, "train"), (2, "checkpoint"), (3, "train")]
 
 
 def test_steps_of_two_captures_of_a_process_have_different_numbers(tmp_path: Path) -> None:
@@ -181,8 +237,20 @@ def test_ranks_whose_captures_begin_with_different_steps_are_noted(tmp_path: Pat
     first, second = marked(*names), marked(*names[1:])
     for rank, trace in enumerate((first, second)):
         trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
-    notes = analysed(tmp_path, first, second).run.notes
-    assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in notes)
+    found = analysed(tmp_path, first, second)
+    assert any("step 0 is prefill on rank 0 and decode on rank 1" in note for note in found.run.notes)
+    assert [(step, kind) for step, kind, *_ in kinds(found)] == [(0, None), (1, "decode"), (2, "decode")]
+    assert "A decode step takes" in found.summary()
+
+
+def test_a_rank_without_marks_is_noted_and_in_no_mean_over_devices(tmp_path: Path) -> None:
+    ranks = [marked(*names) for names in (["step[DECODE bs=3]"] * 3, ["nothing"] * 3)]
+    for rank, trace in enumerate(ranks):
+        trace.rank, trace.world, trace.pid = rank, 2, 100 + rank
+    said = analysed(tmp_path, *ranks).summary()
+    assert "A decode step takes 10.0 ms" in said
+    assert "devices)" not in said
+    assert "rank 1: no annotation marks steps, so no steps are known" in " ".join(said.split())
 
 
 def engine(folder: Path, name: str, world: int, *steps: str, pid: int = 10) -> None:
@@ -281,7 +349,7 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert decode["r2_frac"] == pytest.approx(1)
     assert decode["residual_us"] == pytest.approx(0, abs=1e-6)
     assert prefill["slope_us_per_token"] is None
-    assert "a fit needs 3" in prefill["note"]
+    assert prefill["note"] == "all steps have the same number of tokens; a fit needs three"
 
 
 def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
@@ -311,7 +379,8 @@ def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
     assert unknown["note"] == "ranks have different numbers of tokens in 1 step"
     [decode] = records(found.serving_fits)
     assert (decode["steps"], decode["steps_with_tokens"]) == (3, 2)
-    assert decode["note"].startswith("ranks have different numbers of tokens in 1 of 3 steps; 1 number of tokens")
+    different = "ranks have different numbers of tokens in 1 of 3 steps"
+    assert decode["note"] == f"{different}; all others have the same number of tokens; a fit needs three"
 
 
 def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
@@ -326,6 +395,15 @@ def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
     assert "A prefill step takes 10.0 ms" in found.summary()  # although idle takes more time
     assert "Step 2 is not counted: it takes 60.0 ms, longer than most, and has 4,096 tokens." in found.summary()
     assert "devices compute 50.0 ms longer; it has 4,096 tokens, others 512 at most." in found.verdict
+
+
+def test_times_of_a_note_are_in_a_fitting_unit(tmp_path: Path) -> None:
+    trace, at = Trace(), 0
+    for length in (10_000, 10_000, 10_000, 60_000, 10_000):
+        trace.event("user_annotation", "step[DECODE bs=1]", at, length).kernel("gemm", at, length)
+        at += length
+    notes = [row["note"] for row in records(analysed(tmp_path, trace).steps)]
+    assert "it takes 60.0 us, longer than most, and has 1 token" in notes
 
 
 def test_a_rank_without_requests_does_not_say_what_a_step_is(tmp_path: Path) -> None:
