@@ -23,6 +23,7 @@ from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.render.plots.drawing import region_labels
 from commtrace.analysis.report.run_report import run_figures
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE, LOADER = 77, 88
@@ -359,6 +360,25 @@ def test_on_cpus_operators_are_the_work_and_collectives_belong_to_who_handed_the
     assert (back["compute_ns"], back["idle_ns"], back["cpu_ns"]) == (60 * US, 70 * US, 60 * US)
     reduce = row_of(table, "reduce")
     assert (reduce["exposed_unsplit_ns"], reduce["exposed_wait_ns"], reduce["idle_ns"]) == (50 * US, None, 20 * US)
+
+
+def test_people_are_told_how_much_of_the_step_they_do_not_see(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Trace(0, 1)
+    for layer in range(100):
+        made.annotation(f"layer{layer}x", 2 * layer * US, 2 * US)
+        made.kernel("gemm", (2 * layer + 1) * US, 2 * US, launch=2 * layer * US)
+    made.write(tmp_path)
+    said = []
+    for options in ([], ["--where", "region~layer9"], ["--all"], ["--top", "99"]):
+        assert main(["regions", "--no-cache", *options, str(tmp_path)]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0].endswith("left out 70 rows, together 70.0 % of the time (--all shows all)\n")
+    assert "left out" not in said[1]
+    assert (said[2].count("layer"), said[3].count("layer")) == (100, 99)
+    assert main(["regions", "--no-cache", "--by", "rank", str(tmp_path)]) == 0
+    assert "left out 90 rows, together 90.0 % of the time (" in capsys.readouterr().out
 
 
 def test_ranges_that_overlap_in_part_are_cut(tmp_path: Path) -> None:
