@@ -381,6 +381,30 @@ def test_people_are_told_how_much_of_the_step_they_do_not_see(
     assert "left out 90 rows, together 90.0 % of the time (" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("alike", "expected"), [(False, {"A", "B"}), (True, {"calling"})])
+def test_threads_that_count_alike_are_told_apart_or_not_at_all(tmp_path: Path, alike: bool, expected: set[str]) -> None:
+    """Replicas of nn.DataParallel: each thread counts its operators from 0, and B may have one more."""
+    made = Trace(0, 1).event("user_annotation", "calling", 300 * US, 300 * US)
+    for thread, name in ((11, "A"), (12, "B")):
+        made.event("user_annotation", name, 10 * US, 200 * US, tid=thread)
+        operators = range(3 if name == "A" or alike else 4)
+        for number in operators:
+            args = {"Sequence number": number, "Fwd thread id": 0}
+            made.event("cpu_op", "aten::mm", (20 + 10 * number) * US, 5 * US, tid=thread, **args)
+        engine, began = thread + 10, (400 if name == "B" else 500) * US
+        for number in operators:
+            args = {"Sequence number": number, "Fwd thread id": 3 if name == "A" else 2}
+            start = began + 10 * number * US
+            made.event("cpu_op", f"{EVALUATE}MmBackward0", start, 5 * US, tid=engine, **args)
+            made.kernel("gemm_" + name, start + 500 * US, US, launch=start + US, thread=engine, stream=thread)
+    # The thread that has most regions is the main one.
+    analysis = read(tmp_path, made.annotation("main", 0, 250 * US).annotation("main", 700 * US, US))
+    rows = [row for row in records(analysis.regions) if row["phase"] == "backward"]
+    assert {row["region"]: row["kernels"] for row in rows} == dict.fromkeys(expected, 6 if alike else 3) | (
+        {} if alike else {"B": 4}
+    )
+
+
 def test_ranges_that_overlap_in_part_are_cut(tmp_path: Path) -> None:
     made = Trace(0, 1).annotation("a", 0, 100 * US).annotation("b", 90 * US, 60 * US).annotation("c", 140 * US, 12 * US)
     for at in (10, 95, 145):

@@ -334,7 +334,8 @@ def _forward_of(calls: pd.DataFrame, is_backward: Flags) -> tuple[Ints, Times]:
     """Thread and start of the forward operator of each backward one; thread -1 where it is not in the trace.
 
     A trace gives threads other numbers than autograd does. The thread that autograd calls so is the one that began most
-    of these sequence numbers before they were used.
+    of these sequence numbers before they were used, and each thread has one number. Where several began as many, as the
+    threads of nn.DataParallel do, which count alike, the trace does not tell whose a number is.
     """
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     sequence = calls["sequence"].fillna(_NONE).to_numpy(dtype=np.int64)
@@ -342,19 +343,45 @@ def _forward_of(calls: pd.DataFrame, is_backward: Flags) -> tuple[Ints, Times]:
     forward = np.flatnonzero(~is_backward & (sequence >= 0))
     backward = np.flatnonzero(is_backward)
     began_on, began_ns = np.full(len(backward), _NONE), np.zeros(len(backward), dtype=np.int64)
+    begun: dict[int, dict[int, Times]] = {}
     for number in np.unique(called_by[backward]).tolist():
-        wanted = np.flatnonzero(called_by[backward] == number)
-        best: tuple[int, int, Times] = (0, _NONE, np.zeros(len(wanted), dtype=np.int64))
+        wanted = backward[called_by[backward] == number]
+        begun[number] = {}
         for candidate in np.unique(thread[forward]).tolist():
             on_it = forward[thread[forward] == candidate]
-            begun = _last_before(sequence[on_it], start[on_it], sequence[backward[wanted]], start[backward[wanted]])
-            joined = int((begun >= 0).sum())
-            if joined > best[0]:
-                best = joined, candidate, begun
-        joined, candidate, begun = best
-        known = begun >= 0
-        began_on[wanted[known]], began_ns[wanted[known]] = (candidate, begun[known]) if joined else (_NONE, 0)
+            times = _last_before(sequence[on_it], start[on_it], sequence[wanted], start[wanted])
+            if (times >= 0).any():
+                begun[number][candidate] = times
+    joined = {number: {one: int((of[one] >= 0).sum()) for one in of} for number, of in begun.items()}
+    for number, candidate in _thread_of(joined).items():
+        wanted = np.flatnonzero(called_by[backward] == number)
+        times = begun[number][candidate]
+        known = times >= 0
+        began_on[wanted[known]], began_ns[wanted[known]] = candidate, times[known]
     return began_on, began_ns
+
+
+def _thread_of(joined: dict[int, dict[int, int]]) -> dict[int, int]:
+    """The thread of the trace that each number of autograd stands for, where one is likelier than all others.
+
+    `joined` says how many operators each thread explains. A thread that is taken is no candidate of other numbers.
+    """
+    open_numbers = {number: dict(threads) for number, threads in joined.items()}
+    found: dict[int, int] = {}
+    while True:
+        clear = []
+        for number, threads in open_numbers.items():
+            most = max(threads.values(), default=0)
+            best = [thread for thread, count in threads.items() if count == most]
+            if len(best) == 1:
+                clear.append((most, number, best[0]))
+        if not clear:
+            return found
+        _, number, thread = max(clear)
+        found[number] = thread
+        del open_numbers[number]
+        for threads in open_numbers.values():
+            threads.pop(thread, None)
 
 
 def _last_before(sequence: Ints, start: Times, wanted: Ints, before: Times) -> Times:
