@@ -307,6 +307,19 @@ def test_the_outlier_among_ranks_is_named(tmp_path: Path) -> None:
     assert row_of(table, "Layer_0")["slowest_rank"] is None
 
 
+def test_a_rank_that_takes_nothing_itself_is_compared_too(tmp_path: Path) -> None:
+    for rank in range(2):
+        made = Trace(rank, 2).annotation("block", 0, 100 * US).annotation("inside", 10 * US, 50 * US)
+        made.kernel("gemm", 30 * US, 20 * US, launch=20 * US)
+        if rank:
+            made.kernel("gemm", 80 * US, 30 * US, launch=70 * US)
+        made.write(tmp_path)
+    row = row_of(read(tmp_path).regions, "block")
+    assert (row["ranks"], row["slowest_rank"], row["slowest_over_ns"], row["slowest_over_frac"]) == (
+        2, 1, 60 * US, None,
+    )  # fmt: skip
+
+
 def test_the_page_shows_costly_classes_and_who_is_slow_where(tmp_path: Path) -> None:
     for rank in range(4):
         made = Trace(rank, 4)

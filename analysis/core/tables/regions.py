@@ -44,9 +44,12 @@ _MEANS = _took("Float64", "mean of a step")
 
 _SLOWEST = {
     "ranks": ("int64", "ranks that have it"),
-    "slowest_rank": ("Int64", "rank on which it takes longest itself, waiting aside; NA if there is one rank"),
+    "slowest_rank": (
+        "Int64",
+        "rank on which it takes longest itself, waiting aside; NA if there is one rank, or all take as long",
+    ),
     "slowest_over_ns": ("Int64", "how much longer than the median of the other ranks that is"),
-    "slowest_over_frac": ("Float64", "slowest_over_ns / that median"),
+    "slowest_over_frac": ("Float64", "slowest_over_ns / that median; NA if that is 0"),
 }
 
 REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {
