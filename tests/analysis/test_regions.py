@@ -264,6 +264,17 @@ def test_calls_and_cpu_time(tmp_path: Path) -> None:
     assert (outside["compute_ns"], outside["cpu_ns"], outside["calls"]) == (US, None, None)
 
 
+def test_kernels_count_in_the_step_in_which_they_begin_on_the_device(tmp_path: Path) -> None:
+    """One launched in step 3 that runs in step 4; one that begins where the last window ends is in none."""
+    made = Trace(0, 1).step(3, 0, 100 * US).step(4, 100 * US, 200 * US)
+    made.annotation("a", 0, 100 * US).annotation("b", 100 * US, 90 * US)
+    made.kernel("gemm", 10 * US, 20 * US, launch=5 * US).kernel("gemm", 120 * US, 20 * US, launch=90 * US)
+    made.kernel("gemm", 115 * US, US, launch=110 * US).kernel("gemm", 140 * US, 20 * US, launch=None)
+    steps = read(tmp_path, made).regions_steps
+    counted = {(row["step"], row["region"]): row["kernels"] for row in records(steps) if row["kernels"]}
+    assert counted == {(3, "a"): 1, (4, "a"): 1, (4, "b"): 1}
+
+
 def test_what_checkpointing_runs_again_has_the_path_it_had(tmp_path: Path) -> None:
     """The first backward operator to ask is of the last layer; the first layer runs again within it, too."""
     made = Trace(0, 1)

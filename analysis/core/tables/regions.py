@@ -19,6 +19,7 @@ REGION = {
 
 def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
     """Columns of time; `whole` is the dtype of counts, `of` what they are: sums or means."""
+    began = of.replace("in this step", "that began in this step on the device")
     return {
         "calls": (whole, f"how often it was entered, {of}; NA where it was not, as of backward operators"),
         "share_frac": ("Float64", "self_ns / window_ns"),
@@ -36,7 +37,7 @@ def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
         "total_ns": ("int64", "self_ns with that of the regions inside, of the same phase"),
         "cpu_self_ns": ("Int64", "CPU time in it, without regions inside; NA outside of all"),
         "cpu_ns": ("Int64", "CPU time in it, with regions inside, of the same phase"),
-        "kernels": (whole, f"kernels, copies and fills launched in it, without regions inside, {of}"),
+        "kernels": (whole, f"kernels, copies and fills launched in it, without regions inside, {began}"),
     }
 
 
