@@ -433,10 +433,15 @@ def test_ranges_that_overlap_in_part_are_cut(tmp_path: Path) -> None:
     made = Trace(0, 1).annotation("a", 0, 100 * US).annotation("b", 90 * US, 60 * US).annotation("c", 140 * US, 12 * US)
     for at in (10, 95, 145):
         made.kernel("gemm", at * US, US, launch=at * US)
+    # Most of e lies inside of d, and yet e is around what is launched after d ended.
+    made.annotation("d", 200 * US, 100 * US).annotation("e", 240 * US, 80 * US).kernel(
+        "gemm", 320 * US, US, launch=310 * US
+    )
     table = read(tmp_path, made).regions
-    assert set(table["region"]) == {"a", "b", "b > c"}
+    assert set(table["region"]) == {"a", "b", "b > c", "d", "e"}
     assert row_of(table, "a")["cpu_ns"] == 90 * US
     assert row_of(table, "b")["cpu_ns"] == 60 * US
+    assert (row_of(table, "e")["cpu_ns"], row_of(table, "e")["kernels"]) == (80 * US, 1)
 
 
 def test_without_regions_nothing_is_measured(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ _OF_TORCH = re.compile(r"::|Backward\d*\Z")
 _GRAPH = re.compile(r"## Call (CompiledFxGraph) \w+ ##")
 _NUMBER = re.compile(r"(?<![^\W_])(?<!\d/)\d+(?!/\d)(?![^\W_])")
 """A number that stands by itself: `layers.17.mlp`, `Linear_3`; not of `conv1`, nor of the compiler's `Region: 4/5`."""
+_ROUNDING_NS = 2_000
+"""Starts and durations may each be rounded to us, so that an end may be off by so much."""
 _KINDS = _OF_BACKWARD, _REGION, _OF_FORWARD = 0, 1, 2
 """In the order in which they nest where their times are equal."""
 
@@ -479,8 +481,8 @@ class _Nesting(NamedTuple):
 def _nested(thread: Ints, start: Times, end: Times) -> _Nesting:
     """Nest ranges in order of thread and start, the outer one of two first.
 
-    One that ends after the range around it is cut there if most of it lies inside, since times of a trace are rounded;
-    otherwise it follows that range, which ends where it begins.
+    The innermost one is the latest begun: one that ends after the range around it follows that one, which ends where it
+    begins. Unless it ends later by no more than rounding, with most of it inside: then it is cut.
     """
     ends, parent = end.tolist(), [_NONE] * len(start)
     bounds: dict[int, Times] = {}
@@ -495,7 +497,8 @@ def _nested(thread: Ints, start: Times, end: Times) -> _Nesting:
             begin = starts[i]
             while stack:
                 until = ends[stack[-1]]
-                if until > begin and (ends[i] <= until or ends[i] - until <= until - begin):
+                over = ends[i] - until
+                if until > begin and (over <= 0 or (over <= _ROUNDING_NS and over < until - begin)):
                     break
                 ends[stack[-1]] = min(until, begin)
                 at.append(ends[stack.pop()])
