@@ -444,6 +444,13 @@ def test_ranges_that_overlap_in_part_are_cut(tmp_path: Path) -> None:
     assert (row_of(table, "e")["cpu_ns"], row_of(table, "e")["kernels"]) == (80 * US, 1)
 
 
+def test_a_name_like_a_path_is_no_path(tmp_path: Path) -> None:
+    made = Trace(0, 1).annotation("x", 0, 20 * US).annotation("y", US, 10 * US).annotation("x > y", 30 * US, 10 * US)
+    for at in (2, 31):
+        made.kernel("gemm", at * US, US, launch=at * US)
+    assert set(read(tmp_path, made).regions["region"]) == {"x", "x > y", "x>y"}
+
+
 def test_without_regions_nothing_is_measured(tmp_path: Path) -> None:
     analysis = read(tmp_path, Trace(0, 1).step(3, 0, MS).op("aten::mm", 0, 9 * US).kernel("gemm", US, US))
     assert not len(analysis.regions)

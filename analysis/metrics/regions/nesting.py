@@ -311,9 +311,12 @@ def _named_ranges(cpu: CpuRanges) -> _Events:
 
 
 def _region_name(name: str) -> str:
-    """The name of a region, the same on all ranks: `Linear_3`, and `CompiledFxGraph` without its hash."""
+    """The name of a region, the same on all ranks: `Linear_3`, and `CompiledFxGraph` without its hash.
+
+    ` > ` in a name would look like two: it is `>`.
+    """
     graph = _GRAPH.fullmatch(name)
-    return graph[1] if graph else plain_name(name.removeprefix(markers.MODULE))
+    return graph[1] if graph else plain_name(name.removeprefix(markers.MODULE)).replace(" > ", ">")
 
 
 def _backward_operators(cpu: CpuRanges) -> _Events:
