@@ -115,6 +115,8 @@ class TableEntry:
     """Columns that people do not see where no row has a value of them."""
     negligible: tuple[str, ...] = ()
     """Columns by which people see no row in which all of them are shown as 0.0."""
+    adds_up: bool = False
+    """Whether `share_frac` of its rows adds up to 1: people are told how much of it they do not see."""
     title: str | None = None
     """Its heading in the summary or report that shows it, too."""
     none_found: str | None = None
@@ -401,6 +403,7 @@ _ENTRIES = (
         shown=("region", "phase", *_REGIONS, "ranks", *_SLOWEST_REGION, "partial"),
         narrow=("region", "phase", *_REGIONS_NARROW[:4], "slowest_rank", "slowest_over_ns", *_REGIONS_NARROW[4:]),
         negligible=("share_frac",),
+        adds_up=True,
         none_measured=_NO_REGIONS,
     ),
     TableEntry(
@@ -415,6 +418,7 @@ _ENTRIES = (
             "slowest_over_ns", *_REGIONS_NARROW[4:],
         ),
         negligible=("share_frac",),
+        adds_up=True,
         none_measured=_NO_REGIONS,
     ),
     TableEntry(
@@ -426,6 +430,7 @@ _ENTRIES = (
         shown=("rank", "device", "region", "phase", *_REGIONS, "partial"),
         narrow=("rank", "region", "phase", *_REGIONS_NARROW),
         negligible=("share_frac",),
+        adds_up=True,
         none_measured=_NO_REGIONS,
     ),
     TableEntry(
@@ -437,6 +442,7 @@ _ENTRIES = (
         shown=("rank", "device", "step", "region", "phase", *_REGIONS, "partial"),
         narrow=("rank", "step", "region", "phase", *_REGIONS_NARROW),
         negligible=("share_frac",),
+        adds_up=True,
         none_measured=_NO_REGIONS,
     ),
     TableEntry(

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -391,6 +391,8 @@ class Writing:
     output: Path | None
     everything: bool
     choice: RowChoice = ALL_ROWS
+    first: int | None = None
+    """Of a table whose rows add up to a step, so many rows are shown to people who do not choose with --top."""
 
     @property
     def screen(self) -> Screen:
@@ -454,7 +456,8 @@ class Writing:
         if not self.for_people:
             self.text(FORMATS[self.format.value](name, rows))
         elif len(rows):
-            self.text(as_text(name, rows, self.screen))
+            first = self.first if self.choice.top is None else None
+            self.text(as_text(name, rows, replace(self.screen, first=first, of_each=tuple(top_for_each))))
 
 
 def _format_of(given: Format | None, output: Path | None) -> Format:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Union
 
 from rich import box
@@ -65,7 +67,10 @@ def as_text(name: str, table: Table, screen: Screen = PAPER) -> str:
     values, omitted = worst_rows(name, whole) if screen.worst_only else (whole, [])
     if measure and values is not whole:
         worst = worst and (0, measure.column)
-    if entry and entry.negligible and not screen.everything:
+    if entry and entry.adds_up and not screen.everything:
+        values, left_out = _largest_parts(values, entry.negligible, screen)
+        omitted += left_out
+    elif entry and entry.negligible and not screen.everything:
         values, left_out = _without_zeros(values, entry.negligible)
         omitted += left_out
     if not screen.everything:
@@ -99,11 +104,38 @@ def _without_zeros(values: PlainTable, columns: Sequence[str]) -> tuple[PlainTab
     zero = [all(share is not None and abs(share) < _SHOWN_AS_ZERO for share in row) for row in shares]
     if not any(zero) or all(zero):
         return values, []
-    kept = {
-        name: [v for v, left_out in zip(column, zero, strict=True) if not left_out]
-        for name, column in values.columns.items()
-    }
-    return PlainTable(kept, values.dtypes, values.whole), [f"left out {counted(sum(zero), 'row')} of 0.0 %"]
+    return _only(values, [not left_out for left_out in zero]), [f"left out {counted(sum(zero), 'row')} of 0.0 %"]
+
+
+def _largest_parts(values: PlainTable, columns: Sequence[str], screen: Screen) -> tuple[PlainTable, list[str]]:
+    """Keep the first rows that are not 0.0 % in these columns, and say how much the others take together."""
+    number: Counter[tuple[Any, ...]] = Counter()
+    first = []
+    for key in _keys(values, screen.of_each):
+        number[key] += 1
+        first.append(screen.first is None or number[key] <= screen.first)
+    kept, _ = _without_zeros(_only(values, first), columns)
+    more = len(values) - len(kept)
+    if not more:
+        return values, []
+    rest: dict[tuple[Any, ...], float] = defaultdict(float)
+    for sign, table in ((1, values), (-1, kept)):
+        for key, share in zip(_keys(table, screen.of_each), table.columns["share_frac"], strict=True):
+            rest[key] += sign * (share or 0)
+    most = f"{max(0.0, *rest.values()):.1%}".replace("%", " %")  # a difference of sums may be just below 0
+    of = f"up to {most} of the time of a {screen.of_each[-1]}" if len(rest) > 1 else f"{most} of the time"
+    return kept, [f"left out {counted(more, 'row')}, together {of}"]
+
+
+def _keys(values: PlainTable, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """What each row has in these columns."""
+    return [tuple(values.columns[column][row] for column in columns) for row in range(len(values))]
+
+
+def _only(values: PlainTable, wanted: Sequence[bool]) -> PlainTable:
+    """The wanted rows."""
+    columns = {name: list(compress(column, wanted)) for name, column in values.columns.items()}
+    return PlainTable(columns, values.dtypes, values.whole)
 
 
 def _first_rows(values: PlainTable) -> tuple[PlainTable, list[str]]:

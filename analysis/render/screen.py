@@ -21,6 +21,10 @@ class Screen:
     """All rows, however many, where otherwise only the first, or the worst, are shown."""
     wanted: tuple[str, ...] = ()
     """Columns that somebody asked for, which are shown before all others."""
+    first: int | None = None
+    """Of a table whose rows add up to a step, so many rows are shown."""
+    of_each: tuple[str, ...] = ()
+    """Columns for each combination of which that many are."""
     how_to_see_all: str = "--all shows all"
     """What is said where something is left out."""
     colour: bool = False

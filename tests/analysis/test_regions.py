@@ -23,6 +23,7 @@ from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.render.plots.drawing import region_labels
 from commtrace.analysis.report.run_report import run_figures
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE, LOADER = 77, 88
@@ -263,6 +264,17 @@ def test_calls_and_cpu_time(tmp_path: Path) -> None:
     assert (outside["compute_ns"], outside["cpu_ns"], outside["calls"]) == (US, None, None)
 
 
+def test_kernels_count_in_the_step_in_which_they_begin_on_the_device(tmp_path: Path) -> None:
+    """One launched in step 3 that runs in step 4; one that begins where the last window ends is in none."""
+    made = Trace(0, 1).step(3, 0, 100 * US).step(4, 100 * US, 200 * US)
+    made.annotation("a", 0, 100 * US).annotation("b", 100 * US, 90 * US)
+    made.kernel("gemm", 10 * US, 20 * US, launch=5 * US).kernel("gemm", 120 * US, 20 * US, launch=90 * US)
+    made.kernel("gemm", 115 * US, US, launch=110 * US).kernel("gemm", 140 * US, 20 * US, launch=None)
+    steps = read(tmp_path, made).regions_steps
+    counted = {(row["step"], row["region"]): row["kernels"] for row in records(steps) if row["kernels"]}
+    assert counted == {(3, "a"): 1, (4, "a"): 1, (4, "b"): 1}
+
+
 def test_what_checkpointing_runs_again_has_the_path_it_had(tmp_path: Path) -> None:
     """The first backward operator to ask is of the last layer; the first layer runs again within it, too."""
     made = Trace(0, 1)
@@ -304,6 +316,19 @@ def test_the_outlier_among_ranks_is_named(tmp_path: Path) -> None:
     assert (row["ranks"], row["slowest_rank"], row["slowest_over_ns"]) == (4, 2, 300 * US)
     assert row["slowest_over_frac"] == pytest.approx(300 / (500 + 500))
     assert row_of(table, "Layer_0")["slowest_rank"] is None
+
+
+def test_a_rank_that_takes_nothing_itself_is_compared_too(tmp_path: Path) -> None:
+    for rank in range(2):
+        made = Trace(rank, 2).annotation("block", 0, 100 * US).annotation("inside", 10 * US, 50 * US)
+        made.kernel("gemm", 30 * US, 20 * US, launch=20 * US)
+        if rank:
+            made.kernel("gemm", 80 * US, 30 * US, launch=70 * US)
+        made.write(tmp_path)
+    row = row_of(read(tmp_path).regions, "block")
+    assert (row["ranks"], row["slowest_rank"], row["slowest_over_ns"], row["slowest_over_frac"]) == (
+        2, 1, 60 * US, None,
+    )  # fmt: skip
 
 
 def test_the_page_shows_costly_classes_and_who_is_slow_where(tmp_path: Path) -> None:
@@ -361,14 +386,69 @@ def test_on_cpus_operators_are_the_work_and_collectives_belong_to_who_handed_the
     assert (reduce["exposed_unsplit_ns"], reduce["exposed_wait_ns"], reduce["idle_ns"]) == (50 * US, None, 20 * US)
 
 
+def test_people_are_told_how_much_of_the_step_they_do_not_see(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Trace(0, 1)
+    for layer in range(100):
+        made.annotation(f"layer{layer}x", 2 * layer * US, 2 * US)
+        made.kernel("gemm", (2 * layer + 1) * US, 2 * US, launch=2 * layer * US)
+    made.write(tmp_path)
+    said = []
+    for options in ([], ["--where", "region~layer9"], ["--all"], ["--top", "99"]):
+        assert main(["regions", "--no-cache", *options, str(tmp_path)]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0].endswith("left out 70 rows, together 70.0 % of the time (--all shows all)\n")
+    assert "left out" not in said[1]
+    assert (said[2].count("layer"), said[3].count("layer")) == (100, 99)
+    assert main(["regions", "--no-cache", "--by", "rank", str(tmp_path)]) == 0
+    assert "left out 90 rows, together 90.0 % of the time (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("alike", "expected"), [(False, {"A", "B"}), (True, {"calling"})])
+def test_threads_that_count_alike_are_told_apart_or_not_at_all(tmp_path: Path, alike: bool, expected: set[str]) -> None:
+    """Replicas of nn.DataParallel: each thread counts its operators from 0, and B may have one more."""
+    made = Trace(0, 1).event("user_annotation", "calling", 300 * US, 300 * US)
+    for thread, name in ((11, "A"), (12, "B")):
+        made.event("user_annotation", name, 10 * US, 200 * US, tid=thread)
+        operators = range(3 if name == "A" or alike else 4)
+        for number in operators:
+            args = {"Sequence number": number, "Fwd thread id": 0}
+            made.event("cpu_op", "aten::mm", (20 + 10 * number) * US, 5 * US, tid=thread, **args)
+        engine, began = thread + 10, (400 if name == "B" else 500) * US
+        for number in operators:
+            args = {"Sequence number": number, "Fwd thread id": 3 if name == "A" else 2}
+            start = began + 10 * number * US
+            made.event("cpu_op", f"{EVALUATE}MmBackward0", start, 5 * US, tid=engine, **args)
+            made.kernel("gemm_" + name, start + 500 * US, US, launch=start + US, thread=engine, stream=thread)
+    # The thread that has most regions is the main one.
+    analysis = read(tmp_path, made.annotation("main", 0, 250 * US).annotation("main", 700 * US, US))
+    rows = [row for row in records(analysis.regions) if row["phase"] == "backward"]
+    assert {row["region"]: row["kernels"] for row in rows} == dict.fromkeys(expected, 6 if alike else 3) | (
+        {} if alike else {"B": 4}
+    )
+
+
 def test_ranges_that_overlap_in_part_are_cut(tmp_path: Path) -> None:
     made = Trace(0, 1).annotation("a", 0, 100 * US).annotation("b", 90 * US, 60 * US).annotation("c", 140 * US, 12 * US)
     for at in (10, 95, 145):
         made.kernel("gemm", at * US, US, launch=at * US)
+    # Most of e lies inside of d, and yet e is around what is launched after d ended.
+    made.annotation("d", 200 * US, 100 * US).annotation("e", 240 * US, 80 * US).kernel(
+        "gemm", 320 * US, US, launch=310 * US
+    )
     table = read(tmp_path, made).regions
-    assert set(table["region"]) == {"a", "b", "b > c"}
+    assert set(table["region"]) == {"a", "b", "b > c", "d", "e"}
     assert row_of(table, "a")["cpu_ns"] == 90 * US
     assert row_of(table, "b")["cpu_ns"] == 60 * US
+    assert (row_of(table, "e")["cpu_ns"], row_of(table, "e")["kernels"]) == (80 * US, 1)
+
+
+def test_a_name_like_a_path_is_no_path(tmp_path: Path) -> None:
+    made = Trace(0, 1).annotation("x", 0, 20 * US).annotation("y", US, 10 * US).annotation("x > y", 30 * US, 10 * US)
+    for at in (2, 31):
+        made.kernel("gemm", at * US, US, launch=at * US)
+    assert set(read(tmp_path, made).regions["region"]) == {"x", "x > y", "x>y"}
 
 
 def test_without_regions_nothing_is_measured(tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def regions_command(
     --by class makes one row of regions whose names differ in numbers only, such as the MLPs of all layers
     (`layers.*.mlp`), and says which of them takes longest.
 
-    Tables for people have the first 30 regions, or 10 of each rank or step; --top N shows N, CSV and JSON have all.
+    Tables for people have the first 30 regions, or 10 of each rank or step, and say how much of the time the others
+    take; --top N shows N; --all, CSV and JSON have all.
 
     \b
     Examples:
@@ -80,7 +81,6 @@ def regions_command(
     """
     name = _TABLES[by]
     writing.check(name)
-    if writing.for_people and writing.choice.top is None:
-        writing = replace(writing, choice=replace(writing.choice, top=_SHOWN[by]))
     analysis = analysis_of(runs, reading, details=True)
-    print_table(name, analysis, writing, _FOR_EACH[by], table=analysis.region_table(name, depth))
+    table = analysis.region_table(name, depth)
+    print_table(name, analysis, replace(writing, first=_SHOWN[by]), _FOR_EACH[by], table=table)

@@ -19,6 +19,7 @@ REGION = {
 
 def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
     """Columns of time; `whole` is the dtype of counts, `of` what they are: sums or means."""
+    began = of.replace("in this step", "that began in this step on the device")
     return {
         "calls": (whole, f"how often it was entered, {of}; NA where it was not, as of backward operators"),
         "share_frac": ("Float64", "self_ns / window_ns"),
@@ -36,7 +37,7 @@ def _took(whole: str, of: str) -> dict[str, tuple[str, str]]:
         "total_ns": ("int64", "self_ns with that of the regions inside, of the same phase"),
         "cpu_self_ns": ("Int64", "CPU time in it, without regions inside; NA outside of all"),
         "cpu_ns": ("Int64", "CPU time in it, with regions inside, of the same phase"),
-        "kernels": (whole, f"kernels, copies and fills launched in it, without regions inside, {of}"),
+        "kernels": (whole, f"kernels, copies and fills launched in it, without regions inside, {began}"),
     }
 
 
@@ -44,9 +45,12 @@ _MEANS = _took("Float64", "mean of a step")
 
 _SLOWEST = {
     "ranks": ("int64", "ranks that have it"),
-    "slowest_rank": ("Int64", "rank on which it takes longest itself, waiting aside; NA if there is one rank"),
+    "slowest_rank": (
+        "Int64",
+        "rank on which it takes longest itself, waiting aside; NA if there is one rank, or all take as long",
+    ),
     "slowest_over_ns": ("Int64", "how much longer than the median of the other ranks that is"),
-    "slowest_over_frac": ("Float64", "slowest_over_ns / that median"),
+    "slowest_over_frac": ("Float64", "slowest_over_ns / that median; NA if that is 0"),
 }
 
 REGIONS = Schema("regions", "region and phase: means over devices and the steps that count", {

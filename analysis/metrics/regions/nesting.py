@@ -55,6 +55,8 @@ _OF_TORCH = re.compile(r"::|Backward\d*\Z")
 _GRAPH = re.compile(r"## Call (CompiledFxGraph) \w+ ##")
 _NUMBER = re.compile(r"(?<![^\W_])(?<!\d/)\d+(?!/\d)(?![^\W_])")
 """A number that stands by itself: `layers.17.mlp`, `Linear_3`; not of `conv1`, nor of the compiler's `Region: 4/5`."""
+_ROUNDING_NS = 2_000
+"""Starts and durations may each be rounded to us, so that an end may be off by so much."""
 _KINDS = _OF_BACKWARD, _REGION, _OF_FORWARD = 0, 1, 2
 """In the order in which they nest where their times are equal."""
 
@@ -309,9 +311,12 @@ def _named_ranges(cpu: CpuRanges) -> _Events:
 
 
 def _region_name(name: str) -> str:
-    """The name of a region, the same on all ranks: `Linear_3`, and `CompiledFxGraph` without its hash."""
+    """The name of a region, the same on all ranks: `Linear_3`, and `CompiledFxGraph` without its hash.
+
+    ` > ` in a name would look like two: it is `>`.
+    """
     graph = _GRAPH.fullmatch(name)
-    return graph[1] if graph else plain_name(name.removeprefix(markers.MODULE))
+    return graph[1] if graph else plain_name(name.removeprefix(markers.MODULE)).replace(" > ", ">")
 
 
 def _backward_operators(cpu: CpuRanges) -> _Events:
@@ -334,7 +339,8 @@ def _forward_of(calls: pd.DataFrame, is_backward: Flags) -> tuple[Ints, Times]:
     """Thread and start of the forward operator of each backward one; thread -1 where it is not in the trace.
 
     A trace gives threads other numbers than autograd does. The thread that autograd calls so is the one that began most
-    of these sequence numbers before they were used.
+    of these sequence numbers before they were used, and each thread has one number. Where several began as many, as the
+    threads of nn.DataParallel do, which count alike, the trace does not tell whose a number is.
     """
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     sequence = calls["sequence"].fillna(_NONE).to_numpy(dtype=np.int64)
@@ -342,19 +348,45 @@ def _forward_of(calls: pd.DataFrame, is_backward: Flags) -> tuple[Ints, Times]:
     forward = np.flatnonzero(~is_backward & (sequence >= 0))
     backward = np.flatnonzero(is_backward)
     began_on, began_ns = np.full(len(backward), _NONE), np.zeros(len(backward), dtype=np.int64)
+    begun: dict[int, dict[int, Times]] = {}
     for number in np.unique(called_by[backward]).tolist():
-        wanted = np.flatnonzero(called_by[backward] == number)
-        best: tuple[int, int, Times] = (0, _NONE, np.zeros(len(wanted), dtype=np.int64))
+        wanted = backward[called_by[backward] == number]
+        begun[number] = {}
         for candidate in np.unique(thread[forward]).tolist():
             on_it = forward[thread[forward] == candidate]
-            begun = _last_before(sequence[on_it], start[on_it], sequence[backward[wanted]], start[backward[wanted]])
-            joined = int((begun >= 0).sum())
-            if joined > best[0]:
-                best = joined, candidate, begun
-        joined, candidate, begun = best
-        known = begun >= 0
-        began_on[wanted[known]], began_ns[wanted[known]] = (candidate, begun[known]) if joined else (_NONE, 0)
+            times = _last_before(sequence[on_it], start[on_it], sequence[wanted], start[wanted])
+            if (times >= 0).any():
+                begun[number][candidate] = times
+    joined = {number: {one: int((of[one] >= 0).sum()) for one in of} for number, of in begun.items()}
+    for number, candidate in _thread_of(joined).items():
+        wanted = np.flatnonzero(called_by[backward] == number)
+        times = begun[number][candidate]
+        known = times >= 0
+        began_on[wanted[known]], began_ns[wanted[known]] = candidate, times[known]
     return began_on, began_ns
+
+
+def _thread_of(joined: dict[int, dict[int, int]]) -> dict[int, int]:
+    """The thread of the trace that each number of autograd stands for, where one is likelier than all others.
+
+    `joined` says how many operators each thread explains. A thread that is taken is no candidate of other numbers.
+    """
+    open_numbers = {number: dict(threads) for number, threads in joined.items()}
+    found: dict[int, int] = {}
+    while True:
+        clear = []
+        for number, threads in open_numbers.items():
+            most = max(threads.values(), default=0)
+            best = [thread for thread, count in threads.items() if count == most]
+            if len(best) == 1:
+                clear.append((most, number, best[0]))
+        if not clear:
+            return found
+        _, number, thread = max(clear)
+        found[number] = thread
+        del open_numbers[number]
+        for threads in open_numbers.values():
+            threads.pop(thread, None)
 
 
 def _last_before(sequence: Ints, start: Times, wanted: Ints, before: Times) -> Times:
@@ -452,8 +484,8 @@ class _Nesting(NamedTuple):
 def _nested(thread: Ints, start: Times, end: Times) -> _Nesting:
     """Nest ranges in order of thread and start, the outer one of two first.
 
-    One that ends after the range around it is cut there if most of it lies inside, since times of a trace are rounded;
-    otherwise it follows that range, which ends where it begins.
+    The innermost one is the latest begun: one that ends after the range around it follows that one, which ends where it
+    begins. Unless it ends later by no more than rounding, with most of it inside: then it is cut.
     """
     ends, parent = end.tolist(), [_NONE] * len(start)
     bounds: dict[int, Times] = {}
@@ -468,7 +500,8 @@ def _nested(thread: Ints, start: Times, end: Times) -> _Nesting:
             begin = starts[i]
             while stack:
                 until = ends[stack[-1]]
-                if until > begin and (ends[i] <= until or ends[i] - until <= until - begin):
+                over = ends[i] - until
+                if until > begin and (over <= 0 or (over <= _ROUNDING_NS and over < until - begin)):
                     break
                 ends[stack[-1]] = min(until, begin)
                 at.append(ends[stack.pop()])

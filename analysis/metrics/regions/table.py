@@ -61,7 +61,7 @@ def class_excess(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     rank is faster. Classes of a single rank are left out.
     """
     classes, _ = times.folded()
-    beside = _over_others(_own(*_chosen(classes, steps)), _PLACE)
+    beside = _over_others(_own(*_chosen(classes, steps), classes.paths), _PLACE)
     region = [classes.paths.text(path) for path in beside["path"].tolist()]
     return beside.assign(region=region, phase=_phases(beside))[["region", "phase", "rank", "over_ns"]]
 
@@ -87,7 +87,7 @@ def _over_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     by_rank = rows.groupby(["rank", *_PLACE], sort=True)[list(SUMS)].sum().reset_index()
     ranks = _with_inclusive(by_rank, times.paths, ["rank"]).groupby(_PLACE)["rank"].nunique()
     means = means.merge(ranks.rename("ranks").reset_index(), on=_PLACE)
-    slowest = _slowest(_over_others(_own(rows, windows), _PLACE), _PLACE, "rank")
+    slowest = _slowest(_over_others(_own(rows, windows, times.paths), _PLACE), _PLACE, "rank")
     columns = {"rank": "slowest_rank", "over_ns": "slowest_over_ns", "over_frac": "slowest_over_frac"}
     return means.merge(slowest.rename(columns=columns), how="left", on=_PLACE)
 
@@ -98,7 +98,7 @@ def _instances(times: RegionTimes, steps: Sequence[int], class_of: Ints) -> pd.D
     sums = rows.groupby(_PLACE, sort=True)[list(SUMS)].sum().reset_index()
     every = _with_inclusive(sums, times.paths, [])[_PLACE]
     count = every.assign(path=class_of[every["path"].to_numpy()]).groupby(_PLACE).size().rename("instances")
-    own = _own(rows, windows).groupby(_PLACE, sort=True)["own_ns"].mean().reset_index()
+    own = _own(rows, windows, times.paths).groupby(_PLACE, sort=True)["own_ns"].mean().reset_index()
     own = own.assign(instance=own["path"], path=class_of[own["path"].to_numpy()])
     slowest = _slowest(_over_others(own, _PLACE), _PLACE, "instance")
     slowest = slowest.assign(slowest_region=[times.paths.text(path) for path in slowest["instance"].tolist()])
@@ -154,11 +154,20 @@ def _means(rows: pd.DataFrame, windows: pd.DataFrame, paths: RegionPaths, keys: 
     return table.assign(**split)
 
 
-def _own(rows: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
-    """`own_ns` of each place and rank: what it takes itself, without waiting for others, mean of its windows."""
+def _own(rows: pd.DataFrame, windows: pd.DataFrame, paths: RegionPaths) -> pd.DataFrame:
+    """`own_ns` of each place and rank: what it takes itself, without waiting for others, mean of its windows.
+
+    It is 0 where a rank has only regions inside.
+    """
+    places = [rows[[*_PLACE, "rank"]].drop_duplicates()]
+    parents = np.array(paths.parents, dtype=np.int64)
+    while len(places[-1]):
+        around = parents[places[-1]["path"].to_numpy(dtype=np.int64)]
+        places.append(places[-1].assign(path=around)[around != NO_REGION].drop_duplicates())
+    zeros = pd.concat(places).drop_duplicates().assign(own_ns=0)
+    every = pd.concat([rows.assign(own_ns=rows[list(_OWN)].sum(axis=1))[zeros.columns], zeros])
+    table = every.groupby([*_PLACE, "rank"], sort=True)["own_ns"].sum().reset_index()
     count = windows.groupby("rank")["window_ns"].size()
-    summed = rows.assign(own_ns=rows[list(_OWN)].sum(axis=1)).groupby([*_PLACE, "rank"], sort=True)["own_ns"].sum()
-    table = summed.reset_index()
     return table.assign(own_ns=table["own_ns"] / table["rank"].map(count))
 
 

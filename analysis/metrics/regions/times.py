@@ -220,7 +220,9 @@ def _device_sums(time: DeviceTime, ran: pd.DataFrame, owner: Ints) -> pd.DataFra
     """Device time by step, and how many activities began in it."""
     start = ran["start_ns"].to_numpy()
     window = np.searchsorted([each.start_ns for each in time.windows], start, side="right") - 1
-    counted = (window >= 0) & (start <= time.windows[-1].end_ns)
+    last_ns = time.windows[-1].end_ns
+    # One without a duration may stand at the very end.
+    counted = (window >= 0) & ((start < last_ns) | ((start == last_ns) & (ran["dur_ns"].to_numpy() == 0)))
     steps = np.array([each.step for each in time.windows], dtype=np.int64)
     ns = {f"{part}_ns": values for part, values in time.ns.items()}
     counts = _by_owner(steps[window[counted]], owner[counted], kernels=np.ones(int(counted.sum()), dtype=np.int64))
