@@ -429,7 +429,7 @@ class Observer:
         if session is None:
             return
         try:
-            self._attempt(lambda: session.__exit__(type(error) if error else None, error, None))
+            self._attempt(lambda: session.__exit__(type(error) if error else None, error, None), session)
             beside = self._not_training(session)
             self._is_owed = session is self._captured and (session.was_displaced or beside is not None)
             if beside is not None and session.is_first:
@@ -460,12 +460,12 @@ class Observer:
             self._attempt(session.make_way)
         return original(profiler, *args, **kwargs)
 
-    def _attempt(self, action: Callable[[], object]) -> None:
-        """Run an action for the capture, and keep its errors away from the script."""
+    def _attempt(self, action: Callable[[], object], ended: ScriptSession | None = None) -> None:
+        """Run an action for the capture, or for one that has `ended`, and keep its errors away from the script."""
         try:
             action()
         except Exception as err:  # noqa: BLE001
-            is_first = self._session is self._captured or not self._begun
+            is_first = (ended or self._session) is self._captured or not self._begun
             if isinstance(err, UnwritableError) and self._entered is not None and is_first:
                 self._entered[0].note_unwritten(err)  # which is said at the end
             elif not isinstance(err, RunDirRefusedError):  # rank 0 says it
