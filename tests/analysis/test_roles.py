@@ -46,6 +46,7 @@ from commtrace.cli import main
         ("position embedding", ["POSITION_EMBEDDING_GROUP"]),
         ("world", ["default_pg"]),
         (None, ["undefined", "", None, "mesh_dim_0", "data_loading", "node_local", "embedding_dim", "expert_stats",
+                "not_tp", "no-tp", "moe gate",
                 "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"]),
     ],
     ids=str,
