@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+import pandas as pd
 import pytest
 from simulator import simulate
 from simulator.pipelines import cp_ring, three_d
@@ -16,6 +17,7 @@ from simulator.world import Hang, Injection, World
 from commtrace import analyse
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.communication import CALLS, PROCESS_GROUPS
+from commtrace.analysis.metrics.roles.behaviour import inferred_role
 from commtrace.analysis.metrics.roles.names import described_role, group_in_words
 from commtrace.analysis.metrics.roles.table import group_roles, rank_places
 from commtrace.analysis.report.run_report import run_figures
@@ -44,6 +46,7 @@ from commtrace.cli import main
         ("position embedding", ["POSITION_EMBEDDING_GROUP"]),
         ("world", ["default_pg"]),
         (None, ["undefined", "", None, "mesh_dim_0", "data_loading", "node_local", "embedding_dim", "expert_stats",
+                "not_tp", "no-tp", "moe gate",
                 "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"]),
     ],
     ids=str,
@@ -66,7 +69,6 @@ NO_CALLS = CALLS.empty()
 JOBS = {
     "ddp": (1, 4, ddp, {("dp", (0, 1, 2, 3))}),
     "fsdp": (1, 4, fsdp, {("dp_shard", (0, 1, 2, 3))}),
-    "tp": (1, 4, tp, {("tp", (0, 1, 2, 3))}),
     "cp": (1, 4, cp_ring, {("cp", (0, 1, 2, 3)), ("dp-cp", (0, 1, 2, 3))}),
     "tp x dp": (2, 2, tp_dp, {("tp", (0, 1)), ("tp", (2, 3)), ("dp", (0, 2)), ("dp", (1, 3))}),
     "tp x dp x pp x ep": (2, 4, partial(three_d, tp=2, pp=2, experts="uneven"), {
@@ -93,6 +95,29 @@ def test_roles_by_calls(tmp_path, hosts, gpus, program, truth):
     assert {(row["role"], _members(row)) for row in records(silent) if row["role"] is not None} == truth
     assert set(silent["role_from"].dropna()) == {"calls"}
     assert silent["because"][silent["role"].notna()].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "members"), [([(0, 1), (1, 0), (2, 3), (3, 2)], range(4)), ([(0, 1)], range(2))], ids=["pairs", "one way"]
+)
+def test_messages_of_no_pipeline(pairs, members):
+    """Ranks 1 and 2 of the first exchange nothing; the second only hands over."""
+    rows = [
+        {"rank": rank, "cycle": 0, "collective": name, "root": peer}
+        for source, target in pairs
+        for rank, name, peer in ((source, "send", target), (target, "recv", source))
+    ]
+    messages = pd.DataFrame(rows).assign(batch=None)
+    found = inferred_role(messages, members, lambda *_: None)
+    assert found is not None
+    assert found.role is None
+
+
+def test_equal_all_reduces_alone_may_be_of_gradients(tmp_path):
+    simulate(World(3, tp, 1, 4, 4)).write(tmp_path)
+    (row,) = [row for row in records(analyse(tmp_path).groups) if row["calls"]]
+    assert row["role"] in (None, "world")
+    assert "or of gradients" in row["because"]
 
 
 def test_a_group_with_one_traced_rank_at_its_middle_may_be_a_ring_or_a_pipeline(tmp_path):

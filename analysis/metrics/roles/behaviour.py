@@ -47,7 +47,7 @@ def inferred_role(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) 
         return _by_exchange(large[large["collective"] == "all_to_all"])
     both = [moved.get(name, 0) for name in ("all_gather", "reduce_scatter")]
     if all(both) and sum(both) >= _MOSTLY * whole:
-        return _by_shards(large, members)
+        return _by_shards(large)
     if moved.get("all_reduce", 0) >= _MOSTLY * whole:
         return _by_reduction(large[large["collective"] == "all_reduce"], members, step_of)
     return None
@@ -62,6 +62,8 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
     sends = messages["collective"] == "send"
     hops = set((peer - own).where(sends, own - peer).astype("int64"))
     last = len(members) - 1
+    if not _is_connected(own.astype("int64"), peer, last):
+        return Inferred(None, "messages do not link all its ranks")
     if not hops <= {1, -1, last, -last}:
         return Inferred(None, "messages between ranks that are no neighbours")
     batches = messages[messages["batch"].notna()].groupby(["rank", "batch"])["collective"].nunique()
@@ -71,6 +73,8 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
     if last == 1:
         if coupled:
             return Inferred(None, "two ranks that send and receive at once: a pipeline, or a ring")
+        if not (on and back):
+            return Inferred(None, "messages one way between two ranks: a pipeline, or a transfer")
         return Inferred("pp", "messages between two ranks, and none at once both ways")
     around = last in hops or -last in hops
     if on and back:
@@ -82,6 +86,13 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
     if {0, last} <= set(own.astype("int64")):
         return Inferred("pp", "messages between neighbours, one way, and none from the last to the first")
     return None
+
+
+def _is_connected(own: pd.Series[int], peer: pd.Series[int], last: int) -> bool:
+    """Whether each rank has a message with the next one, as far as it or the next one is traced."""
+    linked = {frozenset(pair) for pair in zip(own, peer, strict=True)}
+    traced = set(own)
+    return all(frozenset((rank, rank + 1)) in linked for rank in range(last) if {rank, rank + 1} & traced)
 
 
 def _by_exchange(exchanges: pd.DataFrame) -> Inferred:
@@ -97,8 +108,8 @@ def _is_uneven(split: str) -> bool:
     return len(set(split.strip("[]").replace(",", " ").split()) - {"..."}) > 1
 
 
-def _by_shards(calls: pd.DataFrame, members: Sequence[int]) -> Inferred | None:
-    """Sharded parameters are gathered layer by layer before any gradient is scattered; activations in every layer."""
+def _by_shards(calls: pd.DataFrame) -> Inferred | None:
+    """Sharded parameters are gathered layer by layer before any gradient is scattered."""
     shards = calls[calls["collective"].isin(["all_gather", "reduce_scatter"]) & calls["step"].notna()]
     ahead, behind, turns = [], [], []
     for _, of_step in shards.sort_values("start_ns", kind="stable").groupby(["cycle", "step"]):
@@ -114,8 +125,8 @@ def _by_shards(calls: pd.DataFrame, members: Sequence[int]) -> Inferred | None:
         return Inferred("dp_shard", f"{_median(ahead):.0f} all_gathers before the first reduce_scatter of a step")
     if _median(behind) >= _LAYERS:
         return Inferred("dp_shard", f"{_median(behind):.0f} reduce_scatters before the first all_gather of a step")
-    if _median(turns) >= _MOSTLY and _is_equal(shards["size_bytes"]) and _is_contiguous(members):
-        return Inferred("tp", "all_gathers and reduce_scatters of equal size in turn, on neighbouring ranks")
+    if _median(turns) >= _MOSTLY:
+        return Inferred(None, "all_gathers and reduce_scatters in turn: of activations, or of parameters in one unit")
     return Inferred(None, "all_gathers and reduce_scatters in no order that is known")
 
 
@@ -136,7 +147,9 @@ def _by_reduction(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) 
     if _median(firsts) < _EARLY and many and _is_contiguous(members):
         return Inferred("tp", "all_reduces of equal size from the beginning of a step on, on neighbouring ranks")
     if _median(firsts) >= _EARLY and not many:
-        return Inferred("dp", f"all_reduces only, the first after {_median(firsts):.0%} of the rest of a step")
+        return Inferred(
+            "dp", f"mostly all_reduces, the first at {_median(firsts):.0%} of the step without communication"
+        )
     return Inferred(None, "all_reduces: of activations, or of gradients")
 
 

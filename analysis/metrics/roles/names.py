@@ -36,7 +36,7 @@ _WORDS = {
     "expert": "ep", "experts": "ep", "moe": "ep", "ddp": "dp", "dcp": "cp", "pcp": "cp", "hcp": "cp",
     "fsdp": "dp_shard", "efsdp": "edp", "batch": "dp",
 }  # fmt: skip
-_SPELLED_OUT = frozenset({"tensor", "context", "sequence", "data", "pipeline", "expert", "model", "batch"})
+_SPELLED_OUT = frozenset({"tensor", "context", "sequence", "data", "pipeline", "expert", "model", "batch", "moe"})
 """Words that mean other things, too: `data loading`. They count if all words are known, or one is `parallel`."""
 _FILLING = frozenset({
     "group", "groups", "parallel", "mesh", "dim", "and", "with", "pg", "process", "cpu", "device", "comm", "partial",
@@ -53,6 +53,8 @@ def described_role(description: str | None) -> str | None:
     words = [word for word in re.split(r"[^a-z]+", (description or "").lower()) if word]
     if words in (["default", "pg"], ["world"]):
         return WORLD
+    if {"no", "not", "non", "without"} & set(words):
+        return None
     known = {*_WORDS, *_FILLING, *_SPELLED_OUT, "shard", "replicate", "intra", "inter", "mod", "in"}
     surely = "parallel" in words or known.issuperset(words)
     if "embedding" in words:
@@ -94,9 +96,9 @@ def _of_experts(found: list[str], words: list[str]) -> list[str]:
 def group_in_words(role: str | None, ranks: list[int], name: str | None = None) -> str:
     """`the tensor-parallel group of ranks 4-7`; by its name if the role is not known: `group 3 of ranks 4-7`."""
     whom = f" of {ranks_in_words(ranks)}" if ranks else ""
-    if role == WORLD:
+    if role == WORLD and len(ranks) != 1:
         return f"the group of all {counted(len(ranks), 'rank')}" if ranks else "the group of all ranks"
-    if role is None:
+    if role is None or role == WORLD:
         return f"group {name}{whom}" if name is not None else f"the group{whom}" if whom else "a group not known"
     if role in _OTHERS:
         return f"the {_OTHERS[role]}{whom}"

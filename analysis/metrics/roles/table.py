@@ -20,6 +20,7 @@ _SINGLE = ("tp", "cp", "sp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp"
 _APART = frozenset({"tp", "cp", "sp", "pp", "dp"})
 """Two ranks differ in one of these only if they are in one group of it: experts are spread over some of the others."""
 
+_OF_GRADIENTS = frozenset({"dp", "dp_shard", "dp_replicate"})
 
 _MOST_ASKED = 16
 """Of groups of the same size and stride: what these do, the others do, too."""
@@ -51,6 +52,7 @@ def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: Step
             row["because"] = "one of many alike, of which some were looked at"
     rows = list(found.values())
     _like_others(rows)
+    _tensor_beside_gradients(rows)
     _without_contradictions(rows)
     for row in rows:
         row["group"] = group_in_words(row["role"], list(_ranks(row["pg_ranks"])), row["process_group"])
@@ -125,6 +127,24 @@ def _like_others(rows: Iterable[Row]) -> None:
         roles = known[_shape(row)]
         if row["role"] is None and row["because"] is not None and len(roles) == 1 and _stride(row):
             row["role"], row["role_from"], row["because"] = min(roles), "calls", "ranks as far apart as in such groups"
+
+
+def _tensor_beside_gradients(rows: Iterable[Row]) -> None:
+    """Take back `tp` by calls of ranks whose gradients no other group reduces.
+
+    Gradients that are reduced in each of several micro-batches look like activations.
+    """
+    reduced = {
+        rank
+        for row in rows
+        if row["calls"] and row["role"] is not None and row["role"].split("-")[0] in _OF_GRADIENTS
+        for rank in _ranks(row["pg_ranks"])
+    }
+    for row in rows:
+        if row["role"] == "tp" and row["role_from"] == "calls" and not reduced.intersection(_ranks(row["pg_ranks"])):
+            row["role"] = described_role(row["description"])
+            row["role_from"] = None if row["role"] is None else "description"
+            row["because"] = "all_reduces of equal size: of activations, or of gradients of micro-batches"
 
 
 def _shape(row: Row) -> tuple[int, int]:
