@@ -15,9 +15,11 @@ from simulator.programs import ddp, fsdp, tp, tp_dp
 from simulator.world import Hang, Injection, World
 
 from commtrace import analyse
+from commtrace.analysis.cli.commands.ranks import RankNumber, _drawn
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.communication import CALLS, PROCESS_GROUPS
 from commtrace.analysis.metrics.roles.behaviour import inferred_role
+from commtrace.analysis.metrics.roles.grid import Cell, Grid
 from commtrace.analysis.metrics.roles.names import described_role, group_in_words
 from commtrace.analysis.metrics.roles.table import group_roles, rank_places
 from commtrace.analysis.report.run_report import run_figures
@@ -147,6 +149,42 @@ def test_places_of_ranks(order):
     assert records(places)[-1]["place"] == ", ".join(f"{name} {last[name]}" for name in ("tp", "cp", "pp", "dp"))
 
 
+def test_no_places_of_ranks_in_no_grid():
+    """Rows and columns of [[0, 3], [2, 1]]: torch lists the ranks of a group in order, and these are in none."""
+    groups = {"mesh_tp": [(0, 3), (1, 2)], "mesh_dp": [(0, 2), (1, 3)]}
+    found = group_roles(described(groups), NO_CALLS, lambda *_: None)
+    assert rank_places(range(4), found)[["tp", "dp", "place"]].isna().all(axis=None)
+
+
+def test_hybrid_sharding_has_a_flattened_group():
+    assert described_role("mesh_dp_replicate_dp_shard") == "dp"
+
+
+def test_a_world_that_lacks_ranks_is_none():
+    groups = {"world": [(0, 1), (2, 3)], "mesh_tp": [(0, 1), (2, 3)]}
+    found = group_roles(described(groups), NO_CALLS, lambda *_: None)
+    named = found[found["role"].notna()]
+    assert dict(zip(named["process_group"], named["role"], strict=True)) == {"mesh_tp0": "tp", "mesh_tp1": "tp"}
+
+
+@pytest.mark.parametrize(("dtype", "repeats", "role"), [("float32", 1, "ep"), ("int64", 1, None), ("float32", 4, None)])
+def test_uneven_exchanges_are_of_experts_if_they_differ(dtype, repeats, role):
+    """Embeddings are exchanged in uneven parts as well, the same in each step; and ids in others."""
+    unlike = [f"[{64 + number % (8 // repeats)}, {960 - number}]" for number in range(8 // repeats)]
+    calls = pd.DataFrame({"rank": 0, "collective": "all_to_all", "in_split": unlike * repeats, "out_split": pd.NA,
+                          "size_bytes": 4096, "dtype": dtype}).convert_dtypes()  # fmt: skip
+    assert inferred_role(calls, (0, 1), lambda *_: None).role == role
+
+
+def described(groups):
+    """Process groups by their descriptions, each with the ranks of those that have it."""
+    return PROCESS_GROUPS.frame(
+        {"rank": rank, "process_group": f"{description}{number}", "description": description, "backend": "nccl",
+         "pg_ranks": " ".join(map(str, ranks))}
+        for description, of_ranks in groups.items() for number, ranks in enumerate(of_ranks) for rank in ranks
+    )  # fmt: skip
+
+
 def test_no_place_where_groups_of_one_role_contradict():
     rows = [
         {"rank": 1, "process_group": "a", "description": "mesh_tp", "pg_ranks": "0 1"},
@@ -190,7 +228,17 @@ def test_ranks_over_two_dimensions(pipelined, capsys):
     assert json.loads(figure.data)["values"] == [[pytest.approx(ms, rel=1e-5) for ms in row] for row in expected]
 
 
-@pytest.mark.parametrize("options", [["--by", "dp"], ["--by", "dp,dp"], ["--by", "dp,x"],
+def test_a_grid_fits_a_narrow_terminal():
+    cells = [[Cell(1e6 * (row + column), (column, 24 + column)) for column in range(24)] for row in (0, 1)]
+    lines = _drawn(Grid("pp", "dp", (0, 1), tuple(range(24)), cells), RankNumber.idle, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line.split() for line in lines if line.split()[:1] == ["dp"]]
+    assert [number for head in heads for number in head[1::2]] == [str(number) for number in range(24)]
+    assert lines[-1] == "* most: pp 1, dp 23, ranks 23, 47"
+
+
+@pytest.mark.parametrize("options", [["--by", "dp"], ["--by", "dp,dp"], ["--by", "dp,x"], ["--of", "wait"],
+                                     ["--by", "dp,pp", "--top", "1"], ["--by", "dp,pp", "--where", "rank=3"],
                                      ["--by", "dp,pp", "--format", "csv"]], ids=str)  # fmt: skip
 def test_a_grid_needs_two_dimensions_and_a_reader(pipelined, options, capsys):
     assert main(["ranks", "--no-cache", *options, str(pipelined)]) == 2

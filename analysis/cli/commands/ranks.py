@@ -12,7 +12,7 @@ from ...catalog import CATALOG
 from ...core.tables.roles import COORDINATES
 from ...errors import NothingMeasured
 from ...recording.options import ReadOptions
-from ..output import Writing, writes_tables
+from ..output import ALL_ROWS, Writing, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
 
@@ -56,7 +56,9 @@ def ranks_command(
             help="A grid over two dimensions of the job, such as dp,pp: a cell is the mean of its ranks.",
         ),
     ] = None,
-    of: Annotated[RankNumber, typer.Option(help="With --by: what a cell shows.")] = RankNumber.caused_wait,
+    of: Annotated[
+        RankNumber | None, typer.Option(help="With --by: what a cell shows.", show_default=RankNumber.caused_wait.value)
+    ] = None,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -74,6 +76,8 @@ def ranks_command(
     """
     writing.check(_RANKS)
     if by is None:
+        if of is not None:
+            raise typer.BadParameter(f"says what a grid shows: add --by {_EXAMPLE}", param_hint="--of")
         print_table(_RANKS, analysis_of(runs, reading), writing)
         return
     names = by.split(",")
@@ -82,21 +86,24 @@ def ranks_command(
     if not writing.for_people:
         message = f"is for people; `{CATALOG['places'].command}` and `{CATALOG[_RANKS].command}` have its numbers"
         raise typer.BadParameter(message, param_hint="--by")
+    if writing.choice != ALL_ROWS:
+        raise typer.BadParameter("draws all ranks; --where, --sort and --top choose rows of a table", param_hint="--by")
+    of = of or RankNumber.caused_wait
     analysis = analysis_of(runs, reading)
     grid = analysis.rank_grid(f"{of.value}_ns", names[0], names[1])
     if not grid.rows:
         raise NothingMeasured(
             f"{analysis.run.name}: no rank has a place in both {names[0]} and {names[1]}; see commtrace table groups"
         )
-    writing.text(_drawn(grid, of))
+    writing.text(_drawn(grid, of, writing.screen.width))
     finish(analysis)
 
 
 _EXAMPLE = f"{COORDINATES[3]},{COORDINATES[2]}"
 
 
-def _drawn(grid: Grid, of: RankNumber) -> str:
-    """The grid as text: mean ms of the ranks of a cell, with a star at the largest."""
+def _drawn(grid: Grid, of: RankNumber, width: int | None) -> str:
+    """The grid as text: mean ms of the ranks of a cell, a star at the largest; in parts where it is too wide."""
     largest = grid.largest
     cells = [
         ["-" if c.mean_ns is None else f"{c.mean_ns / 1e6:,.1f}{'*' if (row, column) == largest else ' '}"
@@ -109,9 +116,14 @@ def _drawn(grid: Grid, of: RankNumber) -> str:
     left = max(map(len, names))
     several = max(len(cell.ranks) for own in grid.cells for cell in own)
     each = f", the mean of {several} ranks" if several > 1 else ""
-    lines = [f"{of.in_words}, ms{each}".capitalize(), ""]
-    for name, own in zip(["", *names], [heads, *cells], strict=True):
-        lines.append(f"{name:<{left}}  " + "  ".join(f"{text:>{w}}" for text, w in zip(own, widths, strict=True)))
+    lines = [f"{of.in_words}, ms{each}".capitalize()]
+    at_once = len(widths) if width is None else max((width - left) // (max(widths) + 2), 1)
+    for first in range(0, len(widths), at_once):
+        part = slice(first, first + at_once)
+        lines.append("")
+        for name, own in zip(["", *names], [heads, *cells], strict=True):
+            texts = [f"{text:>{w}}" for text, w in zip(own[part], widths[part], strict=True)]
+            lines.append("  ".join([f"{name:<{left}}", *texts]))
     if largest is not None:
         row, column = largest
         who = ranks_in_words(grid.cell(row, column).ranks)

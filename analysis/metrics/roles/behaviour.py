@@ -20,6 +20,8 @@ _EQUAL = 0.9  # of the calls: from there sizes are equal
 _EARLY = 0.2  # of a step: layers are reduced from the first one on, gradients after the forward pass
 _LAYERS = 3  # parameters of so many layers are gathered before the first gradient is ready
 _LEAST_REDUCED = 4  # a step: of activations
+_LEAST_ROUTED = 4  # different splits: more than an exchange of embeddings has, forward and backward
+_OF_IDS = ("int64", "int32")
 
 
 class Inferred(NamedTuple):
@@ -96,16 +98,21 @@ def _is_connected(own: pd.Series[int], peer: pd.Series[int], last: int) -> bool:
 
 
 def _by_exchange(exchanges: pd.DataFrame) -> Inferred:
-    """Experts get uneven numbers of tokens; sequence parallelism exchanges equal parts."""
-    uneven = exchanges["in_split"].map(_is_uneven, na_action="ignore").fillna(False).astype(bool)
-    uneven |= exchanges["out_split"].map(_is_uneven, na_action="ignore").fillna(False).astype(bool)
-    if uneven.any():
-        return Inferred("ep", "all_to_alls with uneven parts")
-    return Inferred(None, "all_to_alls with equal parts: of experts, or of sequences")
+    """Experts get numbers of tokens that differ from call to call; sequence parallelism exchanges equal parts.
+
+    Embeddings are exchanged in uneven parts as well, but those of numbers that are no ids are the same in each step.
+    """
+    uneven = exchanges["in_split"].map(_is_uneven).astype(bool) | exchanges["out_split"].map(_is_uneven).astype(bool)
+    if not uneven.any():
+        return Inferred(None, "all_to_alls with equal parts: of experts, or of sequences")
+    splits = exchanges[uneven & ~exchanges["dtype"].isin(_OF_IDS)]["in_split"]
+    if splits.nunique() >= max(_LEAST_ROUTED, len(splits) / 2):
+        return Inferred("ep", "all_to_alls with uneven parts, which differ from call to call")
+    return Inferred(None, "all_to_alls with uneven parts: of experts, or of embeddings")
 
 
-def _is_uneven(split: str) -> bool:
-    return len(set(split.strip("[]").replace(",", " ").split()) - {"..."}) > 1
+def _is_uneven(split: str | None) -> bool:
+    return isinstance(split, str) and len(set(split.strip("[]").replace(",", " ").split()) - {"..."}) > 1
 
 
 def _by_shards(calls: pd.DataFrame) -> Inferred | None:

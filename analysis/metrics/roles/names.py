@@ -68,7 +68,9 @@ def described_role(description: str | None) -> str | None:
     found = dict.fromkeys(
         _WORDS[word] for word in words if word in _WORDS and (surely or word not in _SPELLED_OUT)
     )  # without doubles, in their order
-    if "shard" in words or "intra" in words:
+    if {"shard", "replicate"} <= set(words) or {"intra", "inter"} <= set(words):
+        pass  # both dimensions of hybrid sharding, as torch flattens a mesh: mesh_dp_replicate_dp_shard
+    elif "shard" in words or "intra" in words:
         found = {("dp_shard" if role == "dp" else role): None for role in found}
     elif "replicate" in words or "inter" in words:
         found = {("dp_replicate" if role == "dp" else role): None for role in found}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from typing import NamedTuple
 
 import pandas as pd
@@ -21,6 +21,9 @@ _APART = frozenset({"tp", "cp", "sp", "pp", "dp"})
 """Two ranks differ in one of these only if they are in one group of it: experts are spread over some of the others."""
 
 _OF_GRADIENTS = frozenset({"dp", "dp_shard", "dp_replicate"})
+
+_GRID = ("tp", "cp", "pp", "dp", "dp_shard", "dp_replicate")
+"""A rank's places in these do not depend on each other, but for those of data parallelism."""
 
 _MOST_ASKED = 16
 """Of groups of the same size and stride: what these do, the others do, too."""
@@ -51,6 +54,7 @@ def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: Step
         else:
             row["because"] = "one of many alike, of which some were looked at"
     rows = list(found.values())
+    _only_whole_worlds(rows)
     _like_others(rows)
     _tensor_beside_gradients(rows)
     _without_contradictions(rows)
@@ -102,6 +106,15 @@ def _row(known: Row) -> Row:
         "because": None,
         "calls": 0,
     }
+
+
+def _only_whole_worlds(rows: Sequence[Row]) -> None:
+    """Take `world` from groups that have not all ranks of the job, whatever their descriptions say."""
+    everyone = {rank for row in rows for rank in _ranks(row["pg_ranks"])}
+    for row in rows:
+        if row["role"] == WORLD and not everyone.issubset(_ranks(row["pg_ranks"])):
+            row["role"] = row["role_from"] = None
+            row["because"] = row["because"] or "described as all ranks, but other groups have more"
 
 
 def _infer(row: Row, found: Inferred | None) -> None:
@@ -178,7 +191,7 @@ def _without_contradictions(rows: Iterable[Row]) -> None:
                 doubtful += [row for row in (one, other) if row["role_from"] == "calls"]
     for row in doubtful:
         row["role"] = row["role_from"] = None
-        row["because"] = "its calls say one thing, and the ranks of other groups another"
+        row["because"] = "what its calls tell is ruled out by the role of a group that has two of its ranks"
 
 
 def _reduces_over_ring(reducing: Row, ring: Row) -> bool:
@@ -218,7 +231,11 @@ def _data_place(known: Mapping[str, int], found: pd.DataFrame, rank: int) -> int
 
 
 def _coordinates(found: pd.DataFrame) -> dict[str, dict[int, int]]:
-    """Role -> rank -> its place in its group of that role."""
+    """Role -> rank -> its place in its group of that role.
+
+    Ranks of one tensor-parallel group, say, have the same place in data parallelism. Where they do not, ranks were not
+    laid out in rows, and the order in the groups says nothing of places: that dimension has none.
+    """
     of_role: dict[str, dict[int, tuple[int, ...]]] = {role: {} for role in DIMENSIONS}
     doubtful: set[tuple[str, int]] = set()
     for role, text in zip(found["role"], found["pg_ranks"], strict=True):
@@ -232,10 +249,18 @@ def _coordinates(found: pd.DataFrame) -> dict[str, dict[int, int]]:
                 doubtful.discard((role, rank))
             elif len(group) == len(had) and group != had:
                 doubtful.add((role, rank))
-    return {
+    along = {
         role: {rank: group.index(rank) for rank, group in own.items() if (role, rank) not in doubtful}
         for role, own in of_role.items()
     }
+    crooked = {
+        role
+        for role, across in permutations(_GRID, 2)
+        if not {role, across} <= _OF_GRADIENTS
+        for group in set(of_role[across].values())
+        if len({along[role][rank] for rank in group if rank in along[role]}) > 1
+    }
+    return {role: {} if role in crooked else own for role, own in along.items()}
 
 
 @lru_cache(maxsize=1 << 12)
