@@ -182,7 +182,8 @@ def _outermost(annotations: Iterable[Annotation]) -> list[Annotation]:
     """These annotations of one thread without those inside another, by start."""
     kept: list[Annotation] = []
     for one in sorted(annotations, key=lambda one: (one.ts, -one.dur)):
-        if not kept or one.ts + one.dur > kept[-1].ts + kept[-1].dur + _ROUNDED_US:
+        until = kept[-1].ts + kept[-1].dur if kept else one.ts
+        if one.ts >= until or one.ts + one.dur > until + _ROUNDED_US:
             kept.append(one)
     return kept
 

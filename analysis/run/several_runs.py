@@ -44,7 +44,7 @@ def _splits(claims: Sequence[Claim]) -> Iterator[dict[str, list[Claim]]]:
     are_unlike = len(set(folders.values())) == len(folders)
     yield _split(claims, [folders[c.path.parent] if are_unlike else encodable(str(c.path.parent)) for c in claims])
     words = [re.split("[^A-Za-z0-9]+", encodable(claim.path.name)) for claim in claims]
-    places = range(min(map(len, words)))
+    places = range(min(map(len, words), default=0))
     varying = [place for place in places if len({own[place] for own in words}) > 1]
     for chosen in (*([place] for place in varying), *(varying[:count] for count in range(2, len(varying) + 1))):
         # A number alone says little: `DP-1` instead of `1`.
