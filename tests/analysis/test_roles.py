@@ -115,6 +115,19 @@ def test_messages_of_no_pipeline(pairs, members):
     assert found.role is None
 
 
+def test_neighbours_that_exchange_borders_are_no_pipeline():
+    """Each sends on before anything has come from the rank before it."""
+    ranks, order = range(4), (("send", 1), ("recv", -1), ("send", -1), ("recv", 1))
+    rows = [
+        {"rank": rank, "cycle": 0, "step": step, "collective": name, "root": rank + hop, "start_ns": 100 * step + turn}
+        for step in range(3)
+        for turn, (name, hop) in enumerate(order)
+        for rank in ranks
+        if rank + hop in ranks
+    ]
+    assert inferred_role(pd.DataFrame(rows).assign(batch=None), ranks, lambda *_: None).role is None
+
+
 def test_equal_all_reduces_alone_may_be_of_gradients(tmp_path):
     simulate(World(3, tp, 1, 4, 4)).write(tmp_path)
     (row,) = [row for row in records(analyse(tmp_path).groups) if row["calls"]]

@@ -82,12 +82,29 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
     if on and back:
         if around and coupled:
             return Inferred(None, "messages both ways around a ring")
+        if not _passes_on(messages.assign(hop=(peer - own).astype("int64"))):
+            return Inferred(None, "messages both ways at once: of stages, or of neighbours that exchange borders")
         return Inferred("pp", "messages between neighbours, both ways")
     if around:
         return Inferred("cp", "messages around a ring, one way")
     if {0, last} <= set(own.astype("int64")):
         return Inferred("pp", "messages between neighbours, one way, and none from the last to the first")
     return None
+
+
+def _passes_on(messages: pd.DataFrame) -> bool:
+    """Whether ranks send on what they have received, as stages do, in most steps of most of them.
+
+    `hop` is 1 for messages from or to the next rank, -1 for those of the rank before.
+    """
+    firsts = messages.groupby(["rank", "cycle", "step", "collective", "hop"], dropna=False)["start_ns"].min()
+    of_step = firsts.unstack(["collective", "hop"])  # noqa: PD010 - levels become columns, nothing is aggregated
+    kept = [
+        of_step[received].lt(of_step[sent])[of_step[received].notna() & of_step[sent].notna()]
+        for received, sent in ((("recv", -1), ("send", 1)), (("recv", 1), ("send", -1)), (("recv", -1), ("send", -1)))
+        if received in of_step and sent in of_step
+    ]
+    return not kept or float(pd.concat(kept).mean()) >= _MOSTLY
 
 
 def _is_connected(own: pd.Series[int], peer: pd.Series[int], last: int) -> bool:
