@@ -726,7 +726,7 @@ _ENTRIES = (
         shown=(
             "process_group", "group", "role", "role_from", "because", "description", "group_size", "calls", "partial",
         ),
-        narrow=("group", "role", "role_from", "calls", "process_group", "because"),
+        narrow=("group", "role", "because", "role_from", "calls", "process_group"),
         none_measured="no trace lists process groups, and no call names one",
     ),
     TableEntry(

@@ -17,9 +17,11 @@ _WORDS = re.compile(r"\S+")
 _ELLIPSIS = "..."
 # Narrower than that, neither says much.
 _LEAST_NAME, _LEAST_KERNEL, _LEAST_SENTENCE = 16, 40, 18
+_LEAST_OUTER = 9  # of a name that is not the last one of its path
 _SENTENCES = frozenset({"because", "note", "basis", "ceiling_note", "what", "how", "assumes"})
 _KERNELS = frozenset({"name", "operator", "kernel", "part"})
 _PATHS = frozenset({"region", "slowest_region"})
+_LONG = _KERNELS | _PATHS | {"group"}
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,16 @@ class Column:
         """Minimum width, in cells."""
         if self.is_number:
             return self.width
-        of_text = (
-            _LEAST_KERNEL if self.name in _KERNELS | _PATHS else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
-        )
+        of_text = _LEAST_KERNEL if self.name in _LONG else _LEAST_SENTENCE if self.is_sentence else _LEAST_NAME
         return min(self.width, max(*map(cell_len, self.words), of_text))
 
     def within(self, width: int) -> Column:
         """Shorten names to this width; sentences stay whole, since they are wrapped."""
         if self.is_sentence:
             return self
-        short = shortened_kernel if self.name in _KERNELS else shortened_path if self.name in _PATHS else shortened
+        if self.name in _PATHS:
+            return replace(self, texts=shortened_paths(self.texts, [width] * len(self.texts)))
+        short = shortened_kernel if self.name in _KERNELS else shortened
         return replace(self, texts=[short(text, width) for text in self.texts])
 
 
@@ -138,6 +140,28 @@ def shortened_path(path: str, width: int) -> str:
         if cell_len(short) <= width:
             return short
     return shortened(names[-1], width)
+
+
+def shortened_paths(paths: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Each path within its width, as `shortened_path` has it; of two made alike, with what fits of one more name."""
+    short = [shortened_path(path, width) for path, width in zip(paths, widths, strict=True)]
+    whole: dict[str, set[str]] = {}
+    for path, text in zip(paths, short, strict=True):
+        whole.setdefault(text, set()).add(path)
+    return [
+        _with_outer_name(path, width, text) if len(whole[text]) > 1 else text
+        for path, width, text in zip(paths, widths, short, strict=True)
+    ]
+
+
+def _with_outer_name(path: str, width: int, otherwise: str) -> str:
+    """The last name of a path, and the one before it as far as there is room for enough of it."""
+    *outer, name = path.split(PATH_SEPARATOR)
+    before = f"{_ELLIPSIS}{PATH_SEPARATOR}" if len(outer) > 1 else ""
+    room = width - cell_len(before) - len(PATH_SEPARATOR) - cell_len(name)
+    if not outer or room < _LEAST_OUTER:
+        return otherwise
+    return f"{before}{shortened(outer[-1], room)}{PATH_SEPARATOR}{name}"
 
 
 def _beginning(text: str, width: int) -> str:

@@ -17,7 +17,7 @@ from commtrace.analysis.catalog import CATALOG, TableEntry, Worst
 from commtrace.analysis.core.escaping import printable
 from commtrace.analysis.core.schema import PlainTable
 from commtrace.analysis.render import as_text
-from commtrace.analysis.render.fitting import around, shortened_kernel
+from commtrace.analysis.render.fitting import around, shortened_kernel, shortened_paths
 from commtrace.analysis.render.people import fact_lines
 from commtrace.analysis.render.screen import Screen
 from commtrace.command_line import parser_for
@@ -239,3 +239,10 @@ def test_a_name_is_shortened_and_not_the_number_beside_it() -> None:
         assert text.startswith("  rank 2 (ip") or "(..." in text
         assert text.endswith("): 995.5 ms, 100% of it")
         assert cell_len(text) <= max(width, 37)
+
+
+def test_paths_that_end_alike_are_told_apart() -> None:
+    paths = [f"Model > {place} > Compiled Region: {place}/0 > CompiledGraph" for place in range(3)]
+    short = shortened_paths([*paths, "Model > Loss"], [40] * 4)
+    assert short == [f"... > Compiled...on: {place}/0 > CompiledGraph" for place in range(3)] + ["Model > Loss"]
+    assert shortened_paths(paths[:1], [40]) == ["... > CompiledGraph"]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from rich.cells import cell_len
-
 from ...core.escaping import printable
-from ..fitting import PATH_SEPARATOR, shortened, shortened_kernel, shortened_path
+from ..fitting import shortened_kernel, shortened_paths
 
 _CHARACTER_PX = 6.7
 LEGEND_LINE = 18
 _LONGEST_LABEL, _LONGEST_HINT = 44, 1000
-_LEAST_OUTER = 8
-"""Of a name, in characters: less of it says nothing."""
 
 
 @dataclass
@@ -92,23 +87,12 @@ def label(words: str, longest: int = _LONGEST_LABEL) -> str:
 
 
 def region_labels(places: Sequence[tuple[str, str | None]]) -> list[str]:
-    """Labels of regions, each a path and its phase: without outermost names, where the whole is too long.
-
-    If that makes two alike, they keep what fits of the name before the last one.
-    """
+    """Labels of regions, each a path and its phase: without outermost names, where the whole is too long."""
     behind = ["" if phase is None else f" ({phase})" for _, phase in places]
-    rooms = [_LONGEST_LABEL - len(phase) for phase in behind]
-    paths = [printable(region) for region, _ in places]
-    short = [shortened_path(path, room) for path, room in zip(paths, rooms, strict=True)]
-    alike = Counter(zip(short, behind, strict=True))
-    labels = []
-    for path, room, last, phase in zip(paths, rooms, short, behind, strict=True):
-        *outer, name = path.split(PATH_SEPARATOR)
-        left = room - cell_len(name) - 2 * len(PATH_SEPARATOR) - 3
-        if alike[last, phase] > 1 and outer and left >= _LEAST_OUTER:
-            last = PATH_SEPARATOR.join(("...", shortened(outer[-1], left), name))
-        labels.append(f"{last}{phase}")
-    return labels
+    paths = shortened_paths(
+        [printable(region) for region, _ in places], [_LONGEST_LABEL - len(phase) for phase in behind]
+    )
+    return [f"{path}{phase}" for path, phase in zip(paths, behind, strict=True)]
 
 
 def text_width(words: str) -> float:
