@@ -69,7 +69,9 @@ def tables_of(file: TraceFile) -> Tables:
     rows = {name: records(getattr(file, name)) for name in ("activities", "launches", "annotations", "comm_args")}
     header = file.header
     groups = [(g.name, g.ranks) for g in header.process_groups]
-    marks = [tuple(a[c] for c in _ANNOTATION) for a in rows["annotations"]]
+    # Annotations of engines that mark steps have names as torch's own by now.
+    renamed = {f"ProfilerStep#{mark.step}" for mark in file.step_marks if not _is_step(mark.name)}
+    marks = [tuple(a[c] for c in _ANNOTATION) for a in rows["annotations"] if a["name"] not in renamed]
     return {
         "header": (header.rank, header.world_size, header.backend, header.host, header.device_names, groups,
                    header.base_ns),
@@ -77,7 +79,8 @@ def tables_of(file: TraceFile) -> Tables:
         "activities": [tuple(a[c] for c in _ACTIVITY) for a in rows["activities"]],
         "launches": [tuple(a[c] for c in ("correlation", "thread", "start_ns", "external_id"))
                      for a in rows["launches"]],
-        "marks": [a for a in marks if not a[0].startswith(("c10d::", _LOADING))],
+        # Of other annotations of users, those are kept that may mark steps: tests/analysis/test_step_marks.py.
+        "marks": [a for a in marks if _is_mark(a[0]) and not a[0].startswith(_LOADING)],
         "loads": sorted((a for a in marks if a[0].startswith(_LOADING)), key=repr),
         "handed": [a for a in marks if a[0].startswith("c10d::")],
         "kernel_args": [_without_place(a) for a in rows["comm_args"] if a["source"] == "kernel"],

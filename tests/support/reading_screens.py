@@ -16,9 +16,9 @@ from commtrace.analysis.results.analysis import Analysis
 _UNITS = {"us": 1e3, "ms": 1e6}
 _TIME = r"([\d,]+(?:\.\d+)?) (ms|us)"
 _ROW = re.compile(rf"^(\s+)(\S.*?)\s+{_TIME}\s+([\d.]+)%(?:  \S*)?$")
-_FIRST = re.compile(rf"([\d,.]+) of {_TIME} in (?:a step|the window) \((\d+)%\)")
+_FIRST = re.compile(rf"([\d,.]+) of {_TIME} in (?:an? (?:[a-z]+ )?step|the window) \((\d+)%\)")
 _HEADLINE = re.compile(r"^(?P<headline>.*?)(?: \((?P<verdict>[a-z-]+)\)|(?<=Nothing was measured))\.(?: (?P<why>.*))?$")
-_OF_EVERY = re.compile(rf"{_TIME} of (?:every|the) {_TIME} (?:step|window)")
+_OF_EVERY = re.compile(rf"{_TIME} of (?:every|the) {_TIME} (?:[a-z]+ )?(?:step|window)")
 _WHO = re.compile(rf"^  rank (\d+)(?: \(\S+\))?: {_TIME}(?: a step)?, (\d+)% of the exposed wait")
 _IMPOSSIBLE = re.compile(r"\bnan\b|<NA>|\bNone(?! of)\b|\binf\b|-0\.0|\be[+-]\d\d|  \.|(?<!\w)\(\)", re.IGNORECASE)
 _LOSSES = {"idle_ns": "idle", "exposed_memory_ns": "copies"}
