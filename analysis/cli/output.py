@@ -392,7 +392,7 @@ class Writing:
     everything: bool
     choice: RowChoice = ALL_ROWS
     first: int | None = None
-    """Of a table whose rows add up to a step, so many rows are shown to people who do not choose with --top."""
+    """How many rows people see of a table that adds up to a step, unless they choose with --top."""
 
     @property
     def screen(self) -> Screen:
