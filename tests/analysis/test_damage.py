@@ -184,12 +184,15 @@ _OTHER_ARGUMENTS = {
     "export tensorboard-copy": ["{run}", "{out}"],
     "export tensorboard-scalars": ["{run}", "-o", "{out}"],
     "serve": ["{run}", "--no-browser", "--idle-minutes", "0.01"],
+    "serving": ["{run}", "--steps", "(?P<kind>ProfilerStep)#"],
     "table serving": ["{run}", "--steps", "(?P<kind>ProfilerStep)#"],
     "timeline": ["{run}", "-o", "{out}.pftrace"],
     "watch": ["{run}", "--once", "-f", "jsonl"],
 }
+# `trigger` needs a job that runs.
 _OF_OTHER_FILES = {
-    "explain", "hang", "plan-ranks", "table releases", "table scaling", "table subtraction", "table training"
+    "explain", "hang", "plan-ranks", "table releases", "table scaling", "table subtraction",
+    "table training", "trigger",
 }  # fmt: skip
 _COMMANDS = [
     row.name
