@@ -41,7 +41,7 @@ SHAPES_RANKS = Schema("shapes_ranks", "rank and device that ran shapes which oth
     "over_frac": ("Float64", "how much longer they took in sum than by the medians of the other ranks"),
     "typical_over_frac": ("Float64", "median over these shapes, weighted by time: how much longer a call takes"),
     "agreeing_frac": ("Float64", "part of the time in shapes that are slower by half of that or more; same kernels"),
-    "extra_ns": ("int64", "sum of what they took longer"),
+    "extra_ns": ("int64", "how much longer they took, in sum"),
     "slow_at": (
         "string",
         "everything, products of matrices, a shape, or a shape, by another kernel; NA if it is as fast as others",

@@ -56,7 +56,7 @@ def shapes_ranks(
 ) -> pd.DataFrame:
     """One row per rank and device that ran shapes which other ranks ran too, the slowest first.
 
-    `work` is from `compute_work`; `clocks` and `device_names` are by rank, as far as they are known.
+    `work` is from `compute_work`; `clocks` and `device_names` are by rank, for those ranks where they are known.
     """
     compared = _compared(work)
     if not len(compared):

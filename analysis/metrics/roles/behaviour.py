@@ -108,7 +108,7 @@ def _passes_on(messages: pd.DataFrame) -> bool:
 
 
 def _is_connected(own: pd.Series[int], peer: pd.Series[int], last: int) -> bool:
-    """Whether each rank has a message with the next one, as far as it or the next one is traced."""
+    """Whether each rank exchanges messages with the next one, where either of them is traced."""
     linked = {frozenset(pair) for pair in zip(own, peer, strict=True)}
     traced = set(own)
     return all(frozenset((rank, rank + 1)) in linked for rank in range(last) if {rank, rank + 1} & traced)
