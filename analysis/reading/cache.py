@@ -285,7 +285,8 @@ def _check_trust(place: Path, status: os.stat_result) -> None:
     folder = place.parent.stat()
     if not _is_own(status) or not _is_own(folder):
         raise _Unusable("belongs to somebody else")
-    if status.st_mode & _OTHERS_WRITE or status.st_nlink != 1 or _is_open(folder):
+    # It has no name left if another of our processes has replaced it since it was opened.
+    if status.st_mode & _OTHERS_WRITE or status.st_nlink > 1 or _is_open(folder):
         raise _Unusable("can be written to by others")
 
 
