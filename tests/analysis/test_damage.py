@@ -189,6 +189,7 @@ _OTHER_ARGUMENTS = {
     "timeline": ["{run}", "-o", "{out}.pftrace"],
     "watch": ["{run}", "--once", "-f", "jsonl"],
 }
+_NEEDS = {"export parquet": "pyarrow", "export tensorboard-scalars": "tensorboard"}
 # `trigger` needs a job that runs.
 _OF_OTHER_FILES = {
     "explain", "hang", "plan-ranks", "table releases", "table scaling", "table subtraction",
@@ -203,8 +204,8 @@ _COMMANDS = [
 
 @pytest.mark.parametrize("command", a_sample(_COMMANDS, 9))
 def test_every_command_says_what_was_repaired(tmp_path, capsys, command):
-    if command == "export parquet":
-        pytest.importorskip("pyarrow")
+    if command in _NEEDS:
+        pytest.importorskip(_NEEDS[command])
     run = tmp_path / "run"
     for source in sorted((DATA / "nccl-straggler").glob("*.json.gz")):
         text = gzip.decompress(source.read_bytes()).replace(b'"name": "aten::', b'"name": "a "b" aten::')
