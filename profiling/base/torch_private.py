@@ -6,7 +6,7 @@ torch lacks it, the function raises AttributeError or ImportError, unless it say
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -93,21 +93,30 @@ def abort_every_process_group() -> None:
     dist.distributed_c10d._abort_process_group()  # noqa: SLF001  (no public counterpart)
 
 
-def flight_recorder_dump() -> bytes:
-    """What the flight recorder of this process holds, with stacks, as a pickle; the first time takes seconds."""
-    return _of_recorder("_dump_fr_trace", "_dump_nccl_trace")
+class TorchRecorder(NamedTuple):
+    """A flight recorder of this process."""
+
+    dump: Callable[[], bytes]
+    """What it holds, with stacks, as a pickle; the first time takes seconds."""
+    state: Callable[[], bytes]
+    """How many calls of each process group were issued and done, as JSON."""
 
 
-def flight_recorder_state() -> bytes:
-    """How many calls of each process group were issued and done, as JSON; nothing where this torch cannot tell."""
-    return _of_recorder("_dump_fr_trace_json", "_dump_nccl_trace_json", False, False)
+def flight_recorders() -> list[TorchRecorder]:
+    """The flight recorders of this torch: NCCL has one of its own, and since torch 2.9 other backends share one.
 
-
-def _of_recorder(name: str, older: str, *arguments: bool) -> bytes:
-    """What a function of torch's recorder returns, which before torch 2.9 is there with NCCL only."""
+    Each knows nothing of the calls of the other.
+    """
     c10d = torch._C._distributed_c10d  # noqa: SLF001  (no public counterpart)
-    dump = getattr(c10d, name, None) or getattr(c10d, older, None)
-    return b"" if dump is None else bytes(dump(*arguments))
+    found = [(getattr(c10d, name, None), getattr(c10d, f"{name}_json", None)) for name in _RECORDERS]
+    return [_recorder(dump, state) for dump, state in found if dump is not None and state is not None]
+
+
+_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
+
+
+def _recorder(dump: Callable[[], bytes], state: Callable[[bool, bool], bytes]) -> TorchRecorder:
+    return TorchRecorder(lambda: bytes(dump()), lambda: bytes(state(False, False)))
 
 
 def ddp_logging_data(model: DistributedDataParallel) -> dict[str, Any]:

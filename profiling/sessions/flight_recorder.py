@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...common import disk
 from ..base.flight_recorder import DUMP_PREFIX, keep_dumps_in
-from ..base.torch_private import flight_recorder_dump, flight_recorder_state
+from ..base.torch_private import TorchRecorder, flight_recorders
 from ..errors import CaptureError
 
 STILL_S = 60.0
@@ -24,13 +24,14 @@ class FlightRecorder:
 
     def __init__(self, run_dir: Path, rank: int, still_s: float = STILL_S, look_every_s: float = 1.0) -> None:
         """Prepare to watch. Raises CaptureError if this torch has no recorder."""
-        if not flight_recorder_state():
+        self._recorders = flight_recorders()
+        if not self._recorders:
             raise CaptureError("this torch cannot dump its flight recorder; leave out --flight-recorder, or update it")
         self._path = run_dir / f"{DUMP_PREFIX}{rank}"
         self._still_s, self._look_every_s = still_s, look_every_s
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._kept: dict[str, str] | None = None
+        self._kept: list[list[str]] | None = None
         keep_dumps_in(run_dir)
 
     def start(self) -> None:
@@ -40,13 +41,13 @@ class FlightRecorder:
     def stop(self, *, failed: bool) -> None:
         """End with the session. If it failed, keep an earlier dump unless more was issued: failed calls look done."""
         self._stopped.set()
-        if not failed or self._kept != _issued():
+        if not failed or self._kept != self._issued():
             self.dump()
 
     def dump(self) -> None:
         """Write the present records in place of the earlier ones."""
         with self._lock:
-            content = flight_recorder_dump()
+            content = max(self._recorders, key=_tells).dump()
             try:
                 with disk.replacing(self._path, mode=disk.permissions(self._path)) as file:
                     file.write(content)
@@ -55,21 +56,37 @@ class FlightRecorder:
 
     def keep(self) -> None:
         """Dump now for good: the rank stalls, or is about to be freed, after which calls look done."""
-        self._kept = _issued()
+        self._kept = self._issued()
         self.dump()
 
     def _watch(self) -> None:
-        known, since_s = flight_recorder_state(), time.monotonic()
+        known, since_s = self._states(), time.monotonic()
         while not self._stopped.wait(self._look_every_s):
-            state = flight_recorder_state()
+            state = self._states()
             if state != known:
                 known, since_s = state, time.monotonic()
                 self._kept = None
             elif self._kept is None and time.monotonic() - since_s > self._still_s:
                 self.keep()
 
+    def _states(self) -> list[bytes]:
+        return [recorder.state() for recorder in self._recorders]
 
-def _issued() -> dict[str, str]:
-    """Number of the last issued call in each process group."""
-    states = json.loads(flight_recorder_state() or b"{}").get("pg_status", {})
-    return {group: state["last_enqueued_collective"] for group, state in states.items()}
+    def _issued(self) -> list[list[str]]:
+        """Number of the last issued call in each process group, of each recorder."""
+        return [[issued for issued, _ in _calls(recorder)] for recorder in self._recorders]
+
+
+def _tells(recorder: TorchRecorder) -> int:
+    """How much a recorder has to tell: of a call that is not done, of calls at all, or nothing."""
+    calls = _calls(recorder)
+    return 2 * any(issued != done for issued, done in calls) or int(any(issued != _NONE for issued, _ in calls))
+
+
+_NONE = "-1"
+
+
+def _calls(recorder: TorchRecorder) -> list[tuple[str, str]]:
+    """Numbers of the last issued and the last done call of each process group; -1 before the first one."""
+    groups = json.loads(recorder.state() or b"{}").get("pg_status", {})
+    return [(group["last_enqueued_collective"], group["last_completed_collective"]) for group in groups.values()]

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from commtrace.profiling.base import torch_private
 from commtrace.profiling.base.flight_recorder import keep_dumps_in, record_calls
 from commtrace.profiling.errors import CaptureError
 from commtrace.profiling.sessions import flight_recorder
@@ -17,11 +19,8 @@ from commtrace.profiling.sessions.flight_recorder import FlightRecorder
 class Recorder:
     """A flight recorder of torch, played."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.issued, self.done = 1, 0
-        monkeypatch.setattr(flight_recorder, "flight_recorder_dump", self.dump)
-        monkeypatch.setattr(flight_recorder, "flight_recorder_state", self.state)
-        monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", "")
+    def __init__(self, issued: int = 1, done: int = 0) -> None:
+        self.issued, self.done = issued, done
 
     def dump(self) -> bytes:
         return f"{self.issued} {self.done}".encode()
@@ -32,8 +31,18 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    return Recorder(monkeypatch)
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    """Those of this torch, to be filled."""
+    found: list[Recorder] = []
+    monkeypatch.setattr(flight_recorder, "flight_recorders", lambda: found)
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", "")
+    return found
+
+
+@pytest.fixture
+def recorder(recorders: list[Recorder]) -> Recorder:
+    recorders.append(Recorder())
+    return recorders[0]
 
 
 def written(folder: Path) -> str | None:
@@ -88,8 +97,39 @@ def test_a_folder_that_cannot_be_written_to_ends_nothing(
     assert "flight_recorder_rank_3: cannot be written" in capsys.readouterr().err
 
 
-def test_a_torch_without_one_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(flight_recorder, "flight_recorder_state", lambda: b"")
+def test_that_of_the_backend_which_is_waited_for_is_dumped(recorders: list[Recorder], tmp_path: Path) -> None:
+    """With a torch for GPUs, that of NCCL is there and empty where gloo hangs, and that of gloo where NCCL hangs."""
+    nccl, others = Recorder(7, 7), Recorder(-1, -1)
+    recorders += [nccl, others]
+    watching = FlightRecorder(tmp_path, rank=3)
+    watching.dump()
+    assert written(tmp_path) == "7 7"
+    others.issued, others.done = 3, 2
+    watching.dump()
+    assert written(tmp_path) == "3 2"
+    nccl.issued = 8
+    watching.keep()
+    assert written(tmp_path) == "8 7"
+    nccl.done = others.done = 9
+    watching.stop(failed=True)  # nothing was issued meanwhile: failed calls look done
+    assert written(tmp_path) == "8 7"
+
+
+def test_recorders_of_torch_are_found_whichever_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    c10d = torch._C._distributed_c10d
+    for name in ("_dump_nccl_trace", "_dump_fr_trace"):
+        for suffix in ("", "_json"):
+            monkeypatch.delattr(c10d, name + suffix, raising=False)
+    assert torch_private.flight_recorders() == []
+    monkeypatch.setattr(c10d, "_dump_fr_trace", lambda: b"others", raising=False)
+    monkeypatch.setattr(c10d, "_dump_fr_trace_json", lambda collectives, active: b"{}", raising=False)
+    assert [one.dump() for one in torch_private.flight_recorders()] == [b"others"]
+    monkeypatch.setattr(c10d, "_dump_nccl_trace", lambda: b"nccl", raising=False)
+    monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda collectives, active: b"{}", raising=False)
+    assert [one.dump() for one in torch_private.flight_recorders()] == [b"nccl", b"others"]
+
+
+def test_a_torch_without_one_is_an_error(recorders: list[Recorder], tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="leave out --flight-recorder"):
         FlightRecorder(tmp_path, 0)
 
