@@ -238,6 +238,15 @@ def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert not set("╭│╰") & set(shown)
 
 
+def test_every_option_has_its_name_in_lower_case() -> None:
+    """With typer 0.27 an option without a name, but with a placeholder like its name, is called `--LAYER`."""
+    pytest.importorskip("torch")
+    for name, row in COMMANDS.items():
+        if row.module and " " not in name:
+            options = [option for one in parser_for([name]).commands[name].params for option in one.opts]
+            assert [option for option in options if option.startswith("--") and option != option.lower()] == []
+
+
 @pytest.mark.parametrize("command", CAPTURING)
 def test_without_torch_a_line_says_what_to_install(command: str) -> None:
     code = f"import sys; sys.modules['torch'] = None; from commtrace.cli import main; sys.exit(main([{command!r}]))"

@@ -44,6 +44,7 @@ class _SubjectOptions:
     layer: Annotated[
         list[str] | None,
         typer.Option(
+            "--layer",
             metavar="LAYER",
             help=f"Measure single layers instead: {', '.join(_LAYERS)}, or all; repeatable.",
             show_default="none",
