@@ -253,6 +253,34 @@ def test_the_innermost_annotation_counts(tmp_path):
     assert row_of(tmp_path, trace)["collective"] == "all_to_all"
 
 
+def test_collectives_that_were_coalesced(tmp_path):
+    """Their own annotation holds no launch: that comes with the end of the group. Another call was before."""
+    trace = Trace(world=2).kernel(KERNEL, 5 * MS, 1 * MS, launch=1 * MS + 10 * US)
+    trace.record("all_gather", 1 * MS, external_id=1, elems=8).annotation("nccl:all_gather", 1 * MS + 5 * US, 12 * US)
+    trace.record("all_reduce", 2 * MS, external_id=2, elems=6).annotation(
+        "nccl:allreduce_coalesced", 2 * MS + 5 * US, 12 * US
+    )
+    trace.annotation("nccl:coalesced", 3 * MS, 1 * MS).kernel(KERNEL, 7 * MS, 1 * MS, launch=3 * MS + 10 * US)
+    first, second = rows_of(tmp_path, trace)
+    assert picked(first, "metadata_from") == ("annotation",)
+    assert picked(second, "collective", "size_bytes", "issue_ns", "metadata_from") == (
+        "all_reduce", 24, BASE_NS + 3 * MS + 10 * US, "record_param_comms",
+    )  # fmt: skip
+
+
+def test_a_call_whose_kernel_was_lost_is_no_part_of_a_batch_after_the_next(tmp_path):
+    trace = Trace(world=2).record("all_reduce", 1 * MS, external_id=1, elems=6)
+    trace.annotation("nccl:all_reduce", 1 * MS + 5 * US, 12 * US)
+    trace.record("broadcast", 2 * MS, external_id=2, elems=8).annotation("nccl:broadcast", 2 * MS + 5 * US, 12 * US)
+    trace.kernel(KERNEL, 5 * MS, 1 * MS, launch=2 * MS + 10 * US, launch_external_id=2)
+    trace.record("send", 3 * MS, external_id=3, elems=2).record("recv", 3 * MS + 30 * US, external_id=4, elems=2)
+    trace.annotation("nccl:coalesced", 4 * MS, 1 * MS).kernel(KERNEL, 7 * MS, 1 * MS, launch=4 * MS + 10 * US)
+    trace.record("all_reduce", 6 * MS, external_id=5, elems=9).annotation("nccl:x", 6 * MS + 5 * US, 12 * US)
+    trace.annotation("nccl:coalesced", 6 * MS + 50 * US, 1 * MS)
+    trace.kernel(KERNEL, 9 * MS, 1 * MS, launch=6 * MS + 60 * US)
+    assert [row["collective"] for row in rows_of(tmp_path, trace)] == ["broadcast", "send", "recv", "all_reduce"]
+
+
 @pytest.mark.parametrize(
     ("name", "dims", "collective", "elems", "size"),
     [

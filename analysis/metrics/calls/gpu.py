@@ -82,7 +82,7 @@ class Sources:
         self.annotations = [a for a in annotations if (a["name"] or "").startswith(markers.OF_BACKENDS)]
         self.annotation_of = _enclosing(self.annotations)
         self.operator_of = _enclosing(a for a in annotations if (a["name"] or "").startswith(markers.C10D))
-        self.parts_under = coalesced_parts(self.records, self.annotations)
+        self.parts_under = coalesced_parts(self.records, self.annotations, launches)
         self.activities = activities
         self.around = [self._around(activity["correlation"]) for activity in self.activities]
         self.kernels_in = Counter(id(annotation) for annotation in self.around)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ....common.nccl_tests import POINT_TO_POINT
 from ...core import markers
@@ -22,24 +23,46 @@ from ...core.schema import Row
 from ...core.steps import NO_STEP, steps_at
 
 
-def coalesced_parts(records: Iterable[Row], annotations: Iterable[Row]) -> dict[int, list[Row]]:
+def coalesced_parts(records: Iterable[Row], annotations: Sequence[Row], launches: pd.DataFrame) -> dict[int, list[Row]]:
     """The records of each launch under `nccl:coalesced`, by the id() of the annotation.
 
-    These are the records before it on its thread that have no annotation of their own: one that launches a kernel
-    itself is annotated `nccl:<op>` before the next record.
+    These are the records before it on its thread that have no annotation of their own, as sends and receives. A
+    collective has one, `nccl:<op>`, before the next record; it is a part if nothing was launched there, and nothing
+    since: within a group of NCCL nothing is. `launches` are all calls of the rank that launched something.
     """
+    if not any(a["name"] == markers.COALESCED for a in annotations):
+        return {}
+    launched = {thread: np.sort(of["start_ns"].to_numpy()) for thread, of in launches.groupby("thread")}
     parts: dict[int, list[Row]] = {}
-    waiting: dict[int, list[Row]] = {}
+    waiting: dict[int, _Waiting] = {}
     events = [(r["start_ns"], 0, r) for r in records] + [(a["start_ns"], 1, a) for a in annotations]
     for _, is_annotation, row in sorted(events, key=itemgetter(0, 1)):
-        before = waiting.setdefault(row["thread"], [])
+        before = waiting.setdefault(row["thread"], _Waiting([], []))
         if not is_annotation:
-            before.append(row)
+            before.plain.append(row)
         elif row["name"] == markers.COALESCED:
-            parts[id(row)], waiting[row["thread"]] = before, []
-        elif before:
-            before.pop()
+            parts[id(row)] = before.plain or before.annotated
+            waiting[row["thread"]] = _Waiting([], [])
+        elif before.plain:
+            record = before.plain.pop()
+            begins, ends = np.searchsorted(
+                launched.get(row["thread"], _NOTHING), (row["start_ns"], row["start_ns"] + row["dur_ns"])
+            )
+            if begins == ends:
+                before.annotated.append(record)
+            else:
+                before.annotated.clear()
     return parts
+
+
+class _Waiting(NamedTuple):
+    """Records of a thread that may be parts of the next launch: without an annotation, and with one."""
+
+    plain: list[Row]
+    annotated: list[Row]
+
+
+_NOTHING = np.array([], dtype=np.int64)
 
 
 def same_collective(parts: Sequence[Row]) -> bool:
