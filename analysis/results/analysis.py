@@ -359,7 +359,11 @@ class Analysis:
             return self._marked(clocks_module.without_starts(self.run.hosts))
         return self._marked(
             clocks_module.clocks(
-                calls=self.calls, matches=self.matches, hosts=self.run.hosts, probes=self.run.clock_probes
+                calls=self.calls,
+                matches=self.matches,
+                hosts=self.run.hosts,
+                probes=self.run.clock_probes,
+                sharing=self.run.sharing,
             )
         )
 

@@ -26,7 +26,15 @@ from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, cycles_in, host_in_name, joined_notes, members_of, notes_on
-from .side_files import gpu_clock, nvlink_bytes, probe_rows, side_content, step_time_rows
+from .side_files import (
+    gpu_clock,
+    notes_on_shared,
+    nvlink_bytes,
+    probe_rows,
+    shared_gpus,
+    side_content,
+    step_time_rows,
+)
 
 DETAILED = ("activities", "launches", "annotations", "cpu_operators", "operator_calls", "runtime_calls", "modules")
 """Tables that say what CPUs did meanwhile."""
@@ -45,6 +53,7 @@ class Run:
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
+    `sharing` are the ranks that share their GPU with others.
     `launched` are the calls of a rank that launched work which its trace does not show. `devices_listed` is the largest
     number of GPUs that a trace lists. If only some steps were read, these are `only_steps`, and `recorded_steps` are
     all steps in the files, by rank and cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular
@@ -65,6 +74,7 @@ class Run:
     files: dict[int, list[Path]] = field(default_factory=dict)
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
     gpu_clocks: dict[int, tuple[int | None, tuple[str, ...]]] = field(default_factory=dict)
+    sharing: frozenset[int] = frozenset()
     launched: dict[int, int] = field(default_factory=dict)
     devices_listed: int = 0
     only_steps: tuple[int, ...] = ()
@@ -314,6 +324,7 @@ def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | Tr
 
 def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any], tables: RunTables) -> Run:
     texts = _RanksAsTexts()
+    shared = shared_gpus((m.rank, m.side) for m in members if m.cycle == 0)
     probed = [row for m in members if m.cycle == 0 for row in probe_rows(m.rank, m.side)]
     return Run(
         name=name,
@@ -327,10 +338,14 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
             {"rank": m.rank, "cycle": m.cycle, **mark._asdict()} for m in members for mark in m.file.step_marks
         ),
         config=config,
-        notes=joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
+        notes=(
+            *joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),
+            *notes_on_shared(shared),
+        ),
         clock_probes=CLOCK_PROBES.frame(probed),
         nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
         gpu_clocks={m.rank: clock for m in members if m.cycle == 0 and (clock := gpu_clock(m.side))},
+        sharing=frozenset(rank for ranks in shared for rank in ranks),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
         devices_listed=max((len(m.file.header.device_names) for m in members), default=0),
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},

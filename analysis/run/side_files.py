@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,24 @@ def gpu_clock(side: Side) -> tuple[int | None, tuple[str, ...]] | None:
     """Clock of a rank's GPU at the end of the capture in MHz, and what held it down; None if it is not known."""
     last = next((state for state in reversed(side.record.gpu_states) if state.at == "end"), None)
     return None if last is None else (last.sm_clock_mhz, tuple(map(printable, last.slowed_by or ())))
+
+
+def shared_gpus(sides: Iterable[tuple[int, Side]]) -> list[list[int]]:
+    """The ranks of each GPU that several ranks use, by the UUIDs in their side files."""
+    users: dict[str, list[int]] = {}
+    for rank, side in sides:
+        if side.record.device.uuid is not None:
+            users.setdefault(side.record.device.uuid, []).append(rank)
+    return [ranks for ranks in users.values() if len(ranks) > 1]
+
+
+def notes_on_shared(ranks_of_gpus: Iterable[Sequence[int]]) -> Iterator[str]:
+    """Yield a note for each GPU that several ranks use."""
+    for ranks in ranks_of_gpus:
+        yield (
+            f"ranks {ranges_of(ranks)} share one GPU, which takes turns between them: all takes longer than on GPUs of "
+            "their own, and bandwidth is not that of a link"
+        )
 
 
 def nvlink_bytes(side: Side) -> tuple[int, int] | None:

@@ -305,7 +305,7 @@ def first_rates(analysis: Analysis) -> Iterator[Rate]:
 
 
 def yardstick_of(analysis: Analysis, rows: list[Row]) -> Yardstick | None:
-    """What links between the GPUs of these groups carry at most; None where they are not known, or between hosts.
+    """What links between the GPUs of these groups carry at most; None if not known, between hosts, or within one GPU.
 
     Where hosts have no name, groups as large as fit in one are taken to be in one.
     """
@@ -315,7 +315,7 @@ def yardstick_of(analysis: Analysis, rows: list[Row]) -> Yardstick | None:
     hosts = run.hosts
     for row in rows:
         members = [int(rank) for rank in (row["pg_ranks"] or "").split()] or list(run.ranks)
-        if len({hosts.get(rank) for rank in members}) != 1 or len(members) < 2:
+        if len({hosts.get(rank) for rank in members}) != 1 or len(members) < 2 or not run.sharing.isdisjoint(members):
             return None
         if hosts.get(members[0]) is None and len(members) > _MOST_OF_HOST:
             return None

@@ -51,7 +51,7 @@ class Device:
     type: Annotated[str | None, Doc("`cpu` or `cuda`", always=True)]
     index: Annotated[int | None, Doc("CUDA ordinal in this process; null on CPU")]
     name: Annotated[str | None, Doc("name of the GPU, or of the CPU")]
-    uuid: Annotated[str | None, People("UUID of the GPU; null on CPU")]
+    uuid: Annotated[str | None, Doc("UUID of the GPU; null on CPU")]
     memory_bytes: Annotated[int | None, People("memory of the GPU, or of the machine if the device is its CPU")]
     compute_capability: Annotated[str | None, People("compute capability of the GPU, such as `9.0`", may_lack=True)] = (
         None

@@ -8,7 +8,7 @@ rests. Definitions: docs/metrics/clocks.md and docs/metrics/clock-probe.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,18 +33,22 @@ def clocks(
     matches: pd.DataFrame,
     hosts: Mapping[int, str | None],
     probes: pd.DataFrame | None = None,
+    sharing: Collection[int] = (),
 ) -> pd.DataFrame:
     """The table of clocks, one row per rank: the offset and drift of its clock, and how uncertain they are.
 
     `calls`, `matches` and `probes` are the tables of these names. `hosts` gives the host of each rank, None where it is
-    not known; ranks of one host share a clock, but GPUs convert it differently. Clocks are compared only where
-    collectives, messages or probes link them; offsets are against the first rank of those linked.
+    not known; ranks of one host share a clock, but GPUs convert it differently; `sharing` are ranks that share a GPU.
+    Clocks are compared only where collectives, messages or probes link them; offsets are against the first rank of
+    those linked.
     """
     ranks = np.array(sorted(hosts), dtype=np.int64)
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
     host_of, _ = pd.factorize(np.array(names, dtype=object))
     named = np.array([hosts[int(r)] is not None for r in ranks])
-    estimate = _estimate(calls, matches, ranks, host_of.astype(np.int64), named)
+    # A host whose ranks all share GPUs is taken to have one: no clock is told apart there.
+    alone = np.isin(host_of, host_of[~np.isin(ranks, list(sharing))])
+    estimate = _estimate(calls, matches, ranks, host_of.astype(np.int64), named, ~alone)
     by_messages = bounded(estimate.frame, estimate.uncertainty_ns, messages_of(calls, matches, ranks))
     estimate = replace(estimate, frame=by_messages.frame, uncertainty_ns=by_messages.uncertainty_ns)
     probes = CLOCK_PROBES.empty() if probes is None else probes
@@ -73,11 +77,13 @@ class _Known:
     of_hosts: Witnessed
 
 
-def _estimate(calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints, named: Flags) -> ClockEstimate:
+def _estimate(
+    calls: pd.DataFrame, matches: pd.DataFrame, ranks: Ints, host_of: Ints, named: Flags, of_one_gpu: Flags
+) -> ClockEstimate:
     ends = matched_ends(calls, matches, ranks)
     on_cpu = calls.loc[calls["device"] == "cpu", "rank"].unique()
     zero_ns = int(ends.end_ns.min()) if len(ends.end_ns) else 0
-    estimate = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu), named=named)
+    estimate = estimated(ends, host_of, zero_ns, shared=np.isin(ranks, on_cpu) | of_one_gpu, named=named)
     if not len(ends.end_ns):
         return estimate
     first_ns = np.full(len(ranks), np.iinfo(np.int64).max)
