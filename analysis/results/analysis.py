@@ -951,6 +951,7 @@ class Analysis:
             gaps=NO_GAPS if typical is None else self._largest_gaps,
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
             prices=self.prices,
+            on_cpus=run.gloo_beside_gpu,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)

@@ -53,7 +53,7 @@ class Run:
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
-    `sharing` are the ranks that share their GPU with others.
+    `sharing` are the ranks that share their GPU with others. `gloo_beside_gpu` is whether CPUs communicated beside GPUs.
     `launched` are the calls of a rank that launched work which its trace does not show. `devices_listed` is the largest
     number of GPUs that a trace lists. If only some steps were read, these are `only_steps`, and `recorded_steps` are
     all steps in the files, by rank and cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular
@@ -75,6 +75,7 @@ class Run:
     nvlink: dict[int, tuple[int, int]] = field(default_factory=dict)
     gpu_clocks: dict[int, tuple[int | None, tuple[str, ...]]] = field(default_factory=dict)
     sharing: frozenset[int] = frozenset()
+    gloo_beside_gpu: bool = False
     launched: dict[int, int] = field(default_factory=dict)
     devices_listed: int = 0
     only_steps: tuple[int, ...] = ()
@@ -346,6 +347,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         nvlink={m.rank: sent for m in members if m.cycle == 0 and (sent := nvlink_bytes(m.side))},
         gpu_clocks={m.rank: clock for m in members if m.cycle == 0 and (clock := gpu_clock(m.side))},
         sharing=frozenset(rank for ranks in shared for rank in ranks),
+        gloo_beside_gpu=any(m.file.gloo_beside_gpu for m in members),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
         devices_listed=max((len(m.file.header.device_names) for m in members), default=0),
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},

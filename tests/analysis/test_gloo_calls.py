@@ -245,6 +245,8 @@ def test_gloo_beside_a_gpu_is_noted_not_counted(tmp_path):
     found = analysed(tmp_path, trace)
     assert len(found.calls) == 0
     assert any("1 gloo operations on the CPU beside the GPU" in note for note in found.run.notes)
+    said = found.verdicts["because"].iloc[0]
+    assert said.endswith("Communication ran on the CPUs, over gloo, and is not measured beside GPUs.")
 
 
 # --- captured for real -----------------------------------------------------------------------------------------------

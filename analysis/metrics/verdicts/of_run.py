@@ -111,6 +111,7 @@ class KnownCalls(NamedTuple):
     (`unsplit.reason`). `waited_at_least_ns` is how much of the exposed communication of a typical step is waiting for
     certain. `beyond_fastest` is the part of the calls' time by which they took longer than the fastest similar call,
     None if none is similar. `fastest` is a clause on the bandwidth that calls reach at least, waiting included.
+    `on_cpus` is whether CPUs communicated beside GPUs, which is not measured.
     """
 
     calls: int
@@ -119,6 +120,7 @@ class KnownCalls(NamedTuple):
     waited_at_least_ns: float
     beyond_fastest: float | None
     fastest: str | None
+    on_cpus: bool
 
 
 def hang(row: Row, group_in_words: str | None) -> RunVerdict:
@@ -211,7 +213,8 @@ def of_run(
         fault.sentence(step.with_share(fault.ms)) for fault in faults if not culprits.standing_out() & fault.late
     ]
     if not communication.calls:
-        sentences.append("No communication was traced.")
+        beside = "Communication ran on the CPUs, over gloo, and is not measured beside GPUs."
+        sentences.append(beside if communication.on_cpus else "No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
     not_known = " ".join([
         *_not_known(step, communication, few_traces, some_missing=some_missing), *_unseen(gaps, step)

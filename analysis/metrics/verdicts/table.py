@@ -36,7 +36,8 @@ class Measured(NamedTuple):
 
     Of these steps, `culprits` are the ranks that others waited for, `idle` the causes of idle time in ns, and `gaps`
     what the largest gaps come before; `prices` is what a step would gain without each cause, None where the run cannot
-    be replayed. `culprits_in` gives the culprits in other steps, taken as one event.
+    be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
+    communicated beside GPUs.
     """
 
     collectives: pd.DataFrame
@@ -57,6 +58,7 @@ class Measured(NamedTuple):
     gaps: LargestGaps
     syncs_steps: pd.DataFrame
     prices: Prices | None
+    on_cpus: bool
 
     @property
     def has_starts(self) -> bool:
@@ -195,6 +197,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         + _unsplit_waited_at_least(measured.of_typical) / measured.typical.windows,
         beyond_fastest=_beyond_fastest(measured.participation),
         fastest=_fastest(calls, measured.collectives),
+        on_cpus=measured.on_cpus,
     )
     return of_run(
         typical=measured.typical,
