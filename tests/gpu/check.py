@@ -1,11 +1,13 @@
 """Everything that only a machine with GPUs can show, in one command: `make gpu-check`, or `python tests/gpu/check.py`.
 
 Prints a table of what was seen, and writes it to gpu-check.md. Takes less than 10 minutes on one GPU and on several.
-With `--device cpu` it does the same on CPUs, with smaller sizes: a rehearsal, which says nothing about GPUs.
+`--share 2` has two ranks share each GPU (nodes.py), so that one GPU shows what NCCL does. With `--device cpu` it does
+the same on CPUs, with smaller sizes: a rehearsal, which says nothing about GPUs.
 """
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import statistics
@@ -21,10 +23,13 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "gpu"
 sys.path.insert(0, str(ROOT))
 
 from commtrace import analyse  # noqa: E402
+from commtrace.analysis.core.given_peaks import MEMORY_PEAK  # noqa: E402
 from commtrace.analysis.core.schema import records  # noqa: E402
+from commtrace.analysis.metrics.compute.peaks import peak  # noqa: E402
 
 _LIMIT_S = 150.0
 _ENDS_WITHIN_S = 20.0
@@ -35,6 +40,8 @@ _SMALL_AGREE_FRAC = 0.25  # calls of some us, of which CUDA events resolve half 
 _TIME, _IN_PLACE = 5, 9  # columns of nccl-tests with the time out of place and in place
 _LATE_MS = 20
 _LONG_S, _SLOW_MS = 15, 50  # a training, and a step of it, that is captured on demand, which takes some seconds
+_OF_DATA_SHEET_FRAC = (0.5, 1.02)  # of what a large product, or a copy, reaches
+_SHORT_KERNELS, _SHORT_STEPS = 120_000, 6  # more than Kineto has buffers for by default, in the traced steps
 
 
 @dataclass(frozen=True)
@@ -47,18 +54,28 @@ class Seen:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it runs, and the folder for run directories."""
+    """Where it runs, and the folder for run directories. `shared` says that all ranks share one GPU."""
 
     device: str
     ranks: int
+    shared: bool
     folder: Path
 
     def python(self, *args: object, limit_s: float = _LIMIT_S) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, *map(str, args)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
 
-    def profiling(self, *args: object) -> "subprocess.CompletedProcess[str]":
+    def commtrace(self, *args: object) -> "subprocess.CompletedProcess[str]":
         return self.python("-m", "commtrace", *args)
+
+    def of_ranks(self, command: str, *args: object) -> list[object]:
+        """Words for `python` that run this command of commtrace on every rank."""
+        if self.shared:
+            return [HERE / "nodes.py", self.ranks, "-m", "commtrace", command, *args]
+        return ["-m", "commtrace", command, "--workers", self.ranks, *args]
+
+    def on_ranks(self, command: str, *args: object) -> "subprocess.CompletedProcess[str]":
+        return self.python(*self.of_ranks(command, *args))
 
     def place(self, name: str) -> tuple[object, ...]:
         return "--device", self.device, "--out", self.folder, "--run-name", name
@@ -75,22 +92,24 @@ def versions(machine: Machine) -> Seen:
         return Seen(None, f"{found}, on CPUs: a rehearsal")
     names = sorted({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())})
     nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    return Seen(None, f"{found}, CUDA {torch.version.cuda}, NCCL {nccl}, {machine.ranks} x {', '.join(names)}")
+    sharing = f", shared by {machine.ranks} ranks" if machine.shared else ""
+    count = torch.cuda.device_count()
+    return Seen(None, f"{found}, CUDA {torch.version.cuda}, NCCL {nccl}, {count} x {', '.join(names)}{sharing}")
 
 
 def gpu_tests(machine: Machine) -> Seen:
     if machine.device == "cpu":
         return Seen(None, "need a GPU")
-    done = machine.python("-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider")
+    done = machine.python("-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "tests/profiling")
     return Seen(done.returncode == 0, done.stdout.strip().splitlines()[-1] if done.stdout.strip() else last_line(done))
 
 
 def capture_of(mode: str) -> Callable[[Machine], Seen]:
     def check(machine: Machine) -> Seen:
-        workers = ["--workers", machine.ranks] if mode != "single" else []
         batch = 64 if machine.device == "cuda" else 4
-        options = ["--parallel", mode, "--batch-size", batch, "--repeat", 2, "--steps", 22, *workers]
-        done = machine.profiling("train", *options, *machine.place(f"train-{mode}"))
+        options = ["--parallel", mode, "--batch-size", batch, "--repeat", 2, "--steps", 22]
+        run = machine.commtrace if mode in ("single", "dp") else machine.on_ranks
+        done = run("train", *options, *machine.place(f"train-{mode}"))
         if done.returncode:
             return Seen(False, last_line(done))
         return whole(machine, f"train-{mode}", steps=22, cycles=2)
@@ -99,22 +118,22 @@ def capture_of(mode: str) -> Callable[[Machine], Seen]:
 
 
 def own_script(machine: Machine) -> Seen:
-    script = ROOT / "tests" / "gpu" / "straggler.py"
-    options = ["--repeat", 2, "--wait", 2, "--active", 2, "--workers", machine.ranks]
-    done = machine.profiling("run", *options, "--out", machine.folder, "--run-name", "run", script, -1, 0)
+    script = HERE / "straggler.py"
+    options = ["--repeat", 2, "--wait", 2, "--active", 2, "--out", machine.folder, "--run-name", "run"]
+    done = machine.on_ranks("run", *options, script, -1, 0)
     return whole(machine, "run", steps=None, cycles=2) if done.returncode == 0 else Seen(False, last_line(done))
 
 
 def on_demand(machine: Machine) -> Seen:
     """The steps that `run` traces by itself, and two more that `trigger` asks for while the script runs."""
-    script, run = ROOT / "tests" / "gpu" / "straggler.py", machine.folder / "long"
-    options = ["--workers", machine.ranks, "--out", machine.folder, "--run-name", run.name]
-    words = ["-m", "commtrace", "run", *options, script, 0, _SLOW_MS, round(_LONG_S * 1e3 / _SLOW_MS)]
+    script, run = HERE / "straggler.py", machine.folder / "long"
+    options = ["--out", machine.folder, "--run-name", run.name]
+    words = machine.of_ranks("run", *options, script, 0, _SLOW_MS, round(_LONG_S * 1e3 / _SLOW_MS))
     with subprocess.Popen([sys.executable, *map(str, words)], cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        asked = machine.profiling("trigger", run, "--steps", 2)
+        asked = machine.commtrace("trigger", run, "--steps", 2)
         while asked.returncode and process.poll() is None:  # nobody listens yet
             time.sleep(2)
-            asked = machine.profiling("trigger", run, "--steps", 2)
+            asked = machine.commtrace("trigger", run, "--steps", 2)
         said = process.communicate(timeout=_LIMIT_S)[1]
     if process.returncode or asked.returncode:
         return Seen(False, f"{last_line(asked)}; {said.strip().splitlines()[-1][:160]}")
@@ -132,8 +151,7 @@ def nccl_log(machine: Machine) -> Seen:
     """NCCL's log goes to a file for each rank, and not to the console."""
     if machine.device == "cpu":
         return Seen(None, "needs GPUs")
-    options = ["--batch-size", 4, "--nccl-debug", "INFO", "--workers", machine.ranks]
-    done = machine.profiling("train", *options, *machine.place("logged"))
+    done = machine.on_ranks("train", "--batch-size", 4, "--nccl-debug", "INFO", *machine.place("logged"))
     if done.returncode:
         return Seen(False, last_line(done))
     logs = sorted((machine.folder / "logged").glob("*.nccl.log"))
@@ -171,9 +189,9 @@ def whole(machine: Machine, name: str, steps: int | None, cycles: int) -> Seen:
 
 
 def comms(machine: Machine) -> Seen:
-    largest = "1G" if machine.device == "cuda" else "1M"
+    largest = "1M" if machine.device == "cpu" else "128M" if machine.shared else "1G"
     options = ["all_reduce", "all_gather", "send_recv", "-b", _LEAST_BYTES, "-e", largest, "-f", 4, "--trace"]
-    done = machine.profiling("comms", *options, "--workers", machine.ranks, *machine.place("comms"))
+    done = machine.on_ranks("comms", *options, *machine.place("comms"))
     if done.returncode:
         return Seen(False, last_line(done))
     large = [row for row in rows_of(machine) if row["size"] >= (_LARGE_BYTES if machine.device == "cuda" else 0)]
@@ -239,6 +257,57 @@ def beside_nccl_tests(ours_us: dict[int, float], output: str) -> Seen | None:
     )
 
 
+def gemm(machine: Machine) -> Seen:
+    """What products of matrices and copies reach of the data sheet."""
+    sizes = ["--size", 8192] if machine.device == "cuda" else ["--dtype", "float32", "--size", 256, "--copy", "16MiB"]
+    done = machine.commtrace("gemm", *sizes, *machine.place("gemm"))
+    if done.returncode:
+        return Seen(False, last_line(done))
+    entries = json.loads((machine.folder / "gemm" / "gemm.json").read_text())["results"]
+    reached = {entry["name"]: entry["tflop_per_s"] or entry["tb_per_s"] for entry in entries if not entry["reason"]}
+    sheet = peak(torch.cuda.get_device_name(0)) if machine.device == "cuda" else None
+    if sheet is None:
+        return Seen(None, ", ".join(f"{name} {value:,.3g}" for name, value in reached.items()))
+    limits = {name: sheet.tb_per_s if name == MEMORY_PEAK else sheet.of(name) for name in reached}
+    parts = {name: reached[name] / limit for name, limit in limits.items() if limit}
+    least, most = _OF_DATA_SHEET_FRAC
+    found = ", ".join(f"{name} {reached[name]:,.3g} ({part:.0%} of the data sheet)" for name, part in parts.items())
+    return Seen(bool(parts) and all(least <= part <= most for part in parts.values()), found)
+
+
+def flops(options: list[str]) -> Callable[[Machine], Seen]:
+    """FLOPs of a traced step beside those that torch counts, and the MFU."""
+
+    def check(machine: Machine) -> Seen:
+        run = machine.folder / "-".join(["gpt", *options])
+        done = machine.on_ranks("run", "--out", machine.folder, "--run-name", run.name, HERE / "gpt.py", *options)
+        if done.returncode:
+            return Seen(False, last_line(done))
+        counted = int(re.findall(r"^flops (\d+)$", done.stdout, re.MULTILINE)[0])
+        result = analyse(run, details=True)
+        (traced,) = {round(row["tflop"] * 1e12) for row in records(result.mfu_steps)}
+        reached = ", ".join(f"{row['mfu_frac']:.1%}" for row in records(result.mfu) if row["mfu_frac"] is not None)
+        found = f"{traced:,} FLOPs a step in the trace, {counted:,} by torch; MFU {reached or 'unknown'}"
+        return Seen(None if machine.device == "cpu" else traced == counted, found)
+
+    return check
+
+
+def short_kernels(machine: Machine) -> Seen:
+    """Whether the profiler keeps all kernels where a step has very many."""
+    name = "kernels"
+    options = ["--from-step", 2, "--active", 2, "--out", machine.folder, "--run-name", name]
+    count = _SHORT_KERNELS if machine.device == "cuda" else 1000
+    done = machine.commtrace("run", *options, HERE / "kernels.py", count, _SHORT_STEPS)
+    if done.returncode:
+        return Seen(False, last_line(done))
+    result = analyse(machine.folder / name)
+    seen = sum(int(row["calls"]) for row in records(result.kernels) if "add" in row["name"].lower())
+    notes = "; ".join(note for note in result.run.notes if "kernel" in note or "cut" in note)
+    found = "; ".join(filter(None, [f"{seen:,} short kernels in 2 steps that launch {count:,} each", notes]))
+    return Seen(None if machine.device == "cpu" else seen >= 2 * count and not notes, found)
+
+
 def rows_of(machine: Machine) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((machine.folder / "comms" / "comms.json").read_text())["results"]
     return rows
@@ -252,8 +321,9 @@ def measured(row: dict[str, Any]) -> dict[str, Any]:
 def ended_by(signum: signal.Signals) -> Callable[[Machine], Seen]:
     def check(machine: Machine) -> Seen:
         name = f"ended-{signum.name}"
-        options = ["--wait", 1, "--warmup", 1, "--active", 5000, "--batch-size", 4, "--workers", machine.ranks]
-        command = [sys.executable, "-m", "commtrace", "train", *map(str, [*options, *machine.place(name)])]
+        options = ["--wait", 1, "--warmup", 1, "--active", 5000, "--batch-size", 4]
+        words = machine.of_ranks("train", *options, *machine.place(name))
+        command = [sys.executable, *map(str, words)]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
@@ -278,9 +348,9 @@ def straggler(machine: Machine) -> Seen:
     """Rank 1 is late in every step, and has to be named."""
     if machine.ranks < 2:
         return Seen(None, "needs 2 GPUs")
-    script = ROOT / "tests" / "gpu" / "straggler.py"
-    options = ["--wait", 3, "--active", 5, "--workers", machine.ranks, "--out", machine.folder, "--run-name", "late"]
-    done = machine.profiling("run", *options, script, 1, _LATE_MS)
+    script = HERE / "straggler.py"
+    options = ["--wait", 3, "--active", 5, "--out", machine.folder, "--run-name", "late"]
+    done = machine.on_ranks("run", *options, script, 1, _LATE_MS)
     if done.returncode:
         return Seen(False, last_line(done))
     found = records(analyse(machine.folder / "late").ranks)
@@ -297,7 +367,7 @@ def checks(machine: Machine) -> Iterator[tuple[str, Callable[[Machine], Seen]]]:
     yield "tests marked gpu", gpu_tests
     for mode in ("single", *(("ddp", "fsdp", "pipeline") if machine.ranks > 1 else ("ddp",))):
         yield f"train --parallel {mode}, 2 cycles", capture_of(mode)
-    if machine.device == "cuda" and machine.ranks > 1:
+    if machine.device == "cuda" and torch.cuda.device_count() > 1:
         yield "train --parallel dp, 2 cycles", capture_of("dp")
     yield "run, 2 cycles", own_script
     yield "run, and 2 steps on demand", on_demand
@@ -307,6 +377,10 @@ def checks(machine: Machine) -> Iterator[tuple[str, Callable[[Machine], Seen]]]:
         yield "comms against its own traces", ceiling_of_itself
         yield "comms of small sizes", small_sizes
         yield "comms against nccl-tests", nccl_tests
+    yield "gemm", gemm
+    yield "FLOPs of a GPT", flops([])
+    yield "FLOPs of a compiled GPT", flops(["--compile"])
+    yield "many short kernels", short_kernels
     yield "SIGINT while tracing", ended_by(signal.SIGINT)
     yield "SIGTERM while tracing", ended_by(signal.SIGTERM)
     yield "a straggler on rank 1", straggler
@@ -324,19 +398,21 @@ def seen_by(check: Callable[[Machine], Seen], machine: Machine) -> Seen:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--share", type=int, metavar="RANKS", help="let so many ranks share one GPU")
+    parser.add_argument("--keep", type=Path, help="keep what was captured in this folder")
     parser.add_argument("--output", type=Path, default=Path("gpu-check.md"))
-    parser.add_argument("--only", default="", help="checks whose names contain this")
+    parser.add_argument("--only", default="", metavar="REGEX", help="checks whose names match")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.stderr.write(f"error: torch {torch.__version__} finds no GPU here; --device cpu rehearses the checks\n")
         return 1
-    ranks = torch.cuda.device_count() if options.device == "cuda" else 2
+    ranks = options.share or (torch.cuda.device_count() if options.device == "cuda" else 2)
     lines = ["| check | | seen | s |", "|---|---|---|---:|"]
     failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        machine = Machine(options.device, ranks, Path(folder))
+    with tempfile.TemporaryDirectory() as scratch:
+        machine = Machine(options.device, ranks, bool(options.share), options.keep or Path(scratch))
         for name, check in checks(machine):
-            if options.only not in name:
+            if not re.search(options.only, name):
                 continue
             begun_s = time.monotonic()
             found = seen_by(check, machine)

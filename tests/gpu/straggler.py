@@ -32,6 +32,8 @@ def main() -> None:
         optimizer.zero_grad()
         model(inputs).sum().backward()
         optimizer.step()
+        if steps > STEPS and on_gpu:
+            torch.cuda.synchronize()  # as a training that prints its loss; else all steps are issued at once
     dist.barrier()
     if on_gpu:
         torch.cuda.synchronize()

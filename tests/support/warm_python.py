@@ -39,6 +39,7 @@ PRELOADED = (
 )  # fmt: skip
 _OWN = ("profiling", "analysis", "commtrace", "commtrace_profiling")
 _FOLDERS = "PYTHONPATH"
+_HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
 
 
 # --- the client ------------------------------------------------------------------------------------------------------
@@ -48,6 +49,17 @@ def run(
     arguments: Sequence[str], *, cwd: Path, env: dict[str, str], timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """`python arguments`, to its end. Raises subprocess.TimeoutExpired."""
+    if _HAS_GPU:  # CUDA cannot be used in a process forked from one that asked for it
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:  # noqa: PTH123
         code = _server().asked(
             {"arguments": list(arguments), "cwd": str(cwd), "env": env}, (nothing, out, err), timeout
