@@ -31,7 +31,7 @@ help:
 	@echo "make clean  remove the environment and captured runs"
 
 # Compiled afterwards, since pip does that on one core.
-$(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt pyproject.toml
+$(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt requirements-trainers.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,7 @@ $(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s
 	@$(INSTALL) --requirement requirements.txt  # all but torch is there
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-hta.txt
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-s3.txt
+	@$(INSTALL) --no-deps --require-hashes --requirement requirements-trainers.txt
 	@$(INSTALL) --no-deps --editable .
 	@rm -rf build commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
@@ -116,7 +117,10 @@ gpu-check: $(READY)
 
 # What tests of S3 need, beside what is locked: s3fs wants an older python-dateutil, and works with this one.
 S3 = s3fs==2026.9.0 moto==5.2.5 flask==3.1.3 flask-cors==6.0.5
+# Trainings of others that `run` is tested with.
+TRAINERS = transformers==5.24.0 lightning==2.6.6 accelerate==1.15.0 hydra-core==1.3.8
 COMPILE = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
+IN_S3 = $(shell sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements-s3.txt | sort -u)
 LOCKED = $(shell sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements.lock | sort -u)
 
 lock:
@@ -124,6 +128,8 @@ lock:
 	sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements.lock > $(VENV)/locked.txt
 	printf '%s\n' $(S3) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(LOCKED)) \
 		--output-file requirements-s3.txt -
+	printf '%s\n' $(TRAINERS) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(UNLOCKED)) \
+		$(addprefix --no-emit-package ,$(LOCKED) $(IN_S3)) --output-file requirements-trainers.txt -
 	$(COMPILE) --group docs --output-file requirements-docs.txt
 
 # The site of docs/ in build/site, strictly: a link or a heading that leads nowhere is an error. Docstrings are read, not
@@ -144,7 +150,7 @@ site: $(SITE)/.ready
 
 # Advisories change every day, so this is no test. --strict: what could not be looked up is not taken for sound.
 PIP_AUDIT = .venv-audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip
-PINNED = requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt
+PINNED = requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt requirements-trainers.txt
 audit:
 	test -x .venv-audit/bin/pip-audit || $(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1

@@ -10,13 +10,14 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text()
 (OLDEST,) = re.findall(r'^requires-python = ">=([0-9.]+)"$', PROJECT, re.MULTILINE)
+LOCKED = ("requirements-s3.txt", "requirements-trainers.txt")
 PINS = [
     Requirement(text)
-    for file in ("requirements.txt", "requirements-hta.txt", "requirements-s3.txt")
+    for file in ("requirements.txt", "requirements-hta.txt", *LOCKED)
     for line in (ROOT / file).read_text().splitlines()
     if (text := line.partition("#")[0].partition("\\")[0].strip()) and not text.startswith("--hash")
 ]
-LOCK = "".join((ROOT / name).read_text() for name in ("requirements.lock", "requirements-s3.txt"))
+LOCK = "".join((ROOT / name).read_text() for name in ("requirements.lock", *LOCKED))
 DOCS = (ROOT / "requirements-docs.txt").read_text()
 # Of these, the build is for the machine.
 UNLOCKED = {"torch", "torchvision", "traceinsight"}

@@ -53,7 +53,7 @@ class Run:
     `tables` grow with its events; those of operators, calls and memory are empty unless it was read with `details`.
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
-    `sharing` are the ranks that share their GPU with others. `gloo_beside_gpu` is whether CPUs communicated beside GPUs.
+    `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
     `launched` are the calls of a rank that launched work which its trace does not show. `devices_listed` is the largest
     number of GPUs that a trace lists. If only some steps were read, these are `only_steps`, and `recorded_steps` are
     all steps in the files, by rank and cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular

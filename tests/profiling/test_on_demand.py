@@ -200,6 +200,22 @@ def test_what_early_steps_hold_is_said_where_these_are_kept(job, steps, said, ca
     assert ("step 5 holds an evaluation" in capfd.readouterr().err) == said
 
 
+def test_a_model_with_an_eval_of_its_own_is_evaluated_too(job, capfd) -> None:
+    """As those of transformers, whose `eval` calls `train`."""
+
+    class Model(torch.nn.Linear):
+        def eval(self):
+            return self.train(False)
+
+    running = job(_StepOptions().schedule())
+    running.train(6)
+    Model(1, 1).train()
+    Model(1, 1).eval()
+    running.train(3)
+    running.observer.finish(None)
+    assert "step 5 holds an evaluation" in capfd.readouterr().err
+
+
 def test_what_every_step_holds_is_part_of_it(job, capfd) -> None:
     """A frozen part of a model that is set to `eval()` in each step."""
     running = job(_StepOptions().schedule())

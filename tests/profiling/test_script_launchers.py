@@ -282,7 +282,6 @@ def test_two_nodes(tmp_path, words) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_lightning_on_two_devices(tmp_path, strategy) -> None:
-    pytest.importorskip("lightning", reason="needs lightning, which is not among the requirements")
     done = fresh_python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / "lightning_ddp.py", strategy)
     assert done.returncode == 0, done.stderr
     assert_both_ranks(tmp_path / "run")
@@ -292,7 +291,6 @@ def test_lightning_on_two_devices(tmp_path, strategy) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["debug", "notebook", "launch"])
 def test_accelerate(tmp_path, launcher) -> None:
-    pytest.importorskip("accelerate", reason="needs accelerate, which is not among the requirements")
     run = [*RUN, "--out", tmp_path, "--run-name", "run", USERS / "accelerated.py"]
     if launcher == "launch":
         options = [

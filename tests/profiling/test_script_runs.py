@@ -221,14 +221,21 @@ def test_a_stopped_script_leaves_what_was_traced_and_ends_by_the_signal(tmp_path
     assert 4 in traced_steps(trace(tmp_path / "run" / meta["traces"][0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "library"), [("lightning_fit", "lightning"), ("transformers_train", "transformers")]
+    ("script", "words"),
+    [
+        ("lightning_fit", []),
+        ("transformers_train", ["{}/theirs"]),
+        ("hydra_conf", ["steps=16", "hydra.run.dir={}/theirs"]),
+    ],
 )
-def test_trainers_of_others(tmp_path, script, library) -> None:
-    pytest.importorskip(library, reason=f"needs {library}, which is not among the requirements")
-    done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / f"{script}.py", tmp_path / "theirs")
+def test_trainings_of_others(tmp_path, script, words) -> None:
+    theirs = [word.format(tmp_path) for word in words]
+    done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / f"{script}.py", *theirs)
     assert done.returncode == 0, done.stderr
     assert "steps 16" in done.stdout
+    assert "commtrace: done: 1 rank traced in" in done.stderr
     meta = metas(tmp_path / "run")[0]
     assert (meta["complete"], meta["model"]["parameters"], len(meta["steps"])) == (True, 5, 15)
     assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]

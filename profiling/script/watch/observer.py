@@ -114,7 +114,7 @@ class Observer:
         os.register_at_fork(after_in_child=_leaver(self))
         self._others.watch(self._counting, self._before_other_profiler)
         if self._config.limits is None:
-            self._patches.wrap(torch.nn.Module, "eval", partial(self._notice, "an evaluation (Module.eval)"))
+            self._patches.wrap(torch.nn.Module, "train", self._notice_evaluation)
             self._patches.wrap(torch, "save", partial(self._notice, "a checkpoint (torch.save)"))
         watches = [begin(self._patches) for begin in self._start_watches]
         self._started = [watch for watch in watches if watch is not None]
@@ -130,6 +130,12 @@ class Observer:
         elif dist.is_available():
             for owner in (dist, dist.distributed_c10d):
                 self._patches.wrap(owner, "init_process_group", self._init_process_group)
+
+    def _notice_evaluation(self, original: Any, module: Any, mode: bool = True) -> Any:
+        """`eval()` is `train(False)`, also where a model, as those of transformers, has an `eval` of its own."""
+        if mode:
+            return original(module, mode)
+        return self._notice("an evaluation (Module.eval)", original, module, mode)
 
     def _notice(self, what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Note that a recorded step is not only a step of training."""

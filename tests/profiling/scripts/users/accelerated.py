@@ -2,6 +2,7 @@
 
 import sys
 
+import torchvision_here  # isort: skip  # noqa: F401
 import torch
 from accelerate import Accelerator, debug_launcher, notebook_launcher
 from torch.utils.data import DataLoader, TensorDataset

@@ -2,6 +2,7 @@
 
 import sys
 
+import torchvision_here  # isort: skip  # noqa: F401
 import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,5 +1,6 @@
 """Lightning's Trainer, as its documentation begins."""
 
+import torchvision_here  # isort: skip  # noqa: F401
 import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -2,6 +2,7 @@
 
 import sys
 
+import torchvision_here  # isort: skip  # noqa: F401
 import torch
 from transformers import Trainer, TrainingArguments
 
