@@ -22,6 +22,7 @@ from .step_kinds import kinds_in_words
 _WORTH_TRYING = 0.01
 """Of a step: changes that gain less, or are about less, are left out."""
 _SHOWN_FROM = 0.01
+_LEAST_MFU = 0.001
 _MOST_WITHOUT_FLOP = 0.5
 """Of the time of products and attention: where FLOPs of more are not known, the rest says little."""
 _LARGE_BYTES = 1 << 20
@@ -121,7 +122,8 @@ class Mfu:
     def said(self) -> str:
         """`MFU is 22.3% of the dense peak or more: FLOPs of 19% of products and attention are not known.`"""
         why = f"FLOPs of {self.without_flop_frac:.0%} of products and attention are not known"
-        return f"MFU is {self.frac:.1%} of the {self.peak}{f' or more: {why}' if self.is_bound else ''}."
+        frac = f"{self.frac:.1%}" if self.frac >= _LEAST_MFU or self.is_bound else f"under {_LEAST_MFU:.1%}"
+        return f"MFU is {frac} of the {self.peak}{f' or more: {why}' if self.is_bound else ''}."
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,7 @@ class StepClock:
 
 _MEASURABLE_FRAC = 0.001
 _SPREAD = 0.9  # of the unprofiled steps are shorter
+_LEAST_COMPARED = 3  # one or two may have been long for another reason
 
 
 @dataclass(frozen=True)
@@ -210,13 +211,13 @@ class Overhead:
 
 
 def overhead(times: Sequence[StepTime]) -> Overhead | None:
-    """The profiler's overhead, without the first steps; None unless there are steps of both kinds."""
+    """The profiler's overhead, without the first steps; None without a profiled one, or a few that are not."""
     by_phase: dict[Phase, list[int]] = {"idle": [], "warmup": [], "active": []}
     for time_ in times:
         if time_.step >= START_UP_STEPS:
             by_phase[time_.phase].append(time_.dur_ns)
     active, idle = by_phase["active"], by_phase["idle"]
-    if not active or not idle:
+    if not active or len(idle) < _LEAST_COMPARED:
         return None
     long_ns = sorted(idle)[math.ceil(_SPREAD * len(idle)) - 1]
     return Overhead(round(statistics.median(active)), round(statistics.median(idle)), len(active), len(idle), long_ns)

@@ -123,10 +123,17 @@ def test_a_cuda_error_that_stays_costs_later_times_only(monkeypatch, cuda) -> No
 
 def test_overhead_is_of_medians_without_the_first_steps() -> None:
     times = steps(
-        ("idle", 9000), ("idle", 5000), ("idle", 100), ("warmup", 700), ("active", 110), ("active", 130), ("idle", 104)
+        ("idle", 9000),
+        ("idle", 5000),
+        ("idle", 100),
+        ("warmup", 700),
+        ("active", 110),
+        ("active", 130),
+        ("idle", 104),
+        ("idle", 102),
     )
     found = overhead(times)
-    assert found == Overhead(active_ns=120, idle_ns=102, active_steps=2, idle_steps=2, idle_long_ns=104)
+    assert found == Overhead(active_ns=120, idle_ns=102, active_steps=2, idle_steps=3, idle_long_ns=104)
     assert found.frac == pytest.approx(120 / 102 - 1)
 
 
@@ -149,3 +156,9 @@ def test_overhead_within_the_spread_of_other_steps_is_none() -> None:
 def test_overhead_without_a_baseline_is_none() -> None:
     assert overhead(steps(("idle", 1), ("idle", 1), ("active", 1))) is None
     assert overhead([]) is None
+
+
+def test_one_or_two_steps_are_no_baseline() -> None:
+    few = [("idle", 9000), ("idle", 5000), ("active", 400), ("active", 410), ("idle", 100), ("idle", 104)]
+    assert overhead(steps(*few)) is None
+    assert str(overhead(steps(*few, ("idle", 102)))) == "297.1% longer"
