@@ -24,6 +24,7 @@ from capturing import (
     fresh_python,
     metas,
     python,
+    torchrun,
     trace,
     traced_steps,
 )
@@ -283,6 +284,16 @@ def test_two_nodes(tmp_path, words) -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_lightning_on_two_devices(tmp_path, strategy) -> None:
     done = fresh_python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / "lightning_ddp.py", strategy)
+    assert done.returncode == 0, done.stderr
+    assert_both_ranks(tmp_path / "run")
+    assert f"commtrace: done: 2 ranks traced in {tmp_path}/run" in done.stderr
+
+
+@pytest.mark.slow
+def test_transformers_on_two_ranks(tmp_path) -> None:
+    done = torchrun(
+        2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "transformers_train.py", tmp_path / "theirs"
+    )
     assert done.returncode == 0, done.stderr
     assert_both_ranks(tmp_path / "run")
     assert f"commtrace: done: 2 ranks traced in {tmp_path}/run" in done.stderr
