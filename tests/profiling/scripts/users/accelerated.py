@@ -1,6 +1,7 @@
 """Trains with Hugging Face accelerate: `accelerated.py [{debug,notebook} PORT]`, which start two ranks themselves."""
 
 import sys
+import time
 
 import torchvision_here  # isort: skip  # noqa: F401
 import torch
@@ -18,6 +19,7 @@ def train() -> None:
         optimizer.zero_grad()
         accelerator.backward(model(rows).square().mean())
         optimizer.step()
+    time.sleep(0.2)  # gloo's thread has to let go of the model: else torch 2.13 may wait for it with Python's lock
     accelerator.end_training()
 
 
