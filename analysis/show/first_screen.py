@@ -122,8 +122,13 @@ class Mfu:
     def said(self) -> str:
         """`MFU is 22.3% of the dense peak or more: FLOPs of 19% of products and attention are not known.`"""
         why = f"FLOPs of {self.without_flop_frac:.0%} of products and attention are not known"
-        frac = f"{self.frac:.1%}" if self.frac >= _LEAST_MFU or self.is_bound else f"under {_LEAST_MFU:.1%}"
-        return f"MFU is {frac} of the {self.peak}{f' or more: {why}' if self.is_bound else ''}."
+        return f"MFU is {self.percent}% of the {self.peak}{f' or more: {why}' if self.is_bound else ''}."
+
+    @property
+    def percent(self) -> str:
+        """`22.3`, or `under 0.1`."""
+        is_shown = self.frac >= _LEAST_MFU or self.is_bound
+        return f"{100 * self.frac:.1f}" if is_shown else f"under {100 * _LEAST_MFU:.1f}"
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,7 @@ def _tiles(
     of_what = "of a step" if lengths else "of the window"
     yield Tile("Devices compute", f"{100 * computing:.0f}", "%", of_what)
     if mfu is not None:
-        yield Tile("MFU", f"{100 * mfu.frac:.1f}", "%", f"{'or more, ' if mfu.is_bound else ''}of the {mfu.peak}")
+        yield Tile("MFU", mfu.percent, "%", f"{'or more, ' if mfu.is_bound else ''}of the {mfu.peak}")
     exposed = sum(by_column[column].ns for column in COMMUNICATION)
     if len(analysis.table("calls")):
         waiting = by_column["exposed_wait_ns"].ns

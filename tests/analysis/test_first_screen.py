@@ -10,7 +10,7 @@ from commtrace.analysis.ceilings.yardsticks import yardstick
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.render.units import TimeUnit, bytes_text
 from commtrace.analysis.report.first import first_view
-from commtrace.analysis.show.first_screen import first_screen
+from commtrace.analysis.show.first_screen import Mfu, first_screen
 from commtrace.analysis.show.overview import brief
 from commtrace.cli import main
 
@@ -172,3 +172,15 @@ def test_a_folder_of_runs_has_a_line_for_each(tmp_path, capsys) -> None:
     assert lines["slow"].split(maxsplit=1)[1].startswith("Rank 2 ")
     assert lines["below/slower"].split(maxsplit=1)[1].startswith("Rank 0 ")
     assert lines["broken"].split(maxsplit=1)[1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("frac", "unknown", "said"),
+    [
+        (0.2234, 0.0, "MFU is 22.3% of the dense peak."),
+        (0.0004, 0.0, "MFU is under 0.1% of the dense peak."),
+        (0.0004, 0.5, "MFU is 0.0% of the dense peak or more: FLOPs of 50% of products and attention are not known."),
+    ],
+)
+def test_an_mfu_in_words(frac, unknown, said) -> None:
+    assert Mfu(frac, unknown, "dense peak").said == said
