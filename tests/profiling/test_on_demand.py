@@ -426,6 +426,23 @@ def test_a_job_that_answers_later_is_said(tmp_path) -> None:
     assert trigger.request_of(tmp_path) == Request(2)
 
 
+def test_a_job_that_ends_without_an_answer_is_said(tmp_path) -> None:
+    (tmp_path / ".trigger").mkdir()
+    trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+
+    def end() -> None:
+        while trigger.request_of(tmp_path) is None:
+            time.sleep(0.01)
+        trigger.leave(tmp_path, 0)
+
+    job = threading.Thread(target=end)
+    job.start()
+    with pytest.raises(NothingListens, match="the job has ended before it could answer"):
+        trigger_command(tmp_path, steps=2, ranks=None, patience=20.0)
+    job.join()
+    assert trigger.request_of(tmp_path) is None
+
+
 def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
     running = job()
     running.train(100)
