@@ -443,6 +443,20 @@ def test_a_job_that_ends_without_an_answer_is_said(tmp_path) -> None:
     assert trigger.request_of(tmp_path) is None
 
 
+def test_a_job_that_ends_before_the_steps_that_were_asked_for_says_so(job, capfd) -> None:
+    running = job()
+    running.train(100)
+    by_file(running.run)
+    running.train(3000, until=lambda: list(running.run.parent.glob("run-step*")))
+    (folder,) = running.run.parent.glob("run-step*")
+    running.observer.finish(None)
+    first = folder.name.removeprefix("run-step")
+    reason = metas(folder)[0]["reason"]
+    assert reason.startswith("the script ended after step ")
+    assert reason.endswith(f", before step {first}, the first that was to be traced")
+    assert f"no trace: {reason}\n" in capfd.readouterr().err
+
+
 def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
     running = job()
     running.train(100)
