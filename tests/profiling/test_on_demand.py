@@ -24,6 +24,7 @@ from commtrace.profiling.script.command import _StepOptions
 from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
 from commtrace.profiling.script.watch import listener
 from commtrace.profiling.script.watch.observer import Observer
+from commtrace.profiling.sessions.session import Session
 
 RUN = ("-m", "commtrace", "run")
 
@@ -141,13 +142,25 @@ def test_before_its_steps_have_come_they_are_traced_at_once(job) -> None:
     assert len(found["steps"]) < 1000  # of a long wait, only the last steps are kept
 
 
+def test_ranks_leave_it_to_the_first_to_say_which_steps_come(job, monkeypatch, capfd) -> None:
+    running = job(Schedule(5000, 1, 2))
+    running.train(100)
+    monkeypatch.setattr(Session, "is_first", False)
+    by_file(running.run)
+    running.train(3000, until=lambda: metas(running.run)[0]["traces"])
+    assert metas(running.run)[0]["traces"]
+    assert ", into " not in capfd.readouterr().err
+
+
 def test_a_minute_is_a_step_that_rank_0_names(job, capfd) -> None:
     running = job(Schedule(UNTIL_PLANNED, 1, 3), from_minute=0.005)
     running.train(5000, until=lambda: metas(running.run) and metas(running.run)[0]["traces"])
     running.observer.finish(None)
     found = metas(running.run)[0]
     assert (found["complete"], len(traced_steps(trace(running.run / found["traces"][0])))) == (True, 3)
-    assert "3 steps are traced after 0.005 minutes" in capfd.readouterr().err
+    said, first = capfd.readouterr().err, found["schedule"]["wait"] + 1
+    assert "3 steps are traced after 0.005 minutes" in said
+    assert said.count(f"commtrace: steps {first:,} to {first + 2:,} are traced, into {running.run}\n") == 1
 
 
 def test_a_script_that_ends_before_its_minute_says_so(job, capfd) -> None:
