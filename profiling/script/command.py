@@ -70,7 +70,8 @@ class _StepOptions:
             wait = first_step - self.warmup
             if wait < 0:
                 raise UsageError(
-                    f"--from-step {first_step}: there are no {self.warmup} steps of --warmup before it; raise it"
+                    f"--from-step {first_step}: the first step that can be traced is {self.warmup}, after --warmup "
+                    f"{self.warmup}"
                 )
             early_from = EARLY_FROM if self.from_step is None and wait > EARLY_FROM else None
         return Schedule(wait, self.warmup, self.active, self.repeat, early_from)

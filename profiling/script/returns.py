@@ -7,8 +7,9 @@ the script is compiled.
 
 import ast
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -58,9 +59,7 @@ class Returns:
         for part in path:
             owner = getattr(owner, part, None)
         function = vars(owner).get(name) if owner is not None else None
-        if isinstance(function, staticmethod | classmethod):
-            setattr(owner, name, type(function)(self._wrapped(function.__func__)))
-        elif callable(function):
+        if isinstance(function, staticmethod | classmethod) or callable(function):
             wrapped = self._wrapped(function)
             setattr(owner, name, wrapped)
             used = getattr(function, "__globals__", {})  # which a child of multiprocessing has copied to its __main__
@@ -69,24 +68,42 @@ class Returns:
         else:
             say(f"error: --step-on: {module.__name__} has no function {self.of.name}; the script goes on")
 
-    def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(self, function: Any) -> Any:
+        """The function, which a coroutine or a generator leaves when it has run, not when it is made."""
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(self._wrapped(function.__func__))
+
         @functools.wraps(function)
         def calling(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             self.returned()
             return result
 
-        return calling
+        @functools.wraps(function)
+        async def awaiting(*args: Any, **kwargs: Any) -> Any:
+            result = await function(*args, **kwargs)
+            self.returned()
+            return result
+
+        @functools.wraps(function)
+        def generating(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            result = yield from function(*args, **kwargs)
+            self.returned()
+            return result
+
+        if inspect.iscoroutinefunction(function):
+            return awaiting
+        return generating if inspect.isgeneratorfunction(function) else calling
 
 
-def _found(tree: ast.AST, path: list[str]) -> ast.FunctionDef | None:
+def _found(tree: ast.AST, path: list[str]) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The first function of this qualified name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == path[0]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == path[0]:
             if len(path) > 1:
                 inner = _found(ast.Module(node.body, []), path[1:])
                 if inner is not None:
                     return inner
-            elif isinstance(node, ast.FunctionDef):
+            elif not isinstance(node, ast.ClassDef):
                 return node
     return None

@@ -10,7 +10,8 @@ from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
 NEVER_STEPPED = "session.step() was never called, so no step was traced; call it at the end of every training step"
-ONE_STEP = "the script made one optimizer step, which opens the capture; none was left to trace"
+ONE_STEP = "the script ended one step, which opens the capture; none was left to trace"
+NOT_REACHED = "the first that was to be traced"
 CYCLE_LOST = "the trace of that cycle is lost"
 EARLY = "are traced instead, in which much still warms up; --from-step names others"
 _UNHEARD = "{} took no part: the request came too late there, or not at all, as on nodes that do not share this folder"
@@ -18,7 +19,7 @@ _NOT_SHARED = (
     "the files of {} are on nodes that do not share this folder: copy their folders of this name to this node, under "
     "other names, and give all of them: commtrace summary {} COPY ..."
 )
-_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, CYCLE_LOST, EARLY)
+_ALIKE = (TOO_SHORT, NEVER_STEPPED, ONE_STEP, NOT_REACHED, CYCLE_LOST, EARLY)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
 """One profiler session, which `capture()`, `train` and `run` share."""
 
 import functools
+import inspect
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -175,15 +176,28 @@ class Session:
         return set(range(self._who.world_size)) - here - set(absent)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """Decorate a function: each call is the block of a new session."""
+        """Decorate a function: each call is the block of a new session, also of a coroutine, and of a generator."""
         self.uses.append("decorates")
+        running: Any = function
 
         @functools.wraps(function)
-        def captured(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        def captured(*args: _P.args, **kwargs: _P.kwargs) -> Any:
             with self.again():
-                return function(*args, **kwargs)
+                return running(*args, **kwargs)
 
-        return captured
+        @functools.wraps(function)
+        async def awaited(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+            with self.again():
+                return await running(*args, **kwargs)
+
+        @functools.wraps(function)
+        def generated(*args: _P.args, **kwargs: _P.kwargs) -> Generator[Any, Any, Any]:
+            with self.again():
+                return (yield from running(*args, **kwargs))
+
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[_P, _R]", awaited)
+        return cast("Callable[_P, _R]", generated if inspect.isgeneratorfunction(function) else captured)
 
     def __enter__(self) -> "Session":
         self.uses.append("entered")

@@ -24,6 +24,7 @@ from commtrace.profiling.script.command import _StepOptions
 from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
 from commtrace.profiling.script.watch import listener
 from commtrace.profiling.script.watch.observer import Observer
+from commtrace.profiling.sessions.session import Session
 
 RUN = ("-m", "commtrace", "run")
 
@@ -141,13 +142,25 @@ def test_before_its_steps_have_come_they_are_traced_at_once(job) -> None:
     assert len(found["steps"]) < 1000  # of a long wait, only the last steps are kept
 
 
+def test_ranks_leave_it_to_the_first_to_say_which_steps_come(job, monkeypatch, capfd) -> None:
+    running = job(Schedule(5000, 1, 2))
+    running.train(100)
+    monkeypatch.setattr(Session, "is_first", False)
+    by_file(running.run)
+    running.train(3000, until=lambda: metas(running.run)[0]["traces"])
+    assert metas(running.run)[0]["traces"]
+    assert ", into " not in capfd.readouterr().err
+
+
 def test_a_minute_is_a_step_that_rank_0_names(job, capfd) -> None:
     running = job(Schedule(UNTIL_PLANNED, 1, 3), from_minute=0.005)
     running.train(5000, until=lambda: metas(running.run) and metas(running.run)[0]["traces"])
     running.observer.finish(None)
     found = metas(running.run)[0]
     assert (found["complete"], len(traced_steps(trace(running.run / found["traces"][0])))) == (True, 3)
-    assert "3 steps are traced after 0.005 minutes" in capfd.readouterr().err
+    said, first = capfd.readouterr().err, found["schedule"]["wait"] + 1
+    assert "3 steps are traced after 0.005 minutes" in said
+    assert said.count(f"commtrace: steps {first:,} to {first + 2:,} are traced, into {running.run}\n") == 1
 
 
 def test_a_script_that_ends_before_its_minute_says_so(job, capfd) -> None:
@@ -426,6 +439,37 @@ def test_a_job_that_answers_later_is_said(tmp_path) -> None:
     assert trigger.request_of(tmp_path) == Request(2)
 
 
+def test_a_job_that_ends_without_an_answer_is_said(tmp_path) -> None:
+    (tmp_path / ".trigger").mkdir()
+    trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+
+    def end() -> None:
+        while trigger.request_of(tmp_path) is None:
+            time.sleep(0.01)
+        trigger.leave(tmp_path, 0)
+
+    job = threading.Thread(target=end)
+    job.start()
+    with pytest.raises(NothingListens, match="the job has ended before it could answer"):
+        trigger_command(tmp_path, steps=2, ranks=None, patience=20.0)
+    job.join()
+    assert trigger.request_of(tmp_path) is None
+
+
+def test_a_job_that_ends_before_the_steps_that_were_asked_for_says_so(job, capfd) -> None:
+    running = job()
+    running.train(100)
+    by_file(running.run)
+    running.train(3000, until=lambda: list(running.run.parent.glob("run-step*")))
+    (folder,) = running.run.parent.glob("run-step*")
+    running.observer.finish(None)
+    first = folder.name.removeprefix("run-step")
+    reason = metas(folder)[0]["reason"]
+    assert reason.startswith("the script ended after step ")
+    assert reason.endswith(f", before step {first}, the first that was to be traced")
+    assert f"no trace: {reason}\n" in capfd.readouterr().err
+
+
 def test_a_rank_that_hears_too_late_says_so_and_goes_on(job, capfd) -> None:
     running = job()
     running.train(100)
@@ -465,7 +509,9 @@ def test_options_say_when_traced_steps_begin() -> None:
     assert _StepOptions(from_step=500).schedule() == Schedule(499, 1, 5)
     assert _StepOptions(wait=2, active=3).schedule() == Schedule(2, 1, 3)
     assert _StepOptions(from_minute=30).schedule() == Schedule(UNTIL_PLANNED, 1, 5)
-    for wrong in ({"from_step": 0}, {"from_step": 9, "wait": 1}, {"from_minute": 0.0}, {"from_minute": 1, "repeat": 2}):
+    with pytest.raises(UsageError, match="--from-step 0: the first step that can be traced is 1, after --warmup 1"):
+        _StepOptions(from_step=0).schedule()
+    for wrong in ({"from_step": 9, "wait": 1}, {"from_minute": 0.0}, {"from_minute": 1, "repeat": 2}):
         with pytest.raises(UsageError):
             _StepOptions(**wrong).schedule()
 

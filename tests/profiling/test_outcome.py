@@ -1,8 +1,10 @@
 """What people are told at the end of a capture: by `capture()` itself, and by `run`."""
 
+import asyncio
 import gc
 import inspect
 import pydoc
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -79,6 +81,31 @@ def test_a_function_is_captured_by_its_decorator(tmp_path, capfd) -> None:
     assert len(metas(tmp_path / "run")[0]["steps"]) == 5
     with pytest.raises(RunDirError):
         train(1)
+
+
+def test_a_decorated_coroutine_or_generator_is_captured_while_it_runs(tmp_path) -> None:
+    def step() -> None:
+        torch.ones(8, 8) @ torch.ones(8, 8)
+        commtrace.step()
+
+    @capture(tmp_path / "coroutine", device="cpu", wait=0, active=2)
+    async def awaited(count: int) -> str:
+        for _ in range(count):
+            step()
+            await asyncio.sleep(0)
+        return "trained"
+
+    @capture(tmp_path / "generator", device="cpu", wait=0, active=2)
+    def generated(count: int) -> Iterator[int]:
+        for number in range(count):
+            step()
+            yield number
+
+    assert asyncio.run(awaited(5)) == "trained"
+    assert list(generated(5)) == [0, 1, 2, 3, 4]
+    for kind in ("coroutine", "generator"):
+        found = metas(tmp_path / kind)[0]
+        assert (found["complete"], len(found["steps"])) == (True, 5)
 
 
 def test_the_help_of_capture_is_its_own() -> None:

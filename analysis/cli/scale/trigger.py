@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,7 @@ def trigger_command(
         except OSError as err:
             raise UnreadableFile(f"{run}: nothing can be written there: {err.strerror or err}") from err
         plan = _answer(run, plan, patience)
+        done = max((pulse.step for pulse in trigger.pulses_of(run).values()), default=done)
     first, last = plan.from_step, plan.from_step + plan.steps - 1
     folder = folder_of_plan(run, plan)
     write_out(f"steps {first:,} to {last:,} will be traced into {folder}; the job is at step {done:,}\n", None)
@@ -104,6 +106,10 @@ def _answer(run: Path, known: Plan, patience_s: float) -> Plan:
         plan = trigger.plan_of(run)
         if plan is not None and plan.number > known.number:
             return plan
+        if not trigger.pulses_of(run):
+            with suppress(OSError):
+                trigger.take_back(run)
+            raise NothingListens(f"{run}: the job has ended before it could answer; nothing more is traced")
         if time.monotonic() > until_s:
             raise NothingListens(
                 f"{run}: no answer within {counted(round(patience_s), 'second')}; the request stays there, and the job "

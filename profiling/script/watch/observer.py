@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
@@ -311,7 +310,8 @@ class Observer:
         if session is not None:
             session.reschedule(schedule)
             listener.free_until = 0
-            self._tell_plan(plan, session.run_dir)
+            if session.is_first:
+                say(f"{_steps(plan.from_step, plan.steps)} traced, into {session.run_dir}")
         elif plan.has(parallel.identity().rank):
             self._begin_on_demand(plan, schedule)
 
@@ -337,10 +337,7 @@ class Observer:
         self._session = session
         self._on_demand.append(session)
         if session.is_first:
-            self._tell_plan(plan, session.run_dir)
-
-    def _tell_plan(self, plan: Plan, run_dir: Path) -> None:
-        say(f"{_steps(plan.from_step, plan.steps)} traced on demand, into {run_dir}")
+            say(f"{_steps(plan.from_step, plan.steps)} traced on demand, into {session.run_dir}")
 
     def _init_process_group(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)

@@ -12,7 +12,7 @@ from ...base.keeping import TRACES_ONLY
 from ...base.schedule import TRAILING_STEPS, Schedule
 from ...errors import UnwritableError
 from ...ranks.process_group import Identity
-from ...sessions.outcome import EARLY, ONE_STEP, TOO_SHORT, Outcome
+from ...sessions.outcome import EARLY, NOT_REACHED, ONE_STEP, TOO_SHORT, Outcome
 from ...sessions.session import Session, SessionOptions
 from ...sessions.side_files import Subject, schedule_facts
 from .others import OtherProfilers
@@ -125,7 +125,11 @@ class ScriptSession(Session):
 
     def _why_incomplete(self, error: BaseException | None) -> str | None:
         why, schedule, last = super()._why_incomplete(error), self.schedule, self.steps_done - 1
-        if why is not None and why.endswith(TOO_SHORT) and self._cycles:
+        if why is None or not why.endswith(TOO_SHORT):
+            return why
+        if not self._cycles and schedule.early_from is None and last < schedule.first_active:
+            return f"the script ended after step {last:,}, before step {schedule.first_active:,}, {NOT_REACHED}"
+        if self._cycles:
             asked = f"step {schedule.first_active}, from which {counted(schedule.active, 'step')} were to be traced"
             if schedule.is_early(last):
                 return f"the script ended before {asked}; steps {schedule.early_from} to {last} {EARLY}"
