@@ -67,6 +67,10 @@ class SessionOptions:
     agreed: Collection[int] | None = None
 
 
+_entered: dict[int, "Session"] = {}
+"""The capture whose block each process is in: that of the parent is not that of a forked child."""
+
+
 class Session:
     """What `capture()` returns, and the block it guards. `run_dir` is final once the block is entered.
 
@@ -81,7 +85,7 @@ class Session:
     training. As a decorator of a function, each of its calls is a capture of its own.
 
     Entering raises RunDirError when the directory has files in it, and CaptureError when another profiler is running in
-    this process.
+    this process, or another capture.
 
     The methods stand in the order of its life: what is known at any time; before the first step (agree on the run
     directory, begin its files, start the profiler); while steps run; after the last one (stop the profiler, say what
@@ -202,6 +206,29 @@ class Session:
     def __enter__(self) -> "Session":
         self.uses.append("entered")
         self._profiler.check_free()
+        with self._alone():
+            self._begin()
+        return self
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other captures of this process out from now on, unless the block fails. Raises CaptureError.
+
+        Until its first active step no profiler runs, so that cannot tell; and two that begin in two threads end Python.
+        """
+        if self._takes_steps and _entered.setdefault(os.getpid(), self) is not self:
+            raise CaptureError("another capture() of this process has not ended yet, and there is one at a time")
+        try:
+            yield
+        except BaseException:
+            self._let_others_in()
+            raise
+
+    def _let_others_in(self) -> None:
+        if _entered.get(os.getpid()) is self:
+            del _entered[os.getpid()]
+
+    def _begin(self) -> None:
         self._who = parallel.identity()
         self._worker = rundir.worker_name(self._who.host, self._who.rank)
         self._agree_on_run_dir()
@@ -227,7 +254,6 @@ class Session:
             raise
         if self._takes_steps:
             take_steps(self.step)
-        return self
 
     def _agree_on_run_dir(self) -> None:
         """Take the directory of rank 0, which creates it. Raises RunDirError."""
@@ -324,6 +350,7 @@ class Session:
                 if self._recorder is not None:
                     self._recorder.stop(failed=failure is not None)
                 self._release_signals()
+                self._let_others_in()
                 if self._options.tell is not None:
                     self._tell_outcome(self._options.tell)
 

@@ -271,6 +271,22 @@ def test_inside_another_profiler_is_refused(tmp_path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_capture_before_another_has_ended_is_refused(tmp_path) -> None:
+    """Also where no profiler runs yet: torch would begin two, and end the process if they are in two threads."""
+    with capture(tmp_path / "a", device="cpu") as session:
+        with pytest.raises(CaptureError, match="has not ended"), capture(tmp_path / "b", device="cpu"):
+            pass
+        run(session, 6)
+    assert metas(tmp_path / "a")[0]["complete"]
+    assert not (tmp_path / "b").exists()
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(RunDirError), capture(tmp_path / "taken", device="cpu"):
+        pass
+    with capture(tmp_path / "b", device="cpu") as session:
+        run(session, 6)
+    assert metas(tmp_path / "b")[0]["complete"]
+
+
 def test_another_profiler_at_the_start_of_a_cycle_is_refused(tmp_path) -> None:
     other = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     with pytest.raises(CaptureError), capture(tmp_path / "run", device="cpu") as session:  # noqa: PT012
