@@ -10,7 +10,7 @@ from .step_clock import Overhead
 
 TOO_SHORT = "run more steps, or trace fewer (wait, warmup, active, repeat)"
 NEVER_STEPPED = "session.step() was never called, so no step was traced; call it at the end of every training step"
-ONE_STEP = "the script ended one step, which opens the capture; none was left to trace"
+ONE_STEP = "the script made one step, which opens the capture; none was left to trace"
 NOT_REACHED = "the first that was to be traced"
 CYCLE_LOST = "the trace of that cycle is lost"
 EARLY = "are traced instead, in which much still warms up; --from-step names others"
