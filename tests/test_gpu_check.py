@@ -57,9 +57,13 @@ def test_our_times_beside_those_of_nccl_tests(ours_us, ok) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("only", ["on demand", "straggler", "SIGINT"])
-def test_a_rehearsal_writes_the_table(tmp_path: Path, only: str) -> None:
-    done = checked("--device", "cpu", "--only", only, "--output", tmp_path / "table.md")
+@pytest.mark.parametrize(
+    "options",
+    [("--only", "on demand"), ("--only", "straggler", "--share", 2), ("--only", "SIGINT", "--share", 2)],
+    ids=lambda options: options[1],
+)
+def test_a_rehearsal_writes_the_table(tmp_path: Path, options: tuple[object, ...]) -> None:
+    done = checked("--device", "cpu", *options, "--output", tmp_path / "table.md")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert lines[0] == "| check | | seen | s |"
