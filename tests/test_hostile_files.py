@@ -13,11 +13,7 @@ ATTACKS = Path(__file__).parent / "attacks"
 @pytest.mark.parametrize(
     ("name", "tries"),
     with_slow(
-        [
-            *(("side_files", 2), ("caches", 2), ("outputs", 2), ("faults", 2), ("damaged_traces", 3), ("seams", 400)),
-            *(("viewer", 2), ("urls", 8), ("store_peers", 3), ("watched_folders", 30)),
-            *(("memory", 3), ("recordings_changed", 10)),
-        ],
+        [("side_files", 2)],
         [
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 15), ("damaged_traces", 15)),
             *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68), ("seams", 4_000)),

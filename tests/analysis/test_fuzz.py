@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import with_slow
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support/fuzz_reader.py"
 
 
-@pytest.mark.parametrize("mutants", with_slow([40], [600]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mutants", [600])
 def test_mutants_of_real_traces(mutants):
     # In a process of its own, whose memory is its own.
     command = [sys.executable, "-Wignore", str(PROGRAM), "--seconds", "600", "--mutants", str(mutants), "--seed", "20"]
