@@ -46,7 +46,7 @@ def clocks(
     names = [hosts[int(r)] or f"rank {r}" for r in ranks]
     host_of, _ = pd.factorize(np.array(names, dtype=object))
     named = np.array([hosts[int(r)] is not None for r in ranks])
-    # A host whose ranks all share GPUs is taken to have one: no clock is told apart there.
+    # Where all ranks of a host share GPUs, it is taken to have one GPU, and so one clock.
     alone = np.isin(host_of, host_of[~np.isin(ranks, list(sharing))])
     estimate = _estimate(calls, matches, ranks, host_of.astype(np.int64), named, ~alone)
     by_messages = bounded(estimate.frame, estimate.uncertainty_ns, messages_of(calls, matches, ranks))
