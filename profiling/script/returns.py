@@ -69,7 +69,7 @@ class Returns:
             say(f"error: --step-on: {module.__name__} has no function {self.of.name}; the script goes on")
 
     def _wrapped(self, function: Any) -> Any:
-        """The function, which a coroutine or a generator leaves when it has run, not when it is made."""
+        """Wrap a function to notice when it returns; a coroutine or a generator, when it has run."""
         if isinstance(function, staticmethod | classmethod):
             return type(function)(self._wrapped(function.__func__))
 

@@ -1,7 +1,7 @@
 """Everything that only a machine with GPUs can show, in one command: `make gpu-check`, or `python tests/gpu/check.py`.
 
 Prints a table of what was seen, and writes it to gpu-check.md. Takes less than 10 minutes on one GPU and on several.
-`--share 2` has two ranks share each GPU (nodes.py), so that one GPU shows what NCCL does. With `--device cpu` it does
+`--share 2` has two ranks share one GPU (nodes.py), so that it shows what NCCL does. With `--device cpu` it does
 the same on CPUs, with smaller sizes: a rehearsal, which says nothing about GPUs.
 """
 
@@ -40,7 +40,7 @@ _SMALL_AGREE_FRAC = 0.25  # calls of some us, of which CUDA events resolve half 
 _TIME, _IN_PLACE = 5, 9  # columns of nccl-tests with the time out of place and in place
 _LATE_MS = 20
 _LONG_S, _SLOW_MS = 15, 50  # a training, and a step of it, that is captured on demand, which takes some seconds
-_OF_DATA_SHEET_FRAC = (0.5, 1.02)  # of what a large product, or a copy, reaches
+_OF_DATA_SHEET_FRAC = (0.5, 1.02)  # the least and the most that large products and copies reach
 _SHORT_KERNELS, _SHORT_STEPS = 120_000, 6  # more than Kineto has buffers for by default, in the traced steps
 
 
@@ -398,7 +398,7 @@ def seen_by(check: Callable[[Machine], Seen], machine: Machine) -> Seen:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--share", type=int, metavar="RANKS", help="let so many ranks share one GPU")
+    parser.add_argument("--share", type=int, metavar="RANKS", help="have this many ranks share one GPU")
     parser.add_argument("--keep", type=Path, help="keep what was captured in this folder")
     parser.add_argument("--output", type=Path, default=Path("gpu-check.md"))
     parser.add_argument("--only", default="", metavar="REGEX", help="checks whose names match")

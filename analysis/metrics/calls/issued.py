@@ -32,7 +32,7 @@ def coalesced_parts(records: Iterable[Row], annotations: Sequence[Row], launches
     """
     if not any(a["name"] == markers.COALESCED for a in annotations):
         return {}
-    launched = {thread: np.sort(of["start_ns"].to_numpy()) for thread, of in launches.groupby("thread")}
+    launched_ns = {thread: np.sort(of["start_ns"].to_numpy()) for thread, of in launches.groupby("thread")}
     parts: dict[int, list[Row]] = {}
     waiting: dict[int, _Waiting] = {}
     events = [(r["start_ns"], 0, r) for r in records] + [(a["start_ns"], 1, a) for a in annotations]
@@ -45,13 +45,12 @@ def coalesced_parts(records: Iterable[Row], annotations: Sequence[Row], launches
             waiting[row["thread"]] = _Waiting([], [])
         elif before.plain:
             record = before.plain.pop()
-            begins, ends = np.searchsorted(
-                launched.get(row["thread"], _NOTHING), (row["start_ns"], row["start_ns"] + row["dur_ns"])
-            )
-            if begins == ends:
-                before.annotated.append(record)
-            else:
+            span = (row["start_ns"], row["start_ns"] + row["dur_ns"])
+            first, end = np.searchsorted(launched_ns.get(row["thread"], _NOTHING), span)
+            if end > first:
                 before.annotated.clear()
+            else:
+                before.annotated.append(record)
     return parts
 
 
