@@ -16,7 +16,7 @@ from ..core.intervals import Spans, covered
 from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS, MEMBERS
 from ..core.tables.device_time import GPUS
 from ..metrics.causes.details import Between, computed_between
-from ..metrics.causes.sequences import readiness, without_work
+from ..metrics.causes.sequences import LOOKED_AT, readiness, without_work
 from ..metrics.device.breakdown import (
     NOTHING,
     DeviceProfile,
@@ -150,7 +150,7 @@ class WorkByRank:
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """When calls were ready to run."""
-        mine = _of_ranks(members, {int(rank) for rank in members["rank"].unique()})
+        mine = _of_ranks(members[LOOKED_AT], {int(rank) for rank in members["rank"].unique()})
         with_clocks = {rank: (own, clocks[clocks["rank"] == rank]) for rank, (own,) in mine.items()}
         return pd.concat(self.tables.by_rank(readiness, with_clocks)).reindex(members.index)
 

@@ -49,10 +49,10 @@ def computed_between(
 
 
 class RanByRank(Protocol):
-    """What ranks did, rank by rank. `members` are calls, as `with_readiness` takes them."""
+    """What ranks did, rank by rank. `members` are calls, as `readiness` takes them."""
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """The calls with when they were ready, and what their ranks had done up to then."""
+        """When these calls were ready, and what their ranks had done up to then: columns to add to them."""
 
     def computed(self, wanted: Mapping[int, list[Between]]) -> Mapping[int, Mapping[Between, Mapping[str, int]]]:
         """How long each kernel ran between two times of a rank, as `computed_between`."""
@@ -80,7 +80,7 @@ class Details:
     ) -> None:
         """Look up the kernels of all `origins`, which must hold any that is asked for later.
 
-        `members` are calls from `with_readiness`.
+        `members` are calls with `readiness`.
         """
         ready = members.drop_duplicates(["collective_id", "rank"])
         keys = zip(ready["collective_id"].tolist(), ready["rank"].tolist(), strict=True)

@@ -45,7 +45,7 @@ class Behind(NamedTuple):
 class Lookups(NamedTuple):
     """Where to look up what ranks did.
 
-    `ran` has their devices, `members` are calls from `with_readiness`, and `detailed` reads one rank with details of
+    `ran` has their devices, `members` are calls with `readiness`, and `detailed` reads one rank with details of
     its CPU. `in_regions` is how long regions of a rank computed between some times, as `computed_in_regions`. Each late
     rank is compared with `most_others` at most.
     """

@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 class Reasons:
     """Why ranks were late. Accounts are computed when first needed, and kept.
 
-    `members` are calls from `with_readiness`.
+    `members` are calls with `readiness`.
     """
 
     def __init__(self, sequences: list[Sequence], members: pd.DataFrame) -> None:

@@ -23,7 +23,7 @@ from ..clocks.frame import Flags, Floats
 
 PARTS = ("compute", "memory", "comm", "data", "cpu")
 SPENT = (*PARTS, "own")  # communication of the compared group apart from other communication
-_NEVER = np.iinfo(np.int64).min
+_NEVER, _LATE = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _DATA = markers.DATA_LOADER
 
 
@@ -133,11 +133,10 @@ class Program(NamedTuple):
         """How long communication of other groups ran between when calls were ready and their start, in ns."""
         return covered(subtract(self.comm, group_calls.calls), ready, np.maximum(start, ready))
 
-    def first_step(self, issued: Times) -> list[int | None]:
-        """When the step began in which each call was issued, if it is the first step of the trace; else None."""
-        second = self.steps[1] if len(self.steps) > 1 else np.iinfo(np.int64).max
-        first = int(self.steps[0]) if len(self.steps) else None
-        return [first if first is not None and first <= time < second else None for time in issued.tolist()]
+    def first_step(self, issued: Times) -> Times:
+        """When the step began in which each call was issued, if it is the first of the trace; else the least number."""
+        first, second = (*self.steps[:2], _LATE, _LATE)[:2]
+        return np.where((first <= issued) & (issued < second), first, _NEVER)
 
     def since_step(self, times: Times, issued: Times, group_calls: GroupCalls) -> Floats:
         """As `until`, but since the step began in which the call was issued; NaN outside of steps."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 
 from ....common.nccl_tests import POINT_TO_POINT, SYNCHRONISING
-from ...core.intervals import Spans, spans, union
-from ...core.schema import grouped
+from ...core.intervals import Spans, Times, spans, union
+from ...core.schema import grouped, text_codes
 from ..clocks.table import aligned
 from .accounts import Sequence
 from .program import SPENT, GroupCalls, OnDevice, Program, Waits, program
 
 _GROUP = ["process_group", "pg_ranks"]
 _UNIT = ["rank", "cycle", "device"]
+_UNKNOWN: Any = np.iinfo(np.int64).min
 
 
 class Activities(Protocol):
@@ -35,9 +36,42 @@ class Activities(Protocol):
         """The annotations of CPUs."""
 
 
+LOOKED_AT = [*_UNIT, *_GROUP, "collective", "start_ns", "dur_ns", "wait_ns", "issue_ns"]
+"""The columns of `members` that these functions look at."""
+
+
 def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-    """`members` with the columns of `with_readiness`; they are calls of the ranks that `ran` has."""
-    return with_readiness(members, programs(ran, members), clocks)
+    """When each call could run at the earliest, and what its rank's program had done until then: a row for each.
+
+    `members` are rows of `participation` with columns of their calls and collectives (LOOKED_AT), of ranks that `ran`
+    has. Columns, in ns, NA where not known:
+
+    - `ready_own_ns` and `ready_ns`: when the call could run at the earliest, on its own and on the common clock;
+    - `queued_ns`: how long communication of other groups ran from then until it started;
+    - `spent_<part>_ns` and `step_<part>_ns`: how long the program had spent on each part, since it began, and since the
+      step began;
+    - `began_own_ns` and `began_ns`: when the step began, on both clocks, if it is the first of the trace.
+    """
+    ready = members["start_ns"].to_numpy(dtype=np.int64).copy()
+    began = np.full(len(members), _UNKNOWN)
+    others = {name: np.full(len(members), np.nan) for name in _columns()}
+    number = pd.Series(np.arange(len(members)), index=members.index)
+    running = programs(ran, members)
+    for unit, calls in grouped(members, _UNIT):
+        for found in _of_unit(calls, running[unit]) if unit in running else ():
+            rows = number.loc[calls.index].to_numpy()[found.rows]
+            ready[rows], began[rows] = found.ready_ns, found.began_ns
+            for name, values in found.columns.items():
+                others[name][rows] = values
+    ready_own = pd.Series(ready, index=members.index)
+    known, began_own = began != _UNKNOWN, pd.Series(np.where(began == _UNKNOWN, 0, began), index=members.index)
+    return pd.DataFrame({
+        "ready_own_ns": ready_own,
+        "ready_ns": aligned(ready_own, members["rank"], clocks),
+        "began_own_ns": began_own.astype("Int64").where(known),
+        "began_ns": aligned(began_own, members["rank"], clocks).astype("Int64").where(known),
+        **others,
+    }, index=members.index)  # fmt: skip
 
 
 def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | None:
@@ -74,69 +108,63 @@ def programs(ran: Activities, members: pd.DataFrame) -> dict[tuple[Any, ...], Pr
 
 def _waits(calls: pd.DataFrame) -> Waits:
     """When these calls waited; a send or receive whose peer has no trace counts as a wait from start to end."""
-    alone = calls["collective"].isin(POINT_TO_POINT) & calls["wait_ns"].isna()
-    calls = calls.assign(wait_ns=calls["wait_ns"].mask(alone, calls["dur_ns"]))
-    split = calls[calls["wait_ns"].notna()]
-    starts = split["start_ns"].to_numpy(dtype=np.int64)
-    ends = starts + split["wait_ns"].to_numpy(dtype=np.int64)
-    return Waits(spans(starts, ends), np.sort(ends))
+    start, dur, wait = _times(calls)
+    alone = calls["collective"].isin(POINT_TO_POINT).to_numpy() & (wait == _UNKNOWN)
+    waited = np.where(alone, dur, wait)
+    known = waited != _UNKNOWN
+    ends = (start + waited)[known]
+    return Waits(spans(start[known], ends), np.sort(ends))
 
 
-def with_readiness(
-    members: pd.DataFrame, programs: Mapping[tuple[Any, ...], Program], clocks: pd.DataFrame
-) -> pd.DataFrame:
-    """Add to calls when each could run at the earliest, and what its rank's program had done until then.
-
-    `members` are rows of `participation` with the columns `collective`, `process_group` and `pg_ranks`; `programs` is
-    by rank, cycle and device. Columns that are added, in ns, NA where not known:
-
-    - `ready_own_ns` and `ready_ns`: when the call could run at the earliest, on its own and on the common clock;
-    - `queued_ns`: how long communication of other groups ran from then until it started;
-    - `spent_<part>_ns` and `step_<part>_ns`: how long the program had spent on each part, since it began, and since the
-      step began;
-    - `began_ns`: when the step began, on the common clock, if it is the first of the trace.
-    """
-    parts = [
-        _of_program(of_group, programs[unit])
-        for unit, calls in grouped(members, _UNIT)
-        if unit in programs
-        for _, of_group in calls.groupby(_GROUP, dropna=False, sort=False)
-    ]
-    table = members.join(pd.concat(parts)) if parts else members.assign(ready_own_ns=members["start_ns"])
-    ready = table["ready_own_ns"].fillna(table["start_ns"]).astype("int64")
-    began = table.get("began_own_ns", pd.Series(pd.NA, table.index, dtype="Int64"))
-    return table.assign(
-        ready_own_ns=ready,
-        ready_ns=aligned(ready, table["rank"], clocks),
-        began_ns=aligned(began.fillna(0).astype("int64"), table["rank"], clocks).astype("Int64").where(began.notna()),
-    )
+def _times(calls: pd.DataFrame) -> tuple[Times, Times, Times]:
+    """Start, duration and wait of each call, in ns."""
+    start, dur = calls["start_ns"].to_numpy(dtype=np.int64), calls["dur_ns"].to_numpy(dtype=np.int64)
+    return start, dur, calls["wait_ns"].to_numpy(dtype=np.int64, na_value=_UNKNOWN)
 
 
-def _of_program(calls: pd.DataFrame, running: Program) -> pd.DataFrame:
-    """The columns of `with_readiness` for the calls of one group on one device, without those of unknown issue."""
-    together = calls[calls["collective"].isin(SYNCHRONISING)]
-    begin = together["start_ns"].to_numpy(dtype=np.int64)
-    waited = together["wait_ns"].fillna(together["dur_ns"]).to_numpy(dtype=np.int64)
-    group_calls = GroupCalls(
-        spans(begin, begin + together["dur_ns"].to_numpy(dtype=np.int64)), spans(begin, begin + waited)
-    )
-    # What was issued before the window has no launch, so nothing says when it could have run.
-    known = calls[calls["issue_ns"].notna()] if calls["issue_ns"].notna().any() else calls
-    start = known["start_ns"].to_numpy(dtype=np.int64)
-    issued = known["issue_ns"].fillna(known["start_ns"]).to_numpy(dtype=np.int64)
-    ready = np.minimum(running.ready_ns(issued), start)
-    columns: dict[str, Any] = {"ready_own_ns": ready, "queued_ns": running.queued(ready, start, group_calls)}
-    columns["began_own_ns"] = pd.array(running.first_step(issued), dtype="Int64")
-    for kind, values in (
-        ("spent", running.until(ready, group_calls)),
-        ("step", running.since_step(ready, issued, group_calls)),
-    ):
-        columns |= {f"{kind}_{part}_ns": spent for part, spent in zip(SPENT, values, strict=True)}
-    return pd.DataFrame(columns, index=known.index)
+class _Ready(NamedTuple):
+    """What is known of some `rows` of calls: when they were ready, when their step began, and the other `columns`."""
+
+    rows: Times
+    ready_ns: Times
+    began_ns: Times
+    columns: dict[str, Any]
+
+
+def _columns() -> Iterator[str]:
+    """Names of the columns of `readiness` that may be NA."""
+    yield "queued_ns"
+    yield from (f"{kind}_{part}_ns" for kind in ("spent", "step") for part in SPENT)
+
+
+def _of_unit(calls: pd.DataFrame, running: Program) -> Iterator[_Ready]:
+    """What is known of the calls of one device, group by group, without those of unknown issue."""
+    start, dur, wait = _times(calls)
+    issue = calls["issue_ns"].to_numpy(dtype=np.int64, na_value=_UNKNOWN)
+    together = calls["collective"].isin(SYNCHRONISING).to_numpy()
+    until = start + np.where(wait == _UNKNOWN, dur, wait)
+    groups = np.array([text_codes(calls[name])[0] for name in _GROUP])
+    for group in np.unique(groups, axis=1).T:
+        of_group = (groups == group[:, None]).all(axis=0)
+        compared = of_group & together
+        group_calls = GroupCalls(
+            spans(start[compared], (start + dur)[compared]), spans(start[compared], until[compared])
+        )
+        # What was issued before the window has no launch, so nothing says when it could have run.
+        seen = of_group & (issue != _UNKNOWN)
+        rows = np.flatnonzero(seen if seen.any() else of_group)
+        issued = np.where(issue[rows] == _UNKNOWN, start[rows], issue[rows])
+        ready = np.minimum(running.ready_ns(issued), start[rows])
+        values = (
+            running.queued(ready, start[rows], group_calls),
+            *running.until(ready, group_calls),
+            *running.since_step(ready, issued, group_calls),
+        )
+        yield _Ready(rows, ready, running.first_step(issued), dict(zip(_columns(), values, strict=True)))
 
 
 def sequences(calls: pd.DataFrame) -> Iterator[Sequence]:
-    """Yield the collectives of every group, in order; `calls` come from `with_readiness`, one device per rank."""
+    """Yield the collectives of every group, in order; `calls` have the columns of `readiness`, one device per rank."""
     for _, own in calls.groupby(_GROUP, dropna=False, sort=False):
         yield _sequence(own)
 

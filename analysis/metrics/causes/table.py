@@ -25,7 +25,7 @@ from .sequences import sequences
 
 
 class Explained(NamedTuple):
-    """The table `lateness`, the parts of programs in which ranks fell behind, and calls as of `with_readiness`."""
+    """The table `lateness`, the parts of programs in which ranks fell behind, and the calls with `readiness`."""
 
     lateness: pd.DataFrame
     behind: list[Behind]
@@ -55,7 +55,7 @@ def explained(
         waited = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
         table = LATENESS.frame(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))))
         return Explained(table, [], members)
-    members = ran.readiness(members, clocks)
+    members = members.join(ran.readiness(members, clocks))
     compared = members.drop_duplicates(["collective_id", "rank"])
     # Sends and receives are left out: the two sides run different programs, so neither is the measure of the other.
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]
