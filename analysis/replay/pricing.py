@@ -87,7 +87,7 @@ def prices(
     slow, with_links = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
     repaired = [scenario for scenario in (without_late, with_links) if scenario is not None]
     after = all_at_once("repaired", repaired) if repaired else None
-    several = len({member.program.rank for member in members}) > 1
+    several = len(pricing.ranks) > 1
     gains = {
         name: pricing.gain(scenario(), after)
         for name, scenario in _SCENARIOS.items()
@@ -134,7 +134,13 @@ class _Pricing:
 
     replay: Replay
     steps: tuple[int, ...]
-    _played: dict[Scenario | None, _Played] = field(default_factory=dict, repr=False)
+    _bases: dict[Scenario, list[list[Playing]]] = field(default_factory=dict, repr=False)
+    _outcomes: dict[tuple[Change | None, Scenario | None], _Outcome] = field(default_factory=dict, repr=False)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that are played."""
+        return {member.program.rank for members in self.replay.measured for member in members}
 
     @cached_property
     def step_ns(self) -> float:
@@ -150,15 +156,14 @@ class _Pricing:
         gain = self._of_transfers(scenario, after)
         if not self.replay.is_unsplit:
             return gain
-        cycles, _ = self._base(after)
-        before = self._of_waits(cycles)
-        least = min(before - self._of_waits(_changed(cycles, change)) for change in scenario.changes)
+        before = self._with(None, after).waiting_ns
+        least = min(before - self._with(change, after).waiting_ns for change in scenario.changes)
         return gain._replace(low_ns=min(gain.low_ns, least - self._slack_ns))
 
     def _of_transfers(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
         """The gain if calls that cannot be split are transfers."""
-        cycles, before = self._base(after)
-        by_step = [before - self._steps_of(played_lengths(_changed(cycles, change))) for change in scenario.changes]
+        before = self._with(None, after).steps_ns
+        by_step = [before - self._with(change, after).steps_ns for change in scenario.changes]
         gains = [float(each.mean()) for each in by_step]
         chance = 0.0 if scenario.limit else max(standard_error(each, before) for each in by_step)
         slack = self._slack_ns + 2 * chance
@@ -173,13 +178,22 @@ class _Pricing:
         """Length of a step, in ns, if calls that cannot be split wait for an unseen rank."""
         return float(self._steps_of(played_lengths([as_waits(members) for members in cycles])).mean())
 
-    def _base(self, after: Scenario | None) -> _Played:
-        if after not in self._played:
-            cycles = self.replay.measured
-            if after is not None:
-                cycles = _changed(cycles, after.changes[0])
-            self._played[after] = _Played(cycles, self._steps_of(played_lengths(cycles)))
-        return self._played[after]
+    def _base(self, after: Scenario | None) -> Sequence[list[Playing]]:
+        """The cycles of the run already changed by `after`."""
+        if after is None:
+            return self.replay.measured
+        if after not in self._bases:
+            self._bases[after] = _changed(self.replay.measured, after.changes[0])
+        return self._bases[after]
+
+    def _with(self, change: Change | None, after: Scenario | None) -> _Outcome:
+        """What the steps take with this change, if any; what is equal is played once."""
+        if (change, after) not in self._outcomes:
+            cycles = self._base(after) if change is None else _changed(self._base(after), change)
+            self._outcomes[change, after] = _Outcome(
+                self._steps_of(played_lengths(cycles)), self._of_waits(cycles) if self.replay.is_unsplit else 0.0
+            )
+        return self._outcomes[change, after]
 
     def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:
         """Lengths of the counted steps, in order; 0 without steps."""
@@ -192,11 +206,11 @@ class _Pricing:
         None if that is too little. `blamed` are worth a try besides those whose excess stands out. Without steps,
         nothing tells a rank that is always late from one that was late once: then no other ranks are asked about.
         """
+        if len(self.ranks) < 2:
+            return None
         (to_median,) = usual.without_stragglers().changes
         excess = self.excesses(to_median)
         whole = {rank: each.whole_ns for rank, each in excess.items()}
-        if len(whole) < 2:
-            return None
         least = _LEAST * self.step_ns
         candidates = [
             rank
@@ -261,13 +275,9 @@ class _Pricing:
 
     def _fewest(self, candidates: Sequence[int]) -> list[int]:
         """The fewest candidates whose excess gains nearly as much as that of all."""
-        played: dict[tuple[int, ...], float] = {}
 
         def price(ranks: Collection[int]) -> float:
-            key = tuple(sorted(ranks))
-            if key not in played:
-                played[key] = self._of_transfers(usual.without_stragglers(key)).ns
-            return played[key]
+            return self._of_transfers(usual.without_stragglers(ranks)).ns
 
         most = price(candidates)
         # Two that delay the run in turns gain nothing alone: so they are left out one by one, the least first.
@@ -305,11 +315,11 @@ class _Pricing:
         }
 
 
-class _Played(NamedTuple):
-    """The cycles of a run, and the replayed length of each step, in ns."""
+class _Outcome(NamedTuple):
+    """The replayed length of each step in ns, and their mean if calls that cannot be split wait for an unseen rank."""
 
-    cycles: Sequence[list[Playing]]
     steps_ns: NDArray[np.float64]
+    waiting_ns: float
 
 
 def _changed(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playing]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import median_low
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..engine import Playing
 from ..jitter import calm, everything
 from ..programs import LONG_AGO, NONE, RankProgram, steps_of
 from ..working import WorkBeforeCalls, waits_before
-from .scenario import Scenario
+from .scenario import Change, Scenario
 
 _FENCE = 4.0
 """What takes longer than the median by so many times the distance from there to the upper quartile is no chance."""
@@ -26,6 +27,19 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
 
     The others are those that do the same, in all steps.
     """
+    who = host or (
+        "every rank" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
+    )
+    return Scenario(
+        f"{who} as fast as the median",
+        "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
+        (_as_fast_as_others(None if ranks is None else frozenset(ranks)),),
+    )
+
+
+@cache
+def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
+    """One function for the same ranks, so that what it gives can be remembered."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         alike = Alike.by_place([m.program for m in members])
@@ -66,14 +80,7 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
             result.append(m)
         return result
 
-    who = host or (
-        "every rank" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
-    )
-    return Scenario(
-        f"{who} as fast as the median",
-        "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
-        (change,),
-    )
+    return change
 
 
 def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list[Ints]:
