@@ -14,6 +14,7 @@ import pandas as pd
 
 from ...core.intervals import covered, spans
 from ...core.kinds import COMM, COMPUTE, MEMORY, NEXT
+from ...core.schema import bare, grouped
 from ...core.tables.device_time import (
     ANNOTATION_TIMES,
     ANNOTATION_TIMES_DEVICES,
@@ -34,12 +35,13 @@ def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd
 
     The arguments are the tables of these names.
     """
-    busy = activities[~activities["kind"].isin([MEMORY, NEXT])]
+    kinds = bare(activities["kind"])
+    busy: pd.DataFrame = activities[(kinds != MEMORY) & (kinds != NEXT)]
     split = calls[["call_id", *_CALL]].merge(participation[["call_id", "wait_ns", "transfer_ns"]], on="call_id")
     # Several activities of a stream may start at the same time if a trace has only whole microseconds.
-    numbered = busy.assign(nth=busy.groupby(_CALL).cumcount(), place=busy.index)
-    comm = numbered[numbered["kind"] == COMM]
-    splits = comm.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
+    comm = busy.loc[bare(busy["kind"]) == COMM, _CALL]
+    numbered = comm.assign(nth=comm.groupby(_CALL).cumcount(), place=comm.index)
+    splits = numbered.merge(split.assign(nth=split.groupby(_CALL).cumcount()), on=[*_CALL, "nth"], how="left")
     splits = splits.set_index("place").reindex(busy.index)
     return busy.assign(
         wait_ns=splits["wait_ns"].astype("Int64"),
@@ -51,10 +53,10 @@ def device_time(activities: pd.DataFrame, calls: pd.DataFrame, participation: pd
 def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
     """Time during which the device computed behind each communication activity, in ns; NA for other activities."""
     result = pd.Series(pd.NA, index=busy.index, dtype="Int64")
-    for _, of_device in busy.groupby(_DEVICE, sort=False):
-        starts = of_device["start_ns"].to_numpy()
+    for _, of_device in grouped(busy, _DEVICE):
+        starts, kinds = of_device["start_ns"].to_numpy(), bare(of_device["kind"])
         ends = starts + of_device["dur_ns"].to_numpy()
-        comm, compute = (of_device["kind"] == COMM).to_numpy(), (of_device["kind"] == COMPUTE).to_numpy()
+        comm, compute = kinds == COMM, kinds == COMPUTE
         computing = spans(starts[compute], ends[compute])
         result[of_device.index[comm]] = covered(computing, starts[comm], ends[comm])
     return result
@@ -105,11 +107,11 @@ def _by_launch(time: pd.DataFrame, by: str, around: pd.Series[str], over: Sequen
     """Device time by what was `around` each launch, which becomes the column `by`."""
     keys = [*over, by]
     of = time.assign(**{by: around.reindex(time.index)})
-    grouped = of.groupby(keys, dropna=False, sort=False)
-    kinds = grouped["kind"].nunique()
+    by_keys = of.groupby(keys, dropna=False, sort=False)
+    kinds = by_keys["kind"].nunique()
     known = pd.DataFrame({
-        "kind": grouped["kind"].first().where(kinds == 1),
-        "kernels": grouped["name"].nunique(),
+        "kind": by_keys["kind"].first().where(kinds == 1),
+        "kernels": by_keys["name"].nunique(),
     }).reset_index()  # fmt: skip
     return _shares(_sums(of, [by]), over, [by]).merge(known, on=keys)
 
@@ -120,21 +122,21 @@ def _sums(time: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     for column in _WEIGHTED:
         weights[f"{column}_of_ns"] = time["dur_ns"].where(time[column].notna()).astype("Float64")
         weights[column] = time[column] * weights[f"{column}_of_ns"]
-    grouped = time.assign(
+    by_name = time.assign(
         calls=1,
         split_calls=time["wait_ns"].notna().astype("Int64").where(time["kind"] == COMM),
         total_ns=time["dur_ns"],
         **weights,
     ).groupby([*_DEVICE, *names], dropna=False, sort=False)  # fmt: skip
     return (
-        grouped[["calls", "total_ns"]]
+        by_name[["calls", "total_ns"]]
         .sum()
-        .join(grouped[[*_PARTS, *weights]].sum(min_count=1))
+        .join(by_name[[*_PARTS, *weights]].sum(min_count=1))
         .assign(
-            comm_calls=grouped["split_calls"].count(),
-            hidden_calls=grouped["hidden_ns"].count(),
-            min_ns=grouped["dur_ns"].min(),
-            max_ns=grouped["dur_ns"].max(),
+            comm_calls=by_name["split_calls"].count(),
+            hidden_calls=by_name["hidden_ns"].count(),
+            min_ns=by_name["dur_ns"].min(),
+            max_ns=by_name["dur_ns"].max(),
         )
         .reset_index()
     )
@@ -142,17 +144,17 @@ def _sums(time: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
 def _shares(sums: pd.DataFrame, over: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
     """Sums by name, and their share of all activities on the same `over`."""
-    grouped = sums.groupby([*over, *names], dropna=False, sort=False)
-    result = grouped[["calls", "total_ns", "comm_calls", "hidden_calls"]].sum()
+    by_name = sums.groupby([*over, *names], dropna=False, sort=False)
+    result = by_name[["calls", "total_ns", "comm_calls", "hidden_calls"]].sum()
     weights = [name for column in _WEIGHTED for name in (column, f"{column}_of_ns")]
-    result = result.join(grouped[[*_PARTS, *weights]].sum(min_count=1))
+    result = result.join(by_name[[*_PARTS, *weights]].sum(min_count=1))
     result = result.assign(
         # What is hidden of some calls only would be taken for all of it.
         hidden_ns=result["hidden_ns"].where(result["hidden_calls"] == result["comm_calls"]),
-        ranks=grouped["rank"].nunique(),
+        ranks=by_name["rank"].nunique(),
         mean_us=result["total_ns"] / result["calls"] / 1e3,
-        min_us=grouped["min_ns"].min() / 1e3,
-        max_us=grouped["max_ns"].max() / 1e3,
+        min_us=by_name["min_ns"].min() / 1e3,
+        max_us=by_name["max_ns"].max() / 1e3,
         # Means weighted by duration, over the activities that have them.
         **{column: _ratio(result[column], result[f"{column}_of_ns"]) for column in _WEIGHTED},
     )
