@@ -176,14 +176,14 @@ def _apart_on_host(state: State, rows: Ints) -> Ints:
 
     What is positive is impossible: no rank leaves before all have arrived.
     """
-    places = np.column_stack([state.collective[rows], state.clocks.hosts[state.clock[rows]]])
-    number = np.unique(places, axis=0, return_inverse=True)[1].ravel()
     if not len(rows):
         return rows
+    hosts = state.clocks.hosts
+    place = state.collective[rows] * (hosts.max() + 1) + hosts[state.clock[rows]]
     start, end = state.calls.last_start[rows], state.calls.end[rows]
     # At least half of the calls are right, so medians are.
-    table = pd.DataFrame({"number": number, "start": start - start.min(), "end": end - start.min()})
-    middle = table.groupby("number")[["start", "end"]].transform("median")
+    table = pd.DataFrame({"place": place, "start": start - start.min(), "end": end - start.min()})
+    middle = table.groupby("place", sort=False)[["start", "end"]].transform("median")
     early, late = (table["start"] - middle["end"]).to_numpy(), (middle["start"] - table["end"]).to_numpy()
     apart: Ints = np.maximum(early, late).astype(np.int64)
     return apart
