@@ -105,9 +105,10 @@ def text_codes(column: pd.Series[Any]) -> tuple[NDArray[Any], list[str]]:
     import pandas as pd
 
     values = bare(column)
-    objects = pd.factorize(np.fromiter(map(id, values), dtype=np.int64, count=len(values)))[0]
-    firsts = np.flatnonzero(~pd.Series(objects).duplicated().to_numpy())
-    codes, texts = pd.factorize(column.iloc[firsts].array)
+    objects, distinct = pd.factorize(np.fromiter(map(id, values), dtype=np.int64, count=len(values)))
+    firsts = np.empty(len(distinct), dtype=np.int64)
+    firsts[objects[::-1]] = np.arange(len(values))[::-1]  # of several, the last that is written stays
+    codes, texts = pd.factorize(values[firsts])
     return codes[objects], [str(text) for text in texts]
 
 
@@ -203,7 +204,7 @@ class Schema:
 
     def empty(self) -> pd.DataFrame:
         """The table without rows."""
-        return self._empty.copy()
+        return self._empty.copy(deep=False)  # no value of it can be changed
 
     @cached_property
     def _empty(self) -> pd.DataFrame:

@@ -75,8 +75,8 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable
         launches["correlation"].to_numpy(),
         launches["start_ns"].to_numpy(),
     )
-    on_cpu = (activities["device"] == "cpu").to_numpy(dtype=bool)
-    times = np.where(on_cpu, activities["start_ns"].to_numpy(), times)
+    if len(activities) and activities["device"].iloc[0] == "cpu":  # no file has activities of a CPU beside a GPU's
+        times = activities["start_ns"].to_numpy()
     step = steps_at(times, steps)
     result = activities.copy(deep=False)
     result["step"] = pd.arrays.IntegerArray(np.where(step == NO_STEP, 0, step), step == NO_STEP)

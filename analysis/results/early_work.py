@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.intervals import Spans, subtract, union
+from ..core.intervals import Spans, spans, subtract, union
+from ..core.schema import Row
 from ..core.tables.communication import CALLS, PENDING
-from ..metrics.calls.calls import Communication, Metadata, communication_of
-from ..metrics.device.breakdown import Device, DeviceProfile, computing_spans, device_spans, profiles
+from ..metrics.calls.calls import CallRows, Communication, Metadata, calls_of_file
+from ..metrics.device.breakdown import Device, DeviceProfile, computing_spans, profiles
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile
 from ..run.run import Run, listed_groups
@@ -103,22 +104,22 @@ def _overlap(seen: Iterable[DeviceProfile]) -> bool:
     return any(first.end_ns > second.start_ns for first, second in same)
 
 
-def calls_of(file: TraceFile) -> Communication | None:
+def calls_of(file: TraceFile) -> CallRows | None:
     """The calls of a file; None if it does not list its process groups."""
     if not file.header.process_groups:
         return None
     told = Metadata(file.annotation_rows, file.comm_rows, listed_groups(file))
-    return communication_of(file.ran, file.launches, told)
+    return calls_of_file(file.ran, file.launches, told)
 
 
-def slim_calls(found: Communication) -> SlimCalls:
+def slim_calls(found: CallRows) -> SlimCalls:
     """The calls of a file in the form that travels between processes."""
-    return SlimCalls(slim_table(found.calls), slim_table(found.pending))
+    return SlimCalls(slim_table(CALLS, found.calls), slim_table(PENDING, found.pending))
 
 
-def devices_of(file: TraceFile, found: Communication) -> Devices:
+def devices_of(file: TraceFile, found: CallRows) -> Devices:
     """Profiles of the devices of a file with these calls. Rank and cycle are 0."""
-    compute, calling = computing_spans(file.ran), device_spans(found.calls)
+    compute, calling = computing_spans(file.ran), _calling(found.calls)
     seen = list(profiles(file.ran))
     exposed = {(one.rank, one.device): one.exposed for one in seen}
     idle = {}
@@ -127,6 +128,14 @@ def devices_of(file: TraceFile, found: Communication) -> Devices:
         # Mostly these are all that communicated: then they travel, and are kept, once.
         idle[device] = exposed[device] if _same(own, exposed.get(device)) else own
     return Devices(seen, idle)
+
+
+def _calling(calls: Iterable[Row]) -> dict[Device, Spans]:
+    """When each device was in a call."""
+    times: dict[Device, list[tuple[int, int]]] = {}
+    for row in calls:
+        times.setdefault((row["rank"], row["device"]), []).append((row["start_ns"], row["start_ns"] + row["dur_ns"]))
+    return {device: spans(*np.array(own, dtype=np.int64).T) for device, own in times.items()}
 
 
 def _same(own: Spans, other: Spans | None) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.schema import Schema, text_codes
+from ..core.schema import Row, Schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,17 +42,19 @@ class Added(NamedTuple):
     to: Mapping[str, int]
 
 
-def slim_table(table: pd.DataFrame) -> SlimTable:
-    """Compact a table of integers, truth values and texts."""
-    return SlimTable(len(table), {str(name): _slim(table[name]) for name in table})
+def slim_table(schema: Schema, rows: Sequence[Row]) -> SlimTable:
+    """Compact rows of this schema, of integers, truth values and texts; what they lack is NA."""
+    columns = {name: _slim([row.get(name) for row in rows], dtype) for name, (dtype, _) in schema.columns.items()}
+    return SlimTable(len(rows), columns)
 
 
-def _slim(column: pd.Series[Any]) -> SlimColumn:
-    if column.dtype == "string":
-        codes, texts = text_codes(column)
-        return _column(codes.astype(np.int64), codes < 0, texts)
-    absent = column.isna().to_numpy()
-    return _column(column.to_numpy(dtype=np.int64, na_value=cast("Any", 0)), absent)
+def _slim(values: list[Any], dtype: str) -> SlimColumn:
+    absent = np.array([value is None for value in values], dtype=bool)
+    if dtype != "string":
+        return _column(np.array([value or 0 for value in values], dtype=np.int64), absent)
+    number: dict[str, int] = {}
+    codes = [-1 if text is None else number.setdefault(text, len(number)) for text in values]
+    return _column(np.array(codes, dtype=np.int64), absent, list(number))
 
 
 def _column(values: NDArray[np.int64], absent: NDArray[np.bool_], texts: list[str] | None = None) -> SlimColumn:
@@ -95,4 +97,4 @@ def _whole(name: str, dtype: str, parts: Sequence[Added]) -> Any:
         return pd.array(list(number), dtype="string").take(values, allow_fill=True)
     if dtype == "boolean":
         return pd.arrays.BooleanArray(values.astype(bool), absent)
-    return values if dtype == "int64" else pd.arrays.IntegerArray(values, absent)
+    return values if dtype == "int64" and not absent.any() else pd.arrays.IntegerArray(values, absent)

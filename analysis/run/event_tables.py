@@ -6,14 +6,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..core import markers
+from ..core.intervals import Times
 from ..core.kinds import NEXT
-from ..core.schema import Row, Schema, grouped, records
-from ..core.steps import LATER_STEPS
+from ..core.schema import Row, Schema, bare, grouped, records
+from ..core.steps import LATER_STEPS, NO_STEP
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import (
     CPU_OPERATORS,
@@ -110,21 +113,30 @@ class EventTables:
 def ran_in_cycles(activities: pd.DataFrame, marked: Mapping[tuple[int, ...], MarkedSteps]) -> Iterator[RanInCycle]:
     """Yield a summary of the activities of each rank and cycle; `marked` are their `marked_steps`."""
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
-        steps = own["step"].dropna().astype("int64")
-        inside = steps[steps != LATER_STEPS]
-        step_began = own["start_ns"].loc[inside.index].groupby(inside).min()
+        step = own["step"].to_numpy(dtype=np.int64, na_value=cast("Any", NO_STEP))
+        start_ns, dur_ns, kinds = own["start_ns"].to_numpy(), own["dur_ns"].to_numpy(), bare(own["kind"])
+        step_began_ns = _step_began(step, start_ns)
         yield RanInCycle(
             rank=rank,
             cycle=cycle,
-            activities=int((own["kind"] != NEXT).sum()),
-            outside_steps=len(own) - len(steps),
-            devices=tuple(sorted(own["device"].unique().tolist())),
-            steps=tuple(step_began.index.tolist()),
+            activities=int((kinds != NEXT).sum()),
+            outside_steps=int((step == NO_STEP).sum()),
+            devices=tuple(sorted(set(bare(own["device"]).tolist()))),
+            steps=tuple(step_began_ns),
             marked=marked.get((rank, cycle), _NO_STEPS),
-            began_ns=int(own["start_ns"].min()),
-            step_began_ns=dict(zip(step_began.index.tolist(), step_began.tolist(), strict=True)),
-            ended_ns=int((own["start_ns"] + own["dur_ns"]).max()),
+            began_ns=int(start_ns.min()),
+            step_began_ns=step_began_ns,
+            ended_ns=int((start_ns + dur_ns).max()),
         )
+
+
+def _step_began(step: NDArray[np.int64], start_ns: Times) -> dict[int, int]:
+    """The earliest start of each step, ascending, without those that were left out."""
+    inside = (step != NO_STEP) & (step != LATER_STEPS)
+    steps, which = np.unique(step[inside], return_inverse=True)
+    began_ns = np.full(len(steps), np.iinfo(np.int64).max)
+    np.minimum.at(began_ns, which, start_ns[inside])
+    return dict(zip(steps.tolist(), began_ns.tolist(), strict=True))
 
 
 def marked_steps(annotations: Iterable[Row]) -> MarkedSteps:

@@ -183,7 +183,8 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
             "modules": file.modules,
         }
         for name, table in parts.items():
-            tables[name].append(of_rank(table, rank, cycle))
+            if len(table):
+                tables[name].append(of_rank(table, rank, cycle))
     return EventTables(**{name: schema.concat(tables[name]) for name, schema in EVENT_SCHEMAS.items()})
 
 
@@ -245,7 +246,7 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     correlation = integers(columns["correlation"])
     # In a damaged file, launches may be the only sign that there were activities.
     if raw.damage is None:
-        known = pd.Series(correlation).isin(integers(raw.activities["correlation"])).to_numpy()
+        known = np.isin(correlation, integers(raw.activities["correlation"]))
         of_activities = known & (correlation != MISSING)
     else:
         of_activities = np.ones(len(correlation), dtype=bool)

@@ -15,9 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-import msgspec
-
-from ..core import markers
 from ..core.escaping import encodable
 from ..formats.recordings.content import TraceSource, packed
 from ..formats.recordings.entry import RECORDING
@@ -133,14 +130,5 @@ def _file_in(piece: _Piece, with_calls: bool) -> TraceFile:
     if piece.options.steps or piece.options.last:
         file: TraceFile = pickle.loads(piece.recording)  # noqa: S301 - from `read_and_kept`, in this run
         return file
-    raw = recorded_in(piece.path, piece.recording, piece.options).trace
-    raw = raw if with_calls else _without_calls(raw)
+    raw = recorded_in(piece.path, piece.recording, piece.options, with_calls=with_calls).trace
     return with_activities(trace_file(piece.path, raw, piece.options))
-
-
-def _without_calls(raw: RawTrace) -> RawTrace:
-    """Drop arguments of collectives, and on GPUs the marks of collectives on CPUs."""
-    if not raw.activities["ts"]:
-        return raw
-    marked = [one for one in raw.annotations if not one.name.startswith((*markers.OF_BACKENDS, markers.C10D))]
-    return msgspec.structs.replace(raw, comm_args=[], annotations=marked)

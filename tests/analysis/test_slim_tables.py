@@ -28,19 +28,19 @@ ROWS = st.lists(
 
 @given(st.lists(ROWS, max_size=3))
 def test_rows_of_all_parts_come_back(parts):
-    whole = whole_table(TABLE, [Added(slim_table(TABLE.frame(rows)), {}) for rows in parts])
+    whole = whole_table(TABLE, [Added(slim_table(TABLE, rows), {}) for rows in parts])
     pd.testing.assert_frame_equal(whole, TABLE.frame([row for rows in parts for row in rows]))
 
 
 def test_what_is_added_does_not_make_known_what_is_not():
-    part = slim_table(TABLE.frame([{"rank": 0, "dur_ns": None}, {"rank": 1, "dur_ns": 5}]))
+    part = slim_table(TABLE, [{"rank": 0, "dur_ns": None}, {"rank": 1, "dur_ns": 5}])
     whole = whole_table(TABLE, [Added(part, {}), Added(part, {"rank": 10, "dur_ns": 100})])
     assert whole["rank"].tolist() == [0, 1, 10, 11]
     assert whole["dur_ns"].tolist() == [pd.NA, 5, pd.NA, 105]
 
 
 def test_equal_texts_of_several_parts_are_one_object():
-    parts = [slim_table(TABLE.frame([{"rank": 0, "name": " ".join(["0", "1", "2"])}] * 2)) for _ in range(2)]
+    parts = [slim_table(TABLE, [{"rank": 0, "name": " ".join(["0", "1", "2"])}] * 2) for _ in range(2)]
     whole = whole_table(TABLE, [Added(part, {}) for part in parts])
     assert len(set(map(id, whole["name"].array))) == 1
 

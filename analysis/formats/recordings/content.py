@@ -14,7 +14,7 @@ import numpy as np
 from isal import isal_zlib
 
 from ...core.budget import Budget
-from ...core.markers import C10D, LOADING, STEERING
+from ...core.markers import C10D, LOADING, OF_BACKENDS, STEERING
 from ...recording.arrays import doubles, integers
 from ...recording.checks import is_consistent
 from ...recording.header import Header
@@ -138,10 +138,11 @@ def recorded_content(plain: bytes, what: str, budget: Budget) -> Content:
         raise BadRecording(f"is not as commtrace writes it ({err})") from err
 
 
-def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
+def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = True) -> RawTrace:
     """Make the trace from the content of its recording. `what` begins a message.
 
-    Raises BadRecording; TooLarge if it would take more memory than allowed.
+    `with_calls` false leaves out what only calls of GPUs are made from: the arguments of collectives, and their marks
+    on CPUs. Raises BadRecording; TooLarge if it would take more memory than allowed.
     """
     rows = {sort: _rows(content.sorts.get(sort, {})) for sort in INTEGERS}
     others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
@@ -152,12 +153,14 @@ def trace_of(content: Content, what: str, budget: Budget) -> RawTrace:
     names = (*content.names, *content.operator_names, *content.call_names, *content.inputs)
     needed = tables_bytes(**rows, **others, names=len(names), letters=sum(map(len, names)))
     budget.check(what, needed + content.lists_bytes)
+    is_read = with_calls or not rows["activities"]  # what CPUs run is made from the marks
+    unread = () if is_read else (*OF_BACKENDS, C10D)
     try:
         columns: dict[str, Any] = {sort: _bytes_of(sort, content.sorts.get(sort, {}), rows[sort]) for sort in INTEGERS}
         trace = RawTrace(
             **columns,
-            annotations=annotations_in(content.annotations, what, budget),
-            comm_args=msgspec.convert(comm_args_in(content.comm_args), list[CommRow]),
+            annotations=annotations_in(content.annotations, what, budget, unread),
+            comm_args=msgspec.convert(comm_args_in(content.comm_args), list[CommRow]) if is_read else [],
             notes=list(content.notes),
             **{name: getattr(content, name) for name in _PLAIN},
         )

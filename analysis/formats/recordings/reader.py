@@ -43,8 +43,11 @@ class Recorded(NamedTuple):
     is_all: bool
 
 
-def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
-    """Decode the bytes of the file at `path`. Raises NotATrace, DamagedTrace, TooLarge."""
+def recorded_in(path: Path, data: bytes, options: ReadOptions, *, with_calls: bool = True) -> Recorded:
+    """Decode the bytes of the file at `path`; `with_calls` as in `trace_of`.
+
+    Raises NotATrace, DamagedTrace, TooLarge.
+    """
     try:
         what, budget = f"{path}: what is recorded in it", options.budget()
         budget.draw(what, len(data))
@@ -52,7 +55,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions) -> Recorded:
         content = recorded_content(plain, what, budget)
         budget.give_back(len(plain))
         del plain
-        trace = trace_of(content, what, budget)
+        trace = trace_of(content, what, budget, with_calls=with_calls)
     except BadRecording as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
     if trace.damage is not None and not options.keep_going:

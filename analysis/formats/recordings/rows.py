@@ -41,10 +41,15 @@ def coded_annotations(annotations: Sequence[Annotation]) -> CodedRows:
     return CodedRows(kind, kinds, times)
 
 
-def annotations_in(rows: CodedRows, what: str, budget: Budget) -> list[Annotation]:
-    """Decode annotations. Every row gets its own lists. `what` begins a message. Raises BadColumn, TooLarge."""
-    of_rows = _kind_of_rows(rows)
+def annotations_in(rows: CodedRows, what: str, budget: Budget, without: tuple[str, ...] = ()) -> list[Annotation]:
+    """Decode annotations but those whose names begin with a text of `without`. Every row gets its own lists.
+
+    `what` begins a message. Raises BadColumn, TooLarge.
+    """
+    of_every_row = np.array(_kind_of_rows(rows), np.int64)
     kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
+    kept = np.flatnonzero(np.array([not name.startswith(without) for name, *_ in kinds], bool)[of_every_row])
+    of_rows = of_every_row[kept].tolist()
     lists_bytes = [
         sum(_LIST_BYTES + _PLACE_BYTES * len(shapes) for shapes in kind[2:] if shapes is not None) for kind in kinds
     ]
@@ -52,7 +57,7 @@ def annotations_in(rows: CodedRows, what: str, budget: Budget) -> list[Annotatio
         counts = np.bincount(np.array(of_rows), minlength=len(kinds)).tolist()
         budget.draw(what, sum(size * count for size, count in zip(lists_bytes, counts, strict=True)))
     kinds = [kinds[kind] for kind in of_rows]
-    times = [doubles_from(_column(rows, name), len(kinds)).tolist() for name in ("ts", "dur")]
+    times = [doubles_from(_column(rows, name), len(of_every_row))[kept].tolist() for name in ("ts", "dur")]
     annotations = (
         [name, thread, ts, dur, dims, types, values]
         for (name, thread, dims, types, values), ts, dur in zip(kinds, *times, strict=True)

@@ -37,6 +37,13 @@ class Communication(NamedTuple):
     pending: pd.DataFrame
 
 
+class CallRows(NamedTuple):
+    """The rows of these tables for one file."""
+
+    calls: list[Row]
+    pending: list[Row]
+
+
 class Metadata(NamedTuple):
     """The rows of one rank and cycle that describe its calls: annotations, arguments and process groups."""
 
@@ -72,22 +79,22 @@ def communication(
         ran_here, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), metadata)
         rows += _numbered(ran_here, len(rows))
         pending += others
-    return _tables(rows, pending)
+    return Communication(CALLS.frame(_with_ids(rows)), PENDING.frame(pending))
 
 
-def communication_of(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> Communication:
+def calls_of_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> CallRows:
     """The communication calls of one rank and cycle."""
-    rows, pending = _of_one_file(activities, launches, metadata)
-    return _tables(_numbered(rows, 0), pending)
+    found = _of_one_file(activities, launches, metadata)
+    return CallRows(_with_ids(_numbered(found.calls, 0)), found.pending)
 
 
-def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> tuple[list[Row], list[Row]]:
+def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> CallRows:
     if not len(activities):  # without a device, it is not known which of the issued calls ran
-        return [], []
+        return CallRows([], [])
     communicating = activities[bare(activities["kind"]) == COMM].sort_values("start_ns", kind="stable")
     kernels = plain(communicating[[*KEPT, "correlation", "external_id"]]).rows
     if not kernels and not metadata.comm_args:
-        return [], []
+        return CallRows([], [])
     if kernels and kernels[0]["device"] == "cpu":
         rows, others = gloo_rows(kernels, metadata.annotations, only_group(metadata.groups))
     else:
@@ -99,13 +106,11 @@ def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Met
     return _in_order(rows, others, metadata.groups, steps)
 
 
-def _tables(rows: list[Row], pending: list[Row]) -> Communication:
-    return Communication(CALLS.frame({"call_id": i, **row} for i, row in enumerate(rows)), PENDING.frame(pending))
+def _with_ids(rows: list[Row]) -> list[Row]:
+    return [{"call_id": number, **row} for number, row in enumerate(rows)]
 
 
-def _in_order(
-    rows: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]
-) -> tuple[list[Row], list[Row]]:
+def _in_order(rows: list[Row], pending: list[Row], groups: list[Row], marks: list[tuple[str, int, int]]) -> CallRows:
     """Both lists with sizes and groups filled in, numbered in the order of issue."""
     known = _Known(groups)
     rows, pending = [_finished(row, known) for row in rows], [_finished(row, known) for row in pending]
@@ -113,7 +118,7 @@ def _in_order(
     issued = [row for row in (*rows, *pending) if row.get("issued_ns") is not None]
     set_steps([row for row in issued if row.get("device") == "cpu" or "device" not in row], marks)
     number_calls(issued)
-    return rows, pending
+    return CallRows(rows, pending)
 
 
 def _merged(rows: list[Row]) -> list[Row]:
