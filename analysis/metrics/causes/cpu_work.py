@@ -137,8 +137,8 @@ class CpuWork:
 class _Nested(NamedTuple):
     """Nested events of a thread.
 
-    From each bound to the next one `innermost` is the event that runs there, -1 for none; `parents` is the event around
-    each event. Both are positions in `names`.
+    From each bound to the next one, ascending, `innermost` is the event that runs there, -1 for none; `parents`
+    is the event around each event. Both are positions in `names`.
     """
 
     bounds: Times
@@ -233,12 +233,13 @@ def _launching(detailed: Detailed) -> tuple[Times, Times]:
 
 
 def _cut(pieces: Spans, at: Times) -> Spans:
-    """The same time in smaller pieces, which also end and begin at these times."""
+    """The same time in smaller pieces, which also end and begin at these times, ascending."""
     if not len(pieces.starts) or not len(at):
         return pieces
-    inside = np.unique(at)
+    first, last = np.searchsorted(at, pieces.starts[0], side="right"), np.searchsorted(at, pieces.ends[-1])
+    inside = np.unique(at[first:last])
     place = np.searchsorted(pieces.starts, inside, side="right") - 1
-    keep = (place >= 0) & (inside > pieces.starts[place]) & (inside < pieces.ends[place])
+    keep = (inside > pieces.starts[place]) & (inside < pieces.ends[place])
     starts = np.sort(np.concatenate((pieces.starts, inside[keep])))
     ends = np.sort(np.concatenate((pieces.ends, inside[keep])))
     return Spans(starts, ends)
