@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import median_low
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +21,14 @@ from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
 from .engine import Playing
-from .lengths import Lengths, measured_lengths, played_lengths
+from .lengths import Lengths, measured_lengths
 from .links import Links
-from .playing import as_waits
 from .programs import NONE, RankProgram
 from .scenarios import host, usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
 from .slow_links import SlowLinks, slow_groups
-from .table import Replay, standard_error, within_steps
+from .table import Outcome, Replay, changed, standard_error
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
@@ -89,8 +87,8 @@ def prices(
     after = all_at_once("repaired", repaired) if repaired else None
     several = len(pricing.ranks) > 1
     gains = {
-        name: pricing.gain(scenario(), after)
-        for name, scenario in _SCENARIOS.items()
+        name: pricing.gain(_scenario(name), after)
+        for name in _SCENARIOS
         if name in asked and (several or name != "no_jitter")
     }
     of_blamed = pricing.gain(usual.without_stragglers(sorted(blamed))) if blamed and several and late is None else None
@@ -108,7 +106,7 @@ def priced_scenarios(prices: Prices, links: Links) -> dict[str, Scenario]:
     What all ranks have in common was priced in the run without faults; here it is by itself.
     """
     worth = [name for name, gain in prices.gains.items() if gain.ns >= _LEAST * prices.step_ns]
-    scenarios = {name: _SCENARIOS[name]() for name in worth}
+    scenarios = {name: _scenario(name) for name in worth}
     if "overlap" in scenarios and prices.in_no_time:
         scenarios["overlap"] = _NO_TRANSFERS
     if prices.late is not None:
@@ -117,6 +115,11 @@ def priced_scenarios(prices: Prices, links: Links) -> dict[str, Scenario]:
         label = prices.slow.label
         [scenarios["slow_links"]] = [links_as_others(each) for each in slow_groups(links) if each.label == label]
     return scenarios
+
+
+@cache
+def _scenario(name: str) -> Scenario:
+    return _SCENARIOS[name]()
 
 
 def _without_transfers(members: Sequence[Playing]) -> list[Playing]:
@@ -135,7 +138,7 @@ class _Pricing:
     replay: Replay
     steps: tuple[int, ...]
     _bases: dict[Scenario, list[list[Playing]]] = field(default_factory=dict, repr=False)
-    _outcomes: dict[tuple[Change | None, Scenario | None], _Outcome] = field(default_factory=dict, repr=False)
+    _outcomes: dict[tuple[Change | None, Scenario], Outcome] = field(default_factory=dict, repr=False)
 
     @property
     def ranks(self) -> set[int]:
@@ -156,14 +159,16 @@ class _Pricing:
         gain = self._of_transfers(scenario, after)
         if not self.replay.is_unsplit:
             return gain
-        before = self._with(None, after).waiting_ns
-        least = min(before - self._with(change, after).waiting_ns for change in scenario.changes)
+        before, *lengths = (
+            self._steps_of(self._with(change, after).waiting).mean() for change in (None, *scenario.changes)
+        )
+        least = float(before - max(lengths))
         return gain._replace(low_ns=min(gain.low_ns, least - self._slack_ns))
 
     def _of_transfers(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
         """The gain if calls that cannot be split are transfers."""
-        before = self._with(None, after).steps_ns
-        by_step = [before - self._with(change, after).steps_ns for change in scenario.changes]
+        before, *lengths = (self._steps_of(self._with(change, after).lengths) for change in (None, *scenario.changes))
+        by_step = [before - each for each in lengths]
         gains = [float(each.mean()) for each in by_step]
         chance = 0.0 if scenario.limit else max(standard_error(each, before) for each in by_step)
         slack = self._slack_ns + 2 * chance
@@ -174,25 +179,19 @@ class _Pricing:
     def _slack_ns(self) -> float:
         return self.replay.error_frac * self.step_ns
 
-    def _of_waits(self, cycles: Sequence[list[Playing]]) -> float:
-        """Length of a step, in ns, if calls that cannot be split wait for an unseen rank."""
-        return float(self._steps_of(played_lengths([as_waits(members) for members in cycles])).mean())
-
-    def _base(self, after: Scenario | None) -> Sequence[list[Playing]]:
+    def _base(self, after: Scenario) -> Sequence[list[Playing]]:
         """The cycles of the run already changed by `after`."""
-        if after is None:
-            return self.replay.measured
         if after not in self._bases:
-            self._bases[after] = _changed(self.replay.measured, after.changes[0])
+            self._bases[after] = changed(self.replay.measured, after.changes[0])
         return self._bases[after]
 
-    def _with(self, change: Change | None, after: Scenario | None) -> _Outcome:
-        """What the steps take with this change, if any; what is equal is played once."""
+    def _with(self, change: Change | None, after: Scenario | None) -> Outcome:
+        """The steps with this change, if any, in a run already changed by `after`; what is equal is played once."""
+        if after is None:
+            return self.replay.played(change)
         if (change, after) not in self._outcomes:
-            cycles = self._base(after) if change is None else _changed(self._base(after), change)
-            self._outcomes[change, after] = _Outcome(
-                self._steps_of(played_lengths(cycles)), self._of_waits(cycles) if self.replay.is_unsplit else 0.0
-            )
+            base = self._base(after)
+            self._outcomes[change, after] = self.replay.outcome(base if change is None else changed(base, change))
         return self._outcomes[change, after]
 
     def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:
@@ -313,17 +312,6 @@ class _Pricing:
             rank: Excess(compute, copies, cpu, _most_of(by_kernel[rank], compute), _only(by_step[rank], steps))
             for rank, (compute, copies, cpu) in sums.items()
         }
-
-
-class _Outcome(NamedTuple):
-    """The replayed length of each step in ns, and their mean if calls that cannot be split wait for an unseen rank."""
-
-    steps_ns: NDArray[np.float64]
-    waiting_ns: float
-
-
-def _changed(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playing]]:
-    return [within_steps(members, change(members)) for members in cycles]
 
 
 def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:

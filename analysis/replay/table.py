@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,13 @@ MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
 
 
+class Outcome(NamedTuple):
+    """The replayed length of each step; and if calls that cannot be split wait for an unseen rank."""
+
+    lengths: Lengths
+    waiting: Lengths
+
+
 @dataclass(frozen=True)
 class Replay:
     """A run that can be replayed, cycle by cycle, with delays as measured and as usual.
@@ -39,6 +47,7 @@ class Replay:
     measured: Sequence[list[Playing]]
     usual: Sequence[list[Playing]]
     exposed_ns: Mapping[int, float]
+    _outcomes: dict[Change | None, Outcome] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float]) -> Replay:
@@ -49,7 +58,7 @@ class Replay:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
-        with_delays = played_lengths(self.measured)
+        with_delays = self.played(None).lengths
         (hiding,) = perfect_overlap().changes
         blocked = played_lengths(self.usual, of_comm=False)
         free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
@@ -87,8 +96,20 @@ class Replay:
     def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
         """One row per scenario. Raises NotPredictable if the replay is too far from the measured steps."""
         self.check()
-        before = [played_lengths(self.measured), self._replayed]
+        before = [self.played(None).lengths, self._replayed]
         return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
+
+    def played(self, change: Change | None) -> Outcome:
+        """The steps with this change, delays as measured; what is asked for again is not played again."""
+        if change not in self._outcomes:
+            self._outcomes[change] = self.outcome(self.measured if change is None else changed(self.measured, change))
+        return self._outcomes[change]
+
+    def outcome(self, cycles: Sequence[list[Playing]]) -> Outcome:
+        """The steps of these cycles."""
+        lengths = played_lengths(cycles)
+        waiting = played_lengths([as_waits(members) for members in cycles]) if self.is_unsplit else lengths
+        return Outcome(lengths, waiting)
 
     def attribution(self, names: PartNames) -> pd.DataFrame:
         """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
@@ -155,7 +176,7 @@ class Replay:
 
     def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
         """Gain of each step in ns, with delays as measured and as usual."""
-        after = [played_lengths([within_steps(m, change(m)) for m in cycles]) for cycles in (self.measured, self.usual)]
+        after = [self.played(change).lengths, played_lengths(changed(self.usual, change))]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -168,15 +189,8 @@ class Replay:
 
     def _gains_if_waiting(self, scenario: Scenario) -> list[float]:
         """Gain of a step in ns if calls that cannot be split wait for an unseen rank and end no earlier."""
-
-        def length(cycles: Sequence[list[Playing]]) -> float:
-            return _mean(played_lengths([as_waits(members) for members in cycles]))
-
-        before = length(self.measured)
-        return [
-            before - length([within_steps(members, change(members)) for members in self.measured])
-            for change in scenario.changes
-        ]
+        before = _mean(self.played(None).waiting)
+        return [before - _mean(self.played(change).waiting) for change in scenario.changes]
 
     def _likely_cause(self) -> str:
         """The likely reason why the replay is off."""
@@ -220,14 +234,19 @@ def standard_error(gains: NDArray[np.float64], steps: NDArray[np.float64]) -> fl
     return min(spreads) / float(np.sqrt(len(gains)))
 
 
-def within_steps(members: Sequence[Playing], changed: Sequence[Playing]) -> list[Playing]:
+def changed(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playing]]:
+    """The cycles with a change of their steps."""
+    return [_within_steps(members, change(members)) for members in cycles]
+
+
+def _within_steps(measured: Sequence[Playing], altered: Sequence[Playing]) -> list[Playing]:
     """Undo changes before the first step of each rank, as that time is no part of the steps.
 
     If that became faster, the first step would begin earlier, and seem longer for it.
     """
     return [
         _with_head_of(old, new) if new.program is old.program and not new.with_head else new
-        for old, new in zip(members, changed, strict=True)
+        for old, new in zip(measured, altered, strict=True)
     ]
 
 
