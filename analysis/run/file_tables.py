@@ -246,7 +246,7 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     correlation = integers(columns["correlation"])
     # In a damaged file, launches may be the only sign that there were activities.
     if raw.damage is None:
-        known = np.isin(correlation, integers(raw.activities["correlation"]))
+        known = pd.Series(correlation).isin(integers(raw.activities["correlation"])).to_numpy()
         of_activities = known & (correlation != MISSING)
     else:
         of_activities = np.ones(len(correlation), dtype=bool)

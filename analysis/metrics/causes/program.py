@@ -17,13 +17,14 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMM, COMPUTE, KINDS, MEMORY
-from ...core.schema import bare
+from ...core.schema import bare, text_codes
 from ...core.steps import launch_times
 from ..clocks.frame import Flags, Floats
 
 PARTS = ("compute", "memory", "comm", "data", "cpu")
 SPENT = (*PARTS, "own")  # communication of the compared group apart from other communication
 _NEVER, _LATE = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_NO_KIND = -2
 _DATA = markers.DATA_LOADER
 
 
@@ -46,8 +47,10 @@ class OnDevice(NamedTuple):
         """What the rows of one device and cycle say; `launches` are those of the cycle."""
         start = activities["start_ns"].to_numpy(dtype=np.int64)
         order = np.argsort(start, kind="stable")
-        kind, dur, stream = (bare(activities[name])[order] for name in ("kind", "dur_ns", "stream"))
-        of_kind = {each: np.asarray(kind == each, dtype=bool) for each in KINDS}
+        dur, stream = (bare(activities[name])[order] for name in ("dur_ns", "stream"))
+        code, kinds = text_codes(activities["kind"])
+        numbers = {kind: number for number, kind in enumerate(kinds)}
+        of_kind = {kind: (code == numbers.get(kind, _NO_KIND))[order] for kind in KINDS}
         start = start[order]
         return cls(
             of_kind=of_kind,
@@ -55,7 +58,7 @@ class OnDevice(NamedTuple):
             end_ns=start + dur,
             launched_ns=_launched(activities["correlation"], launches)[order],
             on_main=_main_stream(stream, dur, of_kind[COMPUTE]),
-            on_cpu=bool((bare(activities["device"]) == "cpu").all()),
+            on_cpu=activities["device"].iloc[0] == "cpu",
         )
 
 
