@@ -1,11 +1,12 @@
 """How do seconds, memory and bytes grow with the ranks of a run, with recordings and without? See README.md.
 
-python benchmarks/scale.py --source TRACES [--ranks 8,64,256,1024] [--workers 1,2] [--command breakdown] [--json 8,64]
+python benchmarks/scale.py --source TRACES [--ranks 8,64,256,1024] [--workers 1,2] [--command summary,report] [--json 8]
 
 The traces of a folder are repeated to some 54 MB of JSON each, and are dealt out to the ranks in turn, eight to a host,
-each host with a clock of its own, in a world of that size. Where others use the machine too, the seconds of all cores
-say more than those that pass. The largest memory is that of the command, and of the processes that it starts, each
-counted by pages it shares with others only in part (PSS); it is measured in a run of its own.
+each host with a clock of its own, in a world of that size. Recordings are as `commtrace pack` makes them, with details.
+Where others use the machine too, the seconds of all cores say more than those that pass. The largest memory is that of
+the command, and of the process that it starts and that takes most, each counted by pages it shares with others only in
+part (PSS), five times a second.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +59,7 @@ def recordings(sources: list[Path], folder: Path, ranks: int) -> Path:
         return folder
     partial = folder.with_name(f".{folder.name}")
     partial.mkdir(parents=True, exist_ok=True)
-    read = [read_kineto(path, ReadOptions()) for path in sources]
+    read = [read_kineto(path, ReadOptions(details=True)) for path in sources]
     for rank in range(ranks):
         found = whole_world(read[rank % len(read)], rank, ranks)
         name = f"node{rank // 8}_{rank}.0001.pt.trace"
@@ -86,27 +88,25 @@ def traces(given: list[Path], folder: Path, ranks: int) -> Path:
 
 
 class Taken(NamedTuple):
-    """What a command took: seconds, those of all cores together, and the most MB of it and of its workers."""
+    """What a command took: seconds, those of all cores together, and the most MB of it and of one of its workers."""
 
     seconds: float
     core_seconds: float
     own_mb: float
-    workers_mb: float
+    worker_mb: float
 
 
 def measured(command: list[str]) -> Taken:
-    """What it takes; memory in a second run, since looking at it takes time."""
+    """What it takes."""
     begin, before = time.perf_counter(), _core_seconds()
-    _end(command, _begun(command))
-    seconds, core_seconds = time.perf_counter() - begin, _core_seconds() - before
-    process, own, others = _begun(command), 0, 0
+    process, own, worker = _begun(command), 0, 0
     while process.poll() is None:
         pids = _tree(process.pid)
         own = max(own, _held_bytes(process.pid))
-        others = max(others, sum(map(_held_bytes, pids[1:])))
-        time.sleep(0.05)
+        worker = max(worker, *map(_held_bytes, pids[1:]), 0)
+        time.sleep(0.2)
     _end(command, process)
-    return Taken(seconds, core_seconds, own / MB, others / MB)
+    return Taken(time.perf_counter() - begin, _core_seconds() - before, own / MB, worker / MB)
 
 
 def _core_seconds() -> float:
@@ -120,23 +120,29 @@ def lines(args: argparse.Namespace) -> Iterator[str]:
     given = sorted(args.source.glob("*.json*"))
     base = traces(given, args.work / "base", len(given))
     sources = sorted(base.glob("*.json"))
-    yield "| ranks | of | on disk MB | workers | s | s of all cores | MB of the command | MB of its workers |"
-    yield "|---:|---|---:|---:|---:|---:|---:|---:|"
-    numbers = [int(number) for number in args.ranks.split(",")]
+    yield (
+        "| command | ranks | of | on disk MB | workers | s | s of all cores | MB of the command | MB of a worker "
+        "| written MB |"
+    )
+    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|"
     plain = {int(number) for number in args.json.split(",") if number}
-    for ranks in numbers:
+    for ranks in map(int, args.ranks.split(",")):
         inputs = {"recordings": recordings(sources, args.work / f"packed-{ranks}", ranks)}
         if ranks in plain:
             inputs["JSON"] = traces(given, args.work / f"json-{ranks}", ranks)
         for what, folder in inputs.items():
             size = sum(path.stat().st_size for path in folder.iterdir()) / MB
-            for workers in args.workers.split(","):
-                command = [sys.executable, "-m", "commtrace", args.command, "--no-cache", "--workers", workers]
-                took = measured([*command, "-f", "csv", str(folder)])
-                numbers_of = (
-                    f"{took.seconds:.1f} | {took.core_seconds:.1f} | {took.own_mb:,.0f} | {took.workers_mb:,.0f}"
+            for command, workers in product(args.command.split(","), args.workers.split(",")):
+                target = args.work / "written"
+                target.unlink(missing_ok=True)
+                how = ["--output", str(target)] if command in ("report", "timeline") else []
+                start = [sys.executable, "-m", "commtrace", command, "--no-cache", "--workers", workers]
+                took = measured([*start, *how, str(folder)])
+                written = f"{target.stat().st_size / MB:,.1f}" if target.exists() else ""
+                yield (
+                    f"| {command} | {ranks:,} | {what} | {size:,.1f} | {workers} | {took.seconds:.1f} "
+                    f"| {took.core_seconds:.1f} | {took.own_mb:,.0f} | {took.worker_mb:,.0f} | {written} |"
                 )
-                yield f"| {ranks:,} | {what} | {size:,.0f} | {workers} | {numbers_of} |"
 
 
 def main() -> None:
@@ -144,9 +150,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="a folder of Kineto traces, one per rank")
     parser.add_argument("--ranks", default="8,64,256,1024")
-    parser.add_argument("--json", default="8,64", help="of these, the JSON is written and read as well")
+    parser.add_argument("--json", default="8", help="of these, the JSON is written and read as well")
     parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--command", default="breakdown")
+    parser.add_argument("--command", default="breakdown,summary,report,timeline")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "commtrace-scale")
     for line in lines(parser.parse_args()):
         print(line, flush=True)

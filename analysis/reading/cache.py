@@ -271,13 +271,15 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
         del plain
         if content.source.state != key:
             raise _Unusable("is of another state of the file, or of another version")
+        if not slot.options.details:
+            content = without_details(content, slot.options)
         found = trace_of(content, what, budget)
     except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err
     needs_details = slot.options.details and not slot.options.details_if_small
     if found.damage is not None or (needs_details and not found.detailed):
         return None
-    return found if slot.options.details else without_details(found, slot.options)
+    return found
 
 
 def _check_trust(place: Path, status: os.stat_result) -> None:

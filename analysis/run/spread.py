@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from ..core.escaping import encodable
-from ..formats.recordings.content import TraceSource, packed
+from ..formats.recordings.content import TraceSource, packed, recording_of
 from ..formats.recordings.entry import RECORDING
 from ..formats.recordings.reader import packed_content, recorded_in
 from ..reading.cache import Cache
@@ -64,8 +64,7 @@ def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTra
     if one is RECORDING and not options.verify:
         data = packed_content(path, options.budget())
         recorded = recorded_in(path, data, options)
-        if recorded.is_all:
-            return recorded.trace, data
+        return recorded.trace, data if recorded.is_all else recording_of(recorded.content, how="fast")
     raw = read_file(read, options, cache)
     source = TraceSource(encodable(path.name), one.name, one.version, comm_names=options.comm_names)
     return raw, packed(raw, source, [], how="fast")

@@ -6,6 +6,7 @@ A recording is gzip. In it is a line that names it, the SHA-256 of all that foll
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -19,12 +20,12 @@ from ...recording.arrays import doubles, integers
 from ...recording.checks import is_consistent
 from ...recording.header import Header
 from ...recording.options import ReadOptions
-from ...recording.recording import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, CommRow, Extent, RawTrace
+from ...recording.recording import DOUBLES, INTEGERS, Columns, CommRow, Extent, RawTrace
 from ...recording.row_bytes import tables_bytes
 from ...recording.values import MISSING, Int64, Time
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
 from .outline import object_bytes, outline_of
-from .rows import CodedRows, annotations_in, coded_annotations, coded_comm_args, comm_args_in
+from .rows import CodedRows, annotations_in, coded_annotations, coded_comm_args, comm_args_in, named_annotations
 
 MAGIC = b"commtrace-recording\n"
 VERSION = 1
@@ -97,6 +98,10 @@ class BadRecording(Exception):
     """What is wrong with a recording, as the predicate of a sentence."""
 
 
+def _not_as_written(what: object) -> BadRecording:
+    return BadRecording(f"is not as commtrace writes it ({what})")
+
+
 def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Literal["small", "fast"] = "small") -> bytes:
     """The bytes of a recording of this trace."""
     content = Content(
@@ -108,6 +113,11 @@ def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Liter
         comm_args=coded_comm_args(trace.comm_args),
         **{name: getattr(trace, name) for name in _PLAIN},
     )
+    return recording_of(content, how=how)
+
+
+def recording_of(content: Content, *, how: Literal["small", "fast"]) -> bytes:
+    """The bytes of a recording with this content."""
     payload = msgspec.msgpack.encode(content)
     plain = b"".join((MAGIC, sha256(payload).digest(), payload))
     if how == "fast":
@@ -135,7 +145,7 @@ def recorded_content(plain: bytes, what: str, budget: Budget) -> Content:
         budget.draw(what, object_bytes(payload, _OUTLINE))
         return _CONTENT.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-        raise BadRecording(f"is not as commtrace writes it ({err})") from err
+        raise _not_as_written(err) from err
 
 
 def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = True) -> RawTrace:
@@ -147,9 +157,9 @@ def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = 
     rows = {sort: _rows(content.sorts.get(sort, {})) for sort in INTEGERS}
     others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
     if max(*rows.values(), *others.values()) > _MOST_ROWS:
-        raise BadRecording("is not as commtrace writes it (too many rows)")
+        raise _not_as_written("too many rows")
     if min(content.lists_bytes, content.repaired_bytes, content.launched) < 0:
-        raise BadRecording("is not as commtrace writes it (a negative count)")
+        raise _not_as_written("a negative count")
     names = (*content.names, *content.operator_names, *content.call_names, *content.inputs)
     needed = tables_bytes(**rows, **others, names=len(names), letters=sum(map(len, names)))
     budget.check(what, needed + content.lists_bytes)
@@ -165,32 +175,44 @@ def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = 
             **{name: getattr(content, name) for name in _PLAIN},
         )
     except (BadColumn, msgspec.ValidationError) as err:
-        raise BadRecording(f"is not as commtrace writes it ({err})") from err
+        raise _not_as_written(err) from err
     if not is_consistent(trace):
-        raise BadRecording("is not as commtrace writes it (its columns contradict each other)")
+        raise _not_as_written("its columns contradict each other")
     return trace
 
 
-def without_details(trace: RawTrace, options: ReadOptions) -> RawTrace:
-    """Reduce a trace read with details to one read without, with these options."""
-    if not trace.detailed:
-        return trace
-    nothing = {
-        sort: dict.fromkeys(getattr(trace, sort), b"") for sort in ("runtime", "memory", "stream_waits", "modules")
-    }
-    if trace.activities["ts"]:
-        nothing["operators"], trace.operator_names = dict.fromkeys(trace.operators, b""), []
-    else:
-        not_read = np.full(len(trace.operators["ts"]) // NUMBER_BYTES, MISSING).tobytes()
-        nothing["operators"] = trace.operators | dict.fromkeys(_LATER_COLUMNS["operators"], not_read)
-    annotations = [
-        annotation
-        for annotation in trace.annotations
-        if annotation.name.startswith((C10D, LOADING))
-        or STEERING.match(annotation.name)
-        or options.may_mark(annotation.name)
-    ]
-    return msgspec.structs.replace(trace, **nothing, call_names=[], inputs=[], annotations=annotations, detailed=False)
+def without_details(content: Content, options: ReadOptions) -> Content:
+    """Reduce what was recorded with details to what would have been recorded without, with these options.
+
+    Nothing but annotations is decoded for it. Raises BadRecording.
+    """
+    if not content.detailed:
+        return content
+    others = {sort: _NONE[sort] for sort in ("runtime", "memory", "stream_waits", "modules")}
+    operators, on_gpu = content.sorts.get("operators", {}), _rows(content.sorts.get("activities", {})) > 0
+    others["operators"] = _NONE["operators"] if on_gpu else _without(operators, _LATER_COLUMNS["operators"])
+
+    def is_kept(name: str) -> bool:
+        return name.startswith((C10D, LOADING)) or bool(STEERING.match(name)) or options.may_mark(name)
+
+    try:
+        annotations = named_annotations(content.annotations, is_kept)
+    except BadColumn as err:
+        raise _not_as_written(err) from err
+    names = [] if on_gpu else content.operator_names
+    return msgspec.structs.replace(
+        content,
+        sorts=content.sorts | others,
+        operator_names=names,
+        call_names=[],
+        inputs=[],
+        annotations=annotations,
+        detailed=False,
+    )
+
+
+def _without(columns: dict[str, CodedColumn], names: Collection[str]) -> dict[str, CodedColumn]:
+    return {name: column for name, column in columns.items() if name not in names}
 
 
 def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
@@ -218,3 +240,7 @@ def _rows(columns: dict[str, CodedColumn]) -> int:
     """Number of rows of a sort of event; its columns are checked later."""
     column = columns.get("ts", CodedColumn(0))
     return column.rows
+
+
+_NONE = {sort: _columns_of(sort, dict.fromkeys((*INTEGERS[sort], *DOUBLES[sort]), b"")) for sort in INTEGERS}
+"""The columns of each sort of events if there are none."""

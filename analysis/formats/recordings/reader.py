@@ -8,6 +8,8 @@ from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import msgspec
+
 from ...core.budget import Budget
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
@@ -16,7 +18,7 @@ from ...errors import DamagedTrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import RawTrace
-from .content import BadRecording, recorded_content, trace_of, without_details
+from .content import BadRecording, Content, recorded_content, trace_of, without_details
 
 
 def read_recording(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
@@ -37,9 +39,10 @@ def is_detailed(path: Path, options: ReadOptions) -> bool:
 
 
 class Recorded(NamedTuple):
-    """The content of a recording, and whether this is all of it, unchanged."""
+    """The trace in a recording, the `content` that it was made from, and whether this is all that was recorded."""
 
     trace: RawTrace
+    content: Content
     is_all: bool
 
 
@@ -55,21 +58,22 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions, *, with_calls: bo
         content = recorded_content(plain, what, budget)
         budget.give_back(len(plain))
         del plain
+        is_all = options.details or not content.detailed
+        content = content if is_all else without_details(content, options)
         trace = trace_of(content, what, budget, with_calls=with_calls)
     except BadRecording as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
     if trace.damage is not None and not options.keep_going:
         raise DamagedTrace(f"{path}: was packed from a damaged trace; --keep-going uses what is there: {trace.damage}")
-    is_all = options.comm_names == content.source.comm_names
-    if not is_all:
-        pattern = options.pattern
+    if options.comm_names != content.source.comm_names:
+        pattern, is_all = options.pattern, False
         trace.kinds = [_kind(name, kind, pattern) for name, kind in zip(trace.names, trace.kinds, strict=True)]
+        source = msgspec.structs.replace(content.source, comm_names=options.comm_names)
+        content = msgspec.structs.replace(content, kinds=trace.kinds, source=source)
     if options.details and not (trace.detailed or options.details_if_small):
         name = encodable(path.name)
         trace.notes.append(f"{name}: packed --no-details: operators and runtime calls are only in the trace itself")
-    if options.details or not trace.detailed:
-        return Recorded(trace, is_all)
-    return Recorded(without_details(trace, options), is_all=False)
+    return Recorded(trace, content, is_all)
 
 
 def packed_content(path: Path, budget: Budget) -> bytes:

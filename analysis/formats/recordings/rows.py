@@ -65,6 +65,16 @@ def annotations_in(rows: CodedRows, what: str, budget: Budget, without: tuple[st
     return _converted(lambda: msgspec.convert(list(annotations), list[Annotation]))
 
 
+def named_annotations(rows: CodedRows, is_kept: Callable[[str], bool]) -> CodedRows:
+    """The annotations whose names are kept. Raises BadColumn."""
+    of_row = np.array(_kind_of_rows(rows), np.int64)
+    kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
+    kept = np.array([is_kept(name) for name, *_ in kinds], bool)[of_row]
+    used = np.unique(of_row[kept])
+    times = {name: coded_doubles(doubles_from(_column(rows, name), len(of_row))[kept]) for name in ("ts", "dur")}
+    return CodedRows(coded_integers(np.searchsorted(used, of_row[kept])), [rows.kinds[kind] for kind in used], times)
+
+
 def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
     """Store each distinct row of arguments once; ids of calls as columns."""
     columns = {name: coded_integers(_integers([row.get(name) for row in rows])) for name in _INTEGERS}
