@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -65,9 +66,21 @@ class _Windows:
 
 
 def _windows(program: RankProgram, *, of_comm: bool = True) -> list[_Windows]:
+    """The windows of each device. The last ones are remembered: many changes leave a program as it is."""
+    for known, with_comm, windows in _RECENT:
+        if known is program and with_comm == of_comm:
+            return windows
+    _RECENT.append((program, of_comm, _windows_anew(program, of_comm=of_comm)))
+    return _RECENT[-1][-1]
+
+
+_RECENT: deque[tuple[RankProgram, bool, list[_Windows]]] = deque(maxlen=64)
+
+
+def _windows_anew(program: RankProgram, *, of_comm: bool) -> list[_Windows]:
     step = steps_of(program)
     windows = []
-    for device in np.unique(program.device):
+    for device in sorted(set(program.device.tolist())):
         inside = np.flatnonzero((program.device == device) & (step != NO_STEP) & (of_comm | ~program.is_comm))
         inside = inside[np.argsort(step[inside], kind="stable")]
         steps, first = np.unique(step[inside], return_index=True)
