@@ -28,7 +28,7 @@ from .scenarios import host, usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
 from .slow_links import SlowLinks, slow_groups
-from .table import Outcome, Replay, changed, standard_error
+from .table import Outcome, Replay, standard_error, with_change
 
 _LEAST = 0.01
 """Of a step: a cause that costs less is none."""
@@ -182,7 +182,7 @@ class _Pricing:
     def _base(self, after: Scenario) -> Sequence[list[Playing]]:
         """The cycles of the run already changed by `after`."""
         if after not in self._bases:
-            self._bases[after] = changed(self.replay.measured, after.changes[0])
+            self._bases[after] = with_change(self.replay.measured, after.changes[0])
         return self._bases[after]
 
     def _with(self, change: Change | None, after: Scenario | None) -> Outcome:
@@ -191,7 +191,7 @@ class _Pricing:
             return self.replay.played(change)
         if (change, after) not in self._outcomes:
             base = self._base(after)
-            self._outcomes[change, after] = self.replay.outcome(base if change is None else changed(base, change))
+            self._outcomes[change, after] = self.replay.outcome(base if change is None else with_change(base, change))
         return self._outcomes[change, after]
 
     def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:

@@ -102,7 +102,9 @@ class Replay:
     def played(self, change: Change | None) -> Outcome:
         """The steps with this change, delays as measured; what is asked for again is not played again."""
         if change not in self._outcomes:
-            self._outcomes[change] = self.outcome(self.measured if change is None else changed(self.measured, change))
+            self._outcomes[change] = self.outcome(
+                self.measured if change is None else with_change(self.measured, change)
+            )
         return self._outcomes[change]
 
     def outcome(self, cycles: Sequence[list[Playing]]) -> Outcome:
@@ -176,7 +178,7 @@ class Replay:
 
     def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
         """Gain of each step in ns, with delays as measured and as usual."""
-        after = [self.played(change).lengths, played_lengths(changed(self.usual, change))]
+        after = [self.played(change).lengths, played_lengths(with_change(self.usual, change))]
         return [
             np.array([old[step] - new.get(step, old[step]) for step in old])
             for old, new in zip(before, after, strict=True)
@@ -234,7 +236,7 @@ def standard_error(gains: NDArray[np.float64], steps: NDArray[np.float64]) -> fl
     return min(spreads) / float(np.sqrt(len(gains)))
 
 
-def changed(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playing]]:
+def with_change(cycles: Sequence[list[Playing]], change: Change) -> list[list[Playing]]:
     """The cycles with a change of their steps."""
     return [_within_steps(members, change(members)) for members in cycles]
 
