@@ -41,6 +41,11 @@ import sys
 from hta.trace_analysis import TraceAnalysis
 print(TraceAnalysis(trace_files=dict(enumerate(sys.argv[1:])), trace_dir=".").get_temporal_breakdown(visualize=False))
 """
+_WHICH_HTA = """
+from importlib.metadata import packages_distributions, version
+name = packages_distributions()["hta"][0]
+print({"HolisticTraceAnalysis": "HTA"}.get(name, name), version(name))
+"""
 _SHIFTED = re.compile(rb'"(ts|correlation|External id|id)": ([\d.]+)|ProfilerStep#(\d+)')
 _STACK = b"""  },
   {
@@ -213,8 +218,8 @@ def _held_bytes(pid: int) -> int:
     return int(held[1]) * 1024 if held else 0
 
 
-def commands(case: Case, work: Path) -> dict[str, list[str]]:
-    """What is compared on a case, by name."""
+def commands(case: Case, work: Path, others: dict[str, str]) -> dict[str, list[str]]:
+    """What is compared on a case, by name; `others` are Pythons that have HTA, by its package and version."""
     files = [str(path) for path in case.paths]
     ours = [sys.executable, "-m", "commtrace", "breakdown", *files]
     named = {"commtrace": [*ours, "--no-cache"]}
@@ -223,13 +228,21 @@ def commands(case: Case, work: Path) -> dict[str, list[str]]:
     if case.name == "stacks":
         named["commtrace, from its cache"] = [*ours, "--cache", str(work / "cache")]
     if case.hta:
-        named["HTA"] = [sys.executable, "-c", _HTA, *files]
+        named |= {name: [python, "-c", _HTA, *files] for name, python in others.items()}
     return named
 
 
-def measured(case: Case, rounds: int, work: Path) -> list[Measured]:
+def named_hta(python: str) -> str:
+    """The package and version of HTA that a Python has; HTA goes on as traceinsight, with the same modules."""
+    found = subprocess.run([python, "-c", _WHICH_HTA], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise SystemExit(f"{python} has no HTA: {found.stderr.strip().splitlines()[-1]}")
+    return found.stdout.strip()
+
+
+def measured(case: Case, rounds: int, work: Path, others: dict[str, str]) -> list[Measured]:
     """Every command of a case, in turn, `rounds` times for the clock; once more for the memory, which comes first."""
-    named = commands(case, work)
+    named = commands(case, work, others)
     if "commtrace, from its cache" in named:
         timed(named["commtrace, from its cache"])  # which writes it
     print(f"{case.name}: memory", file=sys.stderr)
@@ -299,6 +312,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "commtrace-bench")
     parser.add_argument("--cases", default="one,one-gz,stacks,16", help="of: one, one-gz, stacks, 16")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--hta", nargs="+", default=[sys.executable], metavar="PYTHON", help="Pythons that have HTA, or traceinsight"
+    )
     parser.add_argument("--json", type=Path, help="also write the results there")
     args = parser.parse_args()
     if not args.source.is_file():
@@ -307,7 +323,7 @@ def main() -> None:
     results: list[Measured] = []
     chosen = cases(args.source, args.work, set(args.cases.split(",")))
     for case in chosen:
-        results += measured(case, args.rounds, args.work)
+        results += measured(case, args.rounds, args.work, {named_hta(each): each for each in args.hta})
     found: dict[str, Any] = {"results": rows(results)}
     print(table(found["results"]))
     for case in chosen:
