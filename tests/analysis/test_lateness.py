@@ -75,6 +75,16 @@ def test_late_by_other_communication(tmp_path):
         assert (row["because"], row["extra_comm_ns"]) == ("comm", 4 * MS)
 
 
+def test_late_to_the_ns_beside_a_call_that_was_issued_before_the_window(tmp_path):
+    def send(trace: Trace, at: int) -> None:
+        launch = None if at < EVERY else at
+        trace.nccl("send", at, 4 * MS + 37, launch=launch, group="pp", ranks=(1, 9), stream=33, **{"Dst Rank": 9})
+
+    found = run_of(tmp_path, 4, 1, 4 * MS + 37, send)
+    *rest, _ = of_late(found)  # behind the last kernel, nothing tells what the rank did
+    assert {(row["late_ns"], row["new_ns"]) for row in rest} == {(4 * MS + 37, 4 * MS + 37)}
+
+
 def test_on_clocks_that_differ_the_late_rank_is_the_same(tmp_path):
     truth = [
         Collective([k * EVERY + 6 * MS + (k * k % 7) * MS + (4 * MS if r == 2 else 0) for r in range(4)], 2 * MS)

@@ -38,6 +38,7 @@ class Activities(Protocol):
 
 LOOKED_AT = [*_UNIT, *_GROUP, "collective", "start_ns", "dur_ns", "wait_ns", "issue_ns"]
 """The columns of `members` that these functions look at."""
+_MAY_BE_NA = ("queued_ns", *(f"{kind}_{part}_ns" for kind in ("spent", "step") for part in SPENT))
 
 
 def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
@@ -54,7 +55,7 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
     """
     ready = members["start_ns"].to_numpy(dtype=np.int64).copy()
     began = np.full(len(members), _UNKNOWN)
-    others = {name: np.full(len(members), np.nan) for name in _columns()}
+    others = {name: np.full(len(members), np.nan) for name in _MAY_BE_NA}
     number = pd.Series(np.arange(len(members)), index=members.index)
     running = programs(ran, members)
     for unit, calls in grouped(members, _UNIT):
@@ -63,8 +64,8 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
             ready[rows], began[rows] = found.ready_ns, found.began_ns
             for name, values in found.columns.items():
                 others[name][rows] = values
-    ready_own = pd.Series(ready, index=members.index)
-    known, began_own = began != _UNKNOWN, pd.Series(np.where(began == _UNKNOWN, 0, began), index=members.index)
+    known = began != _UNKNOWN
+    ready_own, began_own = (pd.Series(times, members.index) for times in (ready, np.where(known, began, 0)))
     return pd.DataFrame({
         "ready_own_ns": ready_own,
         "ready_ns": aligned(ready_own, members["rank"], clocks),
@@ -131,12 +132,6 @@ class _Ready(NamedTuple):
     columns: dict[str, Any]
 
 
-def _columns() -> Iterator[str]:
-    """Names of the columns of `readiness` that may be NA."""
-    yield "queued_ns"
-    yield from (f"{kind}_{part}_ns" for kind in ("spent", "step") for part in SPENT)
-
-
 def _of_unit(calls: pd.DataFrame, running: Program) -> Iterator[_Ready]:
     """What is known of the calls of one device, group by group, without those of unknown issue."""
     start, dur, wait = _times(calls)
@@ -160,7 +155,7 @@ def _of_unit(calls: pd.DataFrame, running: Program) -> Iterator[_Ready]:
             *running.until(ready, group_calls),
             *running.since_step(ready, issued, group_calls),
         )
-        yield _Ready(rows, ready, running.first_step(issued), dict(zip(_columns(), values, strict=True)))
+        yield _Ready(rows, ready, running.first_step(issued), dict(zip(_MAY_BE_NA, values, strict=True)))
 
 
 def sequences(calls: pd.DataFrame) -> Iterator[Sequence]:
