@@ -306,6 +306,10 @@ class Reading:
             return err
         return found
 
+    def give_back(self, freed_bytes: int) -> None:
+        """Return what was cut away of a file to the memory that others may use."""
+        self._budget.give_back(freed_bytes)
+
     def first(self, progress: Progress | None) -> RawTrace | TraceError:
         """What was read from the first file; `results` gives it again."""
         return self._wait_for(self._files[0], progress)

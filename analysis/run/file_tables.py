@@ -37,6 +37,7 @@ from ..recording.arrays import (
 from ..recording.options import ReadOptions
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace
+from ..recording.row_bytes import tables_bytes
 from ..recording.step_marks import StepMark, with_marked_steps
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
@@ -92,6 +93,21 @@ class TraceFile(ReadFile):
     def comm_args(self) -> pd.DataFrame:
         """Arguments of collectives."""
         return COMM_ARGS.frame(self.comm_rows)
+
+    @property
+    def tables_bytes(self) -> int:
+        """Upper bound of the memory of its tables, in bytes, counted as when the file was read."""
+        return tables_bytes(
+            activities=len(self.activities),
+            launches=len(self.launches),
+            runtime=len(self.runtime_calls),
+            operators=len(self.cpu_ops),
+            memory=len(self.memory),
+            stream_waits=len(self.stream_waits),
+            modules=len(self.modules),
+            annotations=len(self.annotation_rows),
+            calls=len(self.comm_rows),
+        )
 
     def without_tables(self) -> TraceFile:
         """The file without its tables."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rows_of_steps import differences_of_step
 
-from commtrace.analysis.errors import NoSuchSteps
+from commtrace.analysis.errors import NoSuchSteps, TooLarge
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 from commtrace.analysis.results.opening import analyse, analyse_with
@@ -56,6 +56,13 @@ def test_a_step_from_the_middle_is_not_called_cut():
     whole = analyse(run).breakdown_steps
     assert part.breakdown_steps["window_ns"].tolist() == whole[whole["step"] < middle + 1]["window_ns"].tolist()
     assert part.run.recorded_steps == {(0, 0): tuple(analyse(run).run.steps)}
+
+
+def test_steps_that_are_cut_away_leave_their_memory_to_other_files():
+    memory_gb = 0.0015  # 450 kB a rank, of which a step is half
+    with pytest.raises(TooLarge, match="with all files before it"):
+        analyse(DATA / "nccl-straggler", workers=1, memory_gb=memory_gb)
+    assert len(analyse(DATA / "nccl-straggler", workers=1, memory_gb=memory_gb, last=1).breakdown) == 4
 
 
 def test_what_a_later_step_issues_does_not_look_like_a_hang():
