@@ -272,7 +272,7 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
         if content.source.state != key:
             raise _Unusable("is of another state of the file, or of another version")
         if not slot.options.details:
-            content = without_details(content, slot.options)
+            content = without_details(content, slot.options, what, budget)
         found = trace_of(content, what, budget)
     except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err

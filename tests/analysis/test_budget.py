@@ -70,6 +70,15 @@ def test_rows_that_a_recording_only_claims_are_refused(rows, tmp_path):
         read_recording(path, LIMITED)
 
 
+@pytest.mark.parametrize("rows", [2**28, 2**40, 2**62])
+def test_annotations_that_a_recording_only_claims_are_refused_before_details_are_left_out(rows, tmp_path):
+    content, path = small_content(tmp_path), tmp_path / "a.ctrace"
+    claimed = replace(content.annotations, kind=CodedColumn(rows))
+    path.write_bytes(as_recording(msgpack.encode(replace(content, detailed=True, annotations=claimed))))
+    with pytest.raises(TraceError):
+        read_recording(path, LIMITED)
+
+
 @pytest.mark.parametrize("bomb", ["objects", "kinds", "repeats", "pads"])
 def test_a_small_recording_that_asks_for_much_is_refused(bomb, tmp_path):
     path = BOMBS["recording"][bomb](tmp_path, random.Random(1), 5)

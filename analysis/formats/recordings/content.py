@@ -154,15 +154,7 @@ def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = 
     `with_calls` false leaves out what only calls of GPUs are made from: the arguments of collectives, and their marks
     on CPUs. Raises BadRecording; TooLarge if it would take more memory than allowed.
     """
-    rows = {sort: _rows(content.sorts.get(sort, {})) for sort in INTEGERS}
-    others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
-    if max(*rows.values(), *others.values()) > _MOST_ROWS:
-        raise _not_as_written("too many rows")
-    if min(content.lists_bytes, content.repaired_bytes, content.launched) < 0:
-        raise _not_as_written("a negative count")
-    names = (*content.names, *content.operator_names, *content.call_names, *content.inputs)
-    needed = tables_bytes(**rows, **others, names=len(names), letters=sum(map(len, names)))
-    budget.check(what, needed + content.lists_bytes)
+    rows = _checked_rows(content, what, budget)
     is_read = with_calls or not rows["activities"]  # what CPUs run is made from the marks
     unread = () if is_read else (*OF_BACKENDS, C10D)
     try:
@@ -181,10 +173,24 @@ def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = 
     return trace
 
 
-def without_details(content: Content, options: ReadOptions) -> Content:
+def _checked_rows(content: Content, what: str, budget: Budget) -> dict[str, int]:
+    """Number of rows of each sort of event, if all of them may be made. Raises as `trace_of` does."""
+    rows = {sort: _rows(content.sorts.get(sort, {})) for sort in INTEGERS}
+    others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
+    if max(*rows.values(), *others.values()) > _MOST_ROWS:
+        raise _not_as_written("too many rows")
+    if min(content.lists_bytes, content.repaired_bytes, content.launched) < 0:
+        raise _not_as_written("a negative count")
+    names = (*content.names, *content.operator_names, *content.call_names, *content.inputs)
+    needed = tables_bytes(**rows, **others, names=len(names), letters=sum(map(len, names)))
+    budget.check(what, needed + content.lists_bytes)
+    return rows
+
+
+def without_details(content: Content, options: ReadOptions, what: str, budget: Budget) -> Content:
     """Reduce what was recorded with details to what would have been recorded without, with these options.
 
-    Nothing but annotations is decoded for it. Raises BadRecording.
+    Nothing but annotations is decoded for it, and what is left out is not looked at. Raises as `trace_of` does.
     """
     if not content.detailed:
         return content
@@ -195,20 +201,15 @@ def without_details(content: Content, options: ReadOptions) -> Content:
     def is_kept(name: str) -> bool:
         return name.startswith((C10D, LOADING)) or bool(STEERING.match(name)) or options.may_mark(name)
 
+    names = [] if on_gpu else content.operator_names
+    reduced = msgspec.structs.replace(
+        content, sorts=content.sorts | others, operator_names=names, call_names=[], inputs=[], detailed=False
+    )
+    _checked_rows(reduced, what, budget)
     try:
-        annotations = named_annotations(content.annotations, is_kept)
+        return msgspec.structs.replace(reduced, annotations=named_annotations(content.annotations, is_kept))
     except BadColumn as err:
         raise _not_as_written(err) from err
-    names = [] if on_gpu else content.operator_names
-    return msgspec.structs.replace(
-        content,
-        sorts=content.sorts | others,
-        operator_names=names,
-        call_names=[],
-        inputs=[],
-        annotations=annotations,
-        detailed=False,
-    )
 
 
 def _without(columns: dict[str, CodedColumn], names: Collection[str]) -> dict[str, CodedColumn]:

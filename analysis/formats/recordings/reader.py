@@ -59,7 +59,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions, *, with_calls: bo
         budget.give_back(len(plain))
         del plain
         is_all = options.details or not content.detailed
-        content = content if is_all else without_details(content, options)
+        content = content if is_all else without_details(content, options, what, budget)
         trace = trace_of(content, what, budget, with_calls=with_calls)
     except BadRecording as err:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
