@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -66,18 +65,6 @@ class _Windows:
 
 
 def _windows(program: RankProgram, *, of_comm: bool = True) -> list[_Windows]:
-    """The windows of each device. The last ones are remembered: many changes leave a program as it is."""
-    for known, with_comm, windows in _RECENT:
-        if known is program and with_comm == of_comm:
-            return windows
-    _RECENT.append((program, of_comm, _windows_anew(program, of_comm=of_comm)))
-    return _RECENT[-1][-1]
-
-
-_RECENT: deque[tuple[RankProgram, bool, list[_Windows]]] = deque(maxlen=64)
-
-
-def _windows_anew(program: RankProgram, *, of_comm: bool) -> list[_Windows]:
     step = steps_of(program)
     windows = []
     for device in sorted(set(program.device.tolist())):

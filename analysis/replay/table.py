@@ -47,7 +47,9 @@ class Replay:
     measured: Sequence[list[Playing]]
     usual: Sequence[list[Playing]]
     exposed_ns: Mapping[int, float]
-    _outcomes: dict[Change | None, Outcome] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _outcomes: dict[int, tuple[Change | None, Outcome]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float]) -> Replay:
@@ -101,11 +103,10 @@ class Replay:
 
     def played(self, change: Change | None) -> Outcome:
         """The steps with this change, delays as measured; what is asked for again is not played again."""
-        if change not in self._outcomes:
-            self._outcomes[change] = self.outcome(
-                self.measured if change is None else with_change(self.measured, change)
-            )
-        return self._outcomes[change]
+        if id(change) not in self._outcomes:  # a function of others may have no hash; kept, its id is not used again
+            cycles = self.measured if change is None else with_change(self.measured, change)
+            self._outcomes[id(change)] = change, self.outcome(cycles)
+        return self._outcomes[id(change)][1]
 
     def outcome(self, cycles: Sequence[list[Playing]]) -> Outcome:
         """The steps of these cycles."""
