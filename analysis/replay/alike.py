@@ -147,10 +147,12 @@ def _by_code(codes: Ints, values: Ints) -> Ints:
     """The values in order of code and value. One sort of single numbers takes a tenth of one by two columns."""
     least = int(values.min())
     span = int(values.max()) - least + 1
-    if (int(codes.max()) - NONE + 1) * span > _LARGEST:
-        return values[np.lexsort((values, codes))]
-    result: Ints = np.sort((codes - NONE) * span + (values - least)) % span + least
-    return result
+    ordered: Ints
+    if (int(codes.max()) - NONE + 1) * span <= _LARGEST:
+        ordered = np.sort((codes - NONE) * span + (values - least)) % span + least
+    else:
+        ordered = values[np.lexsort((values, codes))]
+    return ordered
 
 
 def outside_steps(program: RankProgram) -> Flags:

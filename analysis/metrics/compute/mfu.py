@@ -83,7 +83,8 @@ def _is_tf32(kernel: pd.Series[str]) -> NDArray[np.bool_]:
     """Whether the name of each kernel says so; each name is searched once."""
     codes, names = text_codes(kernel)
     said = [re.search(TF32, name, re.IGNORECASE) is not None for name in names]
-    return np.array([*said, False])[codes]  # -1, which is none, counts from the end
+    result: NDArray[np.bool_] = np.array([*said, False])[codes]  # -1, which is none, counts from the end
+    return result
 
 
 def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None], keys: list[str]) -> Row:
