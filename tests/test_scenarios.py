@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 from builders import MS, Trace
 
 from commtrace import analyse, cli
+from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import BadScenario, NothingMeasured
+from commtrace.analysis.replay.playing import Playing
+from commtrace.analysis.replay.scenarios.scenario import Scenario
 from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
@@ -113,6 +117,20 @@ def test_where_latency_is_not_known_it_may_be_none_or_as_much_as_nccl_may_have(t
     assert predicted_ms(found, world_size=4) == pytest.approx((66, ring), abs=0.01)
     fused = (66 - 3 * latency, 66)
     assert predicted_ms(training(tmp_path / "each", EACH), fuse=True) == pytest.approx(fused, abs=0.01)
+
+
+def test_a_change_of_ones_own_is_played_once_for_a_run_whether_it_has_a_hash_or_not(tmp_path: Path) -> None:
+    class Counted(list[int]):  # which has none
+        def __call__(self, members: Sequence[Playing]) -> list[Playing]:
+            self.append(len(members))
+            return [replace(member, duration=member.duration // 2) for member in members]
+
+    found, change = training(tmp_path, EACH), Counted()
+    own = Scenario("half", "everything takes half as long", (change,))
+    for _ in range(2):
+        (row,) = records(found.predict(own))
+        assert row["gain_ns"] > 20 * MS
+    assert list(change) == [2, 2, 2]  # with delays as measured once, with usual ones each time
 
 
 def test_what_is_needed_at_once_is_not_fused(tmp_path: Path) -> None:

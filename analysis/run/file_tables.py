@@ -95,7 +95,7 @@ class TraceFile(ReadFile):
         return COMM_ARGS.frame(self.comm_rows)
 
     @property
-    def tables_bytes(self) -> int:
+    def needed_bytes(self) -> int:
         """Upper bound of the memory of its tables, in bytes, counted as when the file was read."""
         return tables_bytes(
             activities=len(self.activities),

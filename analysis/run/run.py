@@ -244,7 +244,7 @@ def run_of(
                 yield file
                 continue
             done = of_steps(with_activities(file), reading.options)
-            reading.give_back(file.tables_bytes - done.tables_bytes)
+            reading.give_back(file.needed_bytes - done.needed_bytes)
             if take is not None:
                 take(done)
             yield done

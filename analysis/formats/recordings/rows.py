@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from ...core.budget import Budget
+from ...recording.arrays import Int64s
 from ...recording.recording import Annotation, CommRow
 from ...recording.values import MISSING, NOT_KNOWN, Int64
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
@@ -46,7 +47,7 @@ def annotations_in(rows: CodedRows, what: str, budget: Budget, without: tuple[st
 
     `what` begins a message. Raises BadColumn, TooLarge.
     """
-    of_every_row = np.array(_kind_of_rows(rows), np.int64)
+    of_every_row = _kind_of_rows(rows)
     kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
     kept = np.flatnonzero(np.array([not name.startswith(without) for name, *_ in kinds], bool)[of_every_row])
     of_rows = of_every_row[kept].tolist()
@@ -67,7 +68,7 @@ def annotations_in(rows: CodedRows, what: str, budget: Budget, without: tuple[st
 
 def named_annotations(rows: CodedRows, is_kept: Callable[[str], bool]) -> CodedRows:
     """The annotations whose names are kept. Raises BadColumn."""
-    of_row = np.array(_kind_of_rows(rows), np.int64)
+    of_row = _kind_of_rows(rows)
     kinds = _converted(lambda: msgspec.convert(rows.kinds, list[_AnnotationKind]))
     kept = np.array([is_kept(name) for name, *_ in kinds], bool)[of_row]
     used = np.unique(of_row[kept])
@@ -87,7 +88,7 @@ def coded_comm_args(rows: Sequence[dict[str, Any]]) -> CodedRows:
 
 def comm_args_in(rows: CodedRows) -> list[dict[str, Any]]:
     """Decode the arguments of collectives. Raises BadColumn."""
-    of_row = _kind_of_rows(rows)
+    of_row = _kind_of_rows(rows).tolist()
     given = _converted(lambda: msgspec.convert(rows.kinds, list[dict[str, Any]]))
     kinds = [{name: value for name, value in kind.items() if name in _ARGUMENTS} for kind in given]
     values: dict[str, list[Any]] = {
@@ -133,13 +134,12 @@ def _distinct(values: Sequence[Any]) -> tuple[CodedColumn, list[Any]]:
     return coded_integers(np.array(distinct, np.int64)), firsts
 
 
-def _kind_of_rows(rows: CodedRows) -> list[int]:
+def _kind_of_rows(rows: CodedRows) -> Int64s:
     """The index of each row's kind."""
     kind = integers_from(rows.kind, rows.kind.rows)
     if len(kind) and not 0 <= kind.min() <= kind.max() < len(rows.kinds):
         raise BadColumn("a row is of a kind that is not there")
-    numbers: list[int] = kind.tolist()
-    return numbers
+    return kind
 
 
 def _column(rows: CodedRows, name: str) -> CodedColumn:
