@@ -1,5 +1,6 @@
 """Captures that are analysed where they end, on ranks that share a file system and on ranks that do not."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -58,7 +59,7 @@ def test_nodes_that_share_nothing_one_killed_before_the_end(keep, tmp_path) -> N
     assert [code for code, _, _ in ended] == [1, 1, -9, 1], "as without us: a lost peer is an error of the script"
     run = tmp_path / "node0" / "traces" / "run"
     said = ended[0][2]
-    assert "rank 2 is missing: nothing was heard of it" in said
+    assert "rank 2 is missing: no word came" in said
     assert "run: 3 ranks of 4" in said
     assert ended[0][1] == ""
     assert (run / "summary.txt").read_text() in said
@@ -138,7 +139,8 @@ def test_our_launcher_ends_ranks_whose_peer_died_and_they_are_analysed_first(tmp
         *script,
     )
     assert done.returncode == 137, done.stderr
-    assert "rank 1 is only in part here: nothing was heard of it" in done.stderr
+    # The launcher ends rank 2 as well, sometimes before it has said that its capture is whole.
+    assert re.search("(rank 1 is|ranks 1-2 are) only in part here: no word came", done.stderr)
     assert "run: 3 ranks on " in done.stderr, "the trace of rank 1 was there before that was killed"
     assert len(metas(tmp_path / "run")) == 3
 

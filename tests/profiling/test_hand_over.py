@@ -103,7 +103,7 @@ def test_a_rank_that_died_costs_only_its_own(hashed, tmp_path) -> None:
     dist.PrefixStore(KEY, hashed).set("2/0/0", b"killed while")
     for rank in (1, 3):
         HandOver(hashed, who(rank, 4), KEY).give(folder_of(tmp_path, rank), lambda r=rank: parcel(r), MB, within(5))
-    assert taker.take(folder, MOST, within(0.3)) == Taken({2: "nothing was heard of it"})
+    assert taker.take(folder, MOST, within(0.3)) == Taken({2: "no word came"})
     assert sorted(path.name for path in folder.glob("*.ctrace")) == [
         "host1_1.0000.pt.trace.ctrace", "host3_3.0000.pt.trace.ctrace"
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_rank_that_died_costs_only_its_own(hashed, tmp_path) -> None:
 
 def test_who_comes_too_late_is_told_and_leaves_nothing(hashed, tmp_path) -> None:
     taker, folder = rank_0(hashed, tmp_path, 2)
-    assert taker.take(folder, MOST, within(0.05)) == Taken({1: "nothing was heard of it"})
+    assert taker.take(folder, MOST, within(0.05)) == Taken({1: "no word came"})
     late = HandOver(hashed, who(1, 2), KEY)
     with pytest.raises(HandOverError, match="no longer waited"):
         late.give(folder_of(tmp_path, 1), lambda: parcel(1), MB, within(5))
@@ -206,7 +206,7 @@ def test_what_no_rank_of_ours_wrote_is_ignored_and_the_rank_awaited(label, is_se
     body = label if isinstance(label, bytes) else json.dumps(whole | label).encode()
     dist.PrefixStore(KEY, hashed).set("1/0/0", b"{}")
     Messages(hashed, KEY, b"" if is_sealed else b"guessed").post("arrived/1", body)
-    assert taker.take(folder, MOST, within(0.05)) == Taken({1: "nothing was heard of it"}, (1,))
+    assert taker.take(folder, MOST, within(0.05)) == Taken({1: "no word came"}, (1,))
     assert [path.name for path in folder.iterdir()] == ["run.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["of0"]
 
@@ -215,7 +215,7 @@ def test_a_file_whose_chunk_is_gone_is_not_written_and_the_rank_awaited(hashed, 
     taker, folder = rank_0(hashed, tmp_path, 2)
     HandOver(hashed, who(1, 2), KEY).give(folder_of(tmp_path, 1), lambda: parcel(1, 2_500_000), 3 * MB, within(5))
     dist.PrefixStore(KEY, hashed).delete_key("1/0/2")
-    assert taker.take(folder, MOST, within(0.1)) == Taken({1: "nothing was heard of it"}, (1,))
+    assert taker.take(folder, MOST, within(0.1)) == Taken({1: "no word came"}, (1,))
     assert [path.name for path in folder.iterdir()] == ["run.json"]
 
 
@@ -240,7 +240,7 @@ def test_ranks_without_the_same_secret_do_not_meet(of_rank_0, of_rank_1, hashed,
     taker.announce(folder)
     with pytest.raises(HandOverError, match="COMMTRACE_SECRET has to be the same for all ranks"):
         HandOver(hashed, who(1, 2), KEY, of_rank_1).give(folder_of(tmp_path, 1), lambda: parcel(1), MB, within(5))
-    assert taker.take(folder, MOST, within(0.05)).missing == {1: "nothing was heard of it"}
+    assert taker.take(folder, MOST, within(0.05)).missing == {1: "no word came"}
 
 
 def test_an_old_message_of_the_same_secret_does_not_count_again(hashed, tmp_path) -> None:
@@ -256,7 +256,7 @@ def test_an_old_message_of_the_same_secret_does_not_count_again(hashed, tmp_path
     taker.announce(later)
     for name, content in seen.items():
         dist.PrefixStore(KEY, second).set(name, content)
-    assert taker.take(later, MOST, within(0.05)) == Taken({1: "nothing was heard of it"}, (1,))
+    assert taker.take(later, MOST, within(0.05)) == Taken({1: "no word came"}, (1,))
 
 
 def test_a_rank_that_says_it_writes_into_the_folder_and_does_not_is_missing(hashed, tmp_path) -> None:

@@ -135,7 +135,7 @@ class HandOver:
             _bounded(taking.run, is_over)
         except HandOverError as err:
             return taking.taken(str(err))
-        return taking.taken("nothing was heard of it")
+        return taking.taken("no word came")
 
     def _is_closed(self) -> bool:
         return self._messages.read("closed", 0) is not None
