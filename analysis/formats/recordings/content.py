@@ -194,16 +194,16 @@ def without_details(content: Content, options: ReadOptions, what: str, budget: B
     """
     if not content.detailed:
         return content
-    others = {sort: _NONE[sort] for sort in ("runtime", "memory", "stream_waits", "modules")}
     operators, on_gpu = content.sorts.get("operators", {}), _rows(content.sorts.get("activities", {})) > 0
-    others["operators"] = _NONE["operators"] if on_gpu else _without(operators, _LATER_COLUMNS["operators"])
+    without = {sort: _NONE[sort] for sort in ("runtime", "memory", "stream_waits", "modules")}
+    without["operators"] = _NONE["operators"] if on_gpu else _without(operators, _LATER_COLUMNS["operators"])
 
     def is_kept(name: str) -> bool:
         return name.startswith((C10D, LOADING)) or bool(STEERING.match(name)) or options.may_mark(name)
 
     names = [] if on_gpu else content.operator_names
     reduced = msgspec.structs.replace(
-        content, sorts=content.sorts | others, operator_names=names, call_names=[], inputs=[], detailed=False
+        content, sorts=content.sorts | without, operator_names=names, call_names=[], inputs=[], detailed=False
     )
     _checked_rows(reduced, what, budget)
     try:

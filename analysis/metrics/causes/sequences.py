@@ -55,7 +55,7 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
     """
     ready = members["start_ns"].to_numpy(dtype=np.int64).copy()
     began = np.full(len(members), _UNKNOWN)
-    others = {name: np.full(len(members), np.nan) for name in _MAY_BE_NA}
+    columns = {name: np.full(len(members), np.nan) for name in _MAY_BE_NA}
     number = pd.Series(np.arange(len(members)), index=members.index)
     running = programs(ran, members)
     for unit, calls in grouped(members, _UNIT):
@@ -63,7 +63,7 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
             rows = number.loc[calls.index].to_numpy()[found.rows]
             ready[rows], began[rows] = found.ready_ns, found.began_ns
             for name, values in found.columns.items():
-                others[name][rows] = values
+                columns[name][rows] = values
     known = began != _UNKNOWN
     ready_own, began_own = (pd.Series(times, members.index) for times in (ready, np.where(known, began, 0)))
     return pd.DataFrame({
@@ -71,7 +71,7 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
         "ready_ns": aligned(ready_own, members["rank"], clocks),
         "began_own_ns": began_own.astype("Int64").where(known),
         "began_ns": aligned(began_own, members["rank"], clocks).astype("Int64").where(known),
-        **others,
+        **columns,
     }, index=members.index)  # fmt: skip
 
 
