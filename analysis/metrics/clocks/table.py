@@ -216,10 +216,9 @@ def aligned(times_ns: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame
 
     `rank` is the rank whose clock showed each time, `clocks` the table.
     """
-    of_time = pd.Index(clocks["rank"]).get_indexer(rank)
-    offset_ns, drift_ppm, origin_ns = (
-        clocks[key].to_numpy()[of_time] for key in ("offset_ns", "drift_ppm", "origin_ns")
-    )
+    known = ["offset_ns", "drift_ppm", "origin_ns"]
+    of_time = clocks.set_index("rank")[known].loc[rank]  # an error for a rank without a clock
+    offset_ns, drift_ppm, origin_ns = (of_time[key].to_numpy() for key in known)
     common = on_common_clock(times_ns.to_numpy(), offset_ns, drift_ppm, origin_ns)
     for rows, bends in _bends(clocks, rank):
         common[rows] -= bends.added(times_ns.to_numpy()[rows])
