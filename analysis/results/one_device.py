@@ -24,6 +24,7 @@ from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import RawTrace
 from ..recording.shared_files import file_of
 from ..recording.step_marks import with_marked_steps
+from ..recording.strays import without_strays
 from ..run.rank_files import ReadFile, members_of, notes_on
 from ..run.side_files import side_content
 from ..run.unseen import unseen_communication
@@ -58,7 +59,7 @@ def lone_device(path: Path, raw: RawTrace, step_marker: str | None = None) -> Lo
 
     Raises MixedJobs, UnreadableFile.
     """
-    raw, _, step_notes = with_marked_steps(raw, step_marker)
+    raw, _, step_notes = with_marked_steps(without_strays(path, raw), step_marker)
     devices = integers(raw.activities["device"])
     if not raw.header.has_starts or not len(devices) or (devices != devices[0]).any() or raw.damage is not None:
         return None
