@@ -127,6 +127,8 @@ class TableEntry:
     """Whether that holds only for a run that communicates."""
     needs_starts: bool = False
     """Whether to have no rows says something only of a run that says when calls began."""
+    in_steps: bool = False
+    """Whether it is of the steps that count only, unless all that was recorded is asked for."""
     in_seconds: bool = False
     """Whether its times are those of whole epochs, which people read in seconds."""
 
@@ -270,6 +272,7 @@ _ENTRIES = (
             "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "hidden_comm_frac", "comm_ns", "partial",
         ),
         worst=Worst("exposed_comm_ns"),
+        in_steps=True,
     ),
     TableEntry(
         communication.BREAKDOWN_STEPS,
@@ -327,6 +330,7 @@ _ENTRIES = (
         shown=("rank", "device", *_IDLE, "note", "partial"),
         narrow=("rank", "device", *_IDLE_NARROW),
         worst=Worst("idle_ns"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.IDLE_STEPS,
@@ -348,6 +352,7 @@ _ENTRIES = (
         narrow=("rank", "device", *_MFU),
         worst=Worst("mfu_frac", smallest=True),
         none_measured="no device shows any activity",
+        in_steps=True,
     ),
     TableEntry(
         compute.MFU_STEPS,
@@ -370,6 +375,7 @@ _ENTRIES = (
         below="note",
         negligible=("share_frac",),
         none_measured=_NO_SHAPES,
+        in_steps=True,
     ),
     TableEntry(
         compute.SHAPES_RANKS,
@@ -382,6 +388,7 @@ _ENTRIES = (
         worst=Worst("typical_over_frac"),
         none_measured="no operator of 5 us or more ran three times with the same shapes on two ranks; capture several "
         "ranks, and with record_shapes=True",
+        in_steps=True,
     ),
     TableEntry(
         compute.CATEGORIES,
@@ -393,6 +400,7 @@ _ENTRIES = (
         narrow=_CATEGORIES,
         negligible=("share_frac",),
         none_measured="no device shows any activity",
+        in_steps=True,
     ),
     TableEntry(
         regions.REGIONS,
@@ -405,6 +413,7 @@ _ENTRIES = (
         negligible=("share_frac",),
         adds_up=True,
         none_measured=_NO_REGIONS,
+        in_steps=True,
     ),
     TableEntry(
         regions.REGION_CLASSES,
@@ -420,6 +429,7 @@ _ENTRIES = (
         negligible=("share_frac",),
         adds_up=True,
         none_measured=_NO_REGIONS,
+        in_steps=True,
     ),
     TableEntry(
         regions.REGIONS_RANKS,
@@ -432,6 +442,7 @@ _ENTRIES = (
         negligible=("share_frac",),
         adds_up=True,
         none_measured=_NO_REGIONS,
+        in_steps=True,
     ),
     TableEntry(
         regions.REGIONS_STEPS,
@@ -466,6 +477,7 @@ _ENTRIES = (
         shown=("rank", "device", *_ACCOUNT, "note", "partial"),
         narrow=("rank", "device", *_ACCOUNT_NARROW),
         worst=Worst("compute_alone_ns", smallest=True),
+        in_steps=True,
     ),
     TableEntry(
         account.ACCOUNT_STEPS,
@@ -498,6 +510,7 @@ _ENTRIES = (
         narrow=("rank", "device", "step", *_GAPS_NARROW),
         none_found="no device was idle between its first activity and its last",
         none_measured="no device was idle between its first activity and its last",
+        in_steps=True,
     ),
     TableEntry(
         device_time.SYNCS,
@@ -509,6 +522,7 @@ _ENTRIES = (
         narrow=("rank", *_SYNCS_NARROW),
         none_found="no call of the runtime blocked or allocated",
         none_measured="no call of the runtime blocked or allocated",
+        in_steps=True,
     ),
     TableEntry(
         device_time.SYNCS_STEPS,
@@ -530,6 +544,7 @@ _ENTRIES = (
         shown=("rank", "kind", *_LAUNCHES),
         narrow=("rank", "kind", *_LAUNCHES_NARROW),
         none_measured=_NO_LAUNCH,
+        in_steps=True,
     ),
     TableEntry(
         device_time.LAUNCH_TIMES_NAMES,
@@ -540,6 +555,7 @@ _ENTRIES = (
         shown=("rank", "name", *_LAUNCHES),
         narrow=("rank", "name", *_LAUNCHES_NARROW),
         none_measured=_NO_LAUNCH,
+        in_steps=True,
     ),
     TableEntry(
         device_time.STREAM_QUEUES,
@@ -573,6 +589,7 @@ _ENTRIES = (
         ),
         none_found="no device copied or filled memory by itself",
         none_measured="no device copied or filled memory by itself",
+        in_steps=True,
     ),
     TableEntry(
         communication.CALLS,
@@ -716,6 +733,7 @@ _ENTRIES = (
         ),
         worst=Worst("caused_wait_ns"),
         optional=("place",),
+        in_steps=True,
     ),
     TableEntry(
         roles.GROUPS,
@@ -746,6 +764,7 @@ _ENTRIES = (
         none_found="no trace names its host, so ranks cannot be grouped by host",
         narrow=("host", "caused_wait_ns", "caused_wait_frac", "wait_ns"),
         worst=Worst("caused_wait_ns"),
+        in_steps=True,
     ),
     TableEntry(
         lateness.RANK_STEPS,
@@ -764,6 +783,7 @@ _ENTRIES = (
         command="table waits",
         none_found="no rank waited in the calls that could be split",
         narrow=("rank", "blamed_rank", "wait_ns", "wait_frac", "calls"),
+        in_steps=True,
     ),
     TableEntry(
         lateness.LATENESS,
@@ -960,6 +980,7 @@ _ENTRIES = (
         none_measured="no communication is exposed",
         narrow=("process_group", "collective", "released_by", "calls", "exposed_ns", "exposed_share_frac",
                 "median_slack_ns", "pg_ranks"),
+        in_steps=True,
     ),
     TableEntry(
         replay.RELEASES_CALLS,
@@ -995,6 +1016,7 @@ _ENTRIES = (
         command="table kernels",
         shown=(*_DEVICE_TIME, "name", "partial"),
         narrow=("name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.KERNELS_DEVICES,
@@ -1004,6 +1026,7 @@ _ENTRIES = (
         command="table kernels --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
         narrow=("rank", "device", "name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.OPERATORS,
@@ -1013,6 +1036,7 @@ _ENTRIES = (
         command="table kernels --by operator",
         shown=(*_DEVICE_TIME, "operator", "partial"),
         narrow=("operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.OPERATORS_DEVICES,
@@ -1022,6 +1046,7 @@ _ENTRIES = (
         command="table kernels --by operator --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
         narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.ANNOTATION_TIMES,
@@ -1031,6 +1056,7 @@ _ENTRIES = (
         command="table kernels --by annotation",
         shown=(*_DEVICE_TIME, "annotation", "partial"),
         narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.ANNOTATION_TIMES_DEVICES,
@@ -1040,6 +1066,7 @@ _ENTRIES = (
         command="table kernels --by annotation --rank all",
         shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
         narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
+        in_steps=True,
     ),
     TableEntry(
         device_time.GPUS,

@@ -23,7 +23,6 @@ from .output import CommNames, KeepGoing, asking, checked_patterns, print_messag
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
-    from ..results.one_device import LoneDevice
     from ..results.opening import OpenRun
     from ..timed_dumps.analysis import TimedDumps
 
@@ -148,6 +147,14 @@ LastSteps = Annotated[
         show_default="all",
     ),
 ]
+AllRecorded = Annotated[
+    bool,
+    typer.Option(
+        "--whole",
+        rich_help_panel="Reading",
+        help="Sum up all that was recorded, instead of the steps that count on the first screen.",
+    ),
+]
 StepMarker = Annotated[
     str | None,
     typer.Option(
@@ -174,6 +181,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         groups: OfGroups = None,
         only_steps: OfSteps = None,
         last: LastSteps = None,
+        whole: AllRecorded = False,
         steps: StepMarker = None,
         comm_kernel: CommNames = None,
         keep_going: KeepGoing = False,
@@ -201,6 +209,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             groups=tuple(groups or ()),
             steps=_numbers(only_steps, "--only-steps"),
             last=last or 0,
+            whole=whole,
             step_marker=None if steps is None else _marker(steps),
         )
 
@@ -286,14 +295,6 @@ def analysed(run: OpenRun, ceiling: Path | None = None, peaks: GivenPeaks = NO_P
     found = run.analysis(ceiling, peaks)
     show_phases(time.monotonic())
     return found
-
-
-def one_device(run: OpenRun) -> LoneDevice | None:
-    """The device of an open run, if its only file has no other; else None. Raises AnalysisError."""
-    with gc_frozen():
-        from .. import render  # noqa: F401 - this takes its time while others read
-        from ..results import one_device  # noqa: F401
-    return run.one_device()
 
 
 def finish(analysis: Analysis) -> None:

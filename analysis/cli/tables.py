@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...common.wording import ranges_of
 from ..catalog import CATALOG
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from ..render import Table
     from ..results.analysis import Analysis
-    from ..results.one_device import LoneDevice
     from ..timed_dumps.analysis import TimedDumps
 
 _AS_ON_SCREEN = ("verdicts", "remedies")
@@ -68,8 +68,11 @@ def print_table(
     is_result = found_none and len(analysis.calls) and (analysis.run.has_starts or not CATALOG[name].needs_starts)
     if not len(table) and not is_result:
         nothing_measured(analysis, why_empty(name, analysis))
-    notes = analysis.ceiling.notes if analysis.ceiling is not None else ()
-    _print_with_notes(name, table, (*notes, *analysis.run.notes), writing, found_none or "", top_for_each)
+    notes = [*(analysis.ceiling.notes if analysis.ceiling is not None else ()), *analysis.run.notes]
+    if CATALOG[name].in_steps and 0 < len(steps := analysis.counted_steps) < len(analysis.steps):
+        which = f"{'step' if len(steps) == 1 else 'steps'} {ranges_of(steps)}"
+        notes.append(f"of {which}, as on the first screen; --whole: of all that was recorded")
+    _print_with_notes(name, table, notes, writing, found_none or "", top_for_each)
     finish(analysis)
 
 
@@ -93,14 +96,6 @@ def print_timed(name: str, timed: TimedDumps, writing: Writing) -> None:
         raise NothingMeasured(f"{timed.name}: {CATALOG[name].none_measured or CATALOG[name].none_found}")
     _print_with_notes(name, table, timed.notes, writing)
     finish_failed(timed.failed)
-
-
-def print_device_table(name: str, run_name: str, device: LoneDevice, writing: Writing) -> None:
-    """Print one table of the only device of a run. Raises NothingMeasured."""
-    table: Table = getattr(device, name)
-    if not len(table):
-        raise NothingMeasured(f"{run_name}: {CATALOG[name].none_measured}")
-    _print_with_notes(name, table, device.notes, writing)
 
 
 def nothing_measured(analysis: Analysis, why: str) -> None:

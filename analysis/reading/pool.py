@@ -310,10 +310,6 @@ class Reading:
         """Return what was cut away of a file to the memory that others may use."""
         self._budget.give_back(freed_bytes)
 
-    def first(self, progress: Progress | None) -> RawTrace | TraceError:
-        """What was read from the first file; `results` gives it again."""
-        return self._wait_for(self._files[0], progress)
-
     def _wait_for(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
         while file.found is None and file.trace.is_for_all and self._executor.is_busy:
             for call in self._executor.wait():

@@ -46,6 +46,7 @@ class ReadOptions:
     address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
     all of them are read. Where `steps` are given (numbers), or how many of the `last` ones, others are left out.
+    Tables are of the steps that count, or of all that was recorded if `whole`, which no reader needs to know.
     `step_marker` is a regular expression that finds the annotations that mark steps; without it, known ones do.
     `cycles` are the files that follow others of their rank, by name, with the number of the profiling cycle.
     `run_facts` come from all files of the run together. `sizes` decide how files are read.
@@ -65,6 +66,7 @@ class ReadOptions:
     groups: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     last: int = 0
+    whole: bool = False
     step_marker: str | None = None
     cycles: tuple[tuple[str, int], ...] = ()
     run_facts: RunFacts = RunFacts()

@@ -6,7 +6,7 @@ of what produces its input. Examples: docs/metrics/releases.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from ..core.intervals import covered, spans
 from ..core.schema import Row
 from ..core.tables.replay import RELEASES, RELEASES_CALLS
 from ..metrics.clocks.frame import Ints
+from ..metrics.over_steps import in_steps
 from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready
 from .engine import Playing
@@ -51,10 +52,9 @@ class Releases:
         table = table.sort_values(["exposed_ns", "rank", "start_ns"], ascending=[False, True, True], kind="stable")
         return RELEASES_CALLS.conform(table.reindex(columns=list(RELEASES_CALLS.columns)))
 
-    @property
-    def by_group(self) -> pd.DataFrame:
-        """One row per process group, collective and reason, the most exposed first."""
-        every = self.calls
+    def by_group(self, steps: Collection[int] = ()) -> pd.DataFrame:
+        """One row per process group, collective and reason, the most exposed first; of these steps, or of all."""
+        every = in_steps(self.calls, steps)
         whole = int(every["exposed_ns"].sum())
         rows: list[tuple[int, Row]] = []
         for (group, ranks, collective, by), alike in every.groupby(_GROUPED, dropna=False, sort=False):

@@ -53,6 +53,7 @@ from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
+from ..metrics.over_steps import breakdown_over, in_steps, over_steps, placed
 from ..metrics.over_time import collectives_over_time
 from ..metrics.pairs import traffic, waits
 from ..metrics.prices import Prices, worth_pricing
@@ -100,13 +101,13 @@ _LOG = logging.getLogger("commtrace.analysis")
 
 
 class _Waiting(NamedTuple):
-    """Who waited for whom: tables of the run, or their rows of some steps."""
+    """Who waited for whom in some steps, or in all that was recorded."""
 
     participation: pd.DataFrame
     lateness: pd.DataFrame
     ranks: pd.DataFrame
     hosts: pd.DataFrame
-    late_work: pd.DataFrame
+    steps: Collection[int] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,7 +117,8 @@ class Analysis:
     With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
     found while it was read; None for a run whose tables were changed. Steps of the kind `about` count, such as
     `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks` are those of
-    all its devices, in place of the vendors'.
+    all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the typical step;
+    over all that was recorded if `whole`.
     """
 
     run: Run
@@ -124,6 +126,7 @@ class Analysis:
     early: Early | None = None
     about: str | None = None
     peaks: GivenPeaks = field(default_factory=dict)
+    whole: bool = False
 
     def __repr__(self) -> str:
         run = self.run
@@ -215,7 +218,7 @@ class Analysis:
     @described
     def releases(self) -> pd.DataFrame:
         """One row per process group, collective, and what released its exposed calls. Needs `details`."""
-        return self._marked(self._releases.by_group)
+        return self._marked(self._releases.by_group(self.counted_steps))
 
     @cached_property
     @described
@@ -242,7 +245,7 @@ class Analysis:
         from ..replay.table import Replay
 
         steps = self.breakdown_steps
-        known = steps if len(steps) else self.breakdown.assign(step=0)
+        known = steps if len(steps) else self._recorded.assign(step=0)
         exposed = known.groupby("step")["exposed_comm_ns"].mean()
         return Replay.of(self.run.name, self._played, dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True)))
 
@@ -426,6 +429,11 @@ class Analysis:
     @described
     def breakdown(self) -> pd.DataFrame:
         """One row per rank and device."""
+        return breakdown_over(self._recorded, self.breakdown_steps, self.counted_steps)
+
+    @cached_property
+    def _recorded(self) -> pd.DataFrame:
+        """The breakdown of all that was recorded."""
         return self._marked(self._work.breakdown())
 
     @cached_property
@@ -461,13 +469,18 @@ class Analysis:
     @cached_property
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
-        return typical_step(steps=self.steps, breakdown=self.breakdown)
+        return typical_step(steps=self.steps, breakdown=self._recorded)
+
+    @property
+    def counted_steps(self) -> tuple[int, ...]:
+        """The steps over which tables are sums; none if these are of all that was recorded."""
+        return () if self.whole or not len(self._recorded) else self.typical_step.steps
 
     @cached_property
     @described
     def idle(self) -> pd.DataFrame:
         """One row per rank and device: idle time by what the host did. The causes need a run with `details`."""
-        return self._marked(self._idle.whole)
+        return self._marked(over_steps(self._idle.whole, self._idle.steps, self.counted_steps))
 
     @cached_property
     @described
@@ -514,7 +527,11 @@ class Analysis:
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
-        return compute_work(run.activities, run.launches, run.operator_calls, run.annotations)
+        return compute_work(self._placed, run.launches, run.operator_calls, run.annotations)
+
+    @property
+    def _computed_in_steps(self) -> pd.DataFrame:
+        return in_steps(self._computed, self.counted_steps)
 
     @cached_property
     def _peaks(self) -> dict[int, Peak | None]:
@@ -533,7 +550,7 @@ class Analysis:
     @described
     def shapes(self) -> pd.DataFrame:
         """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
-        return self._marked(shapes(self._computed, self._peaks))
+        return self._marked(shapes(self._computed_in_steps, self._peaks))
 
     @cached_property
     @described
@@ -541,19 +558,19 @@ class Analysis:
         """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
         names = {row["rank"]: row["device_name"] for row in records(self.run.traces[["rank", "device_name"]])}
         clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in self.run.gpu_clocks.items()}
-        return self._marked(shapes_ranks(self._computed, clocks, names))
+        return self._marked(shapes_ranks(self._computed_in_steps, clocks, names))
 
     @cached_property
     @described
     def categories(self) -> pd.DataFrame:
         """One row per category of operators and kernels, all ranks together. Needs `details`."""
-        return self._marked(categories(self._computed))
+        return self._marked(categories(self._computed_in_steps))
 
     @cached_property
     @described
     def mfu(self) -> pd.DataFrame:
         """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
-        return self._marked(mfu(MFU, self.breakdown, self._computed, self._peaks))
+        return self._marked(mfu(MFU, self.breakdown, self._computed_in_steps, self._peaks))
 
     @cached_property
     @described
@@ -674,25 +691,35 @@ class Analysis:
     @described
     def gaps(self) -> pd.DataFrame:
         """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
-        return self._marked(gaps_module.gaps(self.run.activities, self.host_tables))
+        gaps = gaps_module.gaps(self.run.activities, self.host_tables)
+        return self._marked(in_steps(gaps, self.counted_steps).reset_index(drop=True))
 
     @cached_property
     @described
     def copies(self) -> pd.DataFrame:
         """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
-        return self._marked(copies_module.copies(self.run.activities))
+        return self._marked(copies_module.copies(self._placed, self.counted_steps))
 
     @cached_property
     @described
     def launches(self) -> pd.DataFrame:
         """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
-        return self._marked(launch_times.launches(self.run.activities, self.host_tables))
+        return self._marked(launch_times.launches(self._ran_in_steps, self.host_tables))
 
     @cached_property
     @described
     def launches_names(self) -> pd.DataFrame:
         """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
-        return self._marked(launch_times.launches_names(self.run.activities, self.host_tables))
+        return self._marked(launch_times.launches_names(self._ran_in_steps, self.host_tables))
+
+    @cached_property
+    def _placed(self) -> pd.DataFrame:
+        """The activities of the run, those launched before the recording in the step in whose window they began."""
+        return placed(self.run.activities)
+
+    @property
+    def _ran_in_steps(self) -> pd.DataFrame:
+        return in_steps(self._placed, self.counted_steps)
 
     @cached_property
     @described
@@ -715,7 +742,7 @@ class Analysis:
     @described
     def syncs(self) -> pd.DataFrame:
         """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
-        return self._marked(syncs_module.syncs(self._blocking_calls))
+        return self._marked(syncs_module.syncs(in_steps(self._blocking_calls, self.counted_steps)))
 
     @cached_property
     @described
@@ -775,27 +802,13 @@ class Analysis:
     @described
     def ranks(self) -> pd.DataFrame:
         """One row per rank: how long it waited, how often the others waited for it."""
-        found = ranks_module.ranks(
-            traces=self.run.traces,
-            collectives=self.collectives,
-            participation=self._members,
-            lateness=self.lateness,
-        )
-        found = self._with_places(found)
-        if not self.run.has_starts:  # nor is it known what ran at the same time
-            found = found.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
-        return self._marked(found)
+        return self._marked(self._waiting.ranks)
 
     def rank_grid(self, column: str, of_rows: str, of_columns: str) -> Grid:
         """A column of `ranks` or `breakdown` over two dimensions of the job, such as `dp` and `pp`: means of ranks."""
         table = self.ranks if column in self.ranks else self.breakdown
         values = table.astype({column: "Float64"}).groupby("rank")[column].mean()
         return grid_over(self.places, values, of_rows, of_columns)
-
-    def _with_places(self, ranks: pd.DataFrame) -> pd.DataFrame:
-        """The table `ranks` with the place of each rank in the job."""
-        place_of = self.places.set_index("rank")["place"]
-        return ranks.assign(place=ranks["rank"].map(place_of).astype("string"))
 
     @cached_property
     def culprits(self) -> list[int]:
@@ -819,7 +832,7 @@ class Analysis:
     @described
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
-        return self._marked(waits(participation=self._members, lateness=self.lateness))
+        return self._marked(waits(participation=self._waiting.participation, lateness=self._waiting.lateness))
 
     @cached_property
     @described
@@ -832,7 +845,7 @@ class Analysis:
     def remedies(self) -> pd.DataFrame:
         """One row per change that would shorten the steps, with how much of a step it is about."""
         steps = self.breakdown_steps
-        counted = steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.breakdown.assign(step=0)
+        counted = steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self._recorded.assign(step=0)
         return self._marked(
             remedies(
                 StepCosts(
@@ -903,7 +916,7 @@ class Analysis:
     @described
     def hosts(self) -> pd.DataFrame:
         """One row per host with a name: how long its ranks waited, and how long others waited for them."""
-        return self._marked(ranks_module.hosts(self.ranks))
+        return self._marked(self._waiting.hosts)
 
     @cached_property
     @described
@@ -930,7 +943,7 @@ class Analysis:
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run
-        typical = self.typical_step if len(self.breakdown) else None
+        typical = self.typical_step if len(self._recorded) else None
         waiting = self._of_typical_step
         measured = Measured(
             collectives=self.collectives,
@@ -966,18 +979,20 @@ class Analysis:
     @cached_property
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
-        found = kernels_module.device_time(
-            activities=self.run.activities, calls=self.calls, participation=self._members
-        )
+        found = kernels_module.device_time(activities=self._placed, calls=self.calls, participation=self._members)
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
+
+    @property
+    def _time_in_steps(self) -> pd.DataFrame:
+        return in_steps(self.device_time, self.counted_steps)
 
     @cached_property
     def _kernel_sums(self) -> pd.DataFrame:
         _LOG.info("adding up kernels")
         if self.run.spread is None or not self.run.has_starts:
-            return kernels_module.kernel_sums(self.device_time)
-        found = kernel_sums_by_rank(self.run.spread, self.calls, self._members)
+            return kernels_module.kernel_sums(self._time_in_steps)
+        found = kernel_sums_by_rank(self.run.spread, self.calls, self._members, self.counted_steps)
         return found.assign(hidden_calls=found["hidden_calls"].mask(found["rank"].isin(self.run.partial_ranks), 0))
 
     @cached_property
@@ -996,25 +1011,25 @@ class Analysis:
     @described
     def operators(self) -> pd.DataFrame:
         """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
-        return self._marked(kernels_module.operators(self.device_time, self.launched_in))
+        return self._marked(kernels_module.operators(self._time_in_steps, self.launched_in))
 
     @cached_property
     @described
     def operators_devices(self) -> pd.DataFrame:
         """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
-        return self._marked(kernels_module.operators_devices(self.device_time, self.launched_in))
+        return self._marked(kernels_module.operators_devices(self._time_in_steps, self.launched_in))
 
     @cached_property
     @described
     def annotation_times(self) -> pd.DataFrame:
         """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
-        return self._marked(kernels_module.by_annotation(self.device_time, self._annotated_in))
+        return self._marked(kernels_module.by_annotation(self._time_in_steps, self._annotated_in))
 
     @cached_property
     @described
     def annotation_times_devices(self) -> pd.DataFrame:
         """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
-        return self._marked(kernels_module.by_annotation_devices(self.device_time, self._annotated_in))
+        return self._marked(kernels_module.by_annotation_devices(self._time_in_steps, self._annotated_in))
 
     @cached_property
     def _annotated_in(self) -> pd.Series[str]:
@@ -1041,39 +1056,48 @@ class Analysis:
         """The table `ranks`, of the steps of which the typical step is a mean."""
         return self._of_typical_step.ranks
 
+    @property
+    def _waiting(self) -> _Waiting:
+        return self._waiting_of_all if self.whole else self._of_typical_step
+
     @cached_property
     def _of_typical_step(self) -> _Waiting:
         """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
         if not len(self.steps) or self.steps["left_out"].isna().all():
-            return _Waiting(
-                participation=self._members,
-                lateness=self.lateness,
-                ranks=self.ranks,
-                hosts=self.hosts,
-                late_work=self.late_work,
-            )
+            return self._waiting_of_all
         return self._waiting_in(self.typical_step.steps)
+
+    @cached_property
+    def _waiting_of_all(self) -> _Waiting:
+        return self._who_waited(self._members, self.lateness, None)
 
     def _waiting_in(self, steps: Collection[int]) -> _Waiting:
         """Who waited for whom in these steps."""
         of_call = self.calls.set_index("call_id")["step"]
         own = self._members[self._members["call_id"].map(of_call).isin(steps)]
         late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
+        return self._who_waited(own, late, steps)
+
+    def _who_waited(self, members: pd.DataFrame, late: pd.DataFrame, steps: Collection[int] | None) -> _Waiting:
+        """Who waited for whom, by these rows of the tables `participation` and `lateness`, which are of `steps`."""
         ranks = ranks_module.ranks(
-            traces=self.run.traces, collectives=self.collectives, participation=own, lateness=late
+            traces=self.run.traces, collectives=self.collectives, participation=members, lateness=late
         )
-        ranks = self._with_places(ranks)
-        work = self.late_work[self.late_work["step"].isin(steps)]
-        return _Waiting(participation=own, lateness=late, ranks=ranks, hosts=ranks_module.hosts(ranks), late_work=work)
+        place_of = self.places.set_index("rank")["place"]
+        ranks = ranks.assign(place=ranks["rank"].map(place_of).astype("string"))
+        if not self.run.has_starts:  # nor is it known what ran at the same time
+            ranks = ranks.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
+        return _Waiting(members, late, ranks, ranks_module.hosts(ranks), steps)
 
     def _culprits(self, waiting: _Waiting, steps: int | None) -> Culprits:
         groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
         of_collective = groups.set_axis(self.collectives["collective_id"])
+        work = self.late_work
         return Culprits(
             ranks=waiting.ranks,
             hosts=waiting.hosts,
             lateness=waiting.lateness,
-            late_work=waiting.late_work,
+            late_work=work if waiting.steps is None else work[work["step"].isin(waiting.steps)],
             slow=lambda: self._slow_devices,
             groups=of_collective,
             steps=steps,
@@ -1085,7 +1109,7 @@ class Analysis:
         """The ranks whose device is slower than others at the same work, as far as operators were read."""
         if not (self.run.details and self.run.has_starts):
             return {}
-        steps = self.breakdown_steps["step"].nunique()
+        steps = len(self.counted_steps) or self.breakdown_steps["step"].nunique()
         return slow_devices(self.shapes_ranks, steps, on_cpu=self.run.is_of_cpus)
 
     @property

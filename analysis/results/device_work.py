@@ -5,7 +5,7 @@ Both give the same numbers: every one of these functions looks at one rank after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -29,6 +29,7 @@ from ..metrics.device.breakdown import (
 )
 from ..metrics.device.gpus import gpus
 from ..metrics.device.kernels import device_time, kernel_sums
+from ..metrics.over_steps import in_steps, placed
 from ..run.event_tables import EventTables
 
 if TYPE_CHECKING:
@@ -199,11 +200,16 @@ class WorkSeen(WorkByRank):
         return exposed_waits(self.devices.profiles, self.split())
 
 
-def kernel_sums_by_rank(tables: SpreadTables, calls: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    """`kernel_sums` of all ranks; their activities stay where they are. `members` are rows of `participation`."""
+def kernel_sums_by_rank(
+    tables: SpreadTables, calls: pd.DataFrame, members: pd.DataFrame, steps: Collection[int]
+) -> pd.DataFrame:
+    """`kernel_sums` of all ranks, in these steps; their activities stay where they are.
+
+    `members` are rows of `participation`; without steps, it is those of all that was recorded.
+    """
     ranks = {ran.rank for ran in tables.ran}
     calls_of, members_of = _of_ranks(calls, ranks), _of_ranks(members, ranks)
-    given = {rank: (*calls_of[rank], *members_of[rank]) for rank in calls_of}
+    given = {rank: (*calls_of[rank], *members_of[rank], steps) for rank in calls_of}
     return pd.concat(tables.by_rank(_kernel_sums, given), ignore_index=True)
 
 
@@ -269,8 +275,10 @@ def _gpus(tables: EventTables, traces: pd.DataFrame) -> pd.DataFrame:
     return gpus(tables.activities, tables.annotations, traces)
 
 
-def _kernel_sums(tables: EventTables, calls: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    return kernel_sums(device_time(tables.activities, calls, members))
+def _kernel_sums(
+    tables: EventTables, calls: pd.DataFrame, members: pd.DataFrame, steps: Collection[int]
+) -> pd.DataFrame:
+    return kernel_sums(in_steps(device_time(placed(tables.activities), calls, members), steps))
 
 
 def _computed(tables: EventTables, wanted: Mapping[int, list[Between]]) -> Computed:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
 from ..core.step_names import check_groups
-from ..errors import AnalysisError
 from ..reading.executor import Executor, Processes, cores
 from ..reading.pool import Reading, check_calls, is_worth_spreading, with_details_if_small
 from ..reading.trace_files import run_name, trace_files
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from ..run.run import Run
     from .analysis import Analysis
     from .early_work import EarlyWork
-    from .one_device import LoneDevice
     from .spreading import SpreadReading
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -78,26 +76,6 @@ class OpenRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reading.__exit__(kind, error, trace)
-
-    def one_device(self) -> LoneDevice | None:
-        """The device of the run, if its only file has no other; else None. Raises AnalysisError."""
-        options = self._options
-        some = options.ranks or options.hosts or options.groups or options.steps or options.last
-        if some or len(self._reading.paths) != 1 or not isinstance(self._reading, Reading):
-            return None
-        from .one_device import lone_device
-
-        with self._report(self._reading) as progress:
-            found = self._reading.first(progress)
-        try:
-            if isinstance(found, AnalysisError):
-                raise found
-            device = lone_device(self._reading.paths[0], found, self._options.step_marker)
-        except AnalysisError:
-            if self._options.keep_going:  # a whole analysis leaves out what cannot be used
-                return None
-            raise
-        return device and replace(device, notes=device.notes + self._skipped)
 
     def run(self) -> Run:
         """The run that was read. Raises AnalysisError."""
@@ -143,7 +121,7 @@ class OpenRun:
         limit = read_ceiling(ceiling) if ceiling is not None else None
         early = EarlyWork()
         run = self._run(early)
-        return Analysis(run, limit, early.of(run), peaks=peaks)
+        return Analysis(run, limit, early.of(run), peaks=peaks, whole=self._options.whole)
 
 
 def _reading_of(
@@ -185,6 +163,7 @@ def analyse(
     groups: Iterable[str] = (),
     steps: str | Iterable[int] = (),
     last: int = 0,
+    whole: bool = False,
     step_marker: str | None = None,
 ) -> Analysis:
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
@@ -201,9 +180,10 @@ def analyse(
     the same version. Where `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of
     process groups) are given, only ranks in all of them are read, as if the other files were not there. Of `steps`
     (numbers, or as in `3-5`), or of the `last` ones that all ranks have, all tables are, as if no others had been
-    recorded. `step_marker` is a regular expression that finds the annotations that mark steps, by their names; its
-    groups `kind`, `requests`, `tokens` and `number` say what these are. Without it ProfilerStep marks steps, or
-    annotations known by name.
+    recorded. Tables of sums are over the steps that count, those of the first screen: whole ones that are like most
+    others; with `whole`, over all that was recorded. `step_marker` is a regular expression that finds the annotations
+    that mark steps, by their names; its groups `kind`, `requests`, `tokens` and `number` say what these are. Without it
+    ProfilerStep marks steps, or annotations known by name.
 
     Raises AnalysisError, and ValueError for options that make no sense.
     """
@@ -213,6 +193,7 @@ def analyse(
         **_part(ranks, hosts, groups),
         steps=_numbers(steps),
         last=last,
+        whole=whole,
         step_marker=_checked(step_marker),
         comm_names=tuple(comm_names),
         details=details,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def the_run(path: Path) -> Analysis:
 
 
 def breakdown(path: Path) -> dict[str, Any]:
-    (row,) = records(the_run(path).breakdown)
+    (row,) = records(replace(the_run(path), whole=True).breakdown)
     return row
 
 

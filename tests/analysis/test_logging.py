@@ -24,7 +24,7 @@ def run_dir(tmp_path):
 
 
 def said(capsys, *words: object) -> list[str]:
-    assert main(["breakdown", *map(str, words)]) == 0
+    assert main(["breakdown", "--whole", *map(str, words)]) == 0
     return capsys.readouterr().err.splitlines()
 
 
@@ -32,7 +32,7 @@ def said(capsys, *words: object) -> list[str]:
 def test_nothing_unless_asked_for(run_dir, capfd, monkeypatch, workers):
     default_sizes(monkeypatch, process_bytes=0)
     analyse(run_dir, workers=workers)
-    assert main(["breakdown", str(run_dir), "--workers", str(workers)]) == 0
+    assert main(["breakdown", "--whole", str(run_dir), "--workers", str(workers)]) == 0
     assert capfd.readouterr().err == ""
 
 

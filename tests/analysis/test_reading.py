@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,18 +87,6 @@ def test_the_first_file_can_be_looked_at_before(tmp_path, workers):
         again, other = reading
     assert again is first
     assert [first, other] == read(paths, 1)
-
-
-def test_what_can_be_read_only_once_can_be_looked_at_before(tmp_path):
-    content, pipe = trace(0).write(tmp_path, gz=False).read_bytes(), tmp_path / "rank0.json"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
-    writer.start()
-    with Reading([TraceInput(pipe)], ReadOptions(sizes=EVERY_FILE)) as reading:
-        first = reading.first(None)
-        assert list(reading) == [first]
-    writer.join()
-    assert isinstance(first, RawTrace)
 
 
 def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path):

@@ -80,7 +80,7 @@ def test_what_is_left_out_is_named(run: Analysis) -> None:
     assert "no room" not in whole
     named = " ".join(narrow.partition("no room for ")[2].split())
     assert named.endswith("(--all shows all)")
-    assert "overlap (ms)" in named
+    assert "overlap (us)" in named
     assert "overlap" not in narrow.partition("no room")[0]
     assert "idle" in narrow.partition("no room")[0]
 

@@ -46,7 +46,7 @@ def alone_ns(here: list[Event], others: list[Event]) -> int:
 def test_copies_as_the_json_has_them(file):
     rows = {
         (r["device"], r["stream"], r["direction"], r["memory"]): r
-        for r in records(analyse(TRACES / file, workers=1).copies)
+        for r in records(analyse(TRACES / file, workers=1, whole=True).copies)
     }
     wanted: dict[tuple[object, ...], list[Event]] = {}
     events = raw(file).activities

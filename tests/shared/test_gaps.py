@@ -22,7 +22,7 @@ SUMMED = ("idle", "starved", "launching", "queued", "unknown", "sync", "alloc", 
 
 @cache
 def detailed(file: str) -> Analysis:
-    return analyse(TRACES / file, details=True, workers=1)
+    return analyse(TRACES / file, details=True, workers=1, whole=True)
 
 
 def of_json(activities: list[Event], launches: dict[int, Event], calls: list[Event]) -> dict[int, Row]:

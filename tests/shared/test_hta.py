@@ -18,7 +18,7 @@ def second_opinion(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore")
 def test_temporal_breakdown(second_opinion):
     theirs = second_opinion.get_temporal_breakdown(visualize=False).sort_values("rank")
-    ours = analyse(DLRM).breakdown
+    ours = analyse(DLRM, whole=True).breakdown
     # They count every kernel that is no computation, copies included, and call the time only those take non-compute.
     other = ours["exposed_comm_ns"] + ours["exposed_memory_ns"]
     assert theirs["rank"].tolist() == ours["rank"].tolist()
@@ -31,7 +31,7 @@ def test_temporal_breakdown(second_opinion):
 @pytest.mark.filterwarnings("ignore")
 def test_overlap(second_opinion):
     theirs = second_opinion.get_comm_comp_overlap(visualize=False).sort_values("rank")
-    ours = analyse(DLRM).breakdown
+    ours = analyse(DLRM, whole=True).breakdown
     percent = [round(float(share) * 100, 2) for share in ours["hidden_comm_frac"]]
     assert theirs["rank"].tolist() == ours["rank"].tolist()
     assert [round(float(share), 2) for share in theirs["comp_comm_overlap_pctg"]] == percent

@@ -27,7 +27,7 @@ def expected() -> list[dict[str, str]]:
 
 @cache
 def detailed(path: Path) -> Analysis:
-    return analyse(path, details=True, workers=1)
+    return analyse(path, details=True, workers=1, whole=True)
 
 
 def row_of(table: list[Row], device: str) -> Row:

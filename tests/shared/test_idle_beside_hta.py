@@ -24,7 +24,7 @@ _CLOSE = 1e-5
 
 @pytest.mark.parametrize("name", ALL_LAUNCHES)
 def test_both_find_the_same_gaps(name: str, tmp_path: Path) -> None:
-    (ours,) = analyse(TRACES / name, details=True, cache=False).idle.to_dict("records")
+    (ours,) = analyse(TRACES / name, details=True, cache=False, whole=True).idle.to_dict("records")
     with to_the_ns():
         theirs = idle_by_category(trace_analysis(TRACES / name, tmp_path / "copy"))
     gaps, overlapped = gaps_of_one_stream(next((TRACES / name).iterdir()))
@@ -38,7 +38,7 @@ def test_both_find_the_same_gaps(name: str, tmp_path: Path) -> None:
 
 def test_launches_that_are_not_in_the_trace_are_unknown_and_no_event_of_chance(tmp_path: Path) -> None:
     run = TRACES / "tracelens-qwen-h100"
-    (ours,) = analyse(run, details=True, cache=False).idle.to_dict("records")
+    (ours,) = analyse(run, details=True, cache=False, whole=True).idle.to_dict("records")
     with to_the_ns():
         theirs = trace_analysis(run, tmp_path / "copy")
     gaps, _ = gaps_of_one_stream(next(run.iterdir()))

@@ -33,7 +33,7 @@ def ns(us: float) -> int:
 def both(request) -> tuple[list[dict[str, Any]], Analysis]:
     folder = TRACES / request.param
     (path,) = folder.glob("*.json.gz")
-    return events(path), analyse(folder, details=True)
+    return events(path), analyse(folder, details=True, whole=True)
 
 
 def test_sums_by_kernel(both):
@@ -96,7 +96,7 @@ def test_operators_are_those_of_the_external_ids(both):
 
 
 def test_most_of_what_dlrm_communicates_is_waiting():
-    found = analyse(TRACES / "dlrm-v100-w8")
+    found = analyse(TRACES / "dlrm-v100-w8", whole=True)
     first = records(found.kernels)[0]
     assert first["split_calls"] == first["calls"] == 40
     assert first["wait_ns"] + first["transfer_ns"] == first["total_ns"]
@@ -155,7 +155,7 @@ def plugin_metrics(path: Path, *, launches_as: str | None) -> dict[int, tuple[fl
     ),
 )
 def test_gpus_are_what_tensorboards_plugin_says(traces, launches_as):
-    found = analyse(TRACES / traces)
+    found = analyse(TRACES / traces, whole=True)
     named = {row["trace"]: row["rank"] for row in records(found.run.traces)}
     rows = {(row["rank"], int(row["device"])): row for row in records(found.gpus)}
     compared = 0

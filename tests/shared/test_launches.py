@@ -39,7 +39,7 @@ def summed(call: Event, here: list[Event]) -> tuple[int, int, int]:
 
 def test_as_hta_counts():
     """What HTA 0.6.1 finds with include_last_profiler_step=True: it reads whole us, as these traces have them."""
-    rows = records(analyse(TRACES / "torchrec-a2a3", details=True).launches)
+    rows = records(analyse(TRACES / "torchrec-a2a3", details=True, whole=True).launches)
     sums = {
         name: sum(row[name] for row in rows if row["rank"] == 0)
         for name in ("launches", "call_ns", "short_kernels", "long_calls", "long_delays")
@@ -53,7 +53,9 @@ def test_as_hta_counts():
 @pytest.mark.parametrize("file", SEVERAL)
 def test_launches_as_the_json_has_them(file):
     wanted = of_json(file)
-    rows = {row["name"]: row for row in records(analyse(TRACES / file, details=True, workers=1).launches_names)}
+    rows = {
+        row["name"]: row for row in records(analyse(TRACES / file, details=True, workers=1, whole=True).launches_names)
+    }
     assert rows.keys() == wanted.keys()
     for name, want in wanted.items():
         row, calls = rows[name], want["calls"]

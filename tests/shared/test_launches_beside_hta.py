@@ -15,7 +15,7 @@ pytestmark = [needs_shared, pytest.mark.slow, pytest.mark.filterwarnings("ignore
 
 @pytest.mark.parametrize(("name", "rank"), [("ddp-a100-r0of2", 0), ("ddp-v100-r1of2", 1), ("dlrm-v100-w8", 5)])
 def test_calls_and_delays(name: str, rank: int, tmp_path: Path) -> None:
-    ours = analyse(TRACES / name, details=True, cache=False).launches.query(f"rank == {rank}")
+    ours = analyse(TRACES / name, details=True, cache=False, whole=True).launches.query(f"rank == {rank}")
     with to_the_ns():
         theirs = trace_analysis(TRACES / name, tmp_path / "copy").get_cuda_kernel_launch_stats([rank], visualize=False)
     launch = theirs[rank]

@@ -14,7 +14,6 @@ from beside_checkout import FILES, TRACES, needs_shared
 from oracle import oracle_tables
 from reading_checks import (
     assert_parts_join_to_the_whole,
-    assert_same_alone,
     assert_three_readings_agree,
     share_in_kineto_layout,
 )
@@ -53,11 +52,6 @@ def test_from_kinetos_own_files_events_are_picked():
     written_by_kineto = [p for p in CHOSEN if not any(s in str(p) for s in rewritten) and p.stat().st_size > 40_000]
     assert written_by_kineto
     assert all(share_in_kineto_layout(path) > 0.99 for path in written_by_kineto)
-
-
-@pytest.mark.parametrize("path", a_sample([path for path in FILES if path.parent.name != "holes"], 6), ids=of_file)
-def test_one_file_alone(path):
-    assert_same_alone(path)
 
 
 @pytest.mark.slow

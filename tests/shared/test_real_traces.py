@@ -60,7 +60,7 @@ def assert_conserved(rows: list[dict[str, str]]) -> None:
 
 @pytest.mark.parametrize("traces", SETS)
 def test_breakdown(capsys, traces):
-    rows = printed(capsys, "breakdown", str(TRACES / traces))
+    rows = printed(capsys, "breakdown", "--whole", str(TRACES / traces))
     columns = ("rank", "device", *COUNTS, *TIMES)
     wanted = expected("breakdown.csv", traces)
     assert wanted
@@ -300,7 +300,7 @@ def test_nanogpt_without_some_arguments_gives_the_same(nanogpt, column):
 
 @pytest.fixture(scope="module")
 def torchrec() -> Analysis:
-    return analyse(TRACES / "torchrec-v100-w4")
+    return analyse(TRACES / "torchrec-v100-w4", whole=True)
 
 
 def test_collectives_of_torchrec_are_possible(torchrec):
@@ -420,7 +420,7 @@ def test_a_gpu_without_a_job(capsys):
 
 def test_one_rank_of_300_on_gloo(capsys):
     path = str(TRACES / "holes" / "rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz")
-    (row,) = printed(capsys, "breakdown", path)
+    (row,) = printed(capsys, "breakdown", "--whole", path)
     assert (row["rank"], row["device"], row["n_comm"]) == ("34", "cpu", "10")
     assert (row["exposed_wait_ns"], row["exposed_transfer_ns"]) == ("", "")
     assert row["exposed_unsplit_ns"] == row["exposed_comm_ns"]

@@ -36,9 +36,7 @@ from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, 
 from commtrace.analysis.recording.options import ReadOptions  # noqa: E402
 from commtrace.analysis.recording.recording import RawTrace  # noqa: E402
 from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes  # noqa: E402
-from commtrace.analysis.render import as_csv  # noqa: E402
 from commtrace.analysis.results.analysis import Analysis  # noqa: E402
-from commtrace.analysis.results.one_device import lone_device  # noqa: E402
 from commtrace.analysis.results.opening import load_run  # noqa: E402
 from commtrace.analysis.run.file_tables import trace_file  # noqa: E402
 
@@ -230,10 +228,6 @@ def check(path: Path, mutant: bytes, chunk_bytes: int, counts: Counter[str]) -> 
             table = Analysis(run).breakdown
             if kept.damage and not table["partial"].all():
                 raise Finding("a number of a damaged file is not marked")
-            device = lone_device(path, kept)
-            counts["measured alone"] += device is not None
-            if device is not None and as_csv("breakdown", device.breakdown) != as_csv("breakdown", table):
-                raise Finding("one device alone is measured otherwise")
     in_chunks = ReadSizes(chunk_bytes=chunk_bytes)
     divided = in_parts(path, in_chunks)
     counts["read in parts"] += divided is not None

@@ -90,8 +90,9 @@ def _activities(given: Given) -> list[Row]:
     for correlation, row in enumerate(rows):
         start_ns = row["start_ns"]
         dur_ns = row["dur_ns"] if "dur_ns" in row else row["end_ns"] - start_ns
-        standard = {"rank": 0, "cycle": 0, "device": "0", "stream": 7, "name": "ncclDevKernel_Generic",
-                    "issue_ns": start_ns, "correlation": correlation, "external_id": 1000 + correlation}  # fmt: skip
+        standard = {"rank": 0, "cycle": 0, "device": "0", "stream": 7, "kind": "compute",
+                    "name": "ncclDevKernel_Generic", "issue_ns": start_ns, "correlation": correlation,
+                    "external_id": 1000 + correlation}  # fmt: skip
         result.append({**standard, **row, "dur_ns": dur_ns})
     if "cpu_operators" in given:
         result += records(_on_cpu(given))

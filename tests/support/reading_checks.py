@@ -17,14 +17,9 @@ from commtrace.analysis.formats.kineto.part_stream import Indivisible
 from commtrace.analysis.formats.kineto.reader import joined_trace, read_kineto, read_part
 from commtrace.analysis.formats.kineto.scan import picked
 from commtrace.analysis.formats.kineto.stream import EventStream
-from commtrace.analysis.metrics.device import breakdown as breakdown_module
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
 from commtrace.analysis.recording.sizes import ReadSizes
-from commtrace.analysis.render import as_csv
-from commtrace.analysis.results.analysis import Analysis
-from commtrace.analysis.results.one_device import LoneDevice, lone_device
-from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.run.file_tables import trace_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,23 +87,3 @@ def assert_three_readings_agree(path: Path, folder: Path, monkeypatch: pytest.Mo
     assert_same_tables(tables(rewritten), fast)
     without_fast_path(monkeypatch)
     assert_same_tables(tables(path), fast)
-
-
-# --- one device alone ------------------------------------------------------------------------------------------------
-
-
-def lone(path: Path) -> LoneDevice | None:
-    return lone_device(path, read_kineto(path, OPTIONS))
-
-
-def assert_same_alone(path: Path) -> None:
-    """The breakdown of one device directly is that by way of the tables of everything."""
-    direct, run = lone(path), load_run([path])
-    assert direct is not None
-    analysis = Analysis(run)
-    split = analysis.participation
-    for name in ("breakdown", "breakdown_steps"):
-        table = getattr(breakdown_module, name)(breakdown_module.profiles(run.activities), split).assign(partial=False)
-        assert as_csv(name, getattr(direct, name)) == as_csv(name, table)
-        assert as_csv(name, getattr(analysis, name)) == as_csv(name, table)
-    assert direct.notes == run.notes

@@ -1,4 +1,4 @@
-"""`commtrace breakdown`: time by device or step. A single device needs no pandas, which saves its import."""
+"""`commtrace breakdown`: time by device or step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 from ...recording.options import ReadOptions
 from ..output import Writing, writes_tables
-from ..reading_options import Runs, analysed, one_device, opened, reads_traces
-from ..tables import print_device_table, print_table
+from ..reading_options import Runs, analysis_of, reads_traces
+from ..tables import print_table
 
 
 class BreakdownBy(str, Enum):
@@ -32,9 +32,4 @@ def breakdown_command(
     """Print the breakdown."""
     name = "breakdown" if by is BreakdownBy.device else "breakdown_steps"
     writing.check(name)
-    with opened(runs, reading) as run:
-        device = one_device(run)
-        if device is None:
-            print_table(name, analysed(run), writing)
-            return
-    print_device_table(name, run.name, device, writing)
+    print_table(name, analysis_of(runs, reading), writing)

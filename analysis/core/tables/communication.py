@@ -177,8 +177,13 @@ CEILING = Schema("ceiling", "measurement of a ceiling", {
 
 # --- what is measured ----------------------------------------------------------------------------------------------
 
+_COUNTS = {
+    "n_compute": ("int64", "compute activities"),
+    "n_comm": ("int64", "communication activities"),
+    "n_memory": ("int64", "copies and fills"),
+}
 _BREAKDOWN = {
-    "window_ns": ("int64", "first start to last end; over several cycles, their sum"),
+    "window_ns": ("int64", "length of the window: of a step, of all steps that count, or first start to last end"),
     "compute_ns": ("int64", "time with at least one compute kernel running"),
     "comm_ns": ("int64", "time with at least one communication kernel running"),
     "overlap_ns": ("int64", "time with both: communication that is hidden"),
@@ -196,10 +201,9 @@ _BREAKDOWN = {
 BREAKDOWN = Schema("breakdown", "rank and device", {
     "rank": RANK,
     "device": DEVICE,
-    "cycles": ("int64", "profiling cycles summed here"),
-    "n_compute": ("int64", "compute activities"),
-    "n_comm": ("int64", "communication activities"),
-    "n_memory": ("int64", "copies and fills"),
+    "cycles": ("int64", "profiling cycles that were recorded"),
+    "steps": ("Int64", "steps summed here, those that count; NA where it is all that was recorded"),
+    **_COUNTS,
     "n_no_step": ("int64", "activities launched outside every step, mostly before the profiler started"),
     **_BREAKDOWN,
 })  # fmt: skip
@@ -208,6 +212,7 @@ BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
     "rank": RANK,
     "device": DEVICE,
     "step": ("int64", "N of ProfilerStep#N"),
+    **_COUNTS,
     **_BREAKDOWN,
 })  # fmt: skip
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMPUTE, KINDS
 from ...core.schema import Row, bare, grouped
-from ...core.steps import NO_STEP, step_windows
+from ...core.steps import NO_STEP, Window, step_windows
 from ...core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfil
     start_ns, end_ns = int(ran.start_ns.min()), int(ran.end_ns.max())
     counts = {f"n_{kind}": int(ran.of_kind[kind].sum()) for kind in KINDS}
     steps = step_windows(ran.start_ns, ran.end_ns, ran.step)
+    launched = {f"n_{kind}": _launched_in(ran.step[ran.of_kind[kind]], steps) for kind in KINDS}
     whole, *in_steps = _measures(compute, comm, memory, [(start_ns, end_ns), *(step[1:] for step in steps)])
     return DeviceProfile(
         rank=rank,
@@ -129,9 +130,19 @@ def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfil
         end_ns=end_ns,
         counts=counts | {"n_no_step": int((ran.step == NO_STEP).sum())},
         measures=whole,
-        steps=[StepProfile(*step, measures) for step, measures in zip(steps, in_steps, strict=True)],
+        steps=[
+            StepProfile(*step, {name: of_steps[nth] for name, of_steps in launched.items()} | measures)
+            for nth, (step, measures) in enumerate(zip(steps, in_steps, strict=True))
+        ],
         exposed=subtract(comm, compute),
     )
+
+
+def _launched_in(step: NDArray[np.int64], windows: Sequence[Window]) -> list[int]:
+    """How many activities were launched in the step of each window; `step` has that of each activity."""
+    numbers, counts = np.unique(step, return_counts=True)
+    of_step = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return [of_step.get(window.step, 0) for window in windows]
 
 
 def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:

@@ -8,6 +8,7 @@ Source: bandwidth is bytes / duration, which Kineto writes as `memory bandwidth 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ NO_DIRECTION = "the trace does not say in which direction"
 NOT_PINNED = "the trace does not say whether the host's memory is pinned"
 
 _OF_HOST = {"Pinned": "pinned", "Pageable": "pageable", "Managed": "managed", "Managed Static": "managed"}
-_NEEDED = ["rank", "device", "cycle", "stream", "kind", "name", "start_ns", "dur_ns", "size_bytes"]
+_NEEDED = ["rank", "device", "cycle", "step", "stream", "kind", "name", "start_ns", "dur_ns", "size_bytes"]
 
 
 class _Way(NamedTuple):
@@ -36,18 +37,21 @@ class _Way(NamedTuple):
     touches_host: bool
 
 
-def copies(activities: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device, stream, direction and kind of host memory, the longest first."""
+def copies(activities: pd.DataFrame, steps: Collection[int] = ()) -> pd.DataFrame:
+    """One row per rank, device, stream, direction and kind of host memory, the longest first; of these steps, or all.
+
+    What ran in other steps still hides a copy.
+    """
     cycles_of: dict[tuple[int, str, int, _Way], list[Row]] = {}
     for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        for way, stream, row in _of_device(rows):
+        for way, stream, row in _of_device(rows, steps):
             cycles_of.setdefault((rank, device, stream, way), []).append(row)
     table = COPY_TIMES.frame(_summed(*key, cycles=cycles) for key, cycles in cycles_of.items())
     order = ["rank", "device", "total_ns", "stream"]
     return table.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
 
 
-def _of_device(activities: pd.DataFrame) -> list[tuple[_Way, int, Row]]:
+def _of_device(activities: pd.DataFrame, steps: Collection[int]) -> list[tuple[_Way, int, Row]]:
     """The copies of a device in one cycle, summed by way and stream."""
     codes, names = pd.factorize(activities["name"])
     is_memory = (activities["kind"] == MEMORY).to_numpy(dtype=bool)
@@ -59,10 +63,13 @@ def _of_device(activities: pd.DataFrame) -> list[tuple[_Way, int, Row]]:
     starts = activities["start_ns"].to_numpy()
     ends = starts + activities["dur_ns"].to_numpy()
     size = activities["size_bytes"].to_numpy(dtype=np.int64, na_value=-1)
+    counted = activities["step"].isin(steps).to_numpy(dtype=bool) if steps else np.ones(len(starts), dtype=bool)
     sums = []
-    for number, stream in np.unique(key[:, chosen], axis=1).T.tolist():
+    for number, stream in np.unique(key[:, chosen & counted], axis=1).T.tolist():
         here = chosen & (key[0] == number) & (key[1] == stream)
-        exposed = total(subtract(spans(starts[here], ends[here]), spans(starts[~here], ends[~here])))
+        others = spans(starts[~here], ends[~here])
+        here &= counted
+        exposed = total(subtract(spans(starts[here], ends[here]), others))
         way = next(way for way, code in distinct.items() if code == number)
         sums.append((way, stream, _counted(starts, ends, size, here) | {"exposed_ns": exposed}))
     return sums
