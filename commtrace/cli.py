@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -64,7 +65,8 @@ def _analyse(arguments: list[str], words: list[str]) -> int:
     def run() -> int:
         of_command = given
         if given and given[0] not in commands_of("") and not given[0].startswith(_FOR_ALL):
-            if sentence := _suggestion(given[0]):
+            mistyped = None if given[0].startswith("-") else _suggestion(given[0])
+            if sentence := mistyped or _later_command(given):
                 return _refused(sentence)
             of_command = [_DEFAULT, *given]  # `RUN` alone means `summary RUN`
         if sentence := _table_suggestion(of_command) or _renamed_option(of_command):
@@ -83,6 +85,27 @@ def _refused(sentence: str) -> int:
 
     print_message(sentence)
     return _USAGE
+
+
+def _later_command(given: list[str]) -> str | None:
+    """A sentence on a command that stands behind options or paths, with the line as it should be; else None."""
+    from .command_line import parser_for
+
+    named = [at for at, word in enumerate(given) if word in commands_of("") and not os.path.lexists(word)]
+    if not named:
+        return None
+    options = {name: one for one in parser_for([_DEFAULT]).commands[_DEFAULT].params for name in one.opts}
+    # The word behind an option may be its value, which may be called as a command is.
+    at = next((at for at in named if not _takes_value(options.get(given[at - 1]))), None)
+    if at is None:
+        return None
+    end = at + 2 if given[at + 1 : at + 2] and given[at + 1] in commands_of(given[at]) else at + 1
+    line = shlex.join(["commtrace", *given[at:end], *given[:at], *given[end:]])
+    return f"options and runs stand behind the command: `{line}`"
+
+
+def _takes_value(option: object) -> bool:
+    return option is not None and not getattr(option, "is_flag", False)
 
 
 def _suggestion(word: str) -> str | None:

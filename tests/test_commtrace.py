@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -261,6 +262,32 @@ def test_without_torch_a_line_says_what_to_install(command: str) -> None:
 def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], typed: str, command: str) -> None:
     assert main([typed, "run"]) == 2
     assert capsys.readouterr().err == f"error: no such command or folder: {typed}; did you mean {command}?\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--no-cache breakdown run", "breakdown --no-cache run"),
+        ("--ranks 0-3 idle 'my run' --details", "idle --ranks 0-3 'my run' --details"),
+        ("--keep-going table kernels run", "table kernels --keep-going run"),
+        ("--by step breakdown run", "breakdown --by step run"),
+        ("traces/a ranks --sort late", "ranks traces/a --sort late"),
+        ("--cache summary idle run", "idle --cache summary run"),
+    ],
+)
+def test_options_before_the_command(capsys: pytest.CaptureFixture[str], typed: str, meant: str) -> None:
+    assert main(shlex.split(typed)) == 2
+    assert capsys.readouterr().err == f"error: options and runs stand behind the command: `commtrace {meant}`\n"
+
+
+@pytest.mark.parametrize("typed", ["--no-cache breakdown", "--cache idle breakdown", "--ranks 0-3 breakdown"])
+def test_a_run_that_is_called_as_a_command_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    (tmp_path / "breakdown").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(typed.split()) == 1
+    assert "breakdown: holds no Kineto trace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["traces/brekdown", "./brekdown", "my-first-run", "xyzzy"])
