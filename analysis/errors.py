@@ -31,6 +31,7 @@ AnalysisError
 ├── WatchedAlready        another process follows the run, and remembers so in the same place
 ├── UnknownTable          no table has this name
 ├── UnknownTerm           no term, table or column has this name
+├── SlowExpression        a regular expression that was given takes too long on a name
 ├── MissingLibrary        an option needs a library that is not installed
 ├── ClusterError          workers elsewhere cannot be reached, or cannot do the work
 └── SchemaError           a table does not have the columns it promises
@@ -199,6 +200,10 @@ class UnknownTerm(AnalysisError):
 
 class MissingLibrary(AnalysisError):
     """An option needs a library that is not installed."""
+
+
+class SlowExpression(AnalysisError):
+    """A regular expression that somebody gave takes too long on a name."""
 
 
 class ClusterError(AnalysisError):

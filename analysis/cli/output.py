@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import shutil
 import stat
 import sys
@@ -24,6 +23,7 @@ from ...common.option_groups import takes
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
+from ..core.expressions import compiled
 from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
@@ -128,10 +128,9 @@ def checked_patterns(patterns: list[str] | None, option: str = "--comm-kernel") 
     """The patterns of an option, none if it was not given. Raises BadParameter."""
     for pattern in patterns or ():
         try:
-            re.compile(pattern).pattern.encode()
-        except (re.error, UnicodeEncodeError) as err:
-            message = f"{pattern!r} is not a regular expression: {err}"
-            raise typer.BadParameter(message, param_hint=option) from err
+            compiled(pattern)
+        except ValueError as err:
+            raise typer.BadParameter(str(err), param_hint=option) from err
     return patterns or []
 
 

@@ -24,16 +24,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
 
 from . import markers
+from .expressions import MOST_LETTERS, search
 
 COMPUTE, COMM, MEMORY = KINDS = "compute", "comm", "memory"
 NEXT = "next"
 """Kind of the moment, without length, at which a device began with a step that was left out (`run.chosen_steps`)."""
 
 # Kernels of other libraries: what each does, by the first pattern that fits. None: the name does not say.
-_DEEP_EP = r"^[^<(]*\b(?:deep_ep|dpsk::ep)::(?:\w+::)*"
+_IN_DEEP_EP = r"\b(?:deep_ep|dpsk::ep)::(?:\w+::)*"
+_DEEP_EP = rf"^[^<(]*{_IN_DEEP_EP}"
 _TORCH_TYPED = r"<[^<>,]*,[^<>,]*,[^<>,]*"  # type, alignment and ranks
 _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
     ("all_reduce", r"cross_device_reduce|quickreduce::allreduce"),
@@ -44,14 +45,14 @@ _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
     ("send", r"symmetric_memory::put_signal_kernel"),
     ("recv", r"symmetric_memory::wait_signal_kernel"),
     ("all_to_all", r"moeA2A(?:Dispatch|Combine)Kernel|moeAllToAllKernel"),
-    ("all_gather", r"userbuffers_fp16_sum_inplace_gpu_\w*_(?:ag\b|\w*allgather)"),
+    ("all_gather", r"userbuffers_fp16_sum_inplace_gpu_\w*(?:_ag\b|allgather)"),
     ("reduce_scatter", r"userbuffers_fp16_sum_inplace_gpu_\w*_rs(?:_|\b)"),
     ("all_reduce", r"userbuffers_fp16_sum_inplace"),
     ("send", r"kuserbuffers_(?:push|pull)send\b"),
     ("recv", r"kuserbuffers_(?:push|pull)(?:send)?recv"),
     ("barrier", rf"{_DEEP_EP}(?:(?:cached_)?notify\w*|barrier\w*|clean_low_latency_buffer)\b(?!::)"),
     ("all_to_all", rf"{_DEEP_EP}(?:hybrid_)?(?:dispatch|combine)(?:_ll|_impl)?\b(?!::)"),
-    (None, rf"(?![^<(]*layout){_DEEP_EP}(?!\w+_(?:epilogue|prologue))\w+\b(?!::)"),
+    (None, rf"^(?![^<(]*layout)[^<(]*{_IN_DEEP_EP}(?!\w+_(?:epilogue|prologue))\w+\b(?!::)"),
     ("barrier", r"\b(?:barrier|sync)(?:_all)?_on_stream_kernel|nvshmem_extension::exchangeSplitAndOffset"),
     ("peer_copy", r"nvshmem_extension::allToAllV"),
     ("all_to_all", r"\balltoall\w*_on_stream_kernel"),
@@ -65,7 +66,9 @@ _OTHER_LIBRARIES: tuple[tuple[str | None, str], ...] = (
 _OTHERS = [(collective, re.compile(pattern, re.IGNORECASE)) for collective, pattern in _OTHER_LIBRARIES]
 
 # NCCL and RCCL first: ncclKernel_*, ncclDevKernel_*, ncclSymkDevKernel_*, ncclDevKernel_Generic (RCCL).
-COMM_PATTERNS = (*(f"^{prefix}" for prefix in markers.KERNEL_PREFIXES), *(pattern for _, pattern in _OTHER_LIBRARIES))
+_COMM_PATTERNS = (*(f"^{prefix}" for prefix in markers.KERNEL_PREFIXES), *(pattern for _, pattern in _OTHER_LIBRARIES))
+COMM_NAMES = re.compile("|".join(f"(?:{p})" for p in _COMM_PATTERNS), re.IGNORECASE)
+"""Finds the names of communication kernels of all libraries that are known."""
 
 # What the names of other kernels say about the collective; SendRecv and Generic say nothing.
 _COLLECTIVES = (
@@ -83,18 +86,14 @@ _IN_PHASES = re.compile(rf"{_DEEP_EP}(?:(?<=internode_ll::)(?:dispatch|combine)\
 _NAMELESS = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 
 
-def comm_pattern(extra: Iterable[str] = ()) -> re.Pattern[str]:
-    """One pattern for names of communication kernels; `extra` are further regular expressions.
-
-    Raises re.error when one of `extra` is not a regular expression.
-    """
-    return re.compile("|".join(f"(?:{p})" for p in (*COMM_PATTERNS, *extra)), re.IGNORECASE)
-
-
 @functools.lru_cache(maxsize=1 << 14)  # every part of a file repeats them
-def kernel_kind(name: str, pattern: re.Pattern[str]) -> str:
-    """`comm` or `compute`."""
-    return COMM if pattern.search(name) else COMPUTE
+def kernel_kind(name: str, further: tuple[str, ...] = ()) -> str:
+    """`comm` or `compute`; `further` are regular expressions for names of communication kernels, beside the known ones.
+
+    Raises SlowExpression, and ValueError if one of them is no regular expression.
+    """
+    known = COMM_NAMES.search(name[:MOST_LETTERS]) is not None
+    return COMM if known or any(search(one, name, ignore_case=True) for one in further) else COMPUTE
 
 
 def memory_kind(name: str) -> str:
@@ -110,7 +109,8 @@ def is_copy(name: str) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def collective_in_name(name: str) -> str | None:
     """The collective in a kernel's name, spelled as in torch, or None."""
-    named = (collective for collective, pattern in (*_OTHERS, *_COLLECTIVES) if collective and pattern.search(name))
+    start = name[:MOST_LETTERS]
+    named = (collective for collective, pattern in (*_OTHERS, *_COLLECTIVES) if collective and pattern.search(start))
     return next(named, None)
 
 
@@ -122,7 +122,8 @@ def name_on_all_ranks(name: str) -> str | None:
     """
     if name.startswith(markers.KERNEL_PREFIXES):
         return name
-    return _function(name) if any(pattern.search(name) for _, pattern in _OTHERS) else None
+    start = name[:MOST_LETTERS]
+    return _function(name) if any(pattern.search(start) for _, pattern in _OTHERS) else None
 
 
 def _function(name: str) -> str:
@@ -132,4 +133,4 @@ def _function(name: str) -> str:
 
 def in_phases(name: str) -> bool:
     """Whether this kernel may only send, and the next of its name only receive, as DeepEP's with a hook."""
-    return _IN_PHASES.search(name) is not None
+    return _IN_PHASES.search(name[:MOST_LETTERS]) is not None

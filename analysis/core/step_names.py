@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from .expressions import compiled, search
 from .markers import LOADING, PROFILER_STEP
 
 _N = "[0-9]+"
@@ -60,12 +61,12 @@ _STEP_WORDS = re.compile("step|iter(?:ation)?|(?:mini)?batch", re.IGNORECASE)
 _LETTERS = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _BESIDE = {
     "checkpoint": re.compile(
-        r"(?:check_?point|ckpt|(?:(?:.*[\].:/])?(?:run_)?(?:save|write)_(?:(?:model|training|train|dist|full|async)_)*"
+        r"\A(?:check_?point|ckpt|(?:(?:.*[\].:/])?(?:run_)?(?:save|write)_(?:(?:model|training|train|dist|full|async)_)*"
         r"(?:check_?point|ckpt|model|state|state_dict)))s?(?:_(?:step|to_disk))?(?:_[0-9]+)?",
         re.IGNORECASE,
     ),
     "eval": re.compile(
-        r"(?:eval|(?:.*[\].:/])?(?:(?:run|do)_)?(?:evaluate|evaluation|validate|validation|"
+        r"\A(?:eval|(?:.*[\].:/])?(?:(?:run|do)_)?(?:evaluate|evaluation|validate|validation|"
         r"(?:eval|evaluation|validation|val|test)_(?:step|loop|epoch|phase|pass|batch|iteration|model)))(?:_[0-9]+)?",
         re.IGNORECASE,
     ),
@@ -95,7 +96,7 @@ def may_mark_steps(name: str, marker: str | None = None) -> bool:
 
     `marker` is a regular expression for names that do, whatever else they are.
     """
-    if marker is not None and re.search(marker, name) is not None:
+    if marker is not None and search(marker, name) is not None:
         return True
     if name.startswith(_NO_STEPS) or len(name) > _LONGEST_NAME:
         return False
@@ -104,7 +105,7 @@ def may_mark_steps(name: str, marker: str | None = None) -> bool:
 
 def check_groups(marker: str) -> None:
     """Check that the named groups of a regular expression are known ones. Raises ValueError."""
-    unknown = sorted(set(re.compile(marker).groupindex).difference(_GROUPS))
+    unknown = sorted(set(compiled(marker).groupindex).difference(_GROUPS))
     if unknown:
         raise ValueError(f"{marker!r} has the group {unknown[0]!r}, which says nothing; {', '.join(_GROUPS)} do")
 

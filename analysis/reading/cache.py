@@ -21,6 +21,7 @@ from pathlib import Path
 from ...common.disk import open_plain, remove_partial_files
 from ...contract.recording import recording_name
 from ..core.escaping import encodable
+from ..core.kinds import COMM_NAMES
 from ..core.places.files import plain_file, replace_file
 from ..core.places.place import is_remote, is_there
 from ..errors import NotATrace, TooLarge
@@ -128,7 +129,7 @@ class Slot:
         """A digest of the state of the file and of the options that change what is read."""
         facts = "" if self.options.run_facts == RunFacts() else str(self.options.run_facts)
         marker = "" if self.options.step_marker is None else f" {self.options.step_marker!r}"
-        how = f"{self.options.details} {self.options.pattern.pattern}{facts}{marker}"
+        how = f"{self.options.details} {COMM_NAMES.pattern} {self.options.comm_names}{facts}{marker}"
         return _digest(self.state + how.encode("utf-8", "surrogatepass"), _KEY_BYTES)
 
     def load(self) -> RawTrace | None:

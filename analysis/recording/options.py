@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core.budget import GB, Budget
-from ..core.kinds import comm_pattern
 from ..core.step_names import may_mark_steps
 from .sizes import USUAL_SIZES, ReadSizes
 
@@ -71,11 +70,6 @@ class ReadOptions:
     cycles: tuple[tuple[str, int], ...] = ()
     run_facts: RunFacts = RunFacts()
     sizes: ReadSizes = USUAL_SIZES
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """The pattern that recognises communication kernels by name."""
-        return comm_pattern(self.comm_names)
 
     def first_step(self, name: str) -> int:
         """The number of the first step in the file of this name, if its steps have none: unlike all of other cycles.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from ..core import markers
+from ..core.expressions import MOST_LETTERS, cut_name
 from .header import Header
 from .row_bytes import tables_bytes
 from .values import Duration, Int64, Time
@@ -191,6 +192,18 @@ class RawTrace(Events, kw_only=True):
             names=len(self.names) + len(self.operator_names) + len(self.call_names) + len(self.inputs),
             letters=sum(map(len, (*self.names, *self.operator_names, *self.call_names, *self.inputs))),
         )
+
+
+def with_bounded_names(raw: RawTrace) -> RawTrace:
+    """The content with no name longer than MOST_LETTERS: on longer ones, regular expressions take long."""
+    texts = (raw.names, raw.operator_names, raw.call_names, [annotation.name for annotation in raw.annotations])
+    if max((len(name) for names in texts for name in names), default=0) <= MOST_LETTERS:
+        return raw
+    names, operator_names, call_names, _ = (list(map(cut_name, names)) for names in texts)
+    annotations = [msgspec.structs.replace(one, name=cut_name(one.name)) for one in raw.annotations]
+    return msgspec.structs.replace(
+        raw, names=names, operator_names=operator_names, call_names=call_names, annotations=annotations
+    )
 
 
 def raw_trace(

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..core.escaping import encodable
+from ..core.expressions import search
 from ..core.markers import PROFILER_STEP
 from ..core.step_names import (
     BY_ENGINES,
@@ -125,7 +126,7 @@ def _candidates(annotations: Sequence[Annotation], marker: str | None) -> list[A
 
 def _chosen(annotations: Sequence[Annotation], launching: Collection[int], marker: str | None) -> _Chosen:
     if marker is not None:
-        found = {id(one): match for one in annotations if (match := re.search(marker, one.name))}
+        found = {id(one): match for one in annotations if (match := search(marker, one.name))}
         steps = _of_one_thread([one for one in annotations if id(one) in found], launching)
         return _Chosen(steps, [_said_of(one.name, found[id(one)]) for one in steps], None)
     by_torch = sorted((one for one in annotations if _BY_TORCH.fullmatch(one.name)), key=lambda one: one.ts)

@@ -36,7 +36,7 @@ from ..recording.arrays import (
 )
 from ..recording.options import ReadOptions
 from ..recording.recorded_rank import recorded_rank
-from ..recording.recording import Annotation, Columns, Extent, RawTrace
+from ..recording.recording import Annotation, Columns, Extent, RawTrace, with_bounded_names
 from ..recording.row_bytes import tables_bytes
 from ..recording.step_marks import StepMark, with_marked_steps
 from ..recording.strays import without_strays
@@ -130,7 +130,7 @@ class TraceFile(ReadFile):
 
 def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> TraceFile:
     """Make the tables of the file at `path` from its content `raw`, with steps as the options say."""
-    raw = without_strays(path, raw)
+    raw = with_bounded_names(without_strays(path, raw))
     raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)

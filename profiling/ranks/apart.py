@@ -16,7 +16,7 @@ _GRACE_S = 45.0
 _LOG_TAIL_BYTES = 64 * 1024
 _ERROR = "error: "
 _POINTER = "its own message is above"  # the launcher's, of a rank that has said more itself
-_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)(: |$)")
+_EXCEPTION = re.compile(r"\A[\w.]*(Error|Exception)(: |$)")
 
 
 def run_apart(arguments: Sequence[str], **how: Any) -> int:

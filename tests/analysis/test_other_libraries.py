@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import with_slow
 
-from commtrace.analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, name_on_all_ranks
+from commtrace.analysis.core.kinds import collective_in_name, kernel_kind, name_on_all_ranks
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.results.analysis import Analysis
 
@@ -106,13 +106,13 @@ COMPUTE = [
 
 @pytest.mark.parametrize(("name", "collective"), WAITS_FOR_ALL)
 def test_kernels_of_other_libraries(name, collective):
-    assert kernel_kind(name, comm_pattern()) == "comm"
+    assert kernel_kind(name) == "comm"
     assert collective_in_name(name) == collective
 
 
 @pytest.mark.parametrize("name", COMPUTE)
 def test_kernels_that_only_sound_alike_compute(name):
-    assert kernel_kind(name, comm_pattern()) == "compute"
+    assert kernel_kind(name) == "compute"
     assert name_on_all_ranks(name) is None
 
 
@@ -128,7 +128,7 @@ def test_kernels_that_only_sound_alike_compute(name):
     ],
 )
 def test_of_what_has_a_peer_that_is_not_named_nothing_is_matched_or_split(tmp_path, name, collective):
-    assert kernel_kind(name, comm_pattern()) == "comm"
+    assert kernel_kind(name) == "comm"
     found = run_of(tmp_path, [[(name, 0, 50 * US)], [(name, 20 * US, 30 * US)]])
     assert found.calls["collective"].tolist() == [collective] * 2
     assert found.matches["matched_by"].tolist() == ["none"] * 2

@@ -11,7 +11,7 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 from samples import with_slow
 
-from commtrace.analysis.core.kinds import comm_pattern
+from commtrace.analysis.core.kinds import COMM_NAMES
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
@@ -60,7 +60,7 @@ def test_how_much_of_communication_is_hidden(both):
     spans = defaultdict(list)
     for event in raw:
         if event.get("cat") == "kernel":
-            name = event["name"] if comm_pattern().search(event["name"]) else None
+            name = event["name"] if COMM_NAMES.search(event["name"]) else None
             spans[name].append((ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])))
     merged: list[list[int]] = []
     for start, end in sorted(spans.pop(None)):

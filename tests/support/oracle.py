@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from commtrace.analysis.core.kinds import COMM, MEMORY, comm_pattern, kernel_kind, memory_kind
+from commtrace.analysis.core.kinds import COMM, MEMORY, kernel_kind, memory_kind
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.formats.kineto.events import IDLE_CALLS, RUNTIME
 from commtrace.analysis.run.file_tables import TraceFile
@@ -20,7 +20,6 @@ _MTIA = "mtia_ccp_events"
 _ACTIVITIES = _KERNELS | {_MTIA, "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime"}
 _OPERATORS = {"cpu_op", "Operator"}
-_PATTERN = comm_pattern()
 _LOADING = "enumerate(DataLoader)#"
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
@@ -186,8 +185,8 @@ def _activity(event: Object, base_ns: int) -> tuple[Any, ...]:
 def _kind(event: Object) -> str:
     name = event.get("name", "")
     if event["cat"] == _MTIA:
-        return MEMORY if name == "dma_request" else kernel_kind(name, _PATTERN)
-    return kernel_kind(name, _PATTERN) if event["cat"] in _KERNELS else memory_kind(name)
+        return MEMORY if name == "dma_request" else kernel_kind(name)
+    return kernel_kind(name) if event["cat"] in _KERNELS else memory_kind(name)
 
 
 def _launches(spans: list[Object], launched: set[int], base_ns: int) -> list[tuple[Any, ...]]:

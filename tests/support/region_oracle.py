@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from commtrace.analysis.core.kinds import comm_pattern, kernel_kind
+from commtrace.analysis.core.kinds import kernel_kind
 
 Place = tuple[str, str | None]
 """Path and phase."""
@@ -158,7 +158,7 @@ class Oracle:
             place = (NOT_LAUNCHED, None) if call is None else self.place(call["tid"], _ns(call["ts"]))
             kind = ON_DEVICES[event["cat"]]
             if kind == "compute":
-                kind = kernel_kind(event["name"], comm_pattern())
+                kind = kernel_kind(event["name"])
             issued = _ns(call["ts"]) if call is not None else 1 << 62
             start = _ns(event["ts"])
             result.append(Ran(kind, start, start + _ns(event.get("dur", 0)), place, issued))

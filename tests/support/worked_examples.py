@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.analysis.core.kinds import collective_in_name, comm_pattern, kernel_kind, memory_kind
+from commtrace.analysis.core.kinds import collective_in_name, kernel_kind, memory_kind
 from commtrace.analysis.core.schema import Row, records
 from commtrace.common.nccl_tests import bus_factor
 
@@ -144,7 +144,7 @@ def _computed(then: Part, analysis: Any) -> list[Row]:
 
 def _kind(name: str) -> str:
     is_memory = name.startswith(("Memcpy", "Memset"))
-    return memory_kind(name) if is_memory else kernel_kind(name, comm_pattern())
+    return memory_kind(name) if is_memory else kernel_kind(name)
 
 
 def assert_true(text: str, analysis_of: Callable[[Given], Any]) -> None:

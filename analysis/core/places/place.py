@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeGuard
 if TYPE_CHECKING:
     from .remote import RemotePath
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
+_URL = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _OF_THIS_MACHINE = "file://"
 _OF_THIS_PROCESS = "memory://"
 _REMOTE = b"\0"  # which no path of this machine holds

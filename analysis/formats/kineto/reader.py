@@ -242,7 +242,7 @@ class _Reading:
     _letters: int = 0
 
     def __post_init__(self) -> None:
-        self.pattern, self.budget = self.options.pattern, self.options.budget()
+        self.budget = self.options.budget()
 
     @property
     def needed_bytes(self) -> int:
@@ -412,7 +412,7 @@ class _Reading:
     def _kind(self, category: str, name: str) -> str:
         if category == MTIA_ACTIVITIES and name == MTIA_COPY:
             return MEMORY
-        return kernel_kind(name, self.pattern) if category in _OF_KERNELS else memory_kind(name)
+        return kernel_kind(name, self.options.comm_names) if category in _OF_KERNELS else memory_kind(name)
 
     def _comm_args_of(self, events: list[Activity], names: list[int], texts: list[bytes]) -> list[dict[str, Any]]:
         rows = []

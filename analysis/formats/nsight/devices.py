@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -31,7 +30,7 @@ _PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5:
 class Names:
     """Distinct names of activities with their kind."""
 
-    pattern: re.Pattern[str]
+    comm_names: tuple[str, ...]
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
 
@@ -43,7 +42,7 @@ class Names:
 
     def kernel(self, name: str) -> int:
         """The number of a kernel's name."""
-        return self.add(name, kernel_kind(name, self.pattern))
+        return self.add(name, kernel_kind(name, self.comm_names))
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,9 @@ class DeviceColumns:
         return of_name[self.columns["name"]] if len(of_name) else np.zeros(len(self.columns["name"]), dtype=bool)
 
 
-def device_columns(tables: ExportTables, pattern: re.Pattern[str]) -> DeviceColumns:
+def device_columns(tables: ExportTables, comm_names: tuple[str, ...]) -> DeviceColumns:
     """Activities of a process's devices, by start. Raises DamagedTrace, TooLarge."""
-    names = Names(pattern)
+    names = Names(comm_names)
     copies, peer_copies = _copies(tables, names)
     graphs = _graphs(tables, names)
     parts = [_kernels(tables, names), copies, _fills(tables, names), graphs]

@@ -19,7 +19,7 @@ from ....common.wording import shortened
 from ....contract.limits import RANK_LIMIT
 from ...core.budget import Budget
 from ...core.escaping import encodable
-from ...core.kinds import COMM, comm_pattern, kernel_kind
+from ...core.kinds import COMM, kernel_kind
 from ...errors import MixedJobs, TraceError
 from ...recording.options import ReadOptions, RunFacts
 from ...recording.shared_files import SharedRank, rank_in_name
@@ -138,8 +138,7 @@ def _processes(database: Database) -> Iterator[Process]:
     for table in (COPY_TABLE, FILL_TABLE, GRAPH_TABLE):
         used |= database.distinct(table, ["globalPid", "deviceId"])
     texts = tables.texts(row[2] for row in kernels if len(row) > 2 and type(row[2]) is int)
-    pattern = comm_pattern()
-    communicating = {row[0] for row in kernels if kernel_kind(texts.get(row[-1], ""), pattern) == COMM}
+    communicating = {row[0] for row in kernels if kernel_kind(texts.get(row[-1], "")) == COMM}
     joined = members_in(tables)
     devices: dict[int, set[int]] = {}
     for serialized, device in used:

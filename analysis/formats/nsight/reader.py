@@ -76,7 +76,7 @@ def processes(database: Database) -> set[int]:
 
 def _trace(file: Path, tables: ExportTables, options: ReadOptions, shared: SharedRank | None) -> RawTrace:
     """Everything that one process did."""
-    work = device_columns(tables, options.pattern)
+    work = device_columns(tables, options.comm_names)
     if not len(work.columns["start"]) and tables.damage is None:
         raise NotATrace(f"{file}: shows nothing that a GPU did; capture with --trace=cuda,nvtx")
     first = int(work.columns["start"][0]) if len(work.columns["start"]) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
@@ -66,8 +65,8 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions, *, with_calls: bo
     if trace.damage is not None and not options.keep_going:
         raise DamagedTrace(f"{path}: was packed from a damaged trace; --keep-going uses what is there: {trace.damage}")
     if options.comm_names != content.source.comm_names:
-        pattern, is_all = options.pattern, False
-        trace.kinds = [_kind(name, kind, pattern) for name, kind in zip(trace.names, trace.kinds, strict=True)]
+        comm_names, is_all = options.comm_names, False
+        trace.kinds = [_kind(name, kind, comm_names) for name, kind in zip(trace.names, trace.kinds, strict=True)]
         source = msgspec.structs.replace(content.source, comm_names=options.comm_names)
         content = msgspec.structs.replace(content, kinds=trace.kinds, source=source)
     if options.details and not (trace.detailed or options.details_if_small):
@@ -94,7 +93,7 @@ def _unpacked(path: Path, data: bytes, budget: Budget) -> bytes:
         raise DamagedTrace(f"{path}: {err}; pack the trace again") from err
 
 
-def _kind(name: str, kind: str, pattern: re.Pattern[str]) -> str:
+def _kind(name: str, kind: str, comm_names: tuple[str, ...]) -> str:
     """Kind of kernels with this name, by the names of communication known now."""
     is_copy = kind == MEMORY or (kind == COMM and memory_kind(name) == COMM)
-    return kind if is_copy else kernel_kind(name, pattern)
+    return kind if is_copy else kernel_kind(name, comm_names)

@@ -23,7 +23,7 @@ OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
 IN_MODULE = "module"
 _NO_RANGES = (markers.PROFILER_STEP, markers.NCCL_MARK, markers.GLOO_MARK, markers.C10D)
-_HASH = re.compile(r"\s*\b[a-z0-9]{24,}\b")
+_HASH = re.compile(r"(?<!\s)\s*\b[a-z0-9]{24,}\b")
 """In the name of a compiled graph, which is another one on each rank."""
 
 Did = tuple[str, str, str | None, str | None]

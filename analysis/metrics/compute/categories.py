@@ -49,7 +49,7 @@ def kernel_category(name: str) -> str | None:
     """The category that a kernel's name tells, or None. Copies and fills count as kernels."""
     if kinds.is_copy(name):
         return "communication" if kinds.memory_kind(name) == kinds.COMM else "copy"
-    if kinds.kernel_kind(name, _COMM) == kinds.COMM:
+    if kinds.kernel_kind(name) == kinds.COMM:
         return "communication"
     return next((found for found, pattern in _KERNELS if pattern.search(name)), None)
 
@@ -71,7 +71,6 @@ def _patterns(*rows: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]
     return tuple((found, re.compile(pattern, re.IGNORECASE)) for found, pattern in rows)
 
 
-_COMM = kinds.comm_pattern()
 _COMM_OPERATORS = (
     markers.C10D,
     "_c10d_functional::",
