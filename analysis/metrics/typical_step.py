@@ -9,13 +9,13 @@ Steps of several kinds, such as prefill and decode, are unlike each other: those
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
 
-from ...common.wording import counted
+from ...common.wording import counted, ranks_in_words
 from ..core.schema import Row, grouped, records
 from ..core.step_names import NOT_TRAINING
 from ..core.tables.communication import STEPS
@@ -32,8 +32,9 @@ STEP_PARTS = {
 """What a step consists of: columns of `steps`, and what people call them. They add up to its length."""
 _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
-EDGES = ("beginning", "drain", "end")
-"""Reasons to leave out a step whose window is not its own."""
+_UNSHOWN = "unshown"
+EDGES = ("beginning", "drain", "end", _UNSHOWN)
+"""Reasons to leave out a step whose window is not its own, or lacks something on a rank."""
 _IDLE = "idle"
 """A kind of step without requests, on one rank where each serves its own, or on all."""
 USUALLY_BESIDE = (*NOT_TRAINING, _IDLE)
@@ -50,6 +51,7 @@ _NOTES = {
     "beginning": "its beginning is cut off: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
     "drain": "its window holds what was still queued at the end: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
     "end": "its window ends early, with its last activity: {0:,.1f} {2} on the devices, {1:,.1f} on the CPUs",
+    _UNSHOWN: "the trace of {3} lacks what was launched in it",
     "long": "it takes {0:,.1f} {2}, longer than most",
     "short": "it takes {0:,.1f} {2}, less than most",
     "kind": "steps of another kind count",
@@ -85,12 +87,14 @@ def traced_steps(
     breakdown_steps: pd.DataFrame,
     cycles: Iterable[CycleSteps],
     step_marks: pd.DataFrame,
+    unshown: Mapping[int, Collection[int]],
     about: str | None = None,
 ) -> pd.DataFrame:
     """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
 
-    `step_marks` say of what kind they are. Steps are compared with those of their kind. Those of the kind `about`
-    count; if there are none, of the kind that takes most time.
+    `step_marks` say of what kind they are; `unshown` are those in which a rank launched what its trace lacks. Steps are
+    compared with those of their kind. Those of the kind `about` count; if there are none, of the kind that takes most
+    time.
     """
     if not len(breakdown_steps):
         return STEPS.empty()
@@ -121,7 +125,8 @@ def traced_steps(
         kinds.setdefault(row["kind"], []).append(row)
     for alike in kinds.values():
         for row in alike:
-            row["left_out"] = _edge(row, [other for other in alike if other is not row])
+            lacks = any(row["step"] in steps for steps in unshown.values())
+            row["left_out"] = _UNSHOWN if lacks else _edge(row, [other for other in alike if other is not row])
         _leave_out_unlike(alike)
     usual = {kind: alike for kind, alike in kinds.items() if kind not in USUALLY_BESIDE} or kinds
     longest = max(usual, key=lambda kind: sum(row["window_ns"] for row in usual[kind]))
@@ -131,7 +136,8 @@ def traced_steps(
             row["left_out"] = "kind"
     for row in rows:
         unit, unit_ns = ("ms", 1e6) if row["window_ns"] >= _MANY_NS else ("us", 1e3)
-        took = (row["window_ns"] / unit_ns, (row["cpu_ns"] or 0) / unit_ns, unit)
+        lacking = ranks_in_words(rank for rank, steps in unshown.items() if row["step"] in steps)
+        took = (row["window_ns"] / unit_ns, (row["cpu_ns"] or 0) / unit_ns, unit, lacking)
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
         if row["left_out"] in ("long", "short") and row["tokens"] is not None:
             row["note"] += f", and has {counted(row['tokens'], 'token')}"

@@ -67,21 +67,24 @@ def prices(
     steps: Collection[int],
     *,
     blamed: Collection[int],
+    unshown: Collection[int],
     hosts: Mapping[int, str | None],
     asked: Collection[str],
     links: Links | None,
 ) -> Prices:
     """What the mean of these steps would gain from each change; the mean of all steps for none.
 
-    `blamed` are ranks that others wait for, `asked` the names of remedies that are worth a try; no `links` are known
-    without collectives. Raises NotPredictable, NothingMeasured.
+    `blamed` are ranks that others wait for, `unshown` those whose traces lack work, so that they only seem late;
+    `asked` the names of remedies that are worth a try; no `links` are known without collectives. Raises NotPredictable,
+    NothingMeasured.
     """
     replay.check()
     members = [member for cycle in replay.measured for member in cycle]
     if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
         raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
     pricing = _Pricing(replay, tuple(steps))
-    late, without_late = pricing.late_ranks(blamed, hosts) or (None, None)
+    blamed = set(blamed) - set(unshown)
+    late, without_late = pricing.late_ranks(blamed, unshown, hosts) or (None, None)
     slow, with_links = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
     repaired = [scenario for scenario in (without_late, with_links) if scenario is not None]
     after = all_at_once("repaired", repaired) if repaired else None
@@ -199,11 +202,14 @@ class _Pricing:
         counted = [lengths[step] for step in sorted(lengths) if not self.steps or step in self.steps]
         return np.array(counted or [0.0])
 
-    def late_ranks(self, blamed: Collection[int], hosts: Mapping[int, str | None]) -> tuple[LateRanks, Scenario] | None:
+    def late_ranks(
+        self, blamed: Collection[int], unshown: Collection[int], hosts: Mapping[int, str | None]
+    ) -> tuple[LateRanks, Scenario] | None:
         """The fewest ranks whose excess explains most of the possible gain, and the run without it.
 
-        None if that is too little. `blamed` are worth a try besides those whose excess stands out. Without steps,
-        nothing tells a rank that is always late from one that was late once: then no other ranks are asked about.
+        None if that is too little. `blamed` are worth a try besides those whose excess stands out, unless that is
+        `unshown`. Without steps, nothing tells a rank that is always late from one that was late once: then no other
+        ranks are asked about.
         """
         if len(self.ranks) < 2:
             return None
@@ -214,7 +220,7 @@ class _Pricing:
         candidates = [
             rank
             for rank in sorted(whole, key=lambda rank: -whole[rank])
-            if rank in blamed or (self.steps and _stands_out(excess, rank, least))
+            if rank in blamed or (self.steps and rank not in unshown and _stands_out(excess, rank, least))
         ]
         chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
         name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)

@@ -179,6 +179,7 @@ class Analysis:
                 self.replayed,
                 self.typical_step.steps,
                 blamed=self.culprits,
+                unshown=run.unshown_steps,
                 hosts=run.hosts,
                 asked=worth_pricing(
                     self.typical_step,
@@ -452,7 +453,8 @@ class Analysis:
             CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
             for ran in self.run.tables.ran
         ]
-        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks, self.about))
+        unshown = self.run.unshown_steps
+        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks, unshown, self.about))
 
     @cached_property
     @described

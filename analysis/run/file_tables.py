@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..core import markers
 from ..core.escaping import encodable
 from ..core.schema import Row
+from ..core.steps import NO_STEP, steps_at
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import (
     CPU_OPERATORS,
@@ -42,7 +43,7 @@ from ..recording.step_marks import StepMark, with_marked_steps
 from ..recording.strays import without_strays
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
-from .gpu_ends import Called, cut_notes
+from .gpu_ends import Called, cut_notes, missing_ends
 from .rank_files import ReadFile
 from .unseen import unseen_communication
 
@@ -60,7 +61,7 @@ class TraceFile(ReadFile):
     `activities` are those of GPUs. From them, or from what CPUs did, the run makes `ran`, with steps. No sum of its
     times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
     that launched work which the file does not show. If only some steps are read, `recorded_steps` are all of the file.
-    `step_marks` say what is known of each.
+    `step_marks` say what is known of each; in `unshown_steps` something was launched that the file does not show.
     """
 
     activities: pd.DataFrame
@@ -84,6 +85,7 @@ class TraceFile(ReadFile):
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
     recorded_steps: tuple[int, ...] = ()
     step_marks: tuple[StepMark, ...] = ()
+    unshown_steps: frozenset[int] = frozenset()
 
     @cached_property
     def annotations(self) -> pd.DataFrame:
@@ -139,7 +141,10 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
     known_clock = known_clock or _is_absolute(activities["start_ns"], cpu_ops["start_ns"], marked_ns[0])
     gloo = sum(one.name.startswith(markers.GLOO_MARK) for one in raw.annotations) if len(activities) else 0
     annotations, comm_rows = _annotation_rows(raw.annotations, marked_ns), _comm_rows(raw.comm_args, base_ns)
-    cut = () if raw.damage else cut_notes(activities, _called(raw, base_ns), annotations, _ids_of(comm_rows))
+    missing = missing_ends(activities, _called(raw, base_ns), _ids_of(comm_rows))
+    cut = () if raw.damage else cut_notes(activities, missing, annotations)
+    marks = list(zip((one.name for one in raw.annotations), *(ns.tolist() for ns in marked_ns), strict=True))
+    without_kernels = steps_at(np.concatenate((missing.first_ns, missing.last_ns)), marks)
     return TraceFile(
         path=path,
         header=raw.header,
@@ -173,6 +178,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         launched=raw.launched,
         recorded_rank=recorded_rank(raw.comm_args),
         step_marks=step_marks,
+        unshown_steps=frozenset(without_kernels[without_kernels != NO_STEP].tolist()),
     )
 
 

@@ -1,8 +1,8 @@
-"""Notice files whose GPU part ends before their program: Kineto stops silently when its buffers are full.
+"""Notice files whose GPU part ends before their program, or begins after it: Kineto loses records silently.
 
-The profiler waits for the device before it ends. So in a sound file the last calls that launched something have their
-activities, and a GPU is active about equally far into each step. As Kineto records calls in the same buffers, they may
-be missing, too.
+The profiler waits for the device before it ends. So in a sound file the first and the last calls that launched
+something have their activities, and a GPU is active about equally far into each step. As Kineto records calls in the
+same buffers, they may be missing, too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ from ..recording.values import MISSING
 _LEAST_CALLS = 10
 # Some calls never launch anything: that many times the longest row of these must be at the end.
 _LONGER = 2
+# Kernels at the beginning: there, the profiler sees what it saw launched.
+_LEAST_FIRST = 3
 _LEAST_REACH_FRAC = 0.5
 # Shorter than this part of the others, the last step is what the profiler opened before it was stopped.
 _LEAST_STEP_FRAC = 0.5
 _CUT = "its GPU side ends early; if the profiler's buffers were full, trace fewer steps"
+
+
+_LATE = "its GPU side begins late"
 
 
 class Called(NamedTuple):
@@ -37,19 +42,51 @@ class Called(NamedTuple):
     external_id: Times
 
 
-def cut_notes(
-    activities: pd.DataFrame, called: Called, annotations: Sequence[Row], collectives: Collection[int]
-) -> Iterator[str]:
-    """Yield the signs that a file's GPU activities end early; nothing for a sound file.
+class Unshown(NamedTuple):
+    """When calls launched the first and the last activities, which the file does not show; empty in a sound file.
 
-    `annotations` are rows of that table, `collectives` the external ids of collectives: one that hangs holds up all
-    activities behind it.
+    Of these calls, elsewhere at least one of `calls_each` has an activity.
+    """
+
+    first_ns: Times
+    last_ns: Times
+    calls_each: int = 1
+
+
+def missing_ends(activities: pd.DataFrame, called: Called, collectives: Collection[int]) -> Unshown:
+    """The calls whose activities are missing at the ends of a file.
+
+    `collectives` are the external ids of collectives: one that hangs holds up all activities behind it.
+    """
+    order = np.argsort(called.start_ns, kind="stable")
+    ran = activities["correlation"].to_numpy(dtype=np.int64, na_value=MISSING)
+    ran, correlation, start_ns = ran[ran != MISSING], called.correlation[order], called.start_ns[order]
+    nothing = Unshown(start_ns[:0], start_ns[:0])
+    if all(np.isin(ran, ends).any() for ends in (correlation[:_LEAST_FIRST], correlation[-_LEAST_CALLS:])):
+        return nothing  # fewer are missing than prove anything, so the others need not be looked up
+    made = np.isin(correlation, ran)
+    at = np.flatnonzero(made)
+    if not len(at):
+        return nothing
+    calls_each, first, last = int(np.diff(at).max(initial=1)), int(at[0]), len(made) - 1 - int(at[-1])
+    first = first if first >= _LEAST_FIRST * calls_each else 0
+    hangs = last > 0 and int(called.external_id[order][at[-1] + 1]) in collectives
+    last = last if last >= max(_LEAST_CALLS, _LONGER * (calls_each - 1)) and not hangs else 0
+    return Unshown(start_ns[:first], start_ns[len(made) - last :], calls_each)
+
+
+def cut_notes(activities: pd.DataFrame, missing: Unshown, annotations: Sequence[Row]) -> Iterator[str]:
+    """Yield the signs that a file's GPU activities begin late or end early; nothing for a sound file.
+
+    `annotations` are rows of that table.
     """
     if not len(activities):
         return
-    missing = _last_missing(activities, called, collectives)
-    if missing:
-        yield f"the last {missing:,} kernels and copies that were launched are not in it: {_CUT}"
+    if len(missing.first_ns):
+        least, count = "at least " if missing.calls_each > 1 else "", len(missing.first_ns) // missing.calls_each
+        yield f"{least}the first {count:,} kernels and copies that were launched are not in it: {_LATE}"
+    if len(missing.last_ns):
+        yield f"the last {len(missing.last_ns):,} kernels and copies that were launched are not in it: {_CUT}"
         return
     start_ns = activities["start_ns"].to_numpy()
     end_ns = start_ns + activities["dur_ns"].to_numpy()
@@ -57,22 +94,6 @@ def cut_notes(
     if _goes_on(annotations, steps, last_ns) and _falls_behind(start_ns, end_ns, steps):
         before_ms = (int(steps[-1, 1]) - last_ns) / 1e6
         yield f"the GPU's last activity ends {before_ms:,.1f} ms before the last step, and the program goes on: {_CUT}"
-
-
-def _last_missing(activities: pd.DataFrame, called: Called, collectives: Collection[int]) -> int:
-    """Number of calls after the last one with an activity, if that is a sign."""
-    order = np.argsort(called.start_ns, kind="stable")
-    ran = activities["correlation"].to_numpy(dtype=np.int64, na_value=MISSING)
-    ran, last = ran[ran != MISSING], called.correlation[order[-_LEAST_CALLS:]]
-    if np.isin(ran, last).any():
-        return 0  # fewer are missing than prove anything, so the others need not be looked up
-    made = np.isin(called.correlation[order], ran)
-    at = np.flatnonzero(made)
-    if not len(at) or at[-1] == len(made) - 1:
-        return 0
-    usual, missing = int(np.diff(at, prepend=-1).max()) - 1, len(made) - 1 - int(at[-1])
-    hangs = int(called.external_id[order][at[-1] + 1]) in collectives
-    return 0 if hangs or missing < max(_LEAST_CALLS, _LONGER * usual) else missing
 
 
 def _whole_steps(annotations: Sequence[Row]) -> Times:

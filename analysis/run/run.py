@@ -55,9 +55,10 @@ class Run:
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
     `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
     `launched` are the calls of a rank that launched work which its trace does not show. `devices_listed` is the largest
-    number of GPUs that a trace lists. If only some steps were read, these are `only_steps`, and `recorded_steps` are
-    all steps in the files, by rank and cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular
-    expression that found them, if one was given.
+    number of GPUs that a trace lists. In its `unshown_steps` a rank launched work that its trace does not show. If only
+    some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle.
+    `step_marks` say of what kind steps are, and `step_marker` is the regular expression that found them, if one was
+    given.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Run:
     gloo_beside_gpu: bool = False
     launched: dict[int, int] = field(default_factory=dict)
     devices_listed: int = 0
+    unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
     only_steps: tuple[int, ...] = ()
     step_marker: str | None = None
     recorded_steps: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
@@ -351,6 +353,10 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         gloo_beside_gpu=any(m.file.gloo_beside_gpu for m in members),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
         devices_listed=max((len(m.file.header.device_names) for m in members), default=0),
+        unshown_steps={
+            rank: frozenset().union(*(m.file.unshown_steps for m in members if m.rank == rank))
+            for rank in {m.rank for m in members if m.file.unshown_steps}
+        },
         files={rank: [m.file.path for m in members if m.rank == rank] for rank in {m.rank for m in members}},
     )
 

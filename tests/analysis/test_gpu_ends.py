@@ -1,4 +1,4 @@
-"""A GPU whose activities end before the program does, as where Kineto's buffers were full."""
+"""A GPU whose activities end before the program does, as where Kineto's buffers were full, or begin after it."""
 
 from __future__ import annotations
 
@@ -94,3 +94,59 @@ def test_a_collective_that_hangs_cuts_nothing(tmp_path) -> None:
 
 def test_what_the_profiler_opened_last_is_no_step(tmp_path) -> None:
     assert notes_of(steps_of(3).step(6, 3 * STEP, 3 * STEP + 200 * US), tmp_path) == []
+
+
+def job(folder, *, lost_until: int, lost_rank: int = 2, slow: int = 0) -> None:
+    """Four ranks, five steps of 20 ms; rank 2 lacks what its GPU did until some time, and computes `slow` longer."""
+    for rank in range(4):
+        trace = Trace(rank, 4, groups={"0": range(4)}, host="node", pid=1000 + rank)
+        for step in range(5):
+            begin = step * 20 * MS
+            longer = slow if rank == lost_rank else 0
+            trace.step(step, begin, begin + 20 * MS)
+            for number in range(12):
+                at = begin + 2 * MS + number * MS
+                trace.kernel("gemm", at + number * longer, MS - 20 * US + longer, launch=begin + MS + number * 20 * US)
+            late = begin + 14 * MS + 12 * longer
+            end = begin + 15 * MS + 12 * slow
+            trace.nccl("all_reduce", late, end - late, launch=begin + 3 * MS, ranks=range(4), Seq=step + 1)
+        if rank == lost_rank:
+            trace.events = [e for e in trace.events if e["cat"] != "kernel" or e["ts"] >= lost_until / 1000]
+        trace.write(folder)
+
+
+@pytest.mark.parametrize(("lost_until", "lost", "steps"), [(6 * MS, 4, [0]), (31 * MS, 22, [0, 1])])
+def test_a_rank_whose_first_kernels_are_lost_is_not_late(tmp_path, lost_until, lost, steps) -> None:
+    job(tmp_path, lost_until=lost_until)
+    found = analyse(tmp_path, details=True)
+    (note,) = found.run.notes
+    because = "kernels and copies that were launched are not in it: its GPU side begins late"
+    assert note == f"node_2.0001.pt.trace.json.gz: the first {lost} {because}"
+    left_out = found.steps[found.steps["left_out"] == "unshown"]
+    assert left_out["step"].tolist() == steps
+    assert set(left_out["note"]) == {"the trace of rank 2 lacks what was launched in it"}
+    assert found.prices is not None
+    assert found.prices.late is None
+    assert "no_straggler" not in set(found.remedies["remedy"])
+    assert "ank 2" not in found.verdicts["because"].iloc[0]
+
+
+def test_waiting_for_a_rank_is_still_measured_but_what_it_costs_is_not(tmp_path) -> None:
+    job(tmp_path, lost_until=6 * MS, slow=MS // 4)
+    found = analyse(tmp_path, details=True)
+    assert found.ranks["times_last"].tolist() == [0, 0, 3, 0]
+    assert found.prices is not None
+    assert found.prices.late is None
+    assert found.prices.blamed is None
+
+
+@pytest.mark.parametrize("idle", [0, 3])
+@pytest.mark.parametrize("lost", [1, 2, 3, 25])
+def test_a_few_missing_at_the_beginning_prove_nothing(tmp_path, idle, lost) -> None:
+    trace = steps_of(3, idle=idle)
+    kernels = sorted(e["ts"] for e in trace.events if e["cat"] == "kernel")
+    trace.events = [e for e in trace.events if e["cat"] != "kernel" or e["ts"] >= kernels[lost]]
+    trace.write(tmp_path)
+    said = [note for note in analyse(tmp_path).run.notes if "begins late" in note]
+    assert len(said) == (lost > 2)
+    assert all(f"{'at least ' if idle else ''}the first {lost} kernels" in note for note in said)

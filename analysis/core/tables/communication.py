@@ -247,8 +247,8 @@ STEPS = Schema("steps", "traced step, all devices together", {
         "string",
         (
             "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
-            "drain or end, if that part of its window is not the step's own, long or short beside others of its kind, "
-            "or kind, if steps of another kind count"
+            "drain or end, if that part of its window is not the step's own, unshown if a rank's trace lacks what was "
+            "launched in it, long or short beside others of its kind, or kind, if steps of another kind count"
         ),
     ),
     "note": ("string", "the same in words"),
