@@ -24,6 +24,7 @@ from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, MEMBERS
 from ..core.tables.compute import MFU, MFU_STEPS
 from ..core.tables.device_time import SYNCS_STEPS
+from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
@@ -171,7 +172,7 @@ class Analysis:
         from ..replay.pricing import prices
 
         run = self.run
-        if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs):
+        if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs) or run.idle_gpus:
             return None
         try:
             _LOG.info("playing steps again without what makes them long")
@@ -846,6 +847,8 @@ class Analysis:
     @described
     def remedies(self) -> pd.DataFrame:
         """One row per change that would shorten the steps, with how much of a step it is about."""
+        if self.run.idle_gpus:
+            return self._marked(REMEDIES.empty())
         steps = self.breakdown_steps
         counted = steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self._recorded.assign(step=0)
         return self._marked(
@@ -967,6 +970,7 @@ class Analysis:
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
             prices=self.prices,
             on_cpus=run.gloo_beside_gpu,
+            idle_gpus=run.idle_gpus,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ...contract.run import RUN_FILE
+from ..core import markers
 from ..core.escaping import encodable
+from ..core.kinds import COMM
 from ..core.schema import records
 from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, STEP_MARKS, TRACES
 from ..core.tables.device_time import STEP_TIMES
@@ -54,11 +56,11 @@ class Run:
     `files` are those of each rank, in order of cycles. `nvlink` is what the links of a rank's GPU sent in the whole
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
     `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
-    `launched` are the calls of a rank that launched work which its trace does not show. `devices_listed` is the largest
-    number of GPUs that a trace lists. In its `unshown_steps` a rank launched work that its trace does not show. If only
-    some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and cycle.
-    `step_marks` say of what kind steps are, and `step_marker` is the regular expression that found them, if one was
-    given.
+    `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
+    the GPUs of the trace that lists most. In its `unshown_steps` a rank launched work that its trace does not show. If
+    only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
+    cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular expression that found them, if one
+    was given.
     """
 
     name: str
@@ -78,7 +80,7 @@ class Run:
     sharing: frozenset[int] = frozenset()
     gloo_beside_gpu: bool = False
     launched: dict[int, int] = field(default_factory=dict)
-    devices_listed: int = 0
+    gpus_listed: tuple[str, ...] = ()
     unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
     only_steps: tuple[int, ...] = ()
     step_marker: str | None = None
@@ -157,6 +159,14 @@ class Run:
     def is_of_cpus(self) -> bool:
         """Whether no GPU was active."""
         return all(device == "cpu" for _, device in self.devices)
+
+    @property
+    def idle_gpus(self) -> tuple[str, ...]:
+        """The GPUs that a trace lists where only CPUs were active: unused, or not traced. None in jobs on gloo."""
+        if not (self.gpus_listed and self.devices and self.is_of_cpus):
+            return ()
+        on_gloo = self.traces["backend"].eq(markers.GLOO).any() or self.activities["kind"].eq(COMM).any()
+        return () if on_gloo else self.gpus_listed
 
     @property
     def ranks(self) -> list[int]:
@@ -352,7 +362,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         sharing=frozenset(rank for ranks in shared for rank in ranks),
         gloo_beside_gpu=any(m.file.gloo_beside_gpu for m in members),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
-        devices_listed=max((len(m.file.header.device_names) for m in members), default=0),
+        gpus_listed=max((m.file.header.device_names for m in members), key=len, default=()),
         unshown_steps={
             rank: frozenset().union(*(m.file.unshown_steps for m in members if m.rank == rank))
             for rank in {m.rank for m in members if m.file.unshown_steps}

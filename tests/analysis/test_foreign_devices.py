@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -310,3 +311,34 @@ def test_steps_that_are_operators(tmp_path, layout, device):
     assert run.run.steps == [5, 6]
     assert set(run.run.activities["device"]) == {device}
     assert not run.run.activities["name"].str.startswith("ProfilerStep").any()
+
+
+def test_a_gpu_that_is_listed_but_shows_nothing_is_said_first(tmp_path, capsys):
+    drawn = random.Random(3)
+    trace = Trace(None, None, backend=None, device_names=("Tesla P100-PCIE-16GB",))
+    for number in range(20):
+        trace.op("aten::conv2d", number * MS, drawn.randint(900, 990) * US)
+    path = trace.write(tmp_path)
+    found = Analysis(load_run([path], details=True))
+    (verdict,) = records(found.verdicts)
+    assert verdict["verdict"] == "inconclusive"
+    assert verdict["headline"] == "No GPU activity was traced, though the trace lists 1 GPU, Tesla P100-PCIE-16GB"
+    assert "ProfilerActivity.CUDA" in verdict["not_known"]
+    assert len(found.remedies) == 0
+    assert main([str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "compute-bound" not in shown
+    assert "What to try" not in shown
+
+
+@pytest.mark.parametrize("trace", [
+    Trace(None, None, backend=None, device_names=()).op("aten::conv2d", 0, 9 * MS),
+    Trace(0, 2, backend="gloo").op("aten::conv2d", 0, 9 * MS),
+    Trace(None, None, backend=None).op("aten::conv2d", 0, 9 * MS).gloo("all_reduce", 9 * MS, MS),
+    Trace(None, None, backend=None).kernel("gemm", 0, 9 * MS),
+])  # fmt: skip
+def test_runs_of_cpus_and_of_gpus_lack_no_gpu(tmp_path, trace):
+    trace.write(tmp_path)
+    found = Analysis(load_run([tmp_path], details=True))
+    assert found.run.idle_gpus == ()
+    assert "No GPU activity" not in found.verdicts["headline"].iloc[0]

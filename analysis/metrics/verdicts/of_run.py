@@ -5,7 +5,7 @@ All numbers are those of a typical step (`metrics/typical_step`), which the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -143,6 +143,16 @@ def hang(row: Row, group_in_words: str | None) -> RunVerdict:
     doubt = "" if row["waited_ns"] >= _SURELY_HANGS_NS else "The capture may also have ended in a pause."
     headline, why = f"{who} never issued {what}", f"{wait} for it for {longest}."
     return RunVerdict("hang", f"{headline}; {why}", doubt, headline, f"{why[0].upper()}{why[1:]}")
+
+
+def without_gpu(typical: TypicalStep, listed_gpus: Sequence[str]) -> RunVerdict:
+    """The verdict on a run in which only CPUs were active, though its traces list these GPUs."""
+    step, names = Step.of(typical), listed(sorted({name for name in listed_gpus if name}))
+    known = f", {names}" if names else ""
+    headline = f"No GPU activity was traced, though the trace lists {counted(len(listed_gpus), 'GPU')}{known}"
+    why = f"Operators on the CPUs fill {step.of_whole(step.compute)}."
+    unknown = "what the GPU did, if the run used it: capture with ProfilerActivity.CUDA, without another profiler."
+    return RunVerdict("inconclusive", f"{headline}. {why}", unknown, headline, why)
 
 
 def of_run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ..roles.table import with_roles
 from ..typical_step import TypicalStep
 from .culprits import Culprits
 from .durations import of_durations, run_of_durations
-from .of_run import KnownCalls, RunVerdict, hang, of_run
+from .of_run import KnownCalls, RunVerdict, hang, of_run, without_gpu
 from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, SKEW_FROM
 from .unsplit import advice, reason
 
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     Of these steps, `culprits` are the ranks that others waited for, `idle` the causes of idle time in ns, and `gaps`
     what the largest gaps come before; `prices` is what a step would gain without each cause, None where the run cannot
     be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
-    communicated beside GPUs.
+    communicated beside GPUs, `idle_gpus` are listed in the traces without any activity.
     """
 
     collectives: pd.DataFrame
@@ -59,6 +59,7 @@ class Measured(NamedTuple):
     syncs_steps: pd.DataFrame
     prices: Prices | None
     on_cpus: bool
+    idle_gpus: Sequence[str]
 
     @property
     def has_starts(self) -> bool:
@@ -189,6 +190,8 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         return hang(row, group_in_words(row["role"], ranks) if row["role"] is not None else None)
     if measured.typical is None or measured.of_typical is None:
         return RunVerdict(*run_of_durations(calls, measured.culprits, advice(_reason(calls, measured))))
+    if measured.idle_gpus:
+        return without_gpu(measured.typical, measured.idle_gpus)
     communication = KnownCalls(
         calls=row["calls"],
         split_calls=row["split_calls"],
