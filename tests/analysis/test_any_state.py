@@ -473,3 +473,21 @@ def test_gzip_bombs_of_good_events_end(tmp_path, event):
     path = write_bytes(tmp_path / "t.json.gz", b"".join(parts) + packer.flush())
     with pytest.raises(DamagedTrace, match="grows more than 200 times"):
         read(path, sizes=SMALL_LIMITS)
+
+
+@pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
+@pytest.mark.parametrize("seed", range(6))
+def test_two_ranks_that_wrote_into_one_file_are_said(tmp_path, seed, layout):
+    drawn, texts = random.Random(seed), []
+    for rank in range(2):
+        trace = Trace(rank, 2, pid=4000 + rank)
+        for number in range(300):
+            trace.kernel(f"gemm_{drawn.randrange(10**6)}", number * MS, 5)
+            trace.op("aten::mm" * drawn.randint(1, 3), number * MS, 5)
+        texts.append(LAYOUTS[layout](trace.document()))
+    block = drawn.choice([4096, 1000, 30_000])
+    size = min(map(len, texts))
+    mixed = b"".join(texts[at // block % 2][at : at + block] for at in range(0, size, block))
+    path = write_bytes(tmp_path / "trace.json", mixed)
+    with pytest.raises(DamagedTrace, match=r"at byte [0-9,]+.*; processes 4000 and 4001 wrote into this one file"):
+        read(path)

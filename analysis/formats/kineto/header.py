@@ -14,7 +14,7 @@ from ...errors import DamagedTrace, NotATrace
 from ...recording.header import Header, ProcessGroup
 from ...recording.values import PLAUSIBLE_RANKS, Int64
 from .cuts import NO_JSON, bytes_not_text, changed_bytes, place_in
-from .stream import Surrounding
+from .stream import REPAIR, Surrounding
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
 # In ns, limited so that times of events, which count from it, fit 64 bits.
@@ -94,7 +94,7 @@ def _damaged(path: Path, around: Surrounding, events: int, at: int) -> DamagedTr
     what = "ends too early" if behind <= 0 else "is not JSON"
     return DamagedTrace(
         f"{path}: {what} at byte {byte:,}, {'before' if at < prefix_bytes else 'behind'} its "
-        f"{counted(events, 'event')}, all good; repair it there, or capture it again"
+        f"{counted(events, 'event')}, all good; {REPAIR}"
     )
 
 

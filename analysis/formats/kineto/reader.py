@@ -69,7 +69,7 @@ from .header import header, header_so_far
 from .joining import Joining, Part
 from .part_stream import Indivisible, SpanStream
 from .scan import picked
-from .stream import Batch, EventStream, Pick, Surrounding
+from .stream import NEAR_BYTES, Batch, EventStream, Pick, Surrounding, of_several_writers
 
 _LOG = logging.getLogger("commtrace.reading")
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,18}\Z")
@@ -196,9 +196,12 @@ def _add(reading: _Reading, batch: Batch[Sorted], path: Path) -> None:
         _add(reading, batch.before(index), path)
         good = reading.events = batch.first_event + index
         reading.good_bytes = batch.byte_of(index)
+        at = batch.byte_of(index) - batch.first_byte
+        cause = of_several_writers(batch.source[max(0, at - NEAR_BYTES) : at + NEAR_BYTES])
         raise DamagedTrace(
             f"{path}: event {good:,}, at byte {batch.byte_of(index):,}, is not as Kineto writes it: "
             f"{err} ({counted(good, 'event')} before it, all good): {err.text[:80].decode('utf-8', 'replace')!r}"
+            f"{f'; {cause}' if cause else ''}"
         ) from err
 
 

@@ -9,6 +9,7 @@ value leaves it open. So any layout of JSON gives the same events. See docs/desi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader
@@ -17,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ....common.wording import counted
+from ....common.wording import counted, listed
 from ...core.json_repairs import Habits, with_quoted_names
 from ...core.places.files import open_state
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
@@ -41,6 +42,16 @@ _BARE_ARRAY = re.compile(rb"\s*\[")
 OPENING = b'\n  {\n    "'
 CLOSING = b"\n  },"
 SEPARATOR = CLOSING + OPENING
+# The process of an event of a CPU, as Kineto writes it: that of one of a GPU is the number of the device.
+_PID_OF_CPU = re.compile(
+    rb'"cat": ?"(?:cpu_op|cuda_[a-z]+|user_annotation|Operator|Runtime)",[^{}]{0,999}?"pid": ?"?([0-9]+)"?,'
+)
+REPAIR = "repair it there, or capture it again; if several ranks write to this path, give each one its own"
+"""What to do about a file that is not JSON somewhere."""
+NEAR_BYTES = 64 << 10
+"""So much around damage is looked at for its cause."""
+_MOST_PIDS = 4
+_LEAST_PART = 0.1  # of the events of another process: a number that is cut off may look like a process, too
 _FIRST_OPENING = re.compile(rb'\s*\{\n    "')
 
 
@@ -105,6 +116,17 @@ class Surrounding(msgspec.Struct, array_like=True, frozen=True):
     file_bytes: int
 
 
+def of_several_writers(text: bytes) -> str | None:
+    """What to do about damage in this text if events of several processes stand there; else None."""
+    counts = Counter(int(match[1]) for match in _PID_OF_CPU.finditer(text))
+    least = max(2.0, _LEAST_PART * max(counts.values(), default=0))
+    pids = sorted(pid for pid, count in counts.items() if count >= least)
+    if len(pids) < 2:
+        return None
+    named = listed([str(pid) for pid in pids[:_MOST_PIDS]])
+    return f"processes {named} wrote into this one file: give each rank a file of its own, and capture again"
+
+
 class EventStream(Generic[P]):
     """Iterate to get batches of events; afterwards `surrounding` is the document without its events.
 
@@ -138,6 +160,7 @@ class EventStream(Generic[P]):
         self.habits = Habits()
         self._before = b""
         self._behind = b""
+        self._last_events = b""
         self._progress = progress
         self._broken: Exception | None = None
         self._is_done = False
@@ -235,7 +258,7 @@ class EventStream(Generic[P]):
             return whole_elements(buffer, self.habits)
         except Malformed as err:
             yield self._batch(buffer, err.at, err.texts)
-            raise self._malformed(self.bytes_read - len(buffer) + err.at) from err
+            raise self._malformed(buffer, err.at) from err
 
     def _begin(self, source: Source) -> bytes:
         """Read to the beginning of the first event; return it with the rest of the buffer."""
@@ -245,7 +268,7 @@ class EventStream(Generic[P]):
 
     def _batch(self, buffer: bytes, end: int, texts: list[bytes] | None = None, *, picked: P | None = None) -> Batch[P]:
         """A batch of events from the beginning of the buffer, which ends with the last bytes read."""
-        first_byte = self.bytes_read - len(buffer)
+        first_byte, self._last_events = self.bytes_read - len(buffer), buffer[max(0, end - NEAR_BYTES) : end]
         return Batch(picked, texts or [], buffer, end, first_byte, self.events_read, self.habits)
 
     def _kineto_until(self, buffer: bytes) -> int:
@@ -304,12 +327,14 @@ class EventStream(Generic[P]):
         at = malformed_at(buffer)
         if self._broken is not None or at is None:
             return self._cut_short()
-        return self._malformed(self.bytes_read - len(buffer) + at)
+        return self._malformed(buffer, at)
 
-    def _malformed(self, byte: int) -> DamagedTrace:
+    def _malformed(self, buffer: bytes, at: int) -> DamagedTrace:
+        """The error for a file that stops being JSON at this place of the buffer."""
+        advice = of_several_writers(self._last_events + buffer[: at + NEAR_BYTES]) or REPAIR
         return DamagedTrace(
-            f"{self.path}: is not JSON at byte {byte:,} ({counted(self.events_read, 'event')} before it, all good); "
-            "repair it there, or capture it again"
+            f"{self.path}: is not JSON at byte {self.bytes_read - len(buffer) + at:,} "
+            f"({counted(self.events_read, 'event')} before it, all good); {advice}"
         )
 
     def _check_size(self, buffer: bytes, what: str) -> None:
