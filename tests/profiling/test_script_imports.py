@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from commtrace.profiling.base.patches import Patches
 from commtrace.profiling.script.on_import import after_import
-from commtrace.profiling.script.watch.patches import Patches
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ from capturing import (
 )
 from samples import with_slow
 
+from commtrace.profiling.base.patches import Patches
 from commtrace.profiling.base.schedule import Schedule
 from commtrace.profiling.script.config import RunConfig, Target
-from commtrace.profiling.script.watch.patches import Patches
 from commtrace.profiling.script.watch.reruns import RerunWatch
 
 USERS = SCRIPTS / "users"

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch.autograd import Variable
 
+from ...base.patches import Patches
 from ...base.torch_private import ENGINE, in_backward
-from .patches import Patches
 
 
 class Backwards:

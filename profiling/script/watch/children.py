@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ...base.patches import Patches
 from ...base.torch_private import SPAWN_MODULE, SPAWN_WRAPPER
 from ..config import RunConfig, StepOn
 from ..returns import Returns
 from .observer import Observer
-from .patches import Patches
 
 
 def wrap_spawned(config: RunConfig, command: Sequence[str], patches: Patches) -> "SpawnWrapper | None":

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ...base.patches import Patches
 from ..on_import import after_import
-from .patches import Patches
 from .steps import Steps
 
 

@@ -26,6 +26,7 @@ from ....common.trigger import Plan, Request, folder_of_plan
 from ...base import run_directory as rundir
 from ...base.console.notices import say
 from ...base.current import leave_steps, take_steps
+from ...base.patches import Patches
 from ...base.schedule import TRAILING_STEPS, Schedule
 from ...base.torch_private import DEFAULT_GROUP_SETTER
 from ...errors import CaptureError, ProfilingError, RunDirRefusedError, UnwritableError
@@ -43,7 +44,6 @@ from .frameworks import follow
 from .limit_watchdog import LimitWatchdog
 from .listener import Listener
 from .others import OtherProfilers
-from .patches import Patches
 from .processes import ProcessWatch
 from .session import PATIENCE, ScriptSession
 from .steps import Steps

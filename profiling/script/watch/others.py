@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from ...base.patches import Patches, Wrapper
 from ...base.torch_private import PROFILER_START, profiler_is_on
-from .patches import Patches, Wrapper
 
 
 class OtherProfilers:

@@ -3,7 +3,7 @@
 import multiprocessing.process
 from typing import Any
 
-from .patches import Patches
+from ...base.patches import Patches
 
 # Whose processes help, and do not train. Those of mp.spawn are captured.
 _OF_LIBRARIES = ("multiprocessing.", "concurrent.", "torch.", "commtrace.", "joblib.")

@@ -16,9 +16,9 @@ from typing import Any
 
 from ....common.processes import calling
 from ...base.console.notices import say
+from ...base.patches import Patches
 from ...ranks.places import LOCAL_PLACES, PLACES
 from ..config import RunConfig, Target
-from .patches import Patches
 
 
 class RerunWatch:

@@ -15,10 +15,10 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ...base.patches import Patches
 from ...base.torch_private import in_backward, not_compiled
 from ...sessions.step_clock import captures_graph
 from .backwards import Backwards
-from .patches import Patches
 
 # An optimizer has left the rounds when another one has made so many steps in a row: the training goes on without it.
 _RETIRED_AFTER = 100

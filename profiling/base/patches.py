@@ -1,4 +1,4 @@
-"""Wrap functions of torch while a script is watched, and restore them. Knows no torch."""
+"""Wrap functions of torch for a while, and restore them. Knows no torch."""
 
 import functools
 from collections.abc import Callable
