@@ -74,7 +74,7 @@ _BESIDE = {
 """Whole names of work beside training. A word would not do: activation checkpointing and a loss of evaluation are of
 a training step. Any of ` -#` stands for an underscore.
 """
-NOT_TRAINING = tuple(_BESIDE)
+NOT_TRAINING = (*_BESIDE, "compile")
 """Kinds of work between training steps, or inside one, which it makes longer."""
 _NO_STEPS = (PROFILER_STEP, LOADING, "Optimizer.", "## Call ")
 _LONGEST_NAME = 1000

@@ -13,7 +13,7 @@ from ...contract.run import RUN_FILE
 from ..core import markers
 from ..core.escaping import encodable
 from ..core.kinds import COMM
-from ..core.schema import records
+from ..core.schema import Row, records
 from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, STEP_MARKS, TRACES
 from ..core.tables.device_time import STEP_TIMES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
@@ -30,6 +30,7 @@ from .file_tables import Placed, TraceFile, joined_tables, trace_file
 from .rank_files import Member, cycles_in, host_in_name, joined_notes, members_of, notes_on
 from .side_files import (
     gpu_clock,
+    kinds_of_steps,
     notes_on_shared,
     nvlink_bytes,
     probe_rows,
@@ -336,6 +337,15 @@ def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | Tr
         )
 
 
+def _mark_rows(member: Member[TraceFile]) -> Iterator[Row]:
+    """What is known of the steps of a file, from their annotations, else from the side file if they are torch's."""
+    kinds = kinds_of_steps(member.side)
+    for mark in member.file.step_marks:
+        by_torch = mark.name == f"{markers.PROFILER_STEP}{mark.step}"
+        kind = kinds.get(mark.step, mark.kind) if by_torch and mark.kind in (None, "train") else mark.kind
+        yield {"rank": member.rank, "cycle": member.cycle, **mark._asdict(), "kind": kind}
+
+
 def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any], tables: RunTables) -> Run:
     texts = _RanksAsTexts()
     shared = shared_gpus((m.rank, m.side) for m in members if m.cycle == 0)
@@ -348,9 +358,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         ).drop_duplicates(ignore_index=True),
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
-        step_marks=STEP_MARKS.frame(
-            {"rank": m.rank, "cycle": m.cycle, **mark._asdict()} for m in members for mark in m.file.step_marks
-        ),
+        step_marks=STEP_MARKS.frame(row for m in members for row in _mark_rows(m)),
         config=config,
         notes=(
             *joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),

@@ -72,10 +72,31 @@ def probe_rows(rank: int, side: Side) -> list[Row]:
     return [{"rank": rank} | {name: getattr(one, name) for name in names} for one in side.record.clock_probe or ()]
 
 
+_OF_WORK = ("wall_ns", "cpu_ns", "ready_ns", "gc_ns", "eval_ns", "checkpoint_ns", "compile_ns")
+
+
 def step_time_rows(rank: int, side: Side) -> Iterator[Row]:
     """Rows of `step_times`, without entries that are not steps, as in a file edited by hand."""
     for one in side.record.steps:
-        yield {"rank": rank, "step": one.step, "phase": one.phase, "dur_ns": one.dur_ns}
+        work = {name: getattr(one.work, name) for name in _OF_WORK} if one.work is not None else {}
+        yield {"rank": rank, "step": one.step, "phase": one.phase, "dur_ns": one.dur_ns} | work
+
+
+_OF_KIND = {"eval": "eval_ns", "checkpoint": "checkpoint_ns", "compile": "compile_ns"}
+_LEAST_OF_KIND = 0.1
+"""Part of a step that evaluates, saves or compiles, and makes it one of that kind: no other step is as long as it."""
+
+
+def kinds_of_steps(side: Side) -> dict[int, str]:
+    """The kinds of the traced steps that hold more than training, by number, as the rank's side file says."""
+    kinds = {}
+    for one in side.record.steps:
+        if one.work is not None:
+            took_ns = {kind: getattr(one.work, name) for kind, name in _OF_KIND.items()}
+            kind = max(took_ns, key=lambda kind: took_ns[kind])
+            if took_ns[kind] > 0 and took_ns[kind] >= _LEAST_OF_KIND * one.work.wall_ns:
+                kinds[one.step] = kind
+    return kinds
 
 
 def notes_on_side(rank: int, side: Side) -> Iterator[str]:

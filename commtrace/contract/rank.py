@@ -87,6 +87,31 @@ class ClockOffset:
 
 
 @dataclass(frozen=True)
+class StepWork:
+    """What the thread that trains and its process did in a step.
+
+    That thread was blocked for `wall_ns - cpu_ns - ready_ns`: it slept, or waited for a file, a device, another rank.
+    """
+
+    wall_ns: Annotated[FromZero, Needed("how long the step took on the host's clock")]
+    cpu_ns: Annotated[FromZero, Needed("how long the thread ran on a CPU")]
+    ready_ns: Annotated[
+        FromZero | None, Doc("how long the thread could have run, but had no CPU; null where the system does not say")
+    ]
+    process_cpu_ns: Annotated[int, People("how long all threads of the process ran on CPUs")]
+    gc_ns: Annotated[FromZero, Needed("how long Python collected garbage, on any thread")]
+    gc_collections: Annotated[Sequence[int], People("collections of each generation, from 0")]
+    voluntary_switches: Annotated[int, People("how often the thread gave its CPU away to wait")]
+    involuntary_switches: Annotated[int, People("how often it lost its CPU to another thread")]
+    major_faults: Annotated[int, People("its accesses to memory that had to be read from disk")]
+    blocks_read: Annotated[int, People("blocks of 512 bytes that it had read from disk")]
+    blocks_written: Annotated[int, People("blocks of 512 bytes that it wrote, also those not yet on disk")]
+    eval_ns: Annotated[FromZero, Needed("how long a model was evaluated: from `eval()` to `train()`, same weights")]
+    checkpoint_ns: Annotated[FromZero, Needed("how long `torch.save` took")]
+    compile_ns: Annotated[FromZero, Needed("how long torch.compile compiled")]
+
+
+@dataclass(frozen=True)
 class StepTime:
     """One step."""
 
@@ -94,6 +119,7 @@ class StepTime:
     phase: Annotated[Phase, Doc("what the profiler did during the step", reads=str | None)]
     start_unix_ns: Annotated[int, People("when the step began, on the host's clock")]
     dur_ns: Annotated[FromZero, Needed("how long the step took")]
+    work: Annotated[StepWork | None, Doc("what was done in a traced step", may_lack=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -248,8 +248,10 @@ class Session:
                 self._record.look_at_gpu("start")
                 self._record.save(STILL_RUNNING)
                 self._profiler.start(self._write_trace)
+                self._clock.counters.start()
                 self._clock.start()
         except BaseException:  # whoever could not begin has no end, where handlers are put back
+            self._clock.counters.stop()
             self._interrupts.stop()
             raise
         if self._takes_steps:
@@ -308,12 +310,16 @@ class Session:
         with self._interrupts.shield():
             step = self.steps_done
             phase = self.schedule.phase(step)
-            self._clock.stop(step, phase)
+            self._clock.stop(step, phase, is_traced=self.records(step))
             self._gpu.look(step, phase)
             self._profiler.step()
             if self.schedule.ends_cycle(step):
                 self._look_for_absent()
             self._clock.start()
+
+    def records(self, step: int) -> bool:
+        """Whether the trace may hold this step."""
+        return self.schedule.phase(step) == "active" or self.schedule.is_early(step)
 
     def _look_for_absent(self) -> None:
         if self._options.agreed is None:
@@ -335,6 +341,7 @@ class Session:
     ) -> None:
         with self._interrupts.shield():
             leave_steps(self.step)
+            self._clock.counters.stop()
             failure = error
             self._unwritten = isinstance(error, UnwritableError)
             try:

@@ -5,14 +5,15 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 
-from ...common.wording import counted
+from ...common import wording
 from ...contract.rank import Phase, StepTime
+from .step_work import Counters, WorkCounters
 
 # The first steps allocate memory, pick algorithms and rebuild DDP's buckets: they are no baseline.
 START_UP_STEPS = 2
@@ -103,14 +104,19 @@ def captures_graph() -> bool:
 class StepClock:
     """Times steps between `start()` and `stop()`; time between a stop and the next start belongs to no step.
 
+    Of traced steps it also notes what was done in them, as `counters` say.
+
     While a CUDA graph is captured there is no time to be had, nor after a CUDA error that stays: nothing raises here.
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.counters = WorkCounters()
         self._device = device
         self._done: list[StepTime] = []
         self._open: deque[tuple[int, Phase, int, Mark, Mark]] = deque()
         self._begun: tuple[int, Mark] | None = None
+        self._counted_at_begin: Counters | None = None
+        self._counted: dict[int, tuple[Counters, Counters]] = {}
         self._broken: str | None = None
 
     @property
@@ -121,16 +127,21 @@ class StepClock:
     def start(self) -> None:
         """Begin a step."""
         self._ask(self._begin)
+        self._counted_at_begin = self.counters.now()
 
     def restart(self) -> None:
         """Forget every step, and begin one."""
         self._done.clear()
         self._open.clear()
+        self._counted.clear()
         self.start()
 
-    def stop(self, step: int, phase: Phase) -> None:
+    def stop(self, step: int, phase: Phase, *, is_traced: bool = False) -> None:
         """End the step that was begun, if there is one."""
         begun, self._begun = self._begun, None
+        counted = self.counters.now() if is_traced else None
+        if counted is not None and self._counted_at_begin is not None:
+            self._counted[step] = self._counted_at_begin, counted
         if begun is not None:
             self._ask(lambda: self._open.append((step, phase, *begun, mark(self._device))))
         self._collect()
@@ -138,7 +149,12 @@ class StepClock:
     def times(self) -> list[StepTime]:
         """Every step that the device has finished, in order."""
         self._collect()
-        return list(self._done)
+        return [self._with_work(one) for one in self._done]
+
+    def _with_work(self, time: StepTime) -> StepTime:
+        """The time of a step with what was done in it: an evaluation is known as one only when it is over."""
+        between = self._counted.get(time.step)
+        return time if between is None else replace(time, work=self.counters.between(*between))
 
     def last(self) -> StepTime | None:
         """The last step that the device has finished."""
@@ -158,7 +174,7 @@ class StepClock:
         if self._broken:
             return f"steps after the first {len(self._done)} have no time: {self._broken}"
         if self._open:
-            return f"the device did not reach the end of the last {counted(len(self._open), 'step')}"
+            return f"the device did not reach the end of the last {wording.counted(len(self._open), 'step')}"
         return None
 
     def _begin(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
 import pytest
@@ -198,3 +200,30 @@ def test_warnings_are_whole_or_not_there(tmp_path: Path) -> None:
     text = overview(analysed(tmp_path, *traces[:2]), Screen(width=60))
     assert "..." not in text.partition("warning")[2].partition("More:")[0]
     assert "known only where the other ranks show enough" in " ".join(text.split())
+
+
+BESIDE = {"eval": "eval_ns", "checkpoint": "checkpoint_ns", "compile": "compile_ns"}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_side_file_of_a_capture_says_what_else_a_step_held(tmp_path: Path, kind: str, seed: int) -> None:
+    """Steps of about 60 ms, and a drawn one of 412 ms, most of it something else."""
+    draw = random.Random(f"{kind} {seed}")
+    lengths = [draw.randrange(55 * MS, 86 * MS, US) for _ in range(5)]
+    other = draw.randrange(5)
+    lengths[other] = 412 * MS
+    trace, begin, steps = Trace(0, 1), 0, []
+    for k, length in enumerate(lengths):
+        trace.step(k, begin, begin + length).kernel("gemm", begin + US, length - 2 * US)
+        counted = dict.fromkeys(("gc_ns", "ready_ns", *BESIDE.values()), 0) | {"wall_ns": length, "cpu_ns": length}
+        work = counted | ({BESIDE[kind]: 340 * MS} if k == other else {"eval_ns": length // 20})
+        steps.append({"step": k, "phase": "active", "dur_ns": length, "work": work})
+        begin += length
+    trace.write(tmp_path, "node_0.0.pt.trace.json")
+    (tmp_path / "node_0.meta.json").write_text(json.dumps({"rank": 0, "steps": steps}))
+    found = analyse(tmp_path)
+    table = found.steps.set_index("step")
+    assert table["kind"].dropna().to_dict() == {other: kind}
+    assert table.loc[other, "left_out"] == "kind"
+    assert f"{kind} step takes 412.0 ms" in " ".join(found.summary().split())

@@ -43,8 +43,8 @@ STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none"
 KIND = (
     "string",
     (
-        "prefill, decode, mixed (both), train, eval, checkpoint, or another word from the annotation that marks it; NA "
-        "if that does not say"
+        "prefill, decode, mixed (both), train, eval, checkpoint, compile, or another word from the annotation that "
+        "marks it; NA if neither that nor the side file says"
     ),
 )
 REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say, or ranks say different numbers")

@@ -77,6 +77,13 @@ STEP_TIMES = Schema("step_times", "rank and step listed in its side file, profil
     "step": ("int64", "number of the step, from 0"),
     "phase": ("string", "idle, warmup or active: what the profiler did"),
     "dur_ns": ("int64", "length of the step"),
+    "wall_ns": ("Int64", "the same on the host's clock; this and what follows is NA unless the step was traced"),
+    "cpu_ns": ("Int64", "how long the thread that trains ran on a CPU"),
+    "ready_ns": ("Int64", "how long it could have run, but had no CPU; NA where the system does not say"),
+    "gc_ns": ("Int64", "how long Python collected garbage"),
+    "eval_ns": ("Int64", "how long a model was evaluated, from eval() to train()"),
+    "checkpoint_ns": ("Int64", "how long torch.save took"),
+    "compile_ns": ("Int64", "how long torch.compile compiled"),
 })  # fmt: skip
 
 # --- device time ---------------------------------------------------------------------------------------------------

@@ -105,10 +105,6 @@ class ScriptSession(Session):
         """In a forked child: record nothing."""
         self._profiler.leave()
 
-    def records(self, step: int) -> bool:
-        """Whether the trace may hold this step."""
-        return self.schedule.phase(step) == "active" or self.schedule.is_early(step)
-
     def traced_steps(self) -> list[int]:
         """The steps that are in the traces, the one that the script ended in as well."""
         if not self._cycles:
