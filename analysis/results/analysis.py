@@ -34,6 +34,7 @@ from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
+from ..metrics.causes.cpu_work import Counted
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
@@ -897,8 +898,18 @@ class Analysis:
             detailed=self.detailed,
             in_regions=lambda rank, times: computed_in_regions(self.detailed(rank), times),
             most_others=most_others,
+            counted=self._counted,
         )
         return self._marked(late_work(whole, lookups))
+
+    @property
+    def _counted(self) -> dict[tuple[int, int], Counted]:
+        """What side files say of the thread that ran each step, by rank and step."""
+        known = self.run.step_times.dropna(subset=["wall_ns", "cpu_ns", "gc_ns"])
+        return {
+            (row["rank"], row["step"]): Counted(row["wall_ns"], row["cpu_ns"], row["ready_ns"], row["gc_ns"])
+            for row in records(known)
+        }
 
     @cached_property
     def _explained(self) -> causes_module.Explained:

@@ -1,5 +1,7 @@
 """What a late rank was doing: weighed by the time that it lost, whatever happens to have a name."""
 
+import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +38,7 @@ def run_of(
             trace.op("aten::mm", begin + 900 * US, 150 * US).op("aten::mm", begin + AT + lasts - 50 * US, 60 * US)
             busy(trace, begin + 6 * MS, 1 * MS + lasts)
     for rank, trace in enumerate(traces):
-        trace.write(folder, f"node_{rank}.pt.trace.json")
+        trace.write(folder, f"node_{rank}.0.pt.trace.json")
     return analyse(folder, details=details)
 
 
@@ -54,12 +56,75 @@ def asleep_in(name: str) -> Busy:
 @pytest.mark.parametrize("details", [True, False])
 def test_a_sleep_in_a_range_outside_of_any_operator(tmp_path: Path, details: bool) -> None:
     found = run_of(tmp_path, asleep_in("# sparse arch"), details=details)
-    text = "gives its device work 10.0 ms per step later than the others; its CPU runs Python outside of any operator"
+    text = (
+        "gives its device work 10.0 ms per step later than the others; its thread is in Python, outside of any operator"
+    )
     assert f"{text}, inside `# sparse arch`." in sentence(found)
-    assert "CPU runs Python outside of any operator, inside `# sparse arch`" in " ".join(found.summary().split())
+    assert "thread is in Python, outside of any operator, inside `# sparse arch`" in " ".join(found.summary().split())
     row = next(row for row in records(found.late_work) if row["kind"] == "work")
     assert (row["rank"], row["what"], row["range"]) == (2, "outside of any operator", "# sparse arch")
     assert row["extra_ns"] == pytest.approx(10 * MS, abs=1 * MS)
+
+
+def work_of(wall_ns: int, *, blocked_ns: int = 0, ready_ns: int | None = 0, gc_ns: int = 0) -> dict[str, int | None]:
+    """What a side file says of a step whose thread was blocked and ready for so long, and ran for the rest of it."""
+    counted = dict.fromkeys(("eval_ns", "checkpoint_ns", "compile_ns"), 0)
+    cpu_ns = wall_ns - blocked_ns - (ready_ns or 0)
+    return {"wall_ns": wall_ns, "cpu_ns": cpu_ns, "ready_ns": ready_ns, "gc_ns": gc_ns, **counted}
+
+
+def with_side_files(folder: Path, late_work: dict[str, int | None], world: int = 4) -> None:
+    """The side files of `run_of`, whose rank 2 did that in each step, while threads of the others ran all the time."""
+    for rank in range(world):
+        work = late_work if rank == 2 else work_of(EVERY)
+        steps = [{"step": k, "phase": "active", "start_unix_ns": 1, "dur_ns": EVERY, "work": work} for k in range(4)]
+        side = {"schema_version": 1, "rank": rank, "world_size": world, "steps": steps}
+        (folder / f"node_{rank}.meta.json").write_text(json.dumps(side))
+
+
+IN_WORDS = {
+    "blocked": "its thread is blocked in Python, outside of any operator",
+    "computing": "its thread computes in Python, outside of any operator",
+    "collecting garbage": "its thread collects garbage",
+    "waiting for a CPU": "its thread mostly waits for a CPU, outside of any operator",
+}
+
+
+@pytest.mark.parametrize("what", IN_WORDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_thread_does_in_python_is_said_where_a_side_file_counts_it(tmp_path: Path, what: str, seed: int) -> None:
+    late = random.Random(f"{what} {seed}").randrange(8 * MS, 11 * MS, US)
+    given = {"blocked": "blocked_ns", "waiting for a CPU": "ready_ns", "collecting garbage": "gc_ns"}
+    counted = {given[what]: late} if what in given else {}
+    with_side_files(tmp_path, work_of(EVERY, **counted))
+    found = run_of(tmp_path, asleep_in("# sparse arch"), late=late)
+    assert f"{IN_WORDS[what]}, inside `# sparse arch`" in sentence(found)
+    table = found.late_work
+    parts = table[table["kind"] == "python"].groupby("what")["extra_ns"].sum()
+    outside = table[(table["kind"] == "operator") & (table["what"] == "outside of any operator")]["extra_ns"].sum()
+    assert parts.idxmax() == what
+    assert parts.sum() == pytest.approx(outside, rel=0.05)
+
+
+def test_two_things_that_a_thread_did_in_python(tmp_path: Path) -> None:
+    with_side_files(tmp_path, work_of(EVERY, blocked_ns=7 * MS))
+    assert "its thread is mostly blocked in Python, outside of" in sentence(run_of(tmp_path, asleep_in("range")))
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        work_of(2 * EVERY, blocked_ns=10 * MS),  # another step than the one in the trace
+        work_of(EVERY, blocked_ns=10 * MS, ready_ns=None),  # blocked, or without a CPU
+    ],
+)
+def test_what_a_thread_does_in_python_is_left_open_where_counters_do_not_tell(
+    tmp_path: Path, unknown: dict[str, int | None]
+) -> None:
+    with_side_files(tmp_path, unknown)
+    found = run_of(tmp_path, asleep_in("range"))
+    assert "its thread is in Python, outside of any operator, inside `range`" in sentence(found)
+    assert "python" not in set(found.late_work["kind"])
 
 
 def test_differences_of_kind_work_add_up_to_that_of_the_total(tmp_path: Path) -> None:
@@ -82,7 +147,7 @@ def test_many_short_operators_do_not_outweigh_one_long_gap(tmp_path: Path) -> No
         for i in range(50 if lasts > 1 * MS else 1):
             trace.op("aten::empty", at + i * 30 * US, 20 * US)
 
-    assert "; its CPU runs Python outside of any operator (" in sentence(run_of(tmp_path, busy))
+    assert "; its thread is in Python, outside of any operator (" in sentence(run_of(tmp_path, busy))
 
 
 def test_many_short_operators_that_take_most_of_the_time_are_named(tmp_path: Path) -> None:
@@ -191,7 +256,7 @@ def test_a_busy_thread_that_launches_nothing_is_not_blamed(tmp_path: Path) -> No
         trace.annotation("waiting", at, lasts).op("aten::busy", at, lasts, thread=999)
 
     found = run_of(tmp_path, busy)
-    assert "runs Python outside of any operator, inside `waiting`" in sentence(found)
+    assert "is in Python, outside of any operator, inside `waiting`" in sentence(found)
     assert "aten::busy" not in set(found.late_work["what"])
 
 
@@ -257,3 +322,17 @@ def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:
             trace.annotation("checkpoint", begin[2] + 15 * MS, pause)
     found = analysed(tmp_path, *traces)
     assert "for rank 1, which gives its device work 100.0 ms later than the others" in sentence(found)
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+def test_a_cause_before_the_first_step_is_not_in_the_mean_of_the_others(tmp_path: Path, steps: int) -> None:
+    """Rank 2 sleeps after each step: what makes it late in the first one of the trace came before the trace."""
+    late, begins = 10 * MS, [k * EVERY for k in range(steps)]
+    truth = [Collective([at + 7 * MS + late * (rank == 2) for rank in range(4)], 2 * MS) for at in begins]
+    for rank, trace in enumerate(traces_of(4, truth)):
+        for k, at in enumerate(begins):
+            begin = at + late * (rank == 2)
+            trace.step(k, begin, begin + EVERY).kernel("gemm", begin + 1 * MS, 6 * MS)
+            trace.op("aten::mm", begin + 900 * US, 150 * US)
+        trace.write(tmp_path, f"node_{rank}.0.pt.trace.json")
+    assert "gives its device work 10.0 ms per step later than the others" in sentence(analyse(tmp_path, details=True))

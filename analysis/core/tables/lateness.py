@@ -62,11 +62,17 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
     "step": STEP,
     "kind": (
         "string",
-        "work: the innermost thing at any time; call, operator, range, module, region: with all in it; kernel; total",
+        (
+            "work: the innermost thing at any time; call, operator, range, module, region: with all in it; python: "
+            "part of what was outside of any operator in the step; kernel; total"
+        ),
     ),
     "what": (
         "string",
-        "blocking call, operator, annotation, module, kernel, region, `outside of any operator`; total: cpu or compute",
+        (
+            "blocking call, operator, annotation, module, kernel, region, `outside of any operator`; python: blocked, "
+            "computing, collecting garbage, or waiting for a CPU; total: cpu or compute"
+        ),
     ),
     "operator": ("string", "of work: the innermost operator in which a call was"),
     "range": ("string", "of work: the innermost annotation around it; NA if there is none"),

@@ -15,14 +15,19 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
-from ...core.intervals import Spans, Times, covered, intersect, spans
+from ...core.intervals import Spans, Times, covered, intersect, spans, total
 from ...core.kinds import COMM, COMPUTE
 from ...core.steps import steps_at
 
 OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
 IN_MODULE = "module"
+IN_PYTHON = "python"
+BLOCKED, NO_CPU, GARBAGE, COMPUTING = "blocked", "waiting for a CPU", "collecting garbage", "computing"
+"""What a thread does in Python outside of any operator: of the kind `python`, where its side file can tell."""
 _NO_RANGES = (markers.PROFILER_STEP, markers.NCCL_MARK, markers.GLOO_MARK, markers.C10D)
+_SAME = 0.05
+"""Part by which a step in the trace and in the side file may differ."""
 _HASH = re.compile(r"(?<!\s)\s*\b[a-z0-9]{24,}\b")
 """In the name of a compiled graph, which is another one on each rank."""
 
@@ -47,6 +52,36 @@ class Detailed(Protocol):
     def runtime_calls(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def modules(self) -> pd.DataFrame: ...  # noqa: D102
+
+
+class Counted(NamedTuple):
+    """What a side file says of the thread that ran a step; `ready_ns` is None where the system did not count that."""
+
+    wall_ns: int
+    cpu_ns: int
+    ready_ns: int | None
+    gc_ns: int
+
+    @property
+    def blocked_ns(self) -> int:
+        """How long the thread was neither on a CPU nor ready for one."""
+        return max(self.wall_ns - self.cpu_ns - (self.ready_ns or 0), 0)
+
+
+class InPython(NamedTuple):
+    """How a thread spent its time outside of any operator while its device had no work, in a step.
+
+    `took_ns` adds up to that time. Where it was blocked is not recorded: `unsure_ns` is how much more or less that may
+    be than `took_ns` says, in all.
+    """
+
+    took_ns: dict[str, float]
+    unsure_ns: float
+
+    @property
+    def whole_ns(self) -> float:
+        """All of that time."""
+        return sum(self.took_ns.values())
 
 
 class CpuWork:
@@ -81,15 +116,62 @@ class CpuWork:
         steps = steps_at(starts, list(marks)).tolist()
         return {step: took for step, took in zip(steps, inside.tolist(), strict=True) if took}
 
+    def in_python(self, gaps: Spans, step: int, counted: Counted, elsewhere_ns: int) -> InPython | None:
+        """What the main thread did outside of any operator in the part of a step in which its device had no work.
+
+        The thread is blocked in this time, or elsewhere, there for `elsewhere_ns` at most. In operators it is not,
+        unless these are in a blocking call or a collective. None if the counters are of other times than the step.
+        """
+        own = self.steps[
+            (self.steps["thread"] == self._main) & (self.steps["name"] == f"{markers.PROFILER_STEP}{step}")
+        ]
+        if len(own) != 1:
+            return None
+        begin, lasted = int(own["start_ns"].iloc[0]), int(own["dur_ns"].iloc[0])
+        if abs(lasted - counted.wall_ns) > _SAME * lasted:
+            return None
+        nothing = _Nested.nothing()
+        operators, calls = (self._layers[kind].get(self._main, nothing) for kind in (IN_OPERATOR, IN_CALL))
+        pieces = _cut(_cut(Spans(np.array([begin]), np.array([begin + lasted])), operators.bounds), calls.bounds)
+        innermost, blocking = operators.at(pieces.starts), calls.at(pieces.starts) >= 0
+        waits = np.array([name.startswith(markers.C10D) for name in operators.names], dtype=bool)
+        runs = (innermost >= 0) & ~blocking
+        runs[runs] = ~waits[innermost[runs]]
+        in_operators = int((pieces.ends - pieces.starts)[runs].sum())
+        python = (innermost < 0) & ~blocking
+        outside = total(intersect(self._given_by_main(gaps), Spans(pieces.starts[python], pieces.ends[python])))
+        elsewhere_ns = min(elsewhere_ns, lasted - outside - in_operators)
+        most = min(outside, counted.blocked_ns)
+        least = min(max(counted.blocked_ns - elsewhere_ns, 0), most)
+        unsure = most - least if counted.ready_ns is not None else outside
+        blocked = (least + most) / 2
+        garbage = min(counted.gc_ns, outside - blocked)
+        rest, wanted = outside - blocked - garbage, counted.cpu_ns + (counted.ready_ns or 0)
+        no_cpu = rest * (counted.ready_ns or 0) / wanted if wanted else 0.0
+        took = {BLOCKED: blocked, NO_CPU: no_cpu, GARBAGE: garbage, COMPUTING: rest - no_cpu}
+        return InPython(took, unsure)
+
+    def _given_by_main(self, gaps: Spans) -> Spans:
+        """The part of the gaps after which it is the main thread that gives the device work."""
+        pieces = _cut(gaps, self._launched_ns)
+        mine = self._given_by(pieces) == self._main
+        return Spans(pieces.starts[mine], pieces.ends[mine])
+
+    def _given_by(self, pieces: Spans) -> Times:
+        """The thread that gives the device work after each piece of time, none of which holds a launch."""
+        if not len(self._threads):
+            return np.full(len(pieces.starts), self._main)
+        next_launch = np.searchsorted(self._launched_ns, pieces.starts, side="right")
+        given: Times = self._threads[np.minimum(next_launch, len(self._threads) - 1)]
+        return given
+
     def during(self, idle: Spans) -> dict[Did, int]:
         """How long the launching thread did what during the idle time, in ns.
 
         Entries of kind `work` add up to all of it. Those of other kinds include what is nested in them.
         """
         pieces = _cut(idle, self._launched_ns)
-        next_launch = np.searchsorted(self._launched_ns, pieces.starts, side="right")
-        last = len(self._threads) - 1
-        threads = self._threads[np.minimum(next_launch, last)] if last >= 0 else np.full(len(pieces.starts), self._main)
+        threads = self._given_by(pieces)
         took: dict[Did, int] = defaultdict(int)
         for thread in np.unique(threads).tolist():
             mine = threads == thread

@@ -12,7 +12,7 @@ import pandas as pd
 from ...core.intervals import Spans, total
 from ...core.schema import Row
 from ...core.tables.lateness import LATE_WORK
-from .cpu_work import CpuWork, Detailed, Did, within
+from .cpu_work import IN_PYTHON, Counted, CpuWork, Detailed, Did, InPython, within
 from .details import Between, RanByRank
 
 TOTAL, BY_KERNEL, BY_REGION = "total", "kernel", "region"
@@ -20,6 +20,8 @@ ALL_CPU, ALL_COMPUTE = "cpu", "compute"
 _MOST_RANKS, _WORTH_ASKING = 4, 0.05
 """How many late ranks are looked at, and the part of the waiting that each must have caused: files are read again."""
 _LEAST_FRAC, _LEAST_NS = 0.01, 1_000
+_MOST_UNSURE = 0.25
+"""Part of the time by which a late rank is longer in Python, up to which it may be open whether it was blocked."""
 _REGIONS_OF = 3
 """Other ranks whose regions are looked up: one rank takes 1 % of the time of a summary."""
 
@@ -47,7 +49,7 @@ class Lookups(NamedTuple):
 
     `ran` has their devices, `members` are calls with `readiness`, and `detailed` reads one rank with details of
     its CPU. `in_regions` is how long regions of a rank computed between some times, as `computed_in_regions`. Each late
-    rank is compared with `most_others` at most.
+    rank is compared with `most_others` at most. `counted` is what side files say of steps, by rank and step.
     """
 
     ran: RanByRank
@@ -55,6 +57,7 @@ class Lookups(NamedTuple):
     detailed: Callable[[int], Detailed]
     in_regions: Callable[[int, Sequence[Between]], Mapping[Between, Mapping[str, int]]]
     most_others: int
+    counted: Mapping[tuple[int, int], Counted] = {}
 
 
 def late_work(behind: Iterable[Behind], lookups: Lookups) -> pd.DataFrame:
@@ -112,6 +115,7 @@ class _Work:
             known = [one for one in (rank, *others) if times[step, one]]
             if rank in known and len(known) > 1:
                 took[step] = {one: self._took(one, times[step, one]) | computed[step, one] for one in known}
+                self._add_python(took[step], step)
         if _extra_ns(took, ALL_COMPUTE) > max(_extra_ns(took, ALL_CPU), 0):
             self._add_regions(took, times)
         return [row for step, ranks in took.items() for row in _rows(rank, step, *ranks.values())]
@@ -177,6 +181,32 @@ class _Work:
         idle = within(gaps, times)
         whole: dict[Did, int] = {(TOTAL, ALL_CPU, None, None): total(idle)}
         return whole | (work.during(idle) if work.is_known else {})
+
+    def _add_python(self, took: dict[int, dict[Did, int]], step: int | None) -> None:
+        """Add to what ranks did, the late one first, how they spent the time outside of any operator in the whole step.
+
+        Nothing is added where the counters of these ranks leave it open.
+        """
+        known = {rank: self._lookups.counted.get((rank, step)) for rank in took if step is not None}
+        counted = {rank: of_rank for rank, of_rank in known.items() if of_rank is not None}
+        if step is None or len(counted) < len(took):
+            return
+        late, *others = counted
+        # Whoever is late waits for the others, and for its device, no longer than they do.
+        waits_ns = int(median(counted[rank].blocked_ns for rank in others))
+        found: dict[int, InPython] = {}
+        for rank in took:
+            work, gaps = self._cpu(rank)
+            of_rank = counted[rank]
+            elsewhere_ns = waits_ns if rank == late else of_rank.blocked_ns
+            one = None if gaps is None else work.in_python(gaps, step, of_rank, elsewhere_ns)
+            if one is None:
+                return
+            found[rank] = one
+        longer_ns = found[late].whole_ns - median(found[rank].whole_ns for rank in others)
+        if found[late].unsure_ns + median(found[rank].unsure_ns for rank in others) <= _MOST_UNSURE * longer_ns:
+            for rank, one in found.items():
+                took[rank] |= {(IN_PYTHON, what, None, None): round(ns) for what, ns in one.took_ns.items()}
 
     def _computed(
         self, times: Mapping[tuple[int | None, int], list[Between]]

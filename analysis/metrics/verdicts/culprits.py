@@ -11,7 +11,7 @@ from ....common.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices
-from .doing import Doing, on_cpu, on_device, only_step, region_on_device
+from .doing import Doing, in_python, on_cpu, on_device, only_step, region_on_device
 from .slow_devices import SlowDevice
 
 _MOST_NAMED = 3
@@ -28,7 +28,6 @@ _DOES = {
     "cpu": ("gives its device work", "give their devices work", "later"),
     "start": ("begins the traced step", "begin the traced step", "later"),
 }
-_ON_CPU = ("is busy on its CPU outside of operators", "are busy on their CPUs outside of operators", "longer")
 
 
 class LateInWords(NamedTuple):
@@ -129,7 +128,7 @@ class Culprits(NamedTuple):
     def who(self) -> str | None:
         """A sentence about the rank that the others wait for most; None if none stands out.
 
-        `Rank 2 is late by 995.5 ms per step: its CPU runs Python outside of any operator, inside ...`.
+        `Rank 2 is late by 995.5 ms per step: its thread is blocked in Python, outside of any operator, inside ...`.
         """
         named = standing_out(self._shares())
         late = self._late(int(named[0])) if named else None
@@ -181,7 +180,9 @@ class Culprits(NamedTuple):
         if not len(rows):
             return None
         by_reason = rows.groupby("because")["caused_wait_ns"].sum()
-        because = str(by_reason.idxmax())
+        before = rows[rows["because"] == "start"]["new_ns"].max()
+        traced = by_reason.drop("start", errors="ignore")
+        because = str((traced if traced.sum() > by_reason.sum() / 2 else by_reason).idxmax())
         rows = rows[rows["because"] == because]
         new = rows.groupby(rows["collective_id"].map(self.groups))["new_ns"]
         if because == "start":  # there is one first step
@@ -192,17 +193,26 @@ class Culprits(NamedTuple):
         if once is not None:
             alone = " alone" if by_reason.max() >= _NEARLY_ALL * by_reason.sum() else ""
             return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once}{alone}")
-        more_ms = float(new.sum().max()) / 1e6 / self.steps if self.steps else float(new.median().max()) / 1e6
+        whole, steps = float(new.sum().max()), self.steps
+        if steps > 1 and pd.notna(before) and before >= _MOST_OF_IT * whole / steps:
+            steps -= 1  # what made it late in the first one was before the trace
+        more_ms = whole / 1e6 / steps if steps else float(new.median().max()) / 1e6
         return _Late(rank, because, more_ms, " per step" if self.steps else "")
 
     def _does(self, late: _Late, *, several: bool = False) -> str:
-        words = _ON_CPU if self.on_cpu and late.because == "cpu" else _DOES[late.because]
-        return f"{words[several]} {length(late.more_ms)}{late.per} {words[2]} than the others{late.where}"
+        *does, more = _DOES[late.because]
+        doing = does[several]
+        if self.on_cpu and late.because == "cpu":
+            python, more = on_cpu(self.late_work, late.rank), "longer"
+            doing = in_python(python, several=several)
+        return f"{doing} {length(late.more_ms)}{late.per} {more} than the others{late.where}"
 
     def _doing(self, late: _Late) -> Doing | None:
+        """What the CPU of a late rank did, but for what `_does` says of a run without a GPU."""
         doing = on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
-        said = self.on_cpu and doing is not None and doing.what == OUTSIDE and doing.inside is None
-        return None if said else doing
+        if self.on_cpu and doing is not None and doing.what == OUTSIDE:
+            return None if doing.inside is None else doing._replace(what=None)
+        return doing
 
     def _where(self, late: _Late) -> str:
         if late.because != "compute":

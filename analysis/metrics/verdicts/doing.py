@@ -7,7 +7,19 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.schema import records
-from ..causes.cpu_work import IN_CALL, IN_MODULE, IN_OPERATOR, OUTSIDE, RANGE, WORK
+from ..causes.cpu_work import (
+    BLOCKED,
+    COMPUTING,
+    GARBAGE,
+    IN_CALL,
+    IN_MODULE,
+    IN_OPERATOR,
+    IN_PYTHON,
+    NO_CPU,
+    OUTSIDE,
+    RANGE,
+    WORK,
+)
 from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, BY_REGION, TOTAL
 
 _MOST_OF_IT = 0.5  # of the extra time: what takes less is not called the reason
@@ -16,6 +28,15 @@ _WORTH_SAYING = 0.1  # of the extra time: what takes less is not named at all
 _LEAST_STEPS = 2  # with fewer, none can stand out
 _STANDS_OUT = 2  # times as much slower as elsewhere a rank is in a region that is named
 _BETWEEN_NAMES, _NAMES_SAID = " > ", 2  # of the path of a region
+_NEARLY_ALL = 0.9  # of the time outside of operators: from there one thing is said to be what a rank does there
+_IN_PYTHON = {
+    BLOCKED: ("is {}blocked in Python, outside of any operator,", "are {}blocked in Python, outside of any operator,"),
+    COMPUTING: ("{}computes in Python, outside of any operator,", "{}compute in Python, outside of any operator,"),
+    GARBAGE: ("{}collects garbage", "{}collect garbage"),
+    NO_CPU: ("{}waits for a CPU, outside of any operator,", "{}wait for a CPU, outside of any operator,"),
+    None: ("is {}in Python, outside of any operator,", "are {}in Python, outside of any operator,"),
+}
+"""What one rank, or several, do outside of operators; None: not known."""
 _AS_GOOD = 0.9  # of two nested ranges the inner one is named if it takes that part of what the outer one does
 
 
@@ -23,26 +44,37 @@ class Doing(NamedTuple):
     """What the CPU of a late rank did for most of the time by which it fell behind; `frac` is the part of that time.
 
     `what` is a blocking call or operator, `operator` the operator around it, `inside` the range around both, or the
-    nn.Module where no range is; None for none.
+    nn.Module where no range is; None for none. `python` is what a thread outside of operators mostly does, None if
+    that is not known, and `python_frac` the part of that time.
     """
 
     what: str | None
     operator: str | None
     inside: str | None
     frac: float
+    python: str | None = None
+    python_frac: float = 1.0
 
     def __str__(self) -> str:
-        """`outside of any operator, inside "# running sparse arch"`, to follow "its CPU is"."""
-        at = "" if self.what is None else self.what if self.what == OUTSIDE else f"in {_quoted(self.what)}"
+        """`in "aten::index", inside "forward"`, to follow "its CPU is"."""
+        at = "" if self.what is None else f"in {_quoted(self.what)}"
         of = "" if self.operator is None else f" of {_quoted(self.operator)}"
         inside = "" if self.inside is None else f"inside {_quoted(self.inside)}"
         return f"{at}{of}{', ' if at and inside else ''}{inside}"
 
     @property
     def clause(self) -> str:
-        """`its CPU runs Python outside of any operator, inside "# running sparse arch" (98% of that time)`."""
-        does = "runs Python" if self.what == OUTSIDE else "is"
-        return f"its CPU {does} {self}{_share(self.frac)}"
+        """`its thread is blocked in Python, outside of any operator, inside `# sparse arch` (98% of that time)`."""
+        if self.what == OUTSIDE:
+            inside = "" if self.inside is None else f", inside {_quoted(self.inside)}"
+            return f"its thread {in_python(self).removesuffix(',')}{inside}{_share(self.frac)}"
+        return f"its CPU is {self}{_share(self.frac)}"
+
+
+def in_python(doing: Doing | None, *, several: bool = False) -> str:
+    """What one rank, or several, do outside of operators: `is mostly blocked in Python, outside of any operator,`."""
+    python, frac = (doing.python, doing.python_frac) if doing is not None else (None, 1.0)
+    return _IN_PYTHON[python][several].format("" if frac >= _NEARLY_ALL else "mostly ")
 
 
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
@@ -64,6 +96,9 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         what, operator, around = (None if pd.isna(row[key]) else str(row[key]) for key in ("what", "operator", "range"))
         frac = min(float(row["frac"]), 1.0)
         doing = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
+        if what == OUTSIDE:
+            python, python_frac = _python(extra)
+            doing = doing._replace(python=python, python_frac=python_frac)
         if doing.inside is None:
             found = _module(extra, frac)
             doing = doing if found is None else doing._replace(inside=found[0])
@@ -75,6 +110,16 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         return best
     module = _module(extra, _MOST_OF_IT)
     return None if module is None else Doing(None, None, module[0], module[1])
+
+
+def _python(extra: pd.DataFrame) -> tuple[str | None, float]:
+    """What a rank outside of operators does for most of that time, and for which part; None and 1 if not known."""
+    parts = extra[extra["kind"] == IN_PYTHON].sort_values("extra_ns", kind="stable")
+    outside = extra.loc[(extra["kind"] == IN_OPERATOR) & (extra["what"] == OUTSIDE), "extra_ns"].sum()
+    known = parts["extra_ns"].sum()  # of some steps it may not be
+    if not len(parts) or known < _MOST_OF_IT * outside or parts["extra_ns"].iloc[-1] < _MOST_OF_IT * known:
+        return None, 1.0
+    return str(parts["what"].iloc[-1]), float(parts["extra_ns"].iloc[-1] / known)
 
 
 def _module(extra: pd.DataFrame, least_frac: float) -> tuple[str, float] | None:
