@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from capturing import SCRIPTS, torchrun
+from capturing import SCRIPTS, python, torchrun
 
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
@@ -51,3 +51,36 @@ def test_what_was_planted_is_what_is_said(tmp_path: Path, cause: str) -> None:
     if cause in DOES:
         assert in_python.idxmax() == DOES[cause]
         assert in_python.sum() == pytest.approx(planted_ms, rel=0.25)
+
+
+EVALUATING = """
+import sys
+import torch
+from commtrace import capture
+
+model, batch = torch.nn.Linear(400, 400), torch.ones(400, 400)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+with capture(sys.argv[1], wait=1, warmup=1, active=5) as session:
+    for step in range(7):
+        for _ in range(5):
+            model(batch).sum().backward()
+        optimizer.step()
+        if step == 4:
+            model.eval()
+            with torch.no_grad():
+                for _ in range(60):
+                    model(batch)
+            model.train()
+        session.step()
+"""
+
+
+def test_a_step_with_an_evaluation_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(EVALUATING)
+    done = python(tmp_path / "script.py", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    found = analyse(tmp_path / "run")
+    steps = found.steps.set_index("step")
+    assert steps["kind"].dropna().to_dict() == {4: "eval"}
+    assert steps.loc[4, "left_out"] == "kind"
+    assert "An eval step takes" in found.summary()
