@@ -20,14 +20,16 @@ from ..core.places.place import is_remote
 from ..core.small_files import NotJson, read_json
 from ..errors import AnalysisError, NoTraces, UnreadableFile
 from ..formats.format import TraceFormat
+from ..formats.others import foreign_file
 from ..formats.registry import TRACE_FORMATS, expected_files, format_named_like, name_parts
+from ..recording.compression import first_bytes
 from ..recording.options import RunFacts
 from ..recording.shared_files import file_of, shared_rank
 from .trace_input import TraceInput
 
 _SIDE_FILE = re.compile(r"(\.meta\.json|^run\.json|^sweep\.json|^comms\.json|^training\.json)$")
 
-_DEEPEST = 3
+_DEEPEST, _MOST_LOOKED_INTO = 3, 20
 _UNTAR = "tar -xf {archive} -C {folder}"
 _ARCHIVES = {
     ".zip": "python3 -m zipfile -e {archive} {folder}",  # not every machine has unzip
@@ -183,6 +185,9 @@ def _files_in(folder: Path) -> tuple[list[Path], list[str], list[str]]:
             unread = [path.name for path in inside if any(fnmatchcase(path.name, name) for name in one.unread_names)]
             if unread:
                 raise NoTraces(f"{folder}: holds no {expected_files()}, but {unread[0]}; {one.how_to_make}")
+        for path in inside[:_MOST_LOOKED_INTO]:
+            if not _is_stream(path) and (foreign := foreign_file(first_bytes(path))) is not None:
+                raise NoTraces(f"{folder}: holds no {expected_files()}, but {path.name}, which {foreign}")
         for archive in (path for path in inside if _unpacking(path) is not None):
             _refuse_archive(archive)
         inner = [path.name for path in inside if stat.S_ISDIR(_mode(path) or 0)]

@@ -23,6 +23,7 @@ from ...core.markers import COALESCED, GLOO_MARK
 from ...core.small_files import MOST_BYTES, NotJson, any_json, json_bytes
 from ...errors import DamagedTrace, NotATrace, UnreadableFile
 from ...recording.compression import BrokenPacking, all_bytes, packed_bytes
+from ..others import SNAPSHOT, foreign_file
 from .entry import is_pickle
 from .opcodes import primitives
 
@@ -162,6 +163,8 @@ def dump_content(path: Path, budget: Budget) -> dict[str, Any]:
         raise DamagedTrace(f"{path}: {err}; copy it again") from err
     if not data:
         raise DamagedTrace(f"{path}: is empty; the process that dumped it ended before it could")
+    if foreign_file(data) is SNAPSHOT:
+        raise NotATrace(f"{path}: {SNAPSHOT}; `commtrace hang` reads dumps of the flight recorder")
     content = primitives(data, str(path), budget) if is_pickle(data) else _of_json(path, data, budget)
     if not isinstance(content, dict) or not _KEYS & content.keys():
         raise NotATrace(f"{path}: is not a dump of the flight recorder: it has no entries, pg_config or pg_status")

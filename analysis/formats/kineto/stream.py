@@ -24,6 +24,7 @@ from ...core.places.files import open_state
 from ...errors import DamagedTrace, NotATrace, TraceError, UnreadableFile
 from ...recording.compression import BrokenPacking, Source, unpacked
 from ...recording.sizes import USUAL_SIZES, ReadSizes
+from ..others import foreign_file
 from .cuts import (
     NO_JSON,
     Elements,
@@ -352,6 +353,8 @@ class EventStream(Generic[P]):
         while True:
             data = self._read(source, self._step_bytes(buffer))
             buffer = (buffer + data).removeprefix(_BYTE_ORDER_MARK)
+            if (foreign := foreign_file(buffer)) is not None:
+                raise NotATrace(f"{self.path}: {foreign}")
             start = _BARE_ARRAY.match(buffer) or _ARRAY_START.search(buffer)
             if start:
                 self._before = buffer[: start.end()]

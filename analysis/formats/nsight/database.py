@@ -118,6 +118,10 @@ class Database:
             self.budget.check(f"{self.path}: what it holds in {what}", row_bytes * len(all_rows) + self._fetched_bytes)
         return all_rows
 
+    def has_like(self, *beginnings: str) -> bool:
+        """Whether the name of a table begins with one of these."""
+        return any(name.startswith(beginnings) for name in self._tables)
+
     def has(self, table: str, *columns: str) -> bool:
         """Whether the table exists with these columns."""
         return table in self._tables and self._tables[table].issuperset(columns)

@@ -20,8 +20,9 @@ from ...recording.recording import Annotation, Columns, Extent, RawTrace, raw_tr
 from ...recording.shared_files import SharedRank, file_of, shared_rank
 from ...recording.step_marks import step_annotations
 from ...recording.values import MISSING, NOT_KNOWN
+from ..others import RPD
 from . import session
-from .calls import CALL_TABLE, CallColumns, called_columns
+from .calls import CallColumns, called_columns
 from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
 from .exporting import EXPORT, is_report
@@ -33,7 +34,8 @@ from .stream_waits import stream_wait_columns
 from .tables import LONGEST_NS, ExportTables, among, process_of
 
 _KEPT = (markers.NCCL_MARK, markers.LOADING)
-_TABLES = (KERNEL_TABLE, COPY_TABLE, FILL_TABLE, GRAPH_TABLE, CALL_TABLE, RANGE_TABLE)
+_TABLES = ("CUPTI_ACTIVITY_", "NVTX_", "TARGET_INFO_", "META_DATA_", "ENUM_NSYS_", "OSRT_", "SCHED_EVENTS")
+"""How names of tables begin that an export has, with CUDA or without."""
 
 
 def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = None) -> RawTrace:
@@ -48,7 +50,9 @@ def read_nsight(path: Path, options: ReadOptions, progress: Progress | None = No
             f"{file}: is a report of Nsight Systems, which only its own tools can read; export it with {EXPORT}"
         )
     with Database(file, options.budget(), progress) as database:
-        if not any(map(database.has, _TABLES)):
+        if database.has_like("rocpd"):
+            raise NotATrace(f"{file}: {RPD}")
+        if not database.has_like(*_TABLES):
             raise NotATrace(
                 f"{file}: is an SQLite database without any table of an Nsight Systems export, such as {KERNEL_TABLE}"
             )

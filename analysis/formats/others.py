@@ -1,0 +1,82 @@
+"""Recognise files of other profilers that are not read by their first bytes, and say what to do instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+SNAPSHOT = (
+    "is a snapshot of torch's memory allocator, which shows neither kernels nor collectives; look at it on "
+    "https://pytorch.org/memory_viz"
+)
+"""What to say of what `torch.cuda.memory._dump_snapshot` writes."""
+RPD = (
+    "is a database of ROCm's profilers (rpd or rocprofv3), which is not read; capture with torch.profiler, which "
+    "traces AMD GPUs as well"
+)
+"""What to say of a database whose tables begin with `rocpd`."""
+_PICKLE = (
+    "is a pickle of Python, which no profiler writes as a trace; expected a Kineto trace as torch.profiler exports it"
+)
+_XSPACE = (
+    "is an XSpace (xplane.pb) of JAX or TensorFlow, which is not read; look at it in XProf or TensorBoard, or capture "
+    "with `nsys profile --trace=cuda,nvtx` and export that for commtrace"
+)
+_PERFETTO = (
+    "is a trace in Perfetto's protobuf format, which is not read; look at it on https://ui.perfetto.dev, and export "
+    "JSON for commtrace: export_chrome_trace('trace.json'), not '.pftrace'"
+)
+_IS_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_SNAPSHOT_KEYS = (b"segments", b"device_traces")
+_PLANES = (b"/host:", b"/device:", b"Task Environment")
+_NEAR = 256
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
+# Fields of a TracePacket with their wire types: https://perfetto.dev/docs/reference/trace-packet-proto
+_OF_PACKETS = frozenset({
+    (1, _BYTES), (2, _BYTES), (3, _VARINT), (6, _BYTES), (8, _VARINT), (10, _VARINT), (11, _BYTES), (12, _BYTES),
+    (13, _VARINT), (33, _BYTES), (35, _BYTES), (36, _BYTES), (41, _VARINT), (42, _VARINT), (43, _BYTES), (44, _BYTES),
+    (45, _BYTES), (50, _BYTES), (58, _VARINT), (59, _BYTES), (60, _BYTES), (79, _VARINT), (87, _VARINT), (89, _BYTES),
+})  # fmt: skip
+_FIRST_FIELD = b"\x0a"  # field 1, bytes: a plane of an XSpace, a packet of a Perfetto trace
+
+
+def foreign_file(begin: bytes) -> str | None:
+    """What a file with these first bytes, unpacked, is and what to do instead; None if that is not known."""
+    if _IS_PICKLE.match(begin):
+        return SNAPSHOT if any(key in begin[:_NEAR] for key in _SNAPSHOT_KEYS) else _PICKLE
+    if not begin.startswith(_FIRST_FIELD):
+        return None
+    if any(name in begin[:_NEAR] for name in _PLANES) and b"\x12" in begin[:_NEAR]:
+        return _XSPACE
+    return _PERFETTO if _holds_packets(begin) else None
+
+
+def _holds_packets(begin: bytes) -> bool:
+    """Whether the bytes are packets of Perfetto one behind the other, each with fields that a packet has."""
+    return all(begin[at : at + 1] == _FIRST_FIELD and _is_packet(begin, at + 1) for at in _packets(begin))
+
+
+def _packets(begin: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(begin):
+        yield at
+        length, inside = _number(begin, at + 1)
+        at = inside + length
+
+
+def _is_packet(begin: bytes, at: int) -> bool:
+    """Whether a packet whose length stands here has a known first field; true where the bytes end before it."""
+    length, inside = _number(begin, at)
+    key, _ = _number(begin, inside)
+    return length > 0 and (inside >= len(begin) or (key >> 3, key & 7) in _OF_PACKETS)
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """The variable-length integer at a place, and the place behind it."""
+    value = shift = 0
+    while at < len(data) and shift < 64:
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if not data[at - 1] & 128:
+            break
+    return value, at
