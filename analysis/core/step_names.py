@@ -25,13 +25,16 @@ _OF_ENGINES = (
     rf"execute_new_(?P<new>{_N})_cached_(?P<cached>{_N}).*",
     # SGLang; with its roofline terms, `c_sq` and `g_sq` are the tokens of a mixed step.
     (
-        rf"step\[(?P<kind>[A-Za-z_]+)(?: bs=(?P<requests>{_N}))?(?: toks=(?P<tokens>{_N}))?"
+        rf"step\[(?P<kind>[A-Za-z_][A-Za-z0-9_]*)(?: bs=(?P<requests>{_N}))?(?: toks=(?P<tokens>{_N}))?"
         rf"(?:[^]]* c_sq=(?P<context_tokens>{_N})[^]]* g_sq=(?P<generation_tokens>{_N}))?[^]]*\]"
     ),
     # ATOM.
     rf"(?P<kind>prefill|decode|mixed)\[bs=(?P<requests>{_N})(?: tok(?:en)?s?=(?P<tokens>{_N}))?[^]]*\]",
-    # TensorRT-LLM.
-    rf"\[Executor\] _forward_step (?P<number>{_N}): (?P<context>{_N}) ctx reqs, (?P<generation>{_N}) gen reqs.*",
+    # TensorRT-LLM: without a number at first, now with the tokens in prefill.
+    (
+        rf"\[Executor\] _forward_step(?: (?P<number>{_N}))?: (?P<context>{_N}) ctx reqs, "
+        rf"(?:(?P<context_tokens>{_N}) ctx tokens, )?(?P<generation>{_N}) gen reqs.*"
+    ),
     # Megatron's dynamic inference.
     r"(?P<kind>Prefill|Decode)",
 )
@@ -40,7 +43,7 @@ _OF_TRAINERS = (
     r"\[pl\]\[profile\](?:run_(?P<train>train)ing_batch|\[.*[.](?P<eval>validation|test|predict)_step)",
 )
 BY_ENGINES, BY_TRAINERS = (tuple(map(re.compile, names)) for names in (_OF_ENGINES, _OF_TRAINERS))
-_KINDS = {"extend": "prefill", "target_verify": "verify"}
+_KINDS = {"extend": "prefill", "target_verify": "verify", "draft_extend_v2": "draft_extend"}
 """Kinds that an engine calls by another name."""
 
 WORD = re.compile(
@@ -140,6 +143,8 @@ def said_in(match: re.Match[str]) -> Said:
     if "context" in numbers and "generation" in numbers:
         context, generation = numbers["context"], numbers["generation"]
         requests = context + generation
+        if not generation:
+            tokens = numbers.get("context_tokens", tokens)  # of decoding, which may speculate, no name tells them
         kind = "mixed" if context and generation else "prefill" if context else "decode" if generation else "idle"
     if "new" in numbers and "cached" in numbers:
         new, cached = numbers["new"], numbers["cached"]
