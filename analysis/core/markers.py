@@ -68,6 +68,8 @@ COPY = re.compile(r"Memcpy (?P<direction>\w+) \((?P<source>.+) -> (?P<target>.+)
 """Matches a whole name of a copy: HtoD, Pinned, Device."""
 FILL = "Memset"
 """How Kineto's names of fills begin."""
+COPYING_CALL = "Memcpy"
+"""Part of the names of calls of the runtime or driver that copy."""
 BLOCKING_CALL = r"(?:cuda|hip|cu)(?:\w+Synchronize|Memcpy(?!\w*Async)\w*)(?:_|$)"
 """Matches names of calls of the runtime or driver that return when the device has done something."""
 ALLOCATING_CALL = r"(?:cuda|hip)(?:Malloc|Free|Host)|(?:cu|hip)Mem(?!cpy|set)"

@@ -268,15 +268,23 @@ STREAM_QUEUES_TIMES = Schema("queue_times", "change in how many launches wait on
     "partial": _PARTIAL,
 })  # fmt: skip
 
+_KIND_OF_CALL = (
+    "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory; "
+    "long: none of these, and takes 1 ms and 100 times the median of its name or more, mostly while a device is idle"
+)
+_LOST = (
+    "starved time of devices during these calls: sync_ns of `idle` if sync, alloc_ns if alloc; "
+    "of long ones the time of launching as well"
+)
 _SYNCS = {
-    "kind": ("string", "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory"),
+    "kind": ("string", _KIND_OF_CALL),
     "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ..."),
     "operator": ("string", "innermost CPU operator around the call; NA outside of all"),
     "annotation": ("string", "innermost annotation around it, steps excepted; NA outside of all"),
     "calls": ("int64", "how often"),
     "total_ns": ("int64", "sum of the durations"),
     "longest_ns": ("int64", "longest"),
-    "lost_ns": ("int64", "starved time of devices during these calls: sync_ns of `idle` if sync, alloc_ns if alloc"),
+    "lost_ns": ("int64", _LOST),
     "partial": _PARTIAL,
 }  # fmt: skip
 SYNCS = Schema("syncs", "rank, call of the runtime that blocks or allocates, and operator", {"rank": _RANK, **_SYNCS})

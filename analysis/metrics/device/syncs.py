@@ -1,7 +1,7 @@
-"""Runtime calls that block, allocate, or copy to pageable memory: their operator, duration and cost.
+"""Runtime calls that block, allocate, copy to pageable memory, or take far longer than others of their name.
 
 A call costs a device its starved time (see `idle`) during the call: nothing was queued, and the thread that was to
-launch the next activity was in the call.
+launch the next activity was in the call. If it takes unusually long, the launch itself costs that, too.
 
 Source: CUDA, API synchronization behavior: a transfer from the device to pageable memory returns once it is complete.
 """
@@ -12,16 +12,20 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
-from ...core.intervals import Spans, Times, covered, spans, subtract
+from ...core.intervals import Times, covered, spans, subtract, union
 from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
 from ...core.steps import NO_STEP, steps_at
 from ...core.tables.device_time import SYNCS, SYNCS_STEPS
-from ..clocks.frame import Ints
+from ..clocks.frame import Flags, Ints
 from .idle import NEEDED, Host, HostTables, gaps_of
 from .launches import names_around
 
-_KINDS = np.array(["sync", "alloc", "copy"], dtype=object)
+_KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
+_LONG = 3
+_TIMES_MEDIAN, _LEAST_NS = 100, 1_000_000
+"""What a long call takes at least. A first use, which loads a module or creates a handle, takes milliseconds."""
+_IDLE_FROM = 0.5  # of a long call: a launch into a full queue takes long as well, but waits for a device that works
 _NAMED = ["kind", "name"]
 _KEYS = ["kind", "name", "operator", "annotation"]
 
@@ -64,6 +68,7 @@ def _of_none() -> pd.DataFrame:
 
 def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
     calls, kinds = host.calls, kinds_of_calls(host, devices)
+    kinds = np.where((kinds < 0) & _are_long(host), _LONG, kinds)
     chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     if not len(chosen):
@@ -73,7 +78,7 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
     for activities in devices:
         lost += _lost(activities, host, thread, start, calls.end_ns[chosen], kind)
     step = steps_at(start, host.step_marks)
-    return pd.DataFrame({
+    found = pd.DataFrame({
         "rank": rank,
         "kind": pd.Series(_KINDS[kind], dtype="string"),
         "name": host.runtime_calls["name"].astype("string").array.take(chosen),
@@ -83,6 +88,8 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
         "dur_ns": calls.end_ns[chosen] - start,
         "lost_ns": lost,
     })  # fmt: skip
+    kept: pd.DataFrame = found[(kind != _LONG) | (lost >= _IDLE_FROM * (calls.end_ns[chosen] - start))]
+    return kept
 
 
 def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
@@ -95,6 +102,17 @@ def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
     return np.select([calls.is_sync, calls.is_alloc, copying], [0, 1, 2], default=-1)
 
 
+def _are_long(host: Host) -> Flags:
+    """Whether each call takes far longer than the median of its name."""
+    took = host.calls.end_ns - host.calls.start_ns
+    names = host.runtime_calls["name"].astype("string").fillna("")
+    usual = pd.Series(took).groupby(names.to_numpy()).transform("median").to_numpy()
+    # How long a copy takes depends on its size.
+    copies = names.str.contains(markers.COPYING_CALL).to_numpy(dtype=bool)
+    long: Flags = (took >= _LEAST_NS) & (took >= _TIMES_MEDIAN * usual) & ~copies
+    return long
+
+
 def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
     """Correlations of copies to pageable memory."""
     copies = activities[(activities["kind"] == MEMORY) & activities["correlation"].notna()]
@@ -103,13 +121,18 @@ def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
 
 
 def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
-    """Starved time of the device during each call, in ns, each ns counted once."""
+    """Starved time of the device during each call, if it is long launching time too, in ns, each ns counted once."""
     gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
     for number in np.unique(thread):
-        is_starved = gaps.is_known & (gaps.thread == number) & (gaps.begun_ns > gaps.start_ns)
-        starved = Spans(gaps.start_ns[is_starved], gaps.begun_ns[is_starved])
+        of_thread = gaps.is_known & (gaps.thread == number)
+        starved, launching = (
+            spans(start_ns[of_thread], end_ns[of_thread])
+            for start_ns, end_ns in ((gaps.start_ns, gaps.begun_ns), (gaps.begun_ns, gaps.done_ns))
+        )
         for which in range(len(_KINDS)):
+            if which == _LONG:
+                starved = union(starved, launching)
             here = (kind == which) & (thread == number)
             # What two calls share, one within the other, belongs to the one that began first.
             reach = np.maximum.accumulate(end[here])

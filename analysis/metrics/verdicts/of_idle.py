@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 import pandas as pd
 
 from ....common.wording import listed
+from ...core.schema import records
 from ..device.idle import HOST
 from ..prices import Prices
 
@@ -48,6 +50,7 @@ IDLE_SHORTLY = {
 }
 """How a headline about idle time ends, by verdict."""
 _MENTIONED = 0.1  # of idle time
+_MOST = 0.5  # of idle time
 _MOST_CALLS = 2
 
 
@@ -163,6 +166,55 @@ def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str], 
     if "unknown_ns" in large:
         text += f"{';' if text else ':'} for {time(large['unknown_ns'] / 1e6)} the trace does not show why"
     return text
+
+
+class LongCalls(NamedTuple):
+    """Calls of one name and operator that take far longer than others of their name, on the rank where they cost most.
+
+    `cost_frac` is the part of the idle time of all devices that they cost on all ranks.
+    """
+
+    calls: int
+    name: str
+    operator: str | None
+    rank: int
+    total_ns: int
+    cost_frac: float
+
+    @classmethod
+    def of(cls, syncs_steps: pd.DataFrame, steps: Collection[int], idle_ns: float) -> LongCalls | None:
+        """The most costly ones, None if they cost little of `idle_ns`, the sum over these steps and all devices.
+
+        `syncs_steps` is the table of that name. Without `steps` all its rows count.
+        """
+        long = syncs_steps[syncs_steps["kind"] == "long"]
+        long = long[long["step"].isin(list(steps))] if steps else long
+        alike = long.groupby(["name", "operator"], dropna=False)
+        cost_ns = alike["lost_ns"].transform("sum")
+        if not len(long) or cost_ns.max() < _MENTIONED * idle_ns:
+            return None
+        most_costly = long[cost_ns == cost_ns.max()]
+        sums = most_costly.groupby(["name", "operator", "rank"], dropna=False)[["calls", "total_ns", "lost_ns"]].sum()
+        [most] = records(sums.reset_index().nlargest(1, "lost_ns"))
+        cost_frac = min(float(cost_ns.max()) / idle_ns, 1.0) if idle_ns else 0.0
+        return cls(most["calls"], most["name"], most["operator"], most["rank"], most["total_ns"], cost_frac)
+
+    def shortly(self, time: Callable[[float], str]) -> str:
+        """`: one cudaLaunchKernel takes 300.0 ms`, if that is most of the idle time, else empty."""
+        return f": {self._named} {self._takes(time)}" if self.cost_frac >= _MOST else ""
+
+    def sentence(self, time: Callable[[float], str]) -> str:
+        """`; on rank 0 one cudaLaunchKernel in aten::mm takes 300.0 ms, at least 100 times its median`."""
+        within = "" if self.operator is None else f" in {self.operator}"
+        median = "its median" if self.calls == 1 else "their median each"
+        return f"; on rank {self.rank} {self._named}{within} {self._takes(time)}, at least 100 times {median}"
+
+    @property
+    def _named(self) -> str:
+        return f"one {self.name}" if self.calls == 1 else f"{self.calls:,} calls of {self.name}"
+
+    def _takes(self, time: Callable[[float], str]) -> str:
+        return f"take{'s' if self.calls == 1 else ''} {time(self.total_ns / 1e6)}"
 
 
 def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int], idle_ns: float) -> str:

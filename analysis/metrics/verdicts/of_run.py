@@ -17,7 +17,7 @@ from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
 from .kinds import a_step, other_kinds
-from .of_idle import IDLE_SHORTLY, IDLE_VERDICTS, idle_price_ns, idle_reasons, idle_verdict, longest_calls
+from .of_idle import IDLE_SHORTLY, IDLE_VERDICTS, LongCalls, idle_price_ns, idle_reasons, idle_verdict, longest_calls
 from .order import OF_COMMUNICATION, OF_COPIES, leading_fault, price_ns
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
@@ -181,14 +181,19 @@ def of_run(
     `some_missing` says that the job certainly has others.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
+    long = LongCalls.of(syncs_steps, typical.steps, typical.parts["idle_ns"] * typical.windows)
+    of_idle = idle_verdict(idle, prices)
+    by_one = long.shortly(step.time) if long is not None and of_idle == "launch-bound" else ""
     losses = [
         Loss(
             step.idle - gaps.unseen_ns / 1e6,
-            idle_verdict(idle, prices),
+            of_idle,
             "Devices are idle for",
-            idle_reasons(idle, step.time, prices) + _before(gaps, step),
+            idle_reasons(idle, step.time, prices)
+            + ("" if long is None else long.sentence(step.time))
+            + _before(gaps, step),
             step.idle,
-            shortly=IDLE_SHORTLY.get(idle_verdict(idle, prices), ""),
+            shortly=by_one or IDLE_SHORTLY.get(of_idle, ""),
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         _as_priced(_of_communication(step, communication, culprits), step, prices),
