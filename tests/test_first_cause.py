@@ -23,7 +23,7 @@ REMEDIES = {
     "sync-bound": {"no_syncs"},
     "allocator-bound": {"no_allocations"},
     "input-bound": {"no_data_wait"},
-    "launch-bound": {"launch_ahead", "no_gc"},
+    "launch-bound": {"launch_ahead", "no_gc", "no_long_calls"},
 }
 REMEDIES["mixed"] = {name for names in REMEDIES.values() for name in names} - {"no_straggler", "slow_links"}
 SCENARIOS = {
@@ -36,6 +36,7 @@ SCENARIOS = {
     "no_allocations": "no allocations",
     "no_data_wait": "no waiting for data",
     "no_gc": "no garbage collection",
+    "no_long_calls": "no unusually long calls",
     "launch_ahead": "everything launched in time",
 }
 A_LOSS = 0.05

@@ -94,12 +94,14 @@ class Prices(NamedTuple):
     blamed: Gain | None = None
 
 
-def worth_pricing(typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame) -> list[str]:
+def worth_pricing(
+    typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame, syncs_steps: pd.DataFrame
+) -> list[str]:
     """Names of remedies that concern enough of a typical step to be replayed.
 
     `idle` is the table `idle`, or `idle_steps` of the same steps.
 
-    `of_cpus` are the annotations of a run without a GPU, whose idle time has no causes.
+    `of_cpus` are the annotations of a run without a GPU, whose idle time has no causes; `syncs_steps` is the table.
     """
     least = _LEAST * typical.parts["window_ns"]
     of_step = [name for name, parts in _OF_STEP.items() if sum(typical.parts[part] for part in parts) >= least]
@@ -112,4 +114,8 @@ def worth_pricing(typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFram
         for name, begins in _OF_CPU.items()
         if times.where(names.str.startswith(begins), 0.0).groupby(of_cpus["rank"]).sum().max() >= least
     ]
-    return [*of_step, *of_idle, *of_cpu]
+    long = syncs_steps[syncs_steps["kind"] == "long"]
+    counted = long[long["step"].isin(list(typical.steps))] if typical.steps else long
+    of_long = counted.groupby("rank")["lost_ns"].sum().max() / max(len(typical.steps), 1)
+    of_calls = ["no_long_calls"] if len(counted) and of_long >= least else []
+    return [*of_step, *of_idle, *of_cpu, *of_calls]

@@ -168,6 +168,11 @@ _OF_IDLE: tuple[Row, ...] = (
         "how": "gc.freeze() before the first step; or gc.disable(), and gc.collect() on all ranks in the same steps",
     },
     {
+        "remedy": "no_long_calls",
+        "what": "no call that takes 100 times as long as others of its name",
+        "how": "see `syncs`: warm up before capturing, as by schedule(wait=1, warmup=3); or CUDA_MODULE_LOADING=EAGER",
+    },
+    {
         "remedy": "launch_ahead",
         "what": "every kernel launched in time",
         "how": "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",

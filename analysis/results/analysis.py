@@ -187,6 +187,7 @@ class Analysis:
                     self.typical_step,
                     self._idle_of_typical_step,
                     run.annotations if run.is_of_cpus else run.annotations[:0],
+                    self.syncs_steps if run.details else SYNCS_STEPS.empty(),
                 ),
                 links=self.links if len(self.collectives) else None,
             )

@@ -68,6 +68,9 @@ def test_a_long_call_is_listed_with_what_it_costs_and_named_first(tmp_path, seed
     verdict = records(analysis.verdicts)[0]
     assert f"one {name} in aten::mm takes" in verdict["because"]
     assert "at least 100 times its median" in verdict["because"]
+    if ranks == 1 and analysis.prices is not None:
+        gain = analysis.remedies.set_index("remedy")["gain_ns"]["no_long_calls"]
+        assert gain == pytest.approx(long_ns - _CALL, rel=0.01)
     if slow == set(range(ranks)):
         assert f": one {name} takes" in verdict["headline"]
 

@@ -8,8 +8,11 @@ Source: CUDA, API synchronization behavior: a transfer from the device to pageab
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...core import markers
 from ...core.intervals import Times, covered, spans, subtract, union
@@ -17,7 +20,7 @@ from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
 from ...core.steps import NO_STEP, steps_at
 from ...core.tables.device_time import SYNCS, SYNCS_STEPS
-from ..clocks.frame import Flags, Ints
+from ..clocks.frame import Ints
 from .idle import NEEDED, Host, HostTables, gaps_of
 from .launches import names_around
 
@@ -68,7 +71,8 @@ def _of_none() -> pd.DataFrame:
 
 def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
     calls, kinds = host.calls, kinds_of_calls(host, devices)
-    kinds = np.where((kinds < 0) & _are_long(host), _LONG, kinds)
+    names, took = host.runtime_calls["name"].to_numpy(dtype=object), calls.end_ns - calls.start_ns
+    kinds = np.where((kinds < 0) & (over_usual(names, took) > 0), _LONG, kinds)
     chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     if not len(chosen):
@@ -102,15 +106,16 @@ def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
     return np.select([calls.is_sync, calls.is_alloc, copying], [0, 1, 2], default=-1)
 
 
-def _are_long(host: Host) -> Flags:
-    """Whether each call takes far longer than the median of its name."""
-    took = host.calls.end_ns - host.calls.start_ns
-    names = host.runtime_calls["name"].astype("string").fillna("")
-    usual = pd.Series(took).groupby(names.to_numpy()).transform("median").to_numpy()
-    # How long a copy takes depends on its size.
-    copies = names.str.contains(markers.COPYING_CALL).to_numpy(dtype=bool)
-    long: Flags = (took >= _LEAST_NS) & (took >= _TIMES_MEDIAN * usual) & ~copies
-    return long
+def over_usual(names: NDArray[Any], took_ns: Times) -> Times:
+    """How much longer each call takes than the median of its name, if that is far longer, in ns; else 0.
+
+    It may be any call that does not copy: how long a copy takes depends on its size.
+    """
+    codes, unique = pd.factorize(names)
+    usual = pd.Series(took_ns).groupby(codes).transform("median").to_numpy()
+    copies = np.array([markers.COPYING_CALL in str(name) for name in [*unique, ""]], dtype=bool)[codes]
+    is_long = (took_ns >= _LEAST_NS) & (took_ns >= _TIMES_MEDIAN * usual) & ~copies
+    return np.where(is_long, took_ns - usual, 0).astype(np.int64)
 
 
 def _copies_to_pageable(activities: pd.DataFrame) -> Ints:

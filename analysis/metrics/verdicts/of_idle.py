@@ -35,7 +35,7 @@ _REMEDIES = {
     "sync-bound": ("no_syncs",),
     "allocator-bound": ("no_allocations",),
     "input-bound": ("no_data_wait",),
-    "launch-bound": ("launch_ahead", "no_gc"),
+    "launch-bound": ("launch_ahead", "no_gc", "no_long_calls"),
 }
 """Verdicts on idle time, and their remedies: the larger gain of these is the price of the cause."""
 _ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}

@@ -17,6 +17,7 @@ from ...core.intervals import Spans, clip, complement, subtract, union
 from ...core.markers import COPY_KINDS, COPYING_OPERATORS, FROM_PAGEABLE
 from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
+from ...metrics.device.syncs import over_usual
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
@@ -65,6 +66,16 @@ def no_gc(ranks: Collection[int] | None = None) -> Scenario:
         "collections that were recorded take no time: gc.disable(), or gc.freeze()",
         ranks,
     )
+
+
+def no_long_calls(ranks: Collection[int] | None = None) -> Scenario:
+    """Let calls that take far longer than others of their name, as first uses do, take their median."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        return [_not_long(m) if m.program.host is not None and _is_meant(m, ranks) else m for m in members]
+
+    assumes = "each takes as long as the median of its name: what it did is done before the steps"
+    return Scenario(_who("no unusually long calls", ranks), assumes, (change,))
 
 
 def no_blocking(
@@ -209,6 +220,24 @@ def _after_launches(member: Playing) -> Playing:
     of_call[list(member.edges.blocks)] = 0
     moved = np.where(np.isin(program.launch, list(member.edges.blocks)), 0, moved)
     return replace(member, delay=member.delay - moved, saved=member.saved - of_call)
+
+
+def _not_long(member: Playing) -> Playing:
+    """Let calls that neither block nor allocate take no longer than usual, and what they launch begin sooner."""
+    program = member.program
+    over = over_usual(program.call_name, program.call_end - program.call_start)
+    over[_named(program, is_sync) | _named(program, is_alloc)] = 0
+    if not over.any():
+        return member
+    by_thread = []
+    for thread in _launching(program):
+        of_thread = (over > 0) & (program.call_thread == thread)
+        by_thread.append(_spans((program.call_end - over)[of_thread], program.call_end[of_thread]))
+    before = _after_launches(with_producers(member))
+    sooner = _sooner(member, _alone(program, by_thread))
+    # What a launch begins waits for the end of the call as well, by as much as that shows in the trace.
+    waited = np.maximum(member.saved - before.saved, 0)
+    return replace(sooner, saved=sooner.saved + np.minimum(over, waited))
 
 
 def _covered(when: Spans, starts: Ints, ends: Ints) -> Ints:
