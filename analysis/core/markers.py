@@ -18,6 +18,10 @@ MODULE = "nn.Module: "
 """torch, with_stack or with_modules, around the call of a module: its class and number follow."""
 C10D = "c10d::"
 """An operator of torch that hands a collective to its backend."""
+FUNCTIONAL = ("_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::")
+"""Operators of torch that hand a collective over, or wait for it, and give a tensor instead of a handle."""
+EVALUATE = "autograd::engine::evaluate_function: "
+"""torch's autograd engine, around a node of the backward pass, whose name follows, and the hooks of users."""
 RECORD = "record_param_comms"
 """torch's record of a collective's arguments."""
 DETAILS = (GRADIENT, RECORD)

@@ -39,9 +39,8 @@ NO_REGION, NOT_LAUNCHED = 0, 1
 NAMES = ("(outside any region)", "(no launch in the trace)")
 
 _NONE = -1
-_EVALUATE = "autograd::engine::evaluate_function: "
 _COMPILED_RANGES = (*markers.TORCH_RANGES, "## ")
-_WANTED = (_EVALUATE, *_COMPILED_RANGES)
+_WANTED = (markers.EVALUATE, *_COMPILED_RANGES)
 _NO_REGIONS = (
     markers.PROFILER_STEP,
     markers.C10D,
@@ -304,7 +303,7 @@ def _give_paths(
 def _named_ranges(cpu: CpuRanges) -> _Events:
     """The ranges that are regions."""
     marks = cpu.annotations[~_begins_with(cpu.annotations, _NO_REGIONS)]
-    compiled = cpu.operators[~_begins_with(cpu.operators, (_EVALUATE,))]
+    compiled = cpu.operators[~_begins_with(cpu.operators, (markers.EVALUATE,))]
     table = _together([marks[_COLUMNS], cpu.modules[_COLUMNS], compiled[_COLUMNS]])
     codes, names = text_codes(table["name"])
     return _events(table, codes, [_region_name(name) for name in names])
@@ -324,7 +323,7 @@ def _backward_operators(cpu: CpuRanges) -> _Events:
     calls = cpu.operator_calls
     forward_thread = calls["forward_thread"].fillna(0).to_numpy(dtype=np.int64)
     with_number = calls[forward_thread > 0]
-    others = cpu.operators[_begins_with(cpu.operators, (_EVALUATE,))]
+    others = cpu.operators[_begins_with(cpu.operators, (markers.EVALUATE,))]
     known = pd.MultiIndex.from_frame(with_number[["thread", "start_ns", "dur_ns"]])
     others = others[~pd.MultiIndex.from_frame(others[["thread", "start_ns", "dur_ns"]]).isin(known)]
     began_on, began_ns = _forward_of(calls, forward_thread > 0)
