@@ -46,13 +46,12 @@ def needs(joined: pd.DataFrame) -> pd.DataFrame:
     rules = [
         (calls.of_kind(*SYNCHRONISING), last),
         (calls.of_kind("send_recv") & ~calls.is_source, source),
-        # On a CPU a send ends when it is handed over; on a GPU it may end early if the message is buffered.
-        (calls.of_kind("send_recv") & (calls.on_cpu | (last.at_ns > calls.ended_ns)), alone),
+        # A message that is buffered has been sent before its receiver comes.
+        (calls.of_kind("send_recv") & (last.at_ns > calls.ended_ns), alone),
         (calls.of_kind("send_recv"), last),
         (calls.of_kind(*FROM_ROOT, *TO_ROOT) & calls.on_cpu & (source.rank == _UNKNOWN), source),
         (calls.of_kind(*FROM_ROOT) & calls.on_cpu & ~calls.is_source, source),
         (calls.of_kind(*TO_ROOT) & calls.on_cpu & calls.is_source, last),
-        (calls.of_kind(*FROM_ROOT, *TO_ROOT) & calls.on_cpu, alone),
         (calls.of_kind(*_CHAINED) | (calls.of_kind("gather", "scatter") & calls.is_source), calls.last_in_time()),
         (calls.of_kind("gather", "scatter") & (source.rank == _UNKNOWN), source),
         (calls.of_kind("gather", "scatter") & (source.at_ns > calls.in_time_ns), alone),

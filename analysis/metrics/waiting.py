@@ -49,7 +49,7 @@ def participation(
             arrived_ns=joined["arrived_ns"],
             wait_ns=wait_ns,
             wait_low_ns=wait_ns.fillna(present["wait_low_ns"].where(known)),
-            transfer_ns=joined["dur_ns"] - wait_ns,
+            transfer_ns=_moving_ns(joined, wait_ns),
             waited_for=needed["waited_for"].where(split),
             wait_clock_free_ns=(joined["dur_ns"] - grouped["dur_ns"].transform("min")).astype("Int64").where(several),
             excess_ns=_excess(joined),
@@ -61,6 +61,20 @@ def participation(
             exposed_wait_low_ns=None,
         )
     )
+
+
+def _moving_ns(joined: pd.DataFrame, wait_ns: pd.Series[int]) -> pd.Series[int]:
+    """How long each call moved data, in ns: after its wait, and of a send on a CPU until its receiver had it.
+
+    Such a send ends only when its rank checks it.
+    """
+    on_cpu = joined["device"] == "cpu"
+    received = joined[joined["kind"].isin(["send_recv"]) & joined["collective"].isin(["recv"]) & on_cpu]
+    ends = (received["arrived_ns"] + received["dur_ns"]).astype("Int64").set_axis(received["collective_id"])
+    had_it = joined["collective_id"].map(ends).where(joined["collective"].isin(["send"]) & on_cpu)
+    moving_ns = joined["dur_ns"] - wait_ns
+    until_had = (had_it - joined["arrived_ns"] - wait_ns).clip(lower=0)
+    return moving_ns.mask((until_had < moving_ns).fillna(False), until_had)
 
 
 def named(members: pd.DataFrame, calls: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
@@ -217,7 +231,7 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
     source = joined[joined["is_source"]].groupby("collective_id")[["arrived_ns", "ended_ns"]].max().astype("Int64")
     sent, handed_over = (source[column].reindex(last.index) for column in ("arrived_ns", "ended_ns"))
     kind = grouped["kind"].first()
-    eager = kind.isin(["send_recv"]) & ((grouped["device"].first() == "cpu") | (handed_over < last).fillna(False))
+    eager = kind.isin(["send_recv"]) & (handed_over < last).fillna(False)
     begun = last.mask(kind.isin(FROM_ROOT) | eager, sent).mask(kind.isin(TO_ROOT), first)
     middle = (grouped["transfer_ns"].median().astype("Float64") // 1).astype("Int64")
     low, done = min_dur, ended

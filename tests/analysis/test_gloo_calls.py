@@ -330,7 +330,9 @@ def test_captured_waits_and_transfers_are_split(captured):
     assert captured.clocks["linked"].tolist() == [0, 0]
     table = captured.participation
     assert table["wait_ns"].notna().all()
-    assert (table["wait_ns"] + table["transfer_ns"] == table["dur_ns"]).all()
+    taken = table["wait_ns"] + table["transfer_ns"]
+    assert (taken == table["dur_ns"])[table["collective"] != "send_recv"].all()
+    assert (taken <= table["dur_ns"]).all()  # a send ends when it is checked, after its receiver had the data
     assert (captured.breakdown["compute_ns"] > 0).all()
 
 

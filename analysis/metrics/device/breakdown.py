@@ -287,7 +287,7 @@ def exposed(participation: pd.DataFrame, idle: NotComputing) -> pd.DataFrame:
         known = calls[calls["wait_ns"].notna()]
         arrived = known["start_ns"].to_numpy()
         moving = arrived + known["wait_ns"].to_numpy(dtype=np.int64)
-        done = arrived + known["dur_ns"].to_numpy()
+        done = moving + known["transfer_ns"].to_numpy(dtype=np.int64)
         parts.append(pd.DataFrame({
             "exposed_wait_ns": idle(on, arrived, moving),
             "exposed_transfer_ns": idle(on, moving, done),
@@ -338,7 +338,7 @@ def _splits(participation: pd.DataFrame) -> dict[tuple[int, str], Split]:
     for (rank, device), calls in grouped(known, ["rank", "device"]):
         arrived = calls["start_ns"].to_numpy()
         moving = arrived + calls["wait_ns"].to_numpy(dtype=np.int64)
-        done = arrived + calls["dur_ns"].to_numpy()
+        done = moving + calls["transfer_ns"].to_numpy(dtype=np.int64)
         splits[rank, device] = Split(spans(arrived, moving), spans(moving, done))
     return splits
 
