@@ -1,5 +1,8 @@
 """Every communication activity with its metadata: from the best source there is, and nothing guessed."""
 
+from itertools import chain
+from random import Random
+
 import pandas as pd
 import pytest
 from builders import BASE_NS, MS, US, Trace, comm_args
@@ -424,6 +427,28 @@ def test_the_destination_in_a_subgroup_is_a_global_rank_already(tmp_path, ranks)
         (ranks[0], ranks[1]),
         (ranks[1], ranks[0]),
     ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_a_message_that_names_both_ends_the_peer_is_the_other_one(tmp_path, seed):
+    draw = Random(seed)
+    for on_kernel in (True, False):
+        world = draw.randint(3, 9)
+        traces = [Trace(rank, world, groups={"0": list(range(world))}) for rank in range(world)]
+        messages = [draw.sample(range(world), 2) for _ in range(draw.randint(1, 20))]
+        for at, (source, target) in enumerate(messages):
+            args = {"ranks": range(world), "Src Rank": source, "Dst Rank": target}
+            for rank, name in ((source, "send"), (target, draw.choice(["recv", "recvAnySource"]))):
+                told = {"Collective name": name} | args
+                if on_kernel:
+                    traces[rank].nccl(name[:4], at * MS, MS // 2, **told)
+                else:
+                    traces[rank].kernel(KERNEL, at * MS, MS // 2, external_id=900 + at).record(
+                        name[:4], at * MS, external_id=900 + at, **told
+                    )
+        found = [picked(r, "collective", "rank", "root") for r in rows_of(tmp_path / str(on_kernel), *traces)]
+        sides = [[("send", source, target), ("recv", target, source)] for source, target in messages]
+        assert sorted(found) == sorted(chain(*sides))
 
 
 @pytest.mark.parametrize(("name", "collective", "peer"), [("nccl:send 0->1", "send", 1), ("nccl:recv 0<-1", "recv", 1)])

@@ -57,9 +57,10 @@ ARGUMENTS = st.fixed_dictionaries(
     {},
     optional={
         "correlation": IDS, "External id": IDS, "external id": IDS, "device": IDS, "stream": IDS, "bytes": IDS,
-        "Collective name": st.sampled_from(["allreduce", "wait", "send"]), "In msg nelems": st.integers(-1, 2**60),
-        "Out msg size": IDS, "Group size": st.integers(0, 2**30), "dtype": TEXTS,
-        "Comms Id": st.integers(0, 2**64 - 1) | TEXTS, "Seq": IDS, "Rank": IDS, "Src Rank": IDS,
+        "Collective name": st.sampled_from(["allreduce", "wait", "send", "recv"]),
+        "In msg nelems": st.integers(-1, 2**60), "Out msg size": IDS,
+        "Group size": st.integers(0, 2**30), "dtype": TEXTS,
+        "Comms Id": st.integers(0, 2**64 - 1) | TEXTS, "Seq": IDS, "Rank": IDS, "Src Rank": IDS, "Dst Rank": IDS,
         "Process Group Name": TEXTS, "Process Group Ranks": st.sampled_from(["[0, 1]", "[]", "[0, 1, ...]"]),
         "Input Dims": st.just([[2, 3], []]), "Input type": st.just(["float", ""]), "Concrete Inputs": st.just(["2"]),
         "anything": JSON, "ph": TEXTS,

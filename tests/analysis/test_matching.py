@@ -350,10 +350,11 @@ def test_ids_of_sends_and_receives_are_each_ranks_own_too():
     assert groups_of(table) == [("order", (0, 1)), ("order", (2, 3))]
 
 
-def test_the_same_from_traces(tmp_path):
-    args = {"Comms Id": 2**63 + 5, "Seq": 1}
-    first = Trace(0, 2).nccl("send", 0, 5 * MS, **args, **{"Dst Rank": 1})
-    second = Trace(1, 2).nccl("recv", 1 * MS, 4 * MS, **args, **{"Src Rank": 0})
+@pytest.mark.parametrize("both_ends", [False, True])
+def test_the_same_from_traces(tmp_path, both_ends):
+    args = {"Comms Id": 2**63 + 5, "Seq": 1} | ({"Src Rank": 0, "Dst Rank": 1} if both_ends else {})
+    first = Trace(0, 2).nccl("send", 0, 5 * MS, **args | {"Dst Rank": 1})
+    second = Trace(1, 2).nccl("recv", 1 * MS, 4 * MS, **args | {"Src Rank": 0})
     table = analysed(tmp_path, first, second).collectives
     assert table[["collective", "matched_by", "ranks"]].to_numpy().tolist() == [["send_recv", "order", "0 1"]]
 

@@ -63,3 +63,10 @@ def test_two_kernels_without_a_time_do_not_make_a_step_of_26_years():
     found = the_run(SHARED / "field" / "ts-zero-kernels")
     assert [row["window_ns"] for row in records(found.breakdown_steps)] == [10_000_000, 10_000_000, 9_100_000]
     assert sum("left out 2 GPU events with an impossible time" in note for note in found.run.notes) == 1
+
+
+def test_messages_that_name_both_ends_are_matched():
+    found = the_run(SHARED / "field" / "p2p-src-and-dst").collectives
+    assert found[["collective", "ranks", "certain"]].to_numpy().tolist() == [["send_recv", "0 1", True]] * 3
+    assert (found["last_rank"] == 0).all()
+    assert (found["arrival_skew_ns"] == 3_000_000).all()

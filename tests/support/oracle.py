@@ -279,13 +279,13 @@ def _comm_row(args: Object) -> Object:
         return number if number is not None and least <= number <= most else None
 
     ranks = _text(args.get("Process Group Ranks"))
-    comms_id = args.get("Comms Id")
+    comms_id, op = args.get("Comms Id"), _text(args["Collective name"])
     return {
         "correlation": first("correlation"),
         "external_id": first("External id", "external id"),
         "thread": None,
         "start_ns": None,
-        "op": _text(args["Collective name"]),
+        "op": op,
         "dtype": _text(args.get("dtype")),
         "in_elems": counted(first("In msg nelems", "In msg size"), 0, 2**53),
         "out_elems": counted(first("Out msg nelems", "Out msg size"), 0, 2**53),
@@ -297,7 +297,7 @@ def _comm_row(args: Object) -> Object:
         "seq": first("Seq"),
         "comms_id": None if comms_id is None else comms_id if isinstance(comms_id, str) else str(int(comms_id)),
         "root": first("Rank"),
-        "peer": first("Dst Rank", "Src Rank"),
+        "peer": first(*(("Src Rank", "Dst Rank") if op in ("recv", "recvAnySource") else ("Dst Rank", "Src Rank"))),
     }
 
 

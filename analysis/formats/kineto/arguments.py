@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ....common.nccl_tests import collective_name
 from ...recording.recording import Annotation
 from ...recording.values import PLAUSIBLE_RANKS
 from .cuts import NO_JSON
@@ -83,7 +84,9 @@ def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -
 def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
     """A row of the table of arguments; impossible values become None."""
     external_id = args.external_id if args.external_id is not None else args.external_id_1
-    peer = args.dst_rank if args.dst_rank is not None else args.src_rank
+    # Both ends of a message may be named, the rank itself among them.
+    receives = collective_name(args.op or "") == "recv"
+    ends = (args.src_rank, args.dst_rank) if receives else (args.dst_rank, args.src_rank)
     return {
         "source": source,
         "correlation": args.correlation,
@@ -100,7 +103,7 @@ def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
         "seq": args.seq,
         "comms_id": None if args.comms_id is None else str(args.comms_id),
         "root": args.rank,
-        "peer": peer,
+        "peer": next((end for end in ends if end is not None), None),
     }
 
 
