@@ -14,6 +14,7 @@ from ..core.tables.communication import SUMMARY
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.probes import CONTRADICTION
 from ..metrics.clocks.table import JUMPS
+from ..metrics.ends_apart import APART_NS, ends_apart
 from ..metrics.matching.state import SAME_CLOCK_SLACK_NS
 from ..metrics.step_doubts import step_doubts
 from ..render.units import clock_text
@@ -101,6 +102,7 @@ def warnings(analysis: Analysis) -> Iterator[str]:
             f"{clock} {ranges_of(own['rank'].tolist())} jumped by up to {by_ms:.3f} ms against that of rank {linked}: "
             "times are corrected, and collectives that begin just then are not split"
         )
+    yield from _apart(analysis)
     unmatched = analysis.collectives[analysis.collectives["matched_by"] == "none"]
     whys = unmatched["note"].value_counts().items() if len(run.ranks) > 1 else [(_NO_OTHER_RANK, len(unmatched))]
     yield from (f"{counted(int(count), 'call')} unmatched: {why}" for why, count in whys if count)
@@ -109,6 +111,18 @@ def warnings(analysis: Analysis) -> Iterator[str]:
         count = len(analysis.collectives)
         of_all = f"{no_size:,} of {counted(count, 'collective')} {'has' if no_size == 1 else 'have'}"
         yield f"{of_all} no size in any trace, so there is no bandwidth for {'it' if no_size == 1 else 'them'}"
+
+
+def _apart(analysis: Analysis) -> Iterator[str]:
+    if not (analysis.collectives["end_skew_ns"] >= APART_NS).any():
+        return
+    found = ends_apart(analysis.participation, analysis.collectives, analysis.clocks, analysis.run.sharing)
+    for rank, times, of, by_ns in sorted(found, key=lambda apart: -abs(apart.by_ns) * apart.times):
+        yield (
+            f"rank {rank} ended {times:,} of {counted(of, 'collective')} {clock_text(abs(by_ns))} "
+            f"{'after' if by_ns > 0 else 'before'} other ranks of its host, where less than 1 ms is usual: "
+            "its GPU was held up, or its times are wrong"
+        )
 
 
 def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:

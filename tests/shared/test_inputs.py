@@ -70,3 +70,11 @@ def test_messages_that_name_both_ends_are_matched():
     assert found[["collective", "ranks", "certain"]].to_numpy().tolist() == [["send_recv", "0 1", True]] * 3
     assert (found["last_rank"] == 0).all()
     assert (found["arrival_skew_ns"] == 3_000_000).all()
+
+
+@pytest.mark.parametrize(("name", "times"), [("ends-differ-once", 2), ("ends-differ-always", 10)])
+def test_a_rank_that_ends_late_on_its_host_is_named(name, times):
+    found = the_run(SHARED / "field" / name)
+    said = f"rank 1 ended {times} of 10 collectives 5.000 ms after other ranks of its host"
+    assert [text for text in found.warnings if text.startswith(said)]
+    assert found.bandwidth["busbw_gb_per_s"].round(1).tolist() == [24.2]
