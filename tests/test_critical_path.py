@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from builders import MS, Collective, traces_of
 from perfetto_reading import tracks_of
@@ -12,10 +13,10 @@ from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, tp
 
 from commtrace import analyse, cli
-from commtrace.analysis.core.steps import step_windows
+from commtrace.analysis.core.steps import NEVER, step_windows
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.replay.engine import Playing, play
-from commtrace.analysis.replay.programs import steps_of
+from commtrace.analysis.replay.programs import RankProgram, steps_of
 from commtrace.analysis.results.analysis import Analysis
 
 DATA = Path(__file__).parent / "data"
@@ -38,6 +39,14 @@ def on_path(analysis: Analysis, member: Playing) -> np.ndarray:
     return np.isin(member.program.row, ran["row"].to_numpy()) | outside  # where nobody knows
 
 
+def begins_since(program: RankProgram) -> npt.NDArray[np.int64]:
+    """Since when devices waited for the first activity of a step."""
+    return np.array([
+        program.idle_since.get(step, NEVER) if step not in program.step[:place] else NEVER
+        for place, step in enumerate(program.step.tolist())
+    ], dtype=np.int64)  # fmt: skip
+
+
 # --- it is whole ------------------------------------------------------------------------------------------------------
 
 
@@ -49,11 +58,12 @@ def test_it_is_as_long_as_each_step_without_a_gap(name: str) -> None:
     for members in cycles_of(found):
         programs = [member.program for member in members]
         of_all = [
-            np.concatenate([each(p) for p in programs]) for each in (lambda p: p.start, lambda p: p.end, steps_of)
+            np.concatenate([each(p) for p in programs])
+            for each in (lambda p: p.start, lambda p: p.end, steps_of, begins_since)
         ]
         for step, begin, end in step_windows(*of_all):
             own = links[links["step"] == step]
-            assert own["start_ns"].iloc[0] == begin
+            assert own["start_ns"].iloc[0] == max(begin, of_all[0].min())  # before it, nothing was on any path
             assert own["end_ns"].iloc[-1] == end
             assert own["end_ns"].tolist()[:-1] == own["start_ns"].tolist()[1:]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import markers
 from .intervals import Times
+from .schema import grouped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,9 @@ NO_STEP = -1
 LATER_STEPS = 1 << 62
 """The step of the moment at which a device began with steps that were left out: it ends the window before."""
 _UNKNOWN = np.iinfo(np.int64).min
+NEVER = np.iinfo(np.int64).max
+_AT_ONCE_NS = 200_000
+"""A device that begins within this time of a launch, or within that of other steps, had nothing else to do."""
 
 Mark = tuple[str, int, int]
 """Name, start and duration in ns of an annotation."""
@@ -62,12 +66,14 @@ def steps_at(times_ns: Times, marks: Iterable[Mark]) -> _Ids:
 def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark]) -> pd.DataFrame:
     """Add to the activities of one file their `step`: the ProfilerStep#N annotation around their launch.
 
-    `marks` are annotations. An activity of a CPU run is its own launch. Without a launch (enqueued before the profiler
-    started), or with one outside every step, the step is NA.
+    `marks` are annotations, also of batches that were waited for. An activity of a CPU run is its own launch. Without a
+    launch (enqueued before the profiler started), or with one outside every step, the step is NA. The first activity of
+    a step has `idle_since_ns`, if the devices waited for it.
     """
     import pandas as pd
 
-    steps = [mark for mark in marks if mark[0].startswith(markers.PROFILER_STEP)]
+    mark, marks = markers.PROFILER_STEP, [*marks]
+    steps = sorted((each for each in marks if each[0].startswith(mark)), key=lambda each: each[1])
     if not steps:
         return activities
     times = launch_times(
@@ -80,21 +86,92 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable
     step = steps_at(times, steps)
     result = activities.copy(deep=False)
     result["step"] = pd.arrays.IntegerArray(np.where(step == NO_STEP, 0, step), step == NO_STEP)
+    start = activities["start_ns"].to_numpy()
+    end = start + activities["dur_ns"].to_numpy()
+    loading = [(begin, begin + dur) for name, begin, dur in marks if name.startswith(markers.DATA_LOADER)]
+    marked = {int(name.removeprefix(mark)): begin for name, begin, _ in reversed(steps)}
+    since = _idle_since(start, end, step, times, marked, loading)
+    if (since != NEVER).any():
+        result["idle_since_ns"] = pd.arrays.IntegerArray(np.where(since == NEVER, 0, since), since == NEVER)
     return result
 
 
-def step_windows(start_ns: Times, end_ns: Times, step: _Ids) -> list[Window]:
-    """Windows of the steps of one rank, device and cycle; all of shape (activities,).
+def _idle_since(
+    start: Times, end: Times, step: _Ids, launched: Times, marked: Mapping[int, int], loading: Sequence[tuple[int, int]]
+) -> Times:
+    """Since when the devices of a process were idle in a step before its first activity, for want of a launch.
 
-    b_N is the earliest start of any activity of a step >= N; the window of N is [b_N, b_N+1), the last one ends with
-    the last activity that has a step. Where later steps were left out, it ends where the device began with them.
+    NEVER for all but such first activities. Arrays are of shape (activities,), `launched` is when each was launched;
+    `marked` is when the CPU began each step, `loading` are the times in which it waited for a batch.
+
+    A device that has nothing left of earlier steps, while its host is in step N and has not launched anything of it,
+    waits for the host in step N: a wait for a batch belongs to the step that it is for. What the devices had left when
+    the trace begins may not be in it, so in the first step they count as idle only if they begin as soon after a launch
+    as in other steps, and the host waits for a batch there, or makes them wait in other steps too.
+    """
+    since = np.full(len(start), NEVER)
+    inside = (step != NO_STEP) & (step != LATER_STEPS)
+    numbers = np.unique(step[inside])
+    order = np.argsort(start, kind="stable")
+    begins, done = start[order], np.maximum.accumulate(end[order])
+    at_first: tuple[int, int, int, bool] | None = None
+    delays = [_AT_ONCE_NS]
+    for number in numbers.tolist():
+        own = np.flatnonzero(inside & (step == number))
+        first = own[np.argmin(start[own])]
+        known = launched[own][launched[own] != _UNKNOWN]
+        before = int(np.searchsorted(begins, start[first], side="left"))
+        if number not in marked or not len(known) or (inside & (step > number) & (start < start[first])).any():
+            continue
+        launch, mark = int(known.min()), marked[number]
+        begun = mark if before == 0 else max(mark, int(done[before - 1]))
+        if not begun < min(launch, int(start[first])):
+            continue
+        if before or number != numbers[0]:
+            since[first] = begun
+            delays.append(int(start[first]) - launch)
+        else:
+            is_loading = any(begin < launch and until > begun for begin, until in loading)
+            at_first = first, begun, int(start[first]) - launch, is_loading
+    if at_first is not None:
+        first, begun, delay, is_loading = at_first
+        if delay <= max(delays) and (is_loading or len(delays) > 1):
+            since[first] = begun
+    return since
+
+
+def windows_of(activities: pd.DataFrame) -> list[Window]:
+    """The windows of the steps of one process in one cycle, from the table of these activities of all its devices."""
+    start = activities["start_ns"].to_numpy()
+    return step_windows(
+        start,
+        start + activities["dur_ns"].to_numpy(),
+        activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP),
+        activities["idle_since_ns"].to_numpy(dtype=np.int64, na_value=NEVER),
+    )
+
+
+def windows_by_process(activities: pd.DataFrame) -> dict[tuple[int, int], list[Window]]:
+    """The windows of the steps of each rank and cycle: the devices of a process share its steps."""
+    return {
+        cast("tuple[int, int]", process): windows_of(rows) for process, rows in grouped(activities, ["rank", "cycle"])
+    }
+
+
+def step_windows(start_ns: Times, end_ns: Times, step: _Ids, idle_since_ns: Times | None = None) -> list[Window]:
+    """Windows of the steps of the devices of a process in one cycle; all of shape (activities,).
+
+    b_N is the earliest start of any activity of a step >= N, or since when the devices were idle before it for want of
+    a launch in step N (`idle_since_ns`, NEVER where they were not). The window of N is [b_N, b_N+1), the last one ends
+    with the last activity that has a step. Where later steps were left out, it ends where the devices began with them.
     """
     inside = step != NO_STEP
     if not inside.any():
         return []
     numbers, which = np.unique(step[inside], return_inverse=True)
-    bounds = np.full(len(numbers), np.iinfo(np.int64).max)
-    np.minimum.at(bounds, which, start_ns[inside])
+    bounds = np.full(len(numbers), NEVER)
+    begun_ns = start_ns if idle_since_ns is None else np.minimum(start_ns, idle_since_ns)
+    np.minimum.at(bounds, which, begun_ns[inside])
     bounds = np.minimum.accumulate(bounds[::-1])[::-1]
     ends = np.append(bounds[1:], end_ns[inside].max())
     windows = (Window(*each) for each in zip(numbers.tolist(), bounds.tolist(), ends.tolist(), strict=True))

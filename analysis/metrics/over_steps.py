@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.schema import bare, grouped
-from ..core.steps import NO_STEP, step_windows
+from ..core.steps import NO_STEP, windows_of
 
 _KEYS = ["rank", "device"]
 
@@ -33,10 +33,8 @@ def placed(activities: pd.DataFrame) -> pd.DataFrame:
         return activities
     step = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
     start, filled = bare(activities["start_ns"]), step.copy()
-    end = start + bare(activities["dur_ns"])
-    for rows in activities.groupby(["rank", "device", "cycle"], sort=False).indices.values():
-        windows = step_windows(start[rows], end[rows], step[rows])
-        for window in windows:
+    for rows in activities.groupby(["rank", "cycle"], sort=False).indices.values():
+        for window in windows_of(activities.iloc[rows]):
             began = missing[rows] & (start[rows] >= window.start_ns) & (start[rows] < window.end_ns)
             filled[rows[began]] = window.step
     return activities.assign(step=pd.arrays.IntegerArray(np.where(filled == NO_STEP, 0, filled), filled == NO_STEP))

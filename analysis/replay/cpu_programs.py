@@ -16,7 +16,7 @@ from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Ints
 from ..metrics.clocks.table import aligned
 from .edges import Edges
-from .programs import NONE, Arrivals, RankProgram, last_arrival, unsplit
+from .programs import NONE, Arrivals, RankProgram, idle_since, last_arrival, unsplit
 
 _CPU_LANE = 0
 _SOON_NS, _SOON = 1_000_000, 0.5
@@ -90,6 +90,7 @@ def cpu_program(rank: int, activities: pd.DataFrame, clocks: pd.DataFrame) -> Ra
         call_name=np.zeros(0, dtype=object),
         call_thread=_NO_CALLS,
         issued_by=of_calls(by),
+        idle_since=idle_since(activities, clocks),
     )
 
 

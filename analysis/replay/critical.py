@@ -11,14 +11,14 @@ import pandas as pd
 
 from ..core.kinds import COMM, COMPUTE
 from ..core.schema import Row
-from ..core.steps import step_windows
+from ..core.steps import NEVER, step_windows
 from ..core.tables.replay import CRITICAL_PATH, CRITICAL_PATH_PIECES, CRITICAL_PATH_STEPS
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready
 from .engine import Playing
-from .programs import LONG_AGO, NONE, Arrivals, arrivals, last_arrival, steps_of
+from .programs import LONG_AGO, NONE, Arrivals, RankProgram, arrivals, last_arrival, steps_of
 
 _MOST_PIECES = 10
 _SHORT_NS = 20_000
@@ -242,6 +242,7 @@ def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
         np.concatenate([program.start for program in programs]),
         np.concatenate([program.end for program in programs]),
         np.concatenate([steps_of(program) for program in programs]),
+        np.concatenate([_idle_since(program) for program in programs]),
     )
     parts = []
     for step, begin, end in windows:
@@ -250,6 +251,15 @@ def _cut(chain: pd.DataFrame, members: Sequence[Playing]) -> pd.DataFrame:
         cut = in_step.assign(start_ns=in_step["start_ns"].clip(lower=begin), end_ns=in_step["end_ns"].clip(upper=end))
         parts.append(cut.assign(step=step, waiter=waiter))
     return pd.concat([_nothing(), *parts], ignore_index=True)
+
+
+def _idle_since(program: RankProgram) -> Ints:
+    """Since when devices waited before each activity that begins a step, NEVER for all others; of shape (n,)."""
+    since = np.full(len(program), NEVER)
+    steps = steps_of(program)
+    for step, begun in program.idle_since.items():
+        since[np.flatnonzero(steps == step)[:1]] = begun
+    return since
 
 
 def _chain(members: Sequence[Playing]) -> Iterator[_Link]:

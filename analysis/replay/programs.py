@@ -5,8 +5,8 @@ All times are on the common clock, in ns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +48,8 @@ class RankProgram:
     is a call of, `needs` the rank that it had to wait for, NONE for all members; it `is_unsplit` if nothing tells what
     of it was waiting. `launch` is the position of the CPU's call, whose columns, in order of start, begin with `call_`.
     Without a GPU, lane 0 is the CPU, and `issued_by` the activity after which it handed a collective over. `begun_ns`
-    is when its CPU began the first step that the trace shows; ranks with the same number `linked` have a common clock.
+    is when its CPU began the first step that the trace shows, and `idle_since` since when its devices waited before the
+    first activity of a step, by step (`core.steps.step_windows`). Ranks of one number `linked` have a common clock.
     `event_waits` are all waits of streams, None where the trace does not tell for what each was. `host` is what else
     the CPU did, None where that was not read.
     """
@@ -72,6 +73,7 @@ class RankProgram:
     call_thread: Ints
     issued_by: Ints | None = None
     begun_ns: int | None = None
+    idle_since: Mapping[int, int] = field(default_factory=dict)
     linked: int = 0
     event_waits: EventWaits | None = None
     host: HostTime | None = None
@@ -122,10 +124,18 @@ def gpu_program(
         call_end=call_start + called["dur_ns"].to_numpy(),
         call_name=called["name"].to_numpy(dtype=object),
         call_thread=called["thread"].to_numpy(),
+        idle_since=idle_since(activities, clocks),
         begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
         linked=int(clocks.set_index("rank").loc[activities["rank"].iloc[0], "linked"]),
         event_waits=_event_waits(waited, called["correlation"], lanes) if len(waited) else None,
     )
+
+
+def idle_since(activities: pd.DataFrame, clocks: pd.DataFrame) -> dict[int, int]:
+    """Since when the devices of a rank waited before the first activity of each step, on the common clock."""
+    known = activities[activities["idle_since_ns"].notna()]
+    since = aligned(known["idle_since_ns"].astype("int64"), known["rank"], clocks)
+    return dict(zip(known["step"].astype("int64").tolist(), since.tolist(), strict=True))
 
 
 def unsplit(activities: pd.DataFrame) -> Flags:

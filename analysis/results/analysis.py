@@ -70,6 +70,7 @@ from ..metrics.roles.table import with_roles
 from ..metrics.serving import serving, serving_fits
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
+from ..metrics.verdicts.devices import unequal_devices
 from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.order import leading_remedy
 from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
@@ -851,8 +852,7 @@ class Analysis:
         """One row per change that would shorten the steps, with how much of a step it is about."""
         if self.run.idle_gpus:
             return self._marked(REMEDIES.empty())
-        steps = self.breakdown_steps
-        counted = steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self._recorded.assign(step=0)
+        counted = self._breakdown_of_typical_step
         return self._marked(
             remedies(
                 StepCosts(
@@ -869,6 +869,12 @@ class Analysis:
                 self._leading_remedy,
             )
         )
+
+    @property
+    def _breakdown_of_typical_step(self) -> pd.DataFrame:
+        """Rows of the breakdown by step of the steps that the typical step is a mean of; of all as step 0 without."""
+        steps = self.breakdown_steps
+        return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self._recorded.assign(step=0)
 
     @property
     def first_gains(self) -> str | None:
@@ -983,6 +989,7 @@ class Analysis:
             prices=self.prices,
             on_cpus=run.gloo_beside_gpu,
             idle_gpus=run.idle_gpus,
+            unequal_devices=unequal_devices(self._breakdown_of_typical_step),
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)

@@ -23,7 +23,7 @@ import pandas as pd
 from ...common.wording import counted, ranges_of
 from ..core import markers
 from ..core.kinds import COMM, NEXT
-from ..core.steps import LATER_STEPS, NO_STEP, Mark, step_windows, steps_at
+from ..core.steps import LATER_STEPS, NO_STEP, Mark, steps_at, windows_of
 from ..core.tables.communication import ACTIVITIES
 from ..errors import NoSuchSteps
 from ..recording.options import ReadOptions
@@ -68,7 +68,7 @@ def of_steps(file: TraceFile, options: ReadOptions) -> TraceFile:
     inside = np.isin(step, sorted(chosen))
     if not inside.any():
         return file.without_tables()
-    ran = file.ran[inside | _beside(file.ran, step, chosen)]
+    ran = file.ran[inside | _beside(file.ran, chosen)]
     ran = ran.assign(step=ran["step"].where(ran["step"].isin(chosen)))
     following = _next_steps(file.ran, step, max(chosen))
     marks = [
@@ -100,14 +100,13 @@ def of_steps(file: TraceFile, options: ReadOptions) -> TraceFile:
     )
 
 
-def _beside(ran: pd.DataFrame, step: Any, chosen: set[int]) -> Any:
-    """Which activities of no chosen step ran in the window of one, on the same device."""
+def _beside(ran: pd.DataFrame, chosen: set[int]) -> Any:
+    """Which activities ran in the window of a chosen step."""
     start, end = ran["start_ns"].to_numpy(), (ran["start_ns"] + ran["dur_ns"]).to_numpy()
     beside = np.zeros(len(ran), dtype=bool)
-    for rows in ran.groupby("device", sort=False).indices.values():
-        windows = [one for one in step_windows(start[rows], end[rows], step[rows]) if one.step in chosen]
-        for window in windows:
-            beside[rows] |= (start[rows] < window.end_ns) & (end[rows] > window.start_ns)
+    for window in windows_of(ran):
+        if window.step in chosen:
+            beside |= (start < window.end_ns) & (end > window.start_ns)
     return beside
 
 

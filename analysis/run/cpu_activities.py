@@ -67,6 +67,7 @@ def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:
         "start_ns": events["start_ns"],
         "dur_ns": events["dur_ns"],
         "step": pd.NA,
+        "idle_since_ns": pd.NA,
         "correlation": pd.NA,
         "external_id": pd.NA,
         "size_bytes": pd.NA,

@@ -253,6 +253,7 @@ def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
         "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
         "dur_ns": durations(columns),
         "step": _known(np.full(len(name), MISSING)),
+        "idle_since_ns": _known(np.full(len(name), MISSING)),
         "correlation": _known(integers(columns["correlation"])),
         "external_id": _known(integers(columns["external_id"])),
         "size_bytes": _known(_plausible(integers(columns["size"]))),

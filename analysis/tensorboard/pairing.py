@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..core.intervals import covered, spans
 from ..core.kinds import COMM
 from ..core.schema import grouped
-from ..core.steps import NO_STEP, Window, step_windows
+from ..core.steps import NO_STEP, Window, windows_of
 
 # Those that torch-tb-profiler knows.
 _KNOWN = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -39,8 +39,7 @@ class DeviceWorker:
     def windows(self) -> Sequence[Window]:
         """The steps, or the whole time as step 0."""
         starts, ends = _ends(self.activities)
-        step = self.activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-        return step_windows(starts, ends, step) or [Window(0, int(starts.min()), int(ends.max()))]
+        return windows_of(self.activities) or [Window(0, int(starts.min()), int(ends.max()))]
 
     @property
     def communication(self) -> pd.DataFrame:

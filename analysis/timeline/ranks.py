@@ -12,7 +12,7 @@ import pandas as pd
 from ..core.intervals import Times
 from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, records
-from ..core.steps import NO_STEP, step_windows
+from ..core.steps import Window, windows_by_process
 from ..metrics.clocks.frame import Bends
 from ..metrics.clocks.table import on_common_clock
 from ..metrics.verdicts.of_idle import IDLE_CAUSES
@@ -61,24 +61,23 @@ class RankClock:
 
 @dataclass(frozen=True)
 class _Ran:
-    """Activities as arrays of shape (n,), on the clocks of their ranks; `step` is NO_STEP for none.
+    """Activities as arrays of shape (n,), on the clocks of their ranks; `windows` are their steps, by rank and cycle.
 
     `shades` are those of all activities, if they were of this kind.
     """
 
     start_ns: Times
     end_ns: Times
-    step: Numbers
     names: Texts
     shades: Mapping[str, Texts]
+    windows: Mapping[tuple[int, int], list[Window]]
 
     @classmethod
     def of(cls, activities: pd.DataFrame) -> _Ran:
         start_ns = activities["start_ns"].to_numpy()
-        step = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
         names = names_in(activities["name"])
         shades = {kind: colours.varied(names, of_kind) for kind, of_kind in _SHADES.items()}
-        return cls(start_ns, start_ns + activities["dur_ns"].to_numpy(), step, names, shades)
+        return cls(start_ns, start_ns + activities["dur_ns"].to_numpy(), names, shades, windows_by_process(activities))
 
     def slices(self, rows: Numbers, clock: RankClock, kind: str) -> Slices:
         """These rows, all of a kind, on the common clock."""
@@ -174,7 +173,7 @@ def _tracks(rank: int, clock: RankClock, whole: _Whole, steps: Collection[int] |
     late = whole.late_by_rank.get(rank, {}).get((), _NO_ROWS)
     return [
         *on_lanes("late", whole.late.taken(late)),
-        *_steps(whole.by_cycle[rank], whole.ran, clock, steps),
+        *_steps(rank, whole.by_cycle[rank], whole.ran, clock, steps),
         *_idle(whole.idle_by_device.get(rank, {}), whole.idle, clock),
         *_ran(on_streams, COMPUTE, whole.ran, clock),
         *_communication(whole.calls_by_stream.get(rank, {}), whole.calls),
@@ -286,16 +285,11 @@ def _released(time_ns: Times, arrow: Numbers) -> Slices:
     return Slices(time_ns, time_ns, names, into=into).shaded(colours.OF_TRANSFERS)
 
 
-def _steps(cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] | None) -> Iterator[Track]:
+def _steps(rank: int, cycles: OfRank, ran: _Ran, clock: RankClock, steps: Collection[int] | None) -> Iterator[Track]:
     """Yield the steps of each device, as bounded in the tables."""
     for device in dict.fromkeys(device for device, _ in cycles):
-        rows = [rows for (on, _), rows in cycles.items() if on == device]
-        windows = [
-            w
-            for rows_of_device in rows
-            for w in step_windows(ran.start_ns[rows_of_device], ran.end_ns[rows_of_device], ran.step[rows_of_device])
-        ]
-        windows = [window for window in windows if steps is None or window.step in steps]
+        own = [window for on, cycle in cycles if on == device for window in ran.windows.get((rank, cycle), ())]
+        windows = [window for window in own if steps is None or window.step in steps]
         start, end = (np.array([getattr(w, key) for w in windows], dtype=np.int64) for key in ("start_ns", "end_ns"))
         names = tuple(f"step {window.step}" for window in windows)
         slices = Slices(clock.common(start), clock.common(end), Texts(np.arange(len(names)), names))

@@ -13,7 +13,7 @@ from samples import with_slow
 
 from commtrace.analysis.core.intervals import spans
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.core.steps import step_windows
+from commtrace.analysis.core.steps import windows_of
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.metrics.clocks.table import aligned
 from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES
@@ -152,10 +152,9 @@ def test_lateness_has_its_reason(shown):
 
 def test_steps_are_those_of_the_breakdown(shown):
     expected = Counter()
-    for (rank, _, _), rows in shown.found.run.activities.groupby(["rank", "device", "cycle"]):
-        start = rows["start_ns"].to_numpy()
-        steps = rows["step"].fillna(-1).to_numpy(dtype="int64")
-        windows = step_windows(start, start + rows["dur_ns"].to_numpy(), steps)
+    activities = shown.found.run.activities
+    for (rank, _, cycle), _ in activities.groupby(["rank", "device", "cycle"]):
+        windows = windows_of(activities[(activities["rank"] == rank) & (activities["cycle"] == cycle)])
         bounds = pd.DataFrame(
             [(rank, w.start_ns, w.end_ns - w.start_ns) for w in windows], columns=_WINDOW, dtype="int64"
         )

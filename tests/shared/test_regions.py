@@ -62,7 +62,7 @@ def test_every_moment_belongs_to_the_region_that_launched_its_work(name: str) ->
         own = steps[(steps["step"] == window["step"]) if window["step"] is not None else steps["step"].isna()]
         assert own["self_ns"].sum() == window["window_ns"]
         inside = activities if window["step"] is None else activities[activities["step"] >= window["step"]]
-        first = int(inside["start_ns"].min()) - base
+        first = int(inside[["start_ns", "idle_since_ns"]].min().min()) - base
         expected = oracle.times(first, first + window["window_ns"])
         for part, columns in PARTS.items():
             ours: dict[tuple[str, str | None], int] = {}

@@ -161,6 +161,7 @@ ACTIVITIES = Schema("activities", "device activity", {
     "start_ns": ("int64", "start on that rank's clock, since the epoch where the trace has a base time"),
     "dur_ns": ("int64", "end - start, >= 0"),
     "step": STEP,
+    "idle_since_ns": ("Int64", "of the first activity of a step: since when its devices waited in that step; else NA"),
     "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
     "external_id": ("Int64", "id of the operator that launched it"),
     "size_bytes": ("Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else"),

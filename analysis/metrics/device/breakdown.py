@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, union
 from ...core.kinds import COMPUTE, KINDS
 from ...core.schema import Row, bare, grouped
-from ...core.steps import NO_STEP, Window, step_windows
+from ...core.steps import NO_STEP, Window, windows_of
 from ...core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _TIMES = ["rank", "device", "start_ns", "dur_ns"]
-_NEEDED = [*_TIMES, "cycle", "kind", "step"]
+_NEEDED = [*_TIMES, "cycle", "kind", "step", "idle_since_ns"]
 _NEVER = np.iinfo(np.int64).max
 NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
@@ -114,12 +114,11 @@ def _rows_of(**columns: Times) -> list[Row]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 
-def device_profile(rank: int, device: str, cycle: int, ran: Ran) -> DeviceProfile:
-    """Profile one device without other ranks. Steps include activities that have no step."""
+def device_profile(rank: int, device: str, cycle: int, ran: Ran, steps: Sequence[Window]) -> DeviceProfile:
+    """Profile one device without other ranks. The windows `steps` include activities that have no step."""
     compute, comm, memory = (spans(ran.start_ns[flags], ran.end_ns[flags]) for flags in (ran.of_kind[k] for k in KINDS))
     start_ns, end_ns = int(ran.start_ns.min()), int(ran.end_ns.max())
     counts = {f"n_{kind}": int(ran.of_kind[kind].sum()) for kind in KINDS}
-    steps = step_windows(ran.start_ns, ran.end_ns, ran.step)
     launched = {f"n_{kind}": _launched_in(ran.step[ran.of_kind[kind]], steps) for kind in KINDS}
     whole, *in_steps = _measures(compute, comm, memory, [(start_ns, end_ns), *(step[1:] for step in steps)])
     return DeviceProfile(
@@ -147,8 +146,10 @@ def _launched_in(step: NDArray[np.int64], windows: Sequence[Window]) -> list[int
 
 def profiles(activities: pd.DataFrame) -> Iterator[DeviceProfile]:
     """Yield the profile of every device of every rank in each cycle."""
-    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        yield device_profile(rank, device, cycle, _ran(of_device))
+    for (rank, cycle), of_process in grouped(activities, ["rank", "cycle"], _NEEDED):
+        steps = windows_of(of_process)
+        for (device,), of_device in grouped(of_process, ["device"], _NEEDED):
+            yield device_profile(rank, device, cycle, _ran(of_device), steps)
 
 
 def device_row(cycles: Sequence[DeviceProfile], split: Split) -> Row:

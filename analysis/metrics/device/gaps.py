@@ -12,9 +12,10 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Times, complement, union
 from ...core.schema import bare, grouped
+from ...core.steps import Window, windows_by_process
 from ...core.tables.device_time import GAPS
 from ..clocks.frame import Flags, Ints
-from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts, windows_of
+from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts
 from .launches import innermost, names_around
 
 _CAUSES = (*HOST, *QUEUE[1:])
@@ -24,9 +25,9 @@ _NONE = -1
 
 def gaps(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     """One row per gap of a device, the longest of each device first."""
-    keys = ["rank", "device", "cycle"]
+    keys, windows = ["rank", "device", "cycle"], windows_by_process(activities)
     parts = [
-        _of_device(rank, device, rows, *tables.host_of(rank, device, cycle))
+        _of_device(rank, device, rows, windows[rank, cycle], *tables.host_of(rank, device, cycle))
         for (rank, device, cycle), rows in grouped(activities, keys, [*NEEDED, "name"])
     ]
     every = GAPS.concat(parts)
@@ -35,9 +36,8 @@ def gaps(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
 
 
 def _of_device(
-    rank: int, device: str, activities: pd.DataFrame, host: Host | None, why_not: str | None
+    rank: int, device: str, activities: pd.DataFrame, windows: list[Window], host: Host | None, why_not: str | None
 ) -> pd.DataFrame:
-    windows = windows_of(activities)
     idle = gaps_of(activities, host, windows)[1]
     count = len(idle.start_ns)
     if not count:
@@ -46,7 +46,7 @@ def _of_device(
     known = {part: values for part, values in parts.known.items() if part not in parts.absent}
     cause = _largest(known, count)
     steps = np.array([*(window.step for window in windows), _NONE], dtype=np.int64)[idle.window]
-    names = activities["name"].astype("string").array
+    names, last = activities["name"].astype("string").array, int(activities["start_ns"].max())
     return GAPS.conform(pd.DataFrame({
         "rank": rank,
         "device": device,
@@ -56,8 +56,8 @@ def _of_device(
         **{f"{part}_ns": values for part, values in known.items()},
         "cause": pd.array(_CAUSES, dtype="string").take(cause, allow_fill=True),
         **_host_side(idle, host, cause),
-        "before": names.take(_ending_at(activities, idle.start_ns)),
-        "after": names.take(idle.ender),
+        "before": names.take(_ending_at(activities, idle.start_ns), allow_fill=True),
+        "after": names.take(np.where(idle.end_ns <= last, idle.ender, _NONE), allow_fill=True),
         "note": pd.Series([parts.note] * count, dtype="string"),
     }))  # fmt: skip
 
@@ -75,10 +75,11 @@ def _largest(known: dict[str, Times], count: int) -> Ints:
 
 
 def _ending_at(activities: pd.DataFrame, times: Times) -> Ints:
-    """An activity that ends at each of these times."""
+    """An activity that ends at each of these times, or the last one before it, where a step begins; -1 for none."""
     ends = (activities["start_ns"] + activities["dur_ns"]).to_numpy()
     order = np.argsort(ends, kind="stable")
-    at: Ints = order[np.searchsorted(ends[order], times)]
+    place = np.searchsorted(ends[order], times, side="right") - 1
+    at: Ints = np.where(place >= 0, order[place], _NONE)
     return at
 
 

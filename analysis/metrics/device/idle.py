@@ -22,7 +22,7 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, grouped
-from ...core.steps import NO_STEP, Mark, Window, step_windows
+from ...core.steps import Mark, Window, windows_by_process
 from ...core.tables.device_time import IDLE, IDLE_STEPS, MODULES
 from ..clocks.frame import Flags, Ints
 
@@ -213,14 +213,16 @@ class Gaps(NamedTuple):
 
 
 def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) -> tuple[int, Gaps]:
-    """The length of the window of a device in one cycle, in ns, and its idle pieces.
+    """The time from the first to the last activity of a device in one cycle, in ns, and its idle pieces.
 
-    `windows` are those of its steps; without a `host` no call is known.
+    `windows` are those of the steps of its process, which may begin before and end after what this device did; without
+    a `host` no call is known.
     """
     starts = activities["start_ns"].to_numpy()
     ends = starts + activities["dur_ns"].to_numpy()
     first, last = int(starts.min()), int(ends.max())
-    idle = clip(complement(spans(starts, ends)), first, last)
+    begin, end = (min(first, windows[0].start_ns), max(last, windows[-1].end_ns)) if windows else (first, last)
+    idle = clip(complement(spans(starts, ends)), begin, end)
     call = np.full(len(starts), -1)
     if host is not None:
         call = host.launch_of(activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
@@ -230,8 +232,9 @@ def gaps_of(activities: pd.DataFrame, host: Host | None, windows: list[Window]) 
         issued[known] = host.calls.start_ns[call[known]]
     # Of several activities that begin at the end of a gap, the one issued first ends it; unknown calls come last.
     order = np.lexsort((issued, starts))
-    ender = order[np.searchsorted(starts[order], idle.ends)]
-    known, call = known[ender], call[ender]
+    place = np.searchsorted(starts[order], idle.ends)
+    ender = order[np.minimum(place, len(order) - 1)]
+    known, call = known[ender] & (place < len(order)), call[ender]  # nothing ends a gap behind the last activity
     begun, done, thread = idle.ends.copy(), idle.ends.copy(), np.full(len(ender), -1)
     drained = np.zeros(len(ender), dtype=bool)
     if host is not None:
@@ -333,13 +336,6 @@ def idle_parts(gaps: Gaps, host: Host | None, why_not: str | None) -> IdleParts:
     return IdleParts(parts, () if host.has_gc else ("gc",), None)
 
 
-def windows_of(activities: pd.DataFrame) -> list[Window]:
-    """The windows of a device's steps in one cycle."""
-    starts = activities["start_ns"].to_numpy()
-    steps = activities["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
-    return step_windows(starts, starts + activities["dur_ns"].to_numpy(), steps)
-
-
 class IdleRows(NamedTuple):
     """The rows of a device in one cycle: one for its whole window, and one per step."""
 
@@ -347,13 +343,14 @@ class IdleRows(NamedTuple):
     steps: list[Row]
 
 
-def idle_of(activities: pd.DataFrame, host: Host | None, why_not: str | None) -> IdleRows:
-    """The rows of a device in one cycle; `why_not` is the reason if there is no host."""
-    windows = windows_of(activities)
+def idle_of(activities: pd.DataFrame, windows: list[Window], host: Host | None, why_not: str | None) -> IdleRows:
+    """The rows of a device in one cycle, whose steps are `windows`; `why_not` is the reason if there is no host."""
+    first = int(activities["start_ns"].min())
     window_ns, gaps = gaps_of(activities, host, windows)
     parts, absent, note = idle_parts(gaps, host, why_not)
     missing = {f"{part}_ns": None for part in absent} | {"note": note}
-    sums = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
+    own = (gaps.start_ns >= first) & (gaps.end_ns <= first + window_ns)
+    sums = {f"{part}_ns": int(values[own].sum()) for part, values in parts.items()}
     in_steps = {f"{part}_ns": _by_window(values, gaps.window, len(windows)) for part, values in parts.items()}
     return IdleRows(
         whole={"window_ns": window_ns, **sums, **missing},
@@ -423,8 +420,9 @@ def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
     """Idle time of every device by cause."""
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
+    windows = windows_by_process(activities)
     for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        idle_rows = idle_of(of_device, *tables.host_of(rank, device, cycle))
+        idle_rows = idle_of(of_device, windows[rank, cycle], *tables.host_of(rank, device, cycle))
         cycles.setdefault((rank, device), []).append(idle_rows.whole)
         steps += [{"rank": rank, "device": device, **step} for step in idle_rows.steps]
     return IdleTables(

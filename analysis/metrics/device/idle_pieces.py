@@ -9,8 +9,8 @@ import pandas as pd
 
 from ...core.intervals import Spans, Times, intersect, subtract
 from ...core.schema import grouped
-from ...core.steps import NO_STEP
-from .idle import HOST, NEEDED, Gaps, Host, HostTables, gaps_of, idle_parts, windows_of
+from ...core.steps import NO_STEP, windows_by_process
+from .idle import HOST, NEEDED, Gaps, Host, HostTables, gaps_of, idle_parts
 
 _COLUMNS = ["rank", "device", "step", "cause", "start_ns", "end_ns"]
 
@@ -21,10 +21,10 @@ def idle_pieces(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     `cause` is a column of `idle` without `_ns`: one of HOST, or `starved` where what the host did is not known;
     `launching`, `queued` or `unknown`; `idle` where no cause is known. By cause they add up to `idle` and `idle_steps`.
     """
-    parts = []
+    parts, of_process = [], windows_by_process(activities)
     for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
         host, why_not = tables.host_of(rank, device, cycle)
-        windows = windows_of(of_device)
+        windows = of_process[rank, cycle]
         _, gaps = gaps_of(of_device, host, windows)
         steps = np.array([*(window.step for window in windows), NO_STEP], dtype=np.int64)
         found = list(_pieces(gaps, host, why_not))

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.schema import grouped
-from .idle import NEEDED, Gaps, Host, HostTables, gaps_of, windows_of
+from ...core.steps import windows_by_process
+from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 
 _MOST = 0.5  # of idle time: from there a kernel is named
 _FEW = 0.1  # of all activities: what most of them are, most gaps come before in any case
@@ -34,13 +35,13 @@ class LargestGaps(NamedTuple):
 NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
 
 
-def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], windows: int) -> LargestGaps:
-    """The largest gaps in these steps, or in everything without steps; `windows` is the number of device windows."""
+def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int) -> LargestGaps:
+    """The largest gaps in these steps, or in everything without steps; `number` is that of windows of devices."""
     by_name: Counter[str] = Counter()
-    unseen, waiting_in = 0, None
+    unseen, waiting_in, windows = 0, None, windows_by_process(activities)
     for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name"]):
         host = tables.host_of(rank, device, cycle)[0]
-        of_device = windows_of(rows)
+        of_device = windows[rank, cycle]
         gaps = gaps_of(rows, host, of_device)[1]
         numbers = [number for number, window in enumerate(of_device) if window.step in steps]
         counted = np.isin(gaps.window, numbers) if steps else np.ones(len(gaps.start_ns), dtype=bool)
@@ -55,7 +56,7 @@ def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection
     (name, most), *_ = by_name.most_common(1) or [("", 0)]
     few = (activities["name"] == name).sum() <= _FEW * len(activities)
     named = bool(most) and few and most >= _MOST * by_name.total()
-    return LargestGaps(name if named else None, most / windows if named else 0.0, unseen / windows, waiting_in)
+    return LargestGaps(name if named else None, most / number if named else 0.0, unseen / number, waiting_in)
 
 
 def _unseen(gaps: Gaps, activities: pd.DataFrame, host: Host) -> int | None:

@@ -24,7 +24,7 @@ from ...core.schema import bare
 from ...core.steps import NO_STEP, Window
 from ..clocks.frame import Flags, Ints
 from ..device.breakdown import HeldWaits
-from ..device.idle import Host, gaps_of, windows_of
+from ..device.idle import Host, gaps_of
 
 SELF_PARTS = ("compute", "exposed_transfer", "exposed_wait", "exposed_unsplit", "exposed_memory", "idle")
 """Parts that add up to the window."""
@@ -65,17 +65,23 @@ class DeviceTime(NamedTuple):
 
 
 def time_by_owner(
-    activities: pd.DataFrame, host: Host | None, owner: Ints, computing: Owned, calls: SplitCalls
+    activities: pd.DataFrame,
+    windows: list[Window],
+    host: Host | None,
+    owner: Ints,
+    computing: Owned,
+    calls: SplitCalls,
 ) -> DeviceTime:
     """Divide the time of one device in one cycle among owners, step by step, or as a whole if no step is marked.
 
+    `windows` are those of the steps of its process.
     `owner` is that of each activity, of shape (activities,); `computing` are the stretches of compute. On runs without
     a GPU there is no `host` that launched the activities.
     """
     start = activities["start_ns"].to_numpy()
     end = start + activities["dur_ns"].to_numpy()
     kinds = bare(activities["kind"])
-    windows = windows_of(activities) or [Window(NO_STEP, int(start.min()), int(end.max()))]
+    windows = windows or [Window(NO_STEP, int(start.min()), int(end.max()))]
     of_comm, of_memory = (Owned(start[rows], end[rows], owner[rows]) for rows in (kinds == COMM, kinds == MEMORY))
     compute = spans(computing.starts, computing.ends)
     comm, memory = (spans(each.starts, each.ends) for each in (of_comm, of_memory))

@@ -10,7 +10,7 @@ import pandas as pd
 from ...core import markers
 from ...core.kinds import COMM, COMPUTE
 from ...core.schema import bare, grouped
-from ...core.steps import steps_at
+from ...core.steps import Window, steps_at, windows_of
 from ..clocks.frame import Ints
 from ..device.idle import Host, HostTables
 from .device_parts import BESIDE, SELF_PARTS, DeviceTime, Owned, SplitCalls, cut, time_by_owner
@@ -93,13 +93,14 @@ def region_times(
             paths,
         )
         on_cpu = [_cpu_sums(regions, host)]
+        steps = windows_of(of_rank)
         for (device,), of_device in grouped(of_rank, ["device"]):
             key = (rank, device)
             split = split_of.get(key, splits[:0])
             if device == "cpu":
-                time, owner = _of_cpu(of_device, host, regions, calls_of.get(key, calls[:0]), split)
+                time, owner = _of_cpu(of_device, steps, host, regions, calls_of.get(key, calls[:0]), split)
             else:
-                time, owner = _of_gpu(of_device, host, regions, split)
+                time, owner = _of_gpu(of_device, steps, host, regions, split)
             # The CPU of a rank is told once, with the first of its devices.
             sums = pd.concat([_device_sums(time, of_device, owner), *on_cpu], ignore_index=True)
             on_cpu = []
@@ -127,7 +128,9 @@ def _owner(path: Ints, phase: Ints) -> Ints:
     return path * _PHASES + phase
 
 
-def _of_gpu(ran: pd.DataFrame, host: Host, regions: Regions, split: pd.DataFrame) -> tuple[DeviceTime, Ints]:
+def _of_gpu(
+    ran: pd.DataFrame, steps: list[Window], host: Host, regions: Regions, split: pd.DataFrame
+) -> tuple[DeviceTime, Ints]:
     """The time of a GPU by owner, and the owner of each activity: the region in which it was launched."""
     call = host.launch_of(ran["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
     launched = call >= 0
@@ -137,7 +140,8 @@ def _of_gpu(ran: pd.DataFrame, host: Host, regions: Regions, split: pd.DataFrame
     start = ran["start_ns"].to_numpy()
     computing = bare(ran["kind"]) == COMPUTE
     stretches = Owned(start[computing], (start + ran["dur_ns"].to_numpy())[computing], owner[computing])
-    return time_by_owner(ran, host, owner, stretches, _split_calls(split, _owner_of_calls(split, ran, owner))), owner
+    calls = _split_calls(split, _owner_of_calls(split, ran, owner))
+    return time_by_owner(ran, steps, host, owner, stretches, calls), owner
 
 
 def _owner_of_calls(calls: pd.DataFrame, ran: pd.DataFrame, owner: Ints) -> Ints:
@@ -150,7 +154,7 @@ def _owner_of_calls(calls: pd.DataFrame, ran: pd.DataFrame, owner: Ints) -> Ints
 
 
 def _of_cpu(
-    ran: pd.DataFrame, host: Host, regions: Regions, calls: pd.DataFrame, split: pd.DataFrame
+    ran: pd.DataFrame, steps: list[Window], host: Host, regions: Regions, calls: pd.DataFrame, split: pd.DataFrame
 ) -> tuple[DeviceTime, Ints]:
     """The same of a CPU without a GPU: an operator is its own work, a call of gloo belongs to its c10d operator."""
     thread, start = ran["stream"].to_numpy(), ran["start_ns"].to_numpy()
@@ -169,7 +173,8 @@ def _of_cpu(
         parts.append(pieces._replace(owner=_owner(*places)))
     none = [Owned(start[:0], start[:0], start[:0])]
     stretches = Owned(*(np.concatenate(columns) for columns in zip(*(parts or none), strict=True)))
-    return time_by_owner(ran, None, owner, stretches, _split_calls(split, _owner_of_issue(split, host, regions))), owner
+    of_issue = _split_calls(split, _owner_of_issue(split, host, regions))
+    return time_by_owner(ran, steps, None, owner, stretches, of_issue), owner
 
 
 def _owner_of_gloo(ran: pd.DataFrame, host: Host, regions: Regions, calls: pd.DataFrame) -> Ints:

@@ -168,6 +168,7 @@ def of_run(
     few_traces: str,
     some_missing: bool,
     prices: Prices | None,
+    unequal_devices: str,
 ) -> RunVerdict:
     """The verdict on a run that does not hang.
 
@@ -178,7 +179,7 @@ def of_run(
     parts of idle time in a typical step in ns, None if these are not known, `gaps` what it comes before; `syncs_steps`
     is the table of that name.
     `prices` are None where the run cannot be replayed. `few_traces` is a clause on how many ranks have a trace, and
-    `some_missing` says that the job certainly has others.
+    `some_missing` says that the job certainly has others. `unequal_devices` is a sentence on those of a process.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     long = LongCalls.of(syncs_steps, typical.steps, typical.parts["idle_ns"] * typical.windows)
@@ -223,6 +224,7 @@ def of_run(
         verdict, rest = "compute-bound", [loss for loss in said if step.share(loss.ms) >= MENTIONED_FROM]
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
         headline, why = f"Compute fills {step.of_every(step.compute)}", ""
+    sentences += [unequal_devices] if unequal_devices else []
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
     sentences += [
         fault.sentence(step.with_share(fault.ms)) for fault in faults if not culprits.standing_out() & fault.late

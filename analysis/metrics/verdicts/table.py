@@ -37,7 +37,8 @@ class Measured(NamedTuple):
     Of these steps, `culprits` are the ranks that others waited for, `idle` the causes of idle time in ns, and `gaps`
     what the largest gaps come before; `prices` is what a step would gain without each cause, None where the run cannot
     be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
-    communicated beside GPUs, `idle_gpus` are listed in the traces without any activity.
+    communicated beside GPUs, `idle_gpus` are listed in the traces without any activity; `unequal_devices` says how
+    unequal those of a process are, empty if they are not.
     """
 
     collectives: pd.DataFrame
@@ -60,6 +61,7 @@ class Measured(NamedTuple):
     prices: Prices | None
     on_cpus: bool
     idle_gpus: Sequence[str]
+    unequal_devices: str
 
     @property
     def has_starts(self) -> bool:
@@ -214,6 +216,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         few_traces=_few_traces(measured),
         some_missing=bool(measured.missing),
         prices=measured.prices,
+        unequal_devices=measured.unequal_devices,
     )
 
 
