@@ -697,8 +697,7 @@ class Analysis:
     @described
     def gaps(self) -> pd.DataFrame:
         """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
-        gaps = gaps_module.gaps(self.run.activities, self.host_tables)
-        return self._marked(in_steps(gaps, self.counted_steps).reset_index(drop=True))
+        return self._marked(gaps_module.gaps(self.run.activities, self.host_tables, self.counted_steps))
 
     @cached_property
     @described

@@ -6,6 +6,8 @@ largest part is under way. See docs/metrics/idle.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
@@ -23,14 +25,15 @@ _CAUSES = (*HOST, *QUEUE[1:])
 _NONE = -1
 
 
-def gaps(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per gap of a device, the longest of each device first."""
+def gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int] = ()) -> pd.DataFrame:
+    """One row per gap of a device, the longest of each device first: in these steps, or between what it ran."""
     keys, windows = ["rank", "device", "cycle"], windows_by_process(activities)
     parts = [
         _of_device(rank, device, rows, windows[rank, cycle], *tables.host_of(rank, device, cycle))
         for (rank, device, cycle), rows in grouped(activities, keys, [*NEEDED, "name"])
     ]
     every = GAPS.concat(parts)
+    every = every[every["step"].isin(steps) if steps else every["before"].notna() & every["after"].notna()]
     order = ["rank", "device", "idle_ns", "start_ns"]
     return every.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
 

@@ -19,7 +19,8 @@ def idle_pieces(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     """One row per interval in which a device is idle for one cause, cut at steps; `step` is NO_STEP outside of them.
 
     `cause` is a column of `idle` without `_ns`: one of HOST, or `starved` where what the host did is not known;
-    `launching`, `queued` or `unknown`; `idle` where no cause is known. By cause they add up to `idle` and `idle_steps`.
+    `launching`, `queued` or `unknown`; `idle` where no cause is known. By cause they add up to `idle_steps`, and
+    between the first and the last activity of a device to `idle`.
     """
     parts, of_process = [], windows_by_process(activities)
     for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
