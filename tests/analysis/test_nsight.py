@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def test_columns_and_tables_that_older_exports_lack(tmp_path: Path, plain: Any) 
     export = export_of(plain[:1])
     found = analyse(export.write(tmp_path / "rank1.sqlite", without=without), cache=False)
     assert_same_but_rank(found, whole, "breakdown", "breakdown_steps")
+    whole = replace(whole, whole=True)  # the next one has no steps
     bare = [*without, "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "TARGET_INFO_SESSION_START_TIME"]
     assert_same_but_rank(analyse(export.write(tmp_path / "rank2.sqlite", without=bare), cache=False), whole, "kernels")
 
