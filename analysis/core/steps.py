@@ -107,7 +107,7 @@ def _idle_since(
     A device that has nothing left of earlier steps, while its host is in step N and has not launched anything of it,
     waits for the host in step N: a wait for a batch belongs to the step that it is for. What the devices had left when
     the trace begins may not be in it, so in the first step they count as idle only if they begin as soon after a launch
-    as in other steps, and the host waits for a batch there, or makes them wait in other steps too.
+    as in other steps. Of a trace of one step, the host may have waited just for that: there it must wait for a batch.
     """
     since = np.full(len(start), NEVER)
     inside = (step != NO_STEP) & (step != LATER_STEPS)
@@ -135,7 +135,7 @@ def _idle_since(
             at_first = first, begun, int(start[first]) - launch, is_loading
     if at_first is not None:
         first, begun, delay, is_loading = at_first
-        if delay <= max(delays) and (is_loading or len(delays) > 1):
+        if delay <= max(delays) and (is_loading or len(numbers) > 1):
             since[first] = begun
     return since
 

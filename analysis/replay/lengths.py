@@ -59,7 +59,7 @@ class _Windows:
 
     `by_start` are all activities as they began when they were measured. In each of the steps `waiting`, positions in
     `steps`, the devices waited for their host before its first activity: the first `before` of those had ended `after`
-    ns earlier than they were idle in that step. Where none is known, it began `after` ns before its first activity.
+    ns earlier than they were idle in that step. Where none is known, it began at `after`, whatever is played.
     """
 
     steps: Sequence[int]
@@ -86,7 +86,7 @@ def _windows(program: RankProgram, *, of_comm: bool = True) -> _Windows:
         since = program.idle_since.get(number, begin)
         if since < begin:
             before = int(np.searchsorted(program.start[by_start], begin, side="left"))
-            waiting.append((place, before, since - int(done[before - 1]) if before else begin - since))
+            waiting.append((place, before, since - int(done[before - 1]) if before else since))
     places, befores, afters = np.array(waiting, dtype=np.int64).reshape(-1, 3).T
     return _Windows(steps.tolist(), inside, first, by_start, places, befores, afters)
 
@@ -112,7 +112,7 @@ class _Sum:
         if len(windows.waiting):
             done = np.maximum.accumulate(end[windows.by_start])
             at = begins[windows.waiting]
-            since = np.where(windows.before > 0, done[windows.before - 1] + windows.after, at - windows.after)
+            since = np.where(windows.before > 0, done[windows.before - 1], 0) + windows.after
             begins[windows.waiting] = np.minimum(at, since)
         begins = np.append(begins, end[windows.activities].max())
         for step, length in zip(windows.steps, np.diff(begins).tolist(), strict=True):

@@ -989,6 +989,7 @@ class Analysis:
             on_cpus=run.gloo_beside_gpu,
             idle_gpus=run.idle_gpus,
             unequal_devices=unequal_devices(self._breakdown_of_typical_step),
+            runs_python=run.runs_python,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)

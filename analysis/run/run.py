@@ -58,7 +58,8 @@ class Run:
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
     `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
     `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
-    the GPUs of the trace that lists most. In its `unshown_steps` a rank launched work that its trace does not show. If
+    the GPUs of the trace that lists most. If not `runs_python`, all of its processes are
+    known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show. If
     only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
     cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular expression that found them, if one
     was given.
@@ -82,6 +83,7 @@ class Run:
     gloo_beside_gpu: bool = False
     launched: dict[int, int] = field(default_factory=dict)
     gpus_listed: tuple[str, ...] = ()
+    runs_python: bool = True
     unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
     only_steps: tuple[int, ...] = ()
     step_marker: str | None = None
@@ -371,6 +373,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         gloo_beside_gpu=any(m.file.gloo_beside_gpu for m in members),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
         gpus_listed=max((m.file.header.device_names for m in members), key=len, default=()),
+        runs_python=any(m.file.header.runs_python for m in members),
         unshown_steps={
             rank: frozenset().union(*(m.file.unshown_steps for m in members if m.rank == rank))
             for rank in {m.rank for m in members if m.file.unshown_steps}

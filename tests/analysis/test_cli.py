@@ -376,7 +376,7 @@ def test_keep_going_with_nothing_left(capsys, tmp_path):
 
 
 def test_as_a_module(run_dir):
-    done = python("breakdown", run_dir, "-f", "csv", text=True)
+    done = python("breakdown", "--whole", run_dir, "-f", "csv", text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("rank,device,")
 

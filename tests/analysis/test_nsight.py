@@ -394,3 +394,27 @@ def nothing_ran() -> Export:
     export.about()
     export.range(process(7) + 7, "forward", 10, 20)
     return export
+
+
+@pytest.mark.parametrize(
+    ("program", "runs_python"),
+    [
+        ("./bin/matmul_test", False),
+        ("/opt/lmp", False),
+        ("/usr/bin/python3.11", True),
+        ("torchrun", True),
+        (None, True),
+    ],
+)
+def test_nothing_is_said_of_python_where_another_program_ran(tmp_path, capsys, program, runs_python):
+    export = Export()
+    if program is not None:
+        export.add("PROCESSES", globalPid=process(145), pid=145, name=program)
+    add(export, [("fill", 0, 1_000), ("gemm", 400_000_000, 1_000), ("gemm", 900_000_000, 1_000)], pid=145, gpu=0)
+    export.range(process(145) + 145, "compile", SYSTEM_NS + 5_000, SYSTEM_NS + 100_000_000)
+    path = tmp_path / "report.sqlite"
+    export.write(path)
+    found = analyse(path, details=True)
+    assert found.run.runs_python == runs_python
+    assert main([str(path)]) == 0
+    assert ("Python" in capsys.readouterr().out) == runs_python

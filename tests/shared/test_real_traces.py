@@ -81,9 +81,17 @@ def test_breakdown_by_step(capsys, traces):
         assert "no activity belongs to a step" in capsys.readouterr().err
         return
     rows = printed(capsys, "breakdown", "--by", "step", str(TRACES / traces))
-    columns = ("rank", "device", "step", *TIMES)
+    # There, a step began with its first activity: idle time before it, in that step of the CPU, was of the step before.
+    columns = ("rank", "device", "step", *(name for name in TIMES if name not in ("window_ns", "idle_ns")))
     assert keyed(rows, columns) == keyed(wanted, columns)
     assert_conserved(rows)
+    for _, ran in analyse(TRACES / traces).run.activities.groupby("rank"):
+        whole = {name: sum(int(row["window_ns"]) for row in each if int(row["rank"]) == ran["rank"].iloc[0])
+                 for name, each in (("ours", rows), ("theirs", wanted))}  # fmt: skip
+        first = ran[ran["idle_since_ns"].notna()].sort_values("step").head(1)
+        is_first = len(first) and first["step"].iloc[0] == ran["step"].min()
+        lead = int((first["start_ns"] - first["idle_since_ns"]).iloc[0]) if is_first else 0
+        assert whole["ours"] - whole["theirs"] == lead
 
 
 @pytest.fixture(scope="module")

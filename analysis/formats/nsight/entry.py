@@ -33,7 +33,7 @@ def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
 
 NSIGHT = TraceFormat(
     name="Nsight Systems",
-    version=4,
+    version=5,
     file_names=tuple(f"*{ending}" for ending in _EXPORTS),
     recognises=_recognised,
     reader=_reader,

@@ -181,6 +181,7 @@ def _header(tables: ExportTables, groups: tuple[ProcessGroup, ...], base_ns: int
         device_names=names,
         process_groups=groups,
         base_ns=base_ns,
+        runs_python=session.runs_python(tables),
     )
 
 

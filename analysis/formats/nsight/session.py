@@ -11,6 +11,7 @@ from .tables import ExportTables
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _MOST_GPUS = 1 << 16
 _LATEST_EPOCH_NS = 2**62 - 2**55
+_PYTHON = re.compile(r"python|pypy|torch|pt_main|ray::|vllm|sglang|accelerate|deepspeed|jupyter|pytest", re.IGNORECASE)
 _VARIABLE = re.compile(r'(?:^|;)([A-Z0-9_]*(?:RANK|PROCID|SIZE))="?([0-9]{1,7})"?(?=;|$)')
 _ENVIRONMENT = ("DeviceEnvironment", "ENVIRONMENT_VARIABLE")
 _LAUNCHERS = (
@@ -53,6 +54,17 @@ def base_ns(tables: ExportTables, first_ns: int, epochs: Mapping[str, int]) -> i
     if epoch is not None and common is not None and abs(epoch - common) < SAME_CLOCK_NS:
         epoch = common
     return first_ns if epoch is None or first_ns > _LONG_AGO_NS else first_ns + epoch
+
+
+def runs_python(tables: ExportTables) -> bool:
+    """Whether the process may run Python: false only where the export names its program, and that is another one."""
+    names = [
+        name
+        for rows in tables.rows("PROCESSES", ("pid", "name"))
+        for pid, name in rows
+        if isinstance(name, str) and name and tables.pid in (None, pid)
+    ]
+    return not names or any(_PYTHON.search(name) for name in names)
 
 
 def host(tables: ExportTables) -> str | None:

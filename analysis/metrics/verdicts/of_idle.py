@@ -31,6 +31,8 @@ _SENTENCES = {
     "outside_ns": "in Python outside of operators",
     "launching_ns": "launching what came next",
 }
+_WITHOUT_PYTHON = {"operator_ns": "in NVTX ranges", "outside_ns": "outside of NVTX ranges"}
+"""What programs in other languages were doing, of which only their ranges are known."""
 _REMEDIES = {
     "sync-bound": ("no_syncs",),
     "allocator-bound": ("no_allocations",),
@@ -144,7 +146,9 @@ def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:
     return (name, gains[name]) if name is not None and gains[name] > 0 else (None, 0.0)
 
 
-def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str], prices: Prices | None = None) -> str:
+def idle_reasons(
+    causes: dict[str, float] | None, time: Callable[[float], str], prices: Prices | None = None, *, runs_python: bool
+) -> str:
     """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
 
     Without a GPU idle time has no causes, but some have a price.
@@ -155,7 +159,8 @@ def idle_reasons(causes: dict[str, float] | None, time: Callable[[float], str], 
     total = sum(causes[cause] for cause in IDLE_CAUSES)
     large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
     by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
-    parts = [f"{_SENTENCES[cause]} ({time(large[cause] / 1e6)})" for cause in by_host]
+    doing = _SENTENCES if runs_python else _SENTENCES | _WITHOUT_PYTHON
+    parts = [f"{doing[cause]} ({time(large[cause] / 1e6)})" for cause in by_host]
     text = f": their CPUs were {listed(parts)}" if parts else ""
     if causes["gc_ns"] >= _MENTIONED * total > 0:
         text += f"; for {time(causes['gc_ns'] / 1e6)} of this Python collected garbage"

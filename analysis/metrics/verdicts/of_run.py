@@ -163,6 +163,7 @@ def of_run(
     culprits: Culprits,
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
+    runs_python: bool,
     gaps: LargestGaps,
     syncs_steps: pd.DataFrame,
     few_traces: str,
@@ -190,7 +191,7 @@ def of_run(
             step.idle - gaps.unseen_ns / 1e6,
             of_idle,
             "Devices are idle for",
-            idle_reasons(idle, step.time, prices)
+            idle_reasons(idle, step.time, prices, runs_python=runs_python)
             + ("" if long is None else long.sentence(step.time))
             + _before(gaps, step),
             step.idle,
