@@ -37,6 +37,8 @@ _OF_PACKETS = frozenset({
     (13, _VARINT), (33, _BYTES), (35, _BYTES), (36, _BYTES), (41, _VARINT), (42, _VARINT), (43, _BYTES), (44, _BYTES),
     (45, _BYTES), (50, _BYTES), (58, _VARINT), (59, _BYTES), (60, _BYTES), (79, _VARINT), (87, _VARINT), (89, _BYTES),
 })  # fmt: skip
+_IS_JSON = re.compile(rb"\s*[{\[]\s*[\"{}\[\]]")
+"""JSON behind an empty line begins as a packet of 123 or 91 bytes would."""
 _FIRST_FIELD = b"\x0a"  # field 1, bytes: a plane of an XSpace, a packet of a Perfetto trace
 
 
@@ -44,7 +46,7 @@ def foreign_file(begin: bytes) -> str | None:
     """What a file with these first bytes, unpacked, is and what to do instead; None if that is not known."""
     if _IS_PICKLE.match(begin):
         return SNAPSHOT if any(key in begin[:_NEAR] for key in _SNAPSHOT_KEYS) else _PICKLE
-    if not begin.startswith(_FIRST_FIELD):
+    if not begin.startswith(_FIRST_FIELD) or _IS_JSON.match(begin):
         return None
     if any(name in begin[:_NEAR] for name in _PLANES) and b"\x12" in begin[:_NEAR]:
         return _XSPACE

@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_both_find_the_same_gaps_and_divide_them_as_they_say(run: Path, tmp_path: Path) -> None:
-    (ours,) = analyse(run, details=True, cache=False).idle.to_dict("records")
+    (ours,) = analyse(run, details=True, cache=False, whole=True).idle.to_dict("records")
     with to_the_ns():
         theirs = idle_by_category(trace_analysis(run, tmp_path / "copy"))
     gaps, overlapped = gaps_of_one_stream(next(run.iterdir()))
@@ -51,7 +51,7 @@ def test_both_find_the_same_gaps_and_divide_them_as_they_say(run: Path, tmp_path
 
 
 def test_rounding_makes_every_gap_longer(run: Path, tmp_path: Path) -> None:
-    (ours,) = analyse(run, details=True, cache=False).idle.to_dict("records")
+    (ours,) = analyse(run, details=True, cache=False, whole=True).idle.to_dict("records")
     gaps, _ = gaps_of_one_stream(next(run.iterdir()))
     rounded = sum(idle_by_category(trace_analysis(run, tmp_path / "copy")).values())
     assert ours["idle_ns"] < rounded < ours["idle_ns"] + 2_000 * len(gaps)

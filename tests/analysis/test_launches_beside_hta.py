@@ -21,7 +21,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Analysis, Any]
     run = tmp_path / "run"
     trace(request.param, AFTER_NS).write(run)
     with to_the_ns():
-        return analyse(run, details=True, cache=False), trace_analysis(run, tmp_path / "copy")
+        return analyse(run, details=True, cache=False, whole=True), trace_analysis(run, tmp_path / "copy")
 
 
 def test_calls_and_delays(both: tuple[Analysis, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.analysis.formats.others import foreign_file
 from commtrace.cli import main
 
 
@@ -128,3 +129,10 @@ def test_an_nsight_export_without_cuda_is_one(tmp_path, capsys, table):
     database.close()
     assert main([str(path)]) == 1
     assert "shows nothing that a GPU did; capture with --trace=cuda,nvtx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begin", [b"\n{", b"\n[", b"\n {\n", b"\n\n{"])
+def test_json_behind_an_empty_line_is_no_packet(begin: bytes) -> None:
+    """The length of a packet may be the number of a brace."""
+    assert foreign_file(begin + b'\n  "traceEvents": []}') is None
+    assert foreign_file(begin + b'"schemaVersion": 1') is None
