@@ -173,7 +173,9 @@ def test_every_moment_belongs_to_the_region_that_launched_its_work(tmp_path: Pat
     assert_adds_up(analysis)
     for rank, trace in enumerate(made):
         oracle = Oracle(trace.events, MAIN_THREAD)
-        first = min(one.start for one in oracle.ran)
+        ran = analysis.run.activities[analysis.run.activities["rank"] == rank]
+        lead = ran["start_ns"].min() - ran[["start_ns", "idle_since_ns"]].min().min()
+        first = min(one.start for one in oracle.ran) - int(lead)
         for window in records(broken_down[broken_down["rank"] == rank]):
             last = first + window["window_ns"]
             expected = oracle.times(first, last)
