@@ -484,7 +484,8 @@ def test_a_real_capture_with_gloo() -> None:
         marks = [event for event in found if event["name"].startswith("ProfilerStep#")]
         oracle = Oracle(found, marks[0]["tid"])
         own = analysis.run.activities[analysis.run.activities["rank"] == rank]
-        first = int(own.loc[own["step"].notna(), "start_ns"].min()) - document["baseTimeNanoseconds"]
+        begins = own.loc[own["step"].notna(), ["start_ns", "idle_since_ns"]].min().min()
+        first = int(begins) - document["baseTimeNanoseconds"]
         ran = [row for row in records(own) if row["kind"] == "compute"]
         oracle.ran = sorted(pieces(ran, oracle, document["baseTimeNanoseconds"]), key=lambda one: one.start)
         for window in records(broken_down[broken_down["rank"] == rank]):
