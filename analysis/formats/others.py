@@ -9,12 +9,12 @@ SNAPSHOT = (
     "is a snapshot of torch's memory allocator, which shows neither kernels nor collectives; look at it on "
     "https://pytorch.org/memory_viz"
 )
-"""What to say of what `torch.cuda.memory._dump_snapshot` writes."""
+"""The refusal of files that `torch.cuda.memory._dump_snapshot` writes."""
 RPD = (
     "is a database of ROCm's profilers (rpd or rocprofv3), which is not read; capture with torch.profiler, which "
     "traces AMD GPUs as well"
 )
-"""What to say of a database whose tables begin with `rocpd`."""
+"""The refusal of databases whose tables begin with `rocpd`."""
 _PICKLE = (
     "is a pickle of Python, which no profiler writes as a trace; expected a Kineto trace as torch.profiler exports it"
 )

@@ -92,7 +92,7 @@ def traced_steps(
 ) -> pd.DataFrame:
     """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
 
-    `step_marks` say of what kind they are; `unshown` are those in which a rank launched what its trace lacks. Steps are
+    `step_marks` give their kinds; in steps that are `unshown`, a rank launched kernels that its trace lacks. Steps are
     compared with those of their kind. Those of the kind `about` count; if there are none, of the kind that takes most
     time.
     """

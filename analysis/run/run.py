@@ -61,7 +61,7 @@ class Run:
     the GPUs of the trace that lists most. If not `runs_python`, all of its processes are
     known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show. If
     only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
-    cycle. `step_marks` say of what kind steps are, and `step_marker` is the regular expression that found them, if one
+    cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one
     was given.
     """
 

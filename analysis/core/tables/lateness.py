@@ -64,7 +64,7 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
         "string",
         (
             "work: the innermost thing at any time; call, operator, range, module, region: with all in it; python: "
-            "part of what was outside of any operator in the step; kernel; total"
+            "what its thread did outside of operators: it was blocked, computed, or collected garbage; kernel; total"
         ),
     ),
     "what": (

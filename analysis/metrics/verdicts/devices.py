@@ -8,7 +8,7 @@ from ....common.wording import counted, listed
 from .culprits import length
 
 _UNEQUAL = 0.5
-"""A device that computes for less than this part of what another one does is no equal of it."""
+"""Devices are unequal if one computes for less than this part of the time that another one does."""
 _MOST_NAMED = 4
 
 
