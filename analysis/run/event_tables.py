@@ -16,7 +16,7 @@ from ..core import markers
 from ..core.intervals import Times
 from ..core.kinds import NEXT
 from ..core.schema import Row, Schema, bare, grouped, records
-from ..core.steps import LATER_STEPS, NO_STEP
+from ..core.steps import LATER_STEPS, NEVER, NO_STEP
 from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
 from ..core.tables.device_time import (
     CPU_OPERATORS,
@@ -65,7 +65,7 @@ class RanInCycle(NamedTuple):
     marked: MarkedSteps
     began_ns: int
     step_began_ns: dict[int, int]
-    """When the first activity of each step began."""
+    """When each step began (`core.steps.step_windows`), if none of a later one began before."""
     ended_ns: int
 
 
@@ -115,7 +115,9 @@ def ran_in_cycles(activities: pd.DataFrame, marked: Mapping[tuple[int, ...], Mar
     for (rank, cycle), own in grouped(activities, ["rank", "cycle"]):
         step = own["step"].to_numpy(dtype=np.int64, na_value=cast("Any", NO_STEP))
         start_ns, dur_ns, kinds = own["start_ns"].to_numpy(), own["dur_ns"].to_numpy(), bare(own["kind"])
-        step_began_ns = _step_began(step, start_ns)
+        # The devices may have waited in a step before they ran anything.
+        begun_ns = np.minimum(start_ns, own["idle_since_ns"].to_numpy(dtype=np.int64, na_value=cast("Any", NEVER)))
+        step_began_ns = _step_began(step, begun_ns)
         yield RanInCycle(
             rank=rank,
             cycle=cycle,
@@ -124,18 +126,18 @@ def ran_in_cycles(activities: pd.DataFrame, marked: Mapping[tuple[int, ...], Mar
             devices=tuple(sorted(set(bare(own["device"]).tolist()))),
             steps=tuple(step_began_ns),
             marked=marked.get((rank, cycle), _NO_STEPS),
-            began_ns=int(start_ns.min()),
+            began_ns=int(begun_ns.min()),
             step_began_ns=step_began_ns,
             ended_ns=int((start_ns + dur_ns).max()),
         )
 
 
-def _step_began(step: NDArray[np.int64], start_ns: Times) -> dict[int, int]:
-    """The earliest start of each step, ascending, without those that were left out."""
+def _step_began(step: NDArray[np.int64], begun_ns: Times) -> dict[int, int]:
+    """The earliest begin of each step, ascending, without those that were left out."""
     inside = (step != NO_STEP) & (step != LATER_STEPS)
     steps, which = np.unique(step[inside], return_inverse=True)
     began_ns = np.full(len(steps), np.iinfo(np.int64).max)
-    np.minimum.at(began_ns, which, start_ns[inside])
+    np.minimum.at(began_ns, which, begun_ns[inside])
     return dict(zip(steps.tolist(), began_ns.tolist(), strict=True))
 
 

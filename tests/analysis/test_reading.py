@@ -79,16 +79,6 @@ def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, name):
         assert list(reading) == read([path], 1)
 
 
-@pytest.mark.parametrize("workers", with_slow([2], [1]))
-def test_the_first_file_can_be_looked_at_before(tmp_path, workers):
-    paths = [trace(rank, 12_000).write(tmp_path) for rank in range(2)]
-    with Reading(list(map(TraceInput, paths)), ReadOptions(workers=workers, sizes=EVERY_PART)) as reading:
-        first = reading.first(None)
-        again, other = reading
-    assert again is first
-    assert [first, other] == read(paths, 1)
-
-
 def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path):
     small = trace(0).write(tmp_path)
     damaged = write_bytes(tmp_path / "damaged.json", trace(1, 12_000).write(tmp_path, gz=False).read_bytes()[:-40])
