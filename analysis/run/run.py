@@ -433,13 +433,19 @@ def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
 
 
 def _device_name(member: Member[TraceFile]) -> str | None:
-    """Name of the rank's device, from the trace's list of devices, else from the side file."""
+    """Name of the rank's device, from the trace's list of devices, else from the side file.
+
+    The list holds the devices that the process may use, and is numbered by that; kernels may carry the number that the
+    device has in its host. If all of the list are of one model, that does not matter.
+    """
     names, used = member.file.header.device_names, member.file.first_device
     device = member.side.record.device
     index = device.index if used is None else used
-    if isinstance(index, int) and 0 <= index < len(names):
-        return names[index] or device.name  # ROCm may leave the name empty
-    return device.name
+    if not isinstance(index, int):
+        return device.name
+    listed = names[index] if 0 <= index < len(names) else None
+    models = {name for name in names if name}  # ROCm may leave names empty
+    return listed or (models.pop() if len(models) == 1 else device.name)
 
 
 _Group = tuple[str, str, str, tuple[int, ...]]  # name, description, backend and ranks

@@ -321,6 +321,29 @@ def test_versions_and_devices(tmp_path):
     assert (row["device_name"], row["versions"]) == ("NVIDIA H200", "torch 2.13.0, CUDA 12.6")
 
 
+@pytest.mark.parametrize(
+    ("listed", "name"),
+    [
+        (("NVIDIA H200",), "NVIDIA H200"),
+        (("NVIDIA H200",) * 8, "NVIDIA H200"),
+        (("", "AMD Instinct MI300X"), "AMD Instinct MI300X"),
+        (("NVIDIA H100", "NVIDIA H200"), None),
+        (("", ""), None),
+    ],
+    ids=str,
+)
+def test_a_device_that_kernels_number_as_the_host_does(tmp_path, listed, name):
+    small(0, 1, device=11, device_names=listed).write(tmp_path)
+    (row,) = records(load_run([tmp_path]).traces)
+    assert row["device_name"] == name
+
+
+def test_a_run_on_cpus_has_no_gpu_although_one_is_listed(tmp_path):
+    Trace(0, 1, backend="gloo", device_names=("NVIDIA H200",)).op("aten::mm", 0, 5).write(tmp_path)
+    (row,) = records(load_run([tmp_path]).traces)
+    assert row["device_name"] is None
+
+
 def test_a_device_that_no_header_lists(tmp_path):
     for names in ((), ("",)):
         Trace(device_names=names).event("kernel", "k", 0, 5, pid="GPU 0", tid="stream 7").write(tmp_path)
