@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-DTYPES = "float32", "tf32", "float16", "bfloat16", "float8", "int8"
-"""Whose peaks vendors list; float8 is any of its kinds."""
+DTYPES = "float64", "float32", "tf32", "float16", "bfloat16", "float8", "float4", "int8"
+"""Whose peaks vendors list; float8 and float4 are any of their kinds."""
 MEMORY_PEAK = "memory"
 BY_USER, BY_MEASUREMENT = "given", "measured"
-_NAMES = (*DTYPES, "float64", "float4", MEMORY_PEAK)
+_NAMES = (*DTYPES, MEMORY_PEAK)
 _SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp4": "float4"}
 
 

@@ -28,6 +28,23 @@ from commtrace.analysis.metrics.compute.peaks import DTYPES, peak
         ("AMD Instinct MI300X VF", 1307.4, 5.3),
         ("AMD Instinct MI325X", 1307.4, 6.0),
         ("AMD Instinct MI250X", 191.5, 1.6),  # a die
+        ("NVIDIA H20", 148, 4.0),
+        ("NVIDIA H20-3e", 148, 4.8),
+        ("NVIDIA H800", 989.4, 3.35),
+        ("NVIDIA H800 PCIe", 756, 2.0),
+        ("NVIDIA A800-SXM4-80GB", 312, 2.039),
+        ("NVIDIA A800 80GB PCIe", 312, 1.935),
+        ("NVIDIA A10G", 70, 0.6),
+        ("NVIDIA RTX A6000", 154.8, 0.768),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2, 0.96),
+        ("NVIDIA GeForce RTX 5090", 209.5, 1.792),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8, 1.792),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9, 1.792),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 500, 1.597),
+        ("NVIDIA GH200 144G HBM3e", 989.4, 4.9),
+        ("NVIDIA GB10", 125, 0.273),
+        ("NVIDIA A100-SXM-64GB", 358, 1.64),
+        ("Tesla V100-SXM3-32GB", None, 0.9),
         ("  nvidia h200 ", 989.4, 4.8),
     ],
 )
@@ -46,11 +63,13 @@ def test_peaks(device: str, bfloat16: float | None, tb_per_s: float) -> None:
         "NVIDIA H100",  # which of them
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA A100-PG509-200",
-        "NVIDIA H20",
         "NVIDIA A100-SXM4-80GB-LC",
         "AMD Radeon Graphics",
         "Tesla V100-DGXS-32GB",
         "NVIDIA L40SX",
+        "NVIDIA RTX PRO 6000 Blackwell",  # which of them
+        "Tesla V100-SXM3-32GB-H",  # more power
+        "AMD Instinct MI308X",  # AMD publishes no figures, and those of others differ by a factor of two
     ],
 )
 def test_no_peak_is_guessed(device: str) -> None:
@@ -64,8 +83,12 @@ def test_dtypes_are_named_as_in_torch() -> None:
     assert h100.of("float8_e4m3fn") == h100.of("float8_e5m2") == 1978.9
     assert h100.of("tf32") == 494.7
     assert h100.of("float32") == 66.9
+    assert h100.of("float64") == 66.9
     assert h100.of("int64") is h100.of(None) is None
-    assert a100.of("float8_e4m3fn") is None
+    assert a100.of("float8_e4m3fn") is a100.of("float4_e2m1fn_x2") is None
+    b200 = peak("NVIDIA B200")
+    assert b200 is not None
+    assert b200.of("float4_e2m1fn_x2") == 9000
 
 
 @pytest.mark.parametrize(
@@ -74,6 +97,7 @@ def test_dtypes_are_named_as_in_torch() -> None:
         ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"),
         ("NVIDIA H200", "NVIDIA H200 NVL"),
         ("Tesla V100-SXM2-32GB", "Tesla V100-PCIE-32GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA RTX PRO 6000 Blackwell Server Edition"),
     ],
 )
 def test_a_card_is_slower_than_a_module(whole: str, cut: str) -> None:
@@ -84,7 +108,24 @@ def test_a_card_is_slower_than_a_module(whole: str, cut: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "device", ["H100 80GB HBM3", "B200", "A100-SXM4-80GB", "L4", "L40S", "MI300X", "MI355X", "A30"]
+    "device",
+    [
+        "H100 80GB HBM3",
+        "H20",
+        "B200",
+        "A100-SXM4-80GB",
+        "A100-SXM-64GB",
+        "A10G",
+        "L4",
+        "L40S",
+        "RTX A6000",
+        "RTX 6000 Ada Generation",
+        "RTX PRO 6000 Blackwell Workstation Edition",
+        "GB10",
+        "MI300X",
+        "MI355X",
+        "A30",
+    ],
 )
 def test_figures_are_dense(device: str) -> None:
     """Half the width is twice as fast, to a rounding; a figure with sparsity among them would be twice that."""
@@ -92,7 +133,8 @@ def test_figures_are_dense(device: str) -> None:
     assert found is not None
     assert set(found.tflop_per_s) <= set(DTYPES)
     rates = found.tflop_per_s
-    assert rates["int8"] == pytest.approx(2 * rates["float16"], rel=0.02)
-    if "tf32" in rates:
-        assert rates["float16"] == pytest.approx(2 * rates["tf32"], rel=0.03)
+    halves = [("tf32", "float16"), ("float16", "int8"), ("float16", "float8"), ("float8", "float4")]
+    for wide, narrow in halves:
+        if wide in rates and narrow in rates:
+            assert rates[narrow] == pytest.approx(2 * rates[wide], rel=0.03), (wide, narrow)
     assert found.source
