@@ -9,6 +9,7 @@ from commtrace.analysis.metrics.compute.categories import (
     category,
     kernel_category,
     operator_category,
+    takes_float32_as_tf32,
     uses_tensor_cores,
 )
 from commtrace.analysis.metrics.compute.flops import ATTENTION_BACKWARD, ATTENTION_FORWARD, CONVOLUTIONS
@@ -114,6 +115,28 @@ KERNELS = [
 def test_kernels(name: str, expected: str | None, tensor_cores: bool | None) -> None:
     assert kernel_category(name) == expected
     assert uses_tensor_cores(name) is tensor_cores
+
+
+@pytest.mark.parametrize(
+    ("name", "as_tf32"),
+    [
+        ("ampere_s1688gemm_128x128_ldg4_stages_32x1_tn", True),
+        ("ampere_sgemm_128x64_tn", False),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4>(Params)", True),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", False),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x16_stage4_warpsize2x2x1_tensor16x8x8", True),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4", False),
+        ("nvjet_sss_128x128_32x4_2x1_v_bz_TNT", True),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", True),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm75(PyTorchMemEffAttention::AttentionKernel)", False),
+        ("Cijk_Alik_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT128x128x32_MI16x16x1_SN", True),
+        ("Cijk_Alik_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT128x128x32_MI16x16x1_SN", False),  # matrix cores take float32
+        ("void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<float> >()", False),
+        ("void at::native::elementwise_kernel<128, 4, at::native::add_kernel>()", False),
+    ],
+)
+def test_which_kernels_take_float32_as_tf32(name: str, *, as_tf32: bool) -> None:
+    assert takes_float32_as_tf32(name) is as_tf32
 
 
 def test_the_kernel_tells_where_the_operator_does_not() -> None:

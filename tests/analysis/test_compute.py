@@ -21,9 +21,17 @@ def matrices(m: int, k: int, n: int, dtype: str = "c10::BFloat16") -> dict[str, 
     return {"Input Dims": [[m, k], [k, n]], "Input type": [dtype, dtype], "Concrete Inputs": ["", ""]}
 
 
-def product(made: Trace, at: int, took: int, *, size: int = 4096, name: str = "sm90_xmma_gemm_bf16bf16") -> Trace:
+def product(
+    made: Trace,
+    at: int,
+    took: int,
+    *,
+    size: int = 4096,
+    name: str = "sm90_xmma_gemm_bf16bf16",
+    dtype: str = "c10::BFloat16",
+) -> Trace:
     """A product of matrices, launched at `at`, which runs 50 us later."""
-    made.event("cpu_op", "aten::mm", at, 20 * US, **matrices(size, size, size))
+    made.event("cpu_op", "aten::mm", at, 20 * US, **matrices(size, size, size, dtype))
     return made.kernel(name, at + 50 * US, took, launch=at + 5 * US)
 
 
@@ -133,6 +141,33 @@ def test_a_peak_that_is_given_holds(tmp_path: Path, capsys: pytest.CaptureFixtur
     for wrong in ("bf16=fast", "bf17=1", "bf16=0", "memory=nan"):
         assert main([*given, wrong]) == 2
         assert "--peak" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "took", "dtype", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "ampere_s1688gemm_128x128_ldg4_stages_32x1_tn", 1200 * US, "tf32", 156),
+        ("NVIDIA A100-SXM4-80GB", "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", 1200 * US, "tf32", 156),
+        ("NVIDIA A100-SXM4-80GB", "ampere_sgemm_128x128_tn", 8000 * US, "float32", 19.5),
+        (
+            "AMD Instinct MI300X",
+            "Cijk_Alik_Bljk_S_B_Bias_HA_S_SAV_MT128x128x32_MI16x16x1_SN",
+            1200 * US,
+            "float32",
+            163.4,
+        ),
+    ],
+)
+def test_float32_counts_against_the_peak_of_what_multiplied_it(
+    tmp_path: Path, device: str, kernel: str, took: int, dtype: str, peak: float
+) -> None:
+    made = product(Trace(0, 1), 0, took, name=kernel, dtype="float")
+    made.device_names = [device]
+    analysis = read(tmp_path, made)
+    (row,) = records(analysis.mfu)
+    assert (row["at_peak_ns"], row["note"]) == (round(2 * 4096**3 / peak / 1e3), None)
+    (row,) = records(analysis.shapes)
+    assert (row["dtype"], row["peak_frac"]) == (dtype, pytest.approx(2 * 4096**3 / took / peak / 1e3))
 
 
 def test_categories_hold_what_no_operator_launched(tmp_path: Path) -> None:

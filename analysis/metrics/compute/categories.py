@@ -67,6 +67,18 @@ def uses_tensor_cores(kernel: str) -> bool | None:
     return True if _ON_TENSOR_CORES.search(kernel) else None
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def takes_float32_as_tf32(kernel: str) -> bool:
+    """Whether a kernel that is given float32 multiplies it as TF32, by its name.
+
+    Tensor cores of NVIDIA take no float32: cuBLAS calls such a kernel `ampere_s1688gemm`, CUTLASS `tensorop_s1688gemm`.
+    Matrix cores of AMD do, so there the name has to say it: `MX` is Tensile's XF32.
+    """
+    if _NAMED_TF32.search(kernel):
+        return True
+    return bool(uses_tensor_cores(kernel)) and _ON_MATRIX_CORES.search(kernel) is None
+
+
 def _patterns(*rows: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((found, re.compile(pattern, re.IGNORECASE)) for found, pattern in rows)
 
@@ -168,10 +180,15 @@ _ON_OTHER_CORES = re.compile(
     r"|layer_norm|gather)",
     re.IGNORECASE,
 )
+_MATRIX_CORES = r"_MI\d+x\d+x\d+|xdl|^igemm_\w*gtcx|mfma"
+_ON_MATRIX_CORES = re.compile(_MATRIX_CORES, re.IGNORECASE)
 _ON_TENSOR_CORES = re.compile(
     r"[hsic]884|[hsic]1688|16816|161616|i8816|hmma|imma|wgmma|_tensorop_|wmma|xmma_|tcgen05|^nvjet|^bmm_\w*sm100"
     r"|dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv2d_c1_k1|direct_group"
     r"|flash_(?:fwd|bwd)\w*_kernel|FlashAttn(?:Fwd|Bwd)Sm|^fmhaSm|deep_gemm::"
-    r"|_MI\d+x\d+x\d+|xdl|^igemm_\w*gtcx|mfma",
+    # Memory-efficient attention: float32 on tensor cores from Ampere on, the others from Volta on.
+    r"|^fmha_cutlass[FB]_(?:f32_aligned_\w*sm[89]|(?:f16|bf16)_aligned)"
+    rf"|{_MATRIX_CORES}",
     re.IGNORECASE,
 )
+_NAMED_TF32 = re.compile(r"tf32|xf32|_S_MX_", re.IGNORECASE)

@@ -7,17 +7,14 @@ hardware FLOPs utilisation). Definitions: docs/metrics/compute.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from ...core.schema import Row, Schema, records, text_codes
-from .categories import category
+from ...core.schema import Row, Schema, records
+from .categories import category, takes_float32_as_tf32
 from .peaks import Peak
-from .shapes import TF32, formula_of
+from .shapes import TF32, formula_of, of_kernels
 
 NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
 _WITH_FLOP = ("GEMM", "convolution", "attention forward", "attention backward")
@@ -57,7 +54,7 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     alone = pd.Series(range(-1, -1 - len(work), -1), work.index)
     rows = work.assign(
         call=work["call"].fillna(alone).astype("int64"),
-        tf32=_is_tf32(work["kernel"]),
+        tf32=of_kernels(work["kernel"], takes_float32_as_tf32),
     ).groupby(["rank", "device", "call"], sort=False).agg(
         **{name: (name, "first") for name in (*keys, "operator", "inputs", "kernel") if name not in ("rank", "device")},
         dur_ns=("dur_ns", "sum"),
@@ -77,14 +74,6 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
             why = formula.reason if formula is not None else "no operator with shapes launched them"
             computed.reasons[why] = computed.reasons.get(why, 0) + row["dur_ns"]
     return by_device
-
-
-def _is_tf32(kernel: pd.Series[str]) -> NDArray[np.bool_]:
-    """Whether the name of each kernel says so; each name is searched once."""
-    codes, names = text_codes(kernel)
-    said = [re.search(TF32, name, re.IGNORECASE) is not None for name in names]
-    result: NDArray[np.bool_] = np.array([*said, False])[codes]  # -1, which is none, counts from the end
-    return result
 
 
 def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None], keys: list[str]) -> Row:

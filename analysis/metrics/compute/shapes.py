@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...core.given_peaks import MEMORY_PEAK
-from ...core.schema import Row, records
+from ...core.schema import Row, records, text_codes
 from ...core.tables.compute import CATEGORIES, SHAPES
-from .categories import category, uses_tensor_cores
+from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import flops
 from .moved_bytes import moved_bytes
 from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes, matrix_dtype
@@ -74,14 +76,13 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
     known = work[work["inputs"].notna()]
     if not len(known):
         return SHAPES.empty()
-    kernel = known["kernel"].fillna("")
-    uses_them = {name: uses_tensor_cores(name) for name in kernel.unique()}
-    item_bytes = {name: list_item_bytes(name) for name in uses_them}
+    kernel = known["kernel"]
+    item_bytes = {name: list_item_bytes(name) for name in kernel.dropna().unique()}
     known = known.assign(
         item_bytes=kernel.map(item_bytes).astype("Float64"),
-        tensor_ns=known["dur_ns"].where(kernel.isin([name for name, uses in uses_them.items() if uses]), 0),
-        told_ns=known["dur_ns"].where(kernel.isin([name for name, uses in uses_them.items() if uses is not None]), 0),
-        tf32=kernel.str.contains(TF32, case=False),
+        tensor_ns=known["dur_ns"].where(of_kernels(kernel, lambda name: uses_tensor_cores(name) is True), 0),
+        told_ns=known["dur_ns"].where(of_kernels(kernel, lambda name: uses_tensor_cores(name) is not None), 0),
+        tf32=of_kernels(kernel, takes_float32_as_tf32),
     )
     calls = known.groupby(["operator", "inputs", "rank", "call"], sort=False).agg(
         total_ns=("dur_ns", "sum"),
@@ -100,6 +101,13 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
     ]
     rows.sort(key=lambda row: (-row["total_ns"], row["operator"], row["inputs"] or ""))
     return SHAPES.frame(rows)
+
+
+def of_kernels(kernel: pd.Series[str], holds: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Whether something holds for the name of each kernel, False where there is none; each name is asked once."""
+    codes, names = text_codes(kernel)
+    result: NDArray[np.bool_] = np.array([*map(holds, names), False])[codes]  # -1, which is none, counts from the end
+    return result
 
 
 def categories(work: pd.DataFrame) -> pd.DataFrame:
