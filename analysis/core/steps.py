@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from . import markers
 from .intervals import Times
+from .kinds import MEMORY
 from .schema import grouped
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ _UNKNOWN = np.iinfo(np.int64).min
 NEVER = np.iinfo(np.int64).max
 _AT_ONCE_NS = 200_000
 """A device that begins within this time of a launch, or within that of other steps, had nothing else to do."""
+_LITTLE, _NEARLY_ALL, _LONGER = 0.1, 0.9, 2
+"""Work from before the trace held devices up for a time if so small a part of it had run before, work was queued for
+nearly all of it, and it is so many times as long as work was queued later, while nothing ran.
+"""
 
 Mark = tuple[str, int, int]
 """Name, start and duration in ns of an annotation."""
@@ -63,19 +68,27 @@ def steps_at(times_ns: Times, marks: Iterable[Mark]) -> _Ids:
     return np.where((index >= 0) & (times_ns < ends[index]), numbers[index], NO_STEP)
 
 
-def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark]) -> pd.DataFrame:
+class InSteps(NamedTuple):
+    """Activities with their steps, and how long work in a step was held up by what the trace lacks, in ns by step."""
+
+    activities: pd.DataFrame
+    unseen_ns: dict[int, int]
+
+
+def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable[Mark]) -> InSteps:
     """Add to the activities of one file their `step`: the ProfilerStep#N annotation around their launch.
 
     `marks` are annotations, also of batches that were waited for. An activity of a CPU run is its own launch. Without a
-    launch (enqueued before the profiler started), or with one outside every step, the step is NA. The first activity of
-    a step has `idle_since_ns`, if the devices waited for it.
+    launch (enqueued before the profiler started), or with one outside every step, the step is NA, as it is before work
+    from before the trace ended. The first activity of a step has `idle_since_ns`, if
+    the devices waited for it.
     """
     import pandas as pd
 
     mark, marks = markers.PROFILER_STEP, [*marks]
     steps = sorted((each for each in marks if each[0].startswith(mark)), key=lambda each: each[1])
     if not steps:
-        return activities
+        return InSteps(activities, {})
     times = launch_times(
         activities["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN),
         launches["correlation"].to_numpy(),
@@ -84,16 +97,48 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable
     if len(activities) and activities["device"].iloc[0] == "cpu":  # no file has activities of a CPU beside a GPU's
         times = activities["start_ns"].to_numpy()
     step = steps_at(times, steps)
-    result = activities.copy(deep=False)
-    result["step"] = pd.arrays.IntegerArray(np.where(step == NO_STEP, 0, step), step == NO_STEP)
     start = activities["start_ns"].to_numpy()
     end = start + activities["dur_ns"].to_numpy()
+    held_up = _held_up(start, end, step, times, (activities["kind"] == MEMORY).to_numpy())
+    seen = np.ones(len(start), dtype=bool) if held_up is None else start >= held_up[1]
+    step = np.where(seen, step, NO_STEP)
+    result = activities.copy(deep=False)
+    result["step"] = pd.arrays.IntegerArray(np.where(step == NO_STEP, 0, step), step == NO_STEP)
     loading = [(begin, begin + dur) for name, begin, dur in marks if name.startswith(markers.DATA_LOADER)]
     marked = {int(name.removeprefix(mark)): begin for name, begin, _ in reversed(steps)}
-    since = _idle_since(start, end, step, times, marked, loading)
+    since = np.full(len(start), NEVER)
+    since[seen] = _idle_since(start[seen], end[seen], step[seen], times[seen], marked, loading)
     if (since != NEVER).any():
         result["idle_since_ns"] = pd.arrays.IntegerArray(np.where(since == NEVER, 0, since), since == NEVER)
-    return result
+    first = int(step[step != NO_STEP].min(initial=NEVER))
+    return InSteps(result, {} if held_up is None else {first: held_up[1] - held_up[0]})
+
+
+def _held_up(
+    start: Times, end: Times, step: _Ids, launched: Times, copies: NDArray[np.bool_]
+) -> tuple[int, int] | None:
+    """When the devices of a process ran nothing in the first step, although work was queued; None if they always did.
+
+    Arrays are of shape (activities,); `launched` is when each was launched, `copies` flags copies and fills. In such a
+    time the devices end work from before the trace, which no trace shows. They are not held up where they are as slow
+    to begin later on, nor where the call that launches a kernel takes so long: it has returned when another follows.
+    """
+    inside = step != NO_STEP
+    if not inside.any():
+        return None
+    order = np.argsort(start, kind="stable")
+    begins, done = start[order][1:], np.maximum.accumulate(end[order])[:-1]
+    launched, copies, in_first = launched[order][1:], copies[order][1:], step[order] == step[inside].min()
+    queued = np.where(launched == _UNKNOWN, 0, begins - np.maximum(done, launched))
+    early = in_first[1:] & in_first[:-1] & (done - start.min() <= _LITTLE * (begins - done))
+    for place in np.flatnonzero(early & (queued >= _NEARLY_ALL * (begins - done)))[::-1].tolist():
+        known = np.unique(launched[place:][launched[place:] != _UNKNOWN])
+        returned = known[:1] if copies[place] else known[1:2]
+        held_ns = int(begins[place] - max(done[place], *returned.tolist())) if len(returned) else 0
+        longest = int(queued[place + 1 :].max(initial=_AT_ONCE_NS))
+        if held_ns >= max(_NEARLY_ALL * (begins[place] - done[place]), _LONGER * longest):
+            return int(done[place]), int(begins[place])
+    return None
 
 
 def _idle_since(

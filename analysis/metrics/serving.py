@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ...common.wording import counted
-from ..core.schema import Row
+from ..core.schema import Row, records
 from ..core.tables.serving import SERVING, SERVING_FITS
-from .typical_step import EDGES
+from .typical_step import EDGES, without_unseen
 
 _SPLIT = ["exposed_wait_ns", "exposed_transfer_ns"]
 _EXPOSED = [*_SPLIT, "exposed_unsplit_ns"]
@@ -36,7 +36,7 @@ def serving(steps: pd.DataFrame, step_marks: pd.DataFrame) -> pd.DataFrame:
             **{name: None if own[name].isna().all() else round(float(own[name].median())) for name in _MEDIANS},
             **_of_tokens(own),
             "exposed_frac": _exposed_frac(own),
-            "note": _no_tokens(own, step_marks),
+            "note": _note(_no_tokens(own, step_marks), *_unseen(own)),
         }
         for size, own in whole.groupby(_SIZE, sort=True, dropna=False)
     )
@@ -97,7 +97,7 @@ def _of_kind(kind: str, steps: pd.DataFrame, step_marks: pd.DataFrame) -> Row:
     own = steps[steps["tokens"].notna()]
     tokens, length_us = own["tokens"].to_numpy(np.float64), own["window_ns"].to_numpy(np.float64) / 1e3
     sizes = len(np.unique(tokens))
-    notes = [_no_tokens(steps, step_marks)]
+    notes = [_no_tokens(steps, step_marks), *_unseen(steps)]
     row: Row = {
         "kind": kind,
         "steps": len(steps),
@@ -115,7 +115,17 @@ def _of_kind(kind: str, steps: pd.DataFrame, step_marks: pd.DataFrame) -> Row:
         such = "all steps" if len(own) == len(steps) else "all others"
         few = f"{such} have the same number" if sizes == 1 else f"there are only {sizes} different numbers"
         notes.append(f"{few} of tokens; a fit needs three")
-    return {**row, "note": "; ".join(filter(None, notes)) or None}
+    return {**row, "note": _note(*notes)}
+
+
+def _note(*parts: str | None) -> str | None:
+    return "; ".join(filter(None, parts)) or None
+
+
+def _unseen(steps: pd.DataFrame) -> Iterator[str]:
+    """Yield for each step that waited for work from before the trace how long, which is no part of it."""
+    for row in records(steps[steps["unseen_ns"].notna()]):
+        yield f"step {row['step']} {without_unseen(row['unseen_ns'])}"
 
 
 def _fit(tokens: NDArray[np.float64], length_us: NDArray[np.float64]) -> Row:

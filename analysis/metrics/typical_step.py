@@ -103,6 +103,7 @@ def traced_steps(
     firsts = {(each.rank, each.steps[0]) for each in listed if each.steps}
     lasts = {(each.rank, each.steps[-1]) for each in listed if each.steps}
     said = _said_of_steps(step_marks)
+    unseen_ns = step_marks.groupby("step")["unseen_ns"].max().dropna().to_dict()
     rows: list[Row] = []
     for (step,), devices in grouped(with_parts(breakdown_steps), ["step"]):
         keys = [(rank, step) for rank in devices["rank"]]
@@ -111,6 +112,7 @@ def traced_steps(
         rows.append({
             "step": step,
             **said.get(step, _NOTHING_SAID),
+            "unseen_ns": unseen_ns.get(step),
             "devices": len(devices),
             "window_ns": sum(parts.values()),
             **parts,
@@ -141,7 +143,15 @@ def traced_steps(
         row["note"] = None if row["left_out"] is None else _NOTES[row["left_out"]].format(*took)
         if row["left_out"] in ("long", "short") and row["tokens"] is not None:
             row["note"] += f", and has {counted(row['tokens'], 'token')}"
+        row["note"] = "; ".join(filter(None, (row["note"], without_unseen(row["unseen_ns"])))) or None
     return STEPS.frame({column: value for column, value in row.items() if column in STEPS.columns} for row in rows)
+
+
+def without_unseen(unseen_ns: int | None) -> str | None:
+    """`without the 493.3 ms in which it waited for work from before the trace`; None for a step that did not."""
+    if unseen_ns is None:
+        return None
+    return f"without the {unseen_ns / 1e6:,.1f} ms in which it waited for work from before the trace"
 
 
 _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}

@@ -62,6 +62,7 @@ class TraceFile(ReadFile):
     times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
     that launched work which the file does not show. If only some steps are read, `recorded_steps` are all of the file.
     `step_marks` say what is known of each; in `unshown_steps` something was launched that the file does not show.
+    Before a step began, it was held up for `unseen_ns` by work from before the file.
     """
 
     activities: pd.DataFrame
@@ -86,6 +87,7 @@ class TraceFile(ReadFile):
     recorded_steps: tuple[int, ...] = ()
     step_marks: tuple[StepMark, ...] = ()
     unshown_steps: frozenset[int] = frozenset()
+    unseen_ns: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def annotations(self) -> pd.DataFrame:

@@ -345,7 +345,8 @@ def _mark_rows(member: Member[TraceFile]) -> Iterator[Row]:
     for mark in member.file.step_marks:
         by_torch = mark.name == f"{markers.PROFILER_STEP}{mark.step}"
         kind = kinds.get(mark.step, mark.kind) if by_torch and mark.kind in (None, "train") else mark.kind
-        yield {"rank": member.rank, "cycle": member.cycle, **mark._asdict(), "kind": kind}
+        unseen_ns = member.file.unseen_ns.get(mark.step)
+        yield {"rank": member.rank, "cycle": member.cycle, **mark._asdict(), "kind": kind, "unseen_ns": unseen_ns}
 
 
 def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any], tables: RunTables) -> Run:

@@ -9,7 +9,7 @@ from worked_examples import Given
 
 from commtrace.analysis.ceilings.files import Ceiling
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.core.steps import with_steps
+from commtrace.analysis.core.steps import InSteps, with_steps
 from commtrace.analysis.core.tables import communication as schema
 from commtrace.analysis.core.tables.device_time import MODULES, OPERATOR_CALLS, RUNTIME_CALLS
 from commtrace.analysis.recording.header import Header
@@ -40,8 +40,9 @@ def analysis_of_run(tables: Given) -> Analysis:
     annotations = schema.ANNOTATIONS.frame({"rank": 0, "cycle": 0, "thread": 1, **row}
                                            for row in given.get("annotations", []))  # fmt: skip
     launches = schema.LAUNCHES.frame({**row, "thread": 1, "start_ns": row["issue_ns"]} for row in launched)
+    in_steps, unseen_ns = _with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations)
     events = EventTables(
-        activities=_with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations),
+        activities=in_steps,
         launches=launches,
         annotations=annotations,
         comm_args=schema.COMM_ARGS.frame([*map(_arguments, calls), *map(_record, given.get("records", []))]),
@@ -61,7 +62,9 @@ def analysis_of_run(tables: Given) -> Analysis:
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
-            step_marks=schema.STEP_MARKS.frame(map(_of_rank_0, given.get("step_marks", []))),
+            step_marks=schema.STEP_MARKS.frame(
+                {**_of_rank_0(row), "unseen_ns": unseen_ns.get(row["step"])} for row in given.get("step_marks", [])
+            ),
             step_times=schema.STEP_TIMES.frame(map(_of_rank_0, given.get("step_times", []))),
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,
@@ -131,15 +134,18 @@ def _known(row: Row) -> Row:
     return {name: value for name, value in row.items() if name in schema.ACTIVITIES.columns}
 
 
-def _with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.DataFrame:
+def _with_steps(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> InSteps:
     """As the reader does it, file by file."""
-    files = []
+    files: list[pd.DataFrame] = []
+    unseen_ns: dict[int, int] = {}
     for rank, own in activities.groupby("rank"):
         launched = launches[launches["rank"] == rank]
         marked = annotations[annotations["rank"] == rank]
         marks = zip(marked["name"], marked["start_ns"], marked["dur_ns"], strict=True)
-        files.append(with_steps(own.reset_index(drop=True), launched, marks))
-    return schema.ACTIVITIES.concat(files)
+        file = with_steps(own.reset_index(drop=True), launched, marks)
+        files.append(file.activities)
+        unseen_ns |= file.unseen_ns
+    return InSteps(schema.ACTIVITIES.concat(files), unseen_ns)
 
 
 def _arguments(call: Row) -> Row:

@@ -225,6 +225,7 @@ STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something
     "kind": KIND,
     "requests": REQUESTS,
     "tokens": TOKENS,
+    "unseen_ns": ("Int64", "how long work launched in it was held up by work from before the trace; NA if it was not"),
 })  # fmt: skip
 
 STEPS = Schema("steps", "traced step, all devices together", {
@@ -244,6 +245,13 @@ STEPS = Schema("steps", "traced step, all devices together", {
     "shortest_ns": ("int64", "length of the step on the device where it is shortest"),
     "longest_ns": ("int64", "length of the step on the device where it is longest"),
     "cpu_ns": ("Int64", "how long the annotation of the step is on the CPUs, mean over the ranks; NA without one"),
+    "unseen_ns": (
+        "Int64",
+        (
+            "how long launched work was held up by work from before the trace, which is no part of the step: the most "
+            "of any rank; NA if it was not"
+        ),
+    ),
     "left_out": (
         "string",
         (
@@ -252,7 +260,7 @@ STEPS = Schema("steps", "traced step, all devices together", {
             "launched in it, long or short beside others of its kind, or kind, if steps of another kind count"
         ),
     ),
-    "note": ("string", "the same in words"),
+    "note": ("string", "the same in words, and that the trace lacks what came before"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 

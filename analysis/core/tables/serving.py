@@ -22,7 +22,7 @@ SERVING = Schema("serving", "engine, kind and size of steps, all devices togethe
     "tokens_per_s": ("Float64", "tokens of all these steps / their lengths; NA if the tokens are not known"),
     "exposed_us_per_token": ("Float64", "exposed communication of all these steps / their tokens"),
     "exposed_frac": ("Float64", "exposed communication of all these steps / their lengths"),
-    "note": ("string", "why tokens are not known; NA if they are"),
+    "note": ("string", "why tokens are not known, and what is not counted of a step; else NA"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
@@ -46,6 +46,6 @@ SERVING_FITS = Schema("serving_fits", "engine and kind of step, all devices toge
     "slope_us_per_token": ("Float64", "what each token adds"),
     "r2_frac": ("Float64", "part of the variance of the lengths that the fit explains"),
     "residual_us": ("Float64", "standard deviation of the lengths from the fit"),
-    "note": ("string", "why tokens are not known, or why there is no fit"),
+    "note": ("string", "why tokens are not known, or why there is no fit, and what is not counted of a step"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip

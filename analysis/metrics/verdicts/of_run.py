@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ....common.wording import counted, listed
-from ...core.schema import Row
+from ...core.schema import Row, records
 from ..device.largest_gaps import LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
@@ -234,9 +234,8 @@ def of_run(
         beside = "Communication ran on the CPUs, over gloo, and is not measured beside GPUs."
         sentences.append(beside if communication.on_cpus else "No communication was traced.")
     sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
-    not_known = " ".join([
-        *_not_known(step, communication, few_traces, some_missing=some_missing), *_unseen(gaps, step)
-    ])  # fmt: skip
+    unsplit = _not_known(step, communication, few_traces, some_missing=some_missing)
+    not_known = " ".join([*unsplit, *_unseen(gaps, step), *_held_up(steps)])
     behind = " ".join([*([f"{why[0].upper()}{why[1:]}."] if why else []), *sentences[1:]])
     return RunVerdict(verdict, " ".join([*sentences, *other_kinds(steps)]), not_known, headline, behind)
 
@@ -305,6 +304,14 @@ def _unseen(gaps: LargestGaps, step: Step) -> Iterator[str]:
         yield (
             f"For {step.time(gaps.unseen_ns / 1e6)} at the beginning a CPU waited in {gaps.waiting_in}, and nothing "
             "that was launched began: probably both waited for work from before the trace, which is not in it."
+        )
+
+
+def _held_up(steps: pd.DataFrame) -> Iterator[str]:
+    for row in records(steps[steps["left_out"].isna() & steps["unseen_ns"].notna()]):
+        yield (
+            f"For {row['unseen_ns'] / 1e6:,.1f} ms step {row['step']} waited for work from before the trace, which is "
+            "not in it; that time is left out."
         )
 
 
