@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -16,10 +18,13 @@ from urllib.parse import urlsplit
 import pytest
 from browsing import looked_at_address, needs_browser
 from builders import MS, Collective, analysed, traces_of
+from local_clients import ENDS, needs_another_user, told, told_another_user
 
 from commtrace import analyse
+from commtrace.analysis.cli.serving import open_in_browser
+from commtrace.analysis.errors import UnreadableFile
 from commtrace.analysis.report.server import ReportServer
-from commtrace.analysis.report.steps import steps_data
+from commtrace.analysis.report.steps import StepsOfRun, steps_data
 from commtrace.cli import main
 
 DATA = Path(__file__).parent.parent / "data"
@@ -82,7 +87,10 @@ def test_its_steps_are_those_of_the_file(run, server) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["step?n=999", "step?n=x", "step", "behind?collective=-5", "secrets", "/", "/x/", "/x/step?n=1", "../", "%00"],
+    [
+        *("step?n=999", "step?n=x", "step?n=--5", "step?n=-", "step?n=1&n=1", f"step?{'n&' * 9}", f"step?n={'9' * 30}"),
+        *("step", "behind?collective=-5", "secrets", "/", "/x/", "/x/step?n=1", "../", "%00", "//[bad/"),
+    ],
 )
 def test_what_is_not_there_is_not_found(server, what) -> None:
     assert asked(server, what)[0] == 404
@@ -93,12 +101,27 @@ def test_what_is_not_there_is_not_found(server, what) -> None:
     [
         {"Host": "evil.example"},
         {"Host": "127.0.0.1.evil.example:80"},
+        {"Host": "127.0.0.1:80@evil.example"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
 def test_other_pages_get_nothing(server, headers) -> None:
     assert asked(server, "", **headers)[0] == 404
+
+
+@pytest.mark.parametrize("address", ["http://[bad/", "http://127.0.0.1/", "*", "?", "[", "\udcff"])
+def test_odd_addresses_are_not_found(server, address) -> None:
+    request = f"GET {address} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("utf-8", "surrogateescape")
+    assert told(server.server_port, request).startswith(b"HTTP/1.0 404 ")
+
+
+@needs_another_user
+@pytest.mark.parametrize("end", ENDS)
+def test_another_user_who_knows_the_address_gets_nothing(server, end) -> None:
+    request = f"GET {urlsplit(server.url).path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    assert b"data-live" not in told_another_user(server.server_port, request, end)
+    assert b"data-live" in told(server.server_port, request)
 
 
 @pytest.mark.parametrize("host", ["localhost:9000", "127.0.0.1:9000"])
@@ -142,6 +165,43 @@ def test_a_port_in_use_is_an_error_that_says_what_to_do(server, capsys) -> None:
     port = str(urlsplit(server.url).port)
     assert main(["serve", "--no-browser", "--port", port, str(DATA / "nccl-straggler")]) == 1
     assert f"port {port}: cannot be listened on" in capsys.readouterr().err
+
+
+def test_a_browser_that_waits_until_it_is_closed_gets_the_page(monkeypatch, capsys) -> None:
+    is_shown, is_closed = threading.Event(), threading.Event()
+
+    def in_the_terminal(url: str) -> None:
+        with urllib.request.urlopen(url, timeout=20) as page:
+            if b"data-live" in page.read():
+                is_shown.set()
+        is_closed.wait(60)
+
+    monkeypatch.setattr(webbrowser, "open_new_tab", in_the_terminal)
+    assert main(["serve", "--idle-minutes", "0.02", str(DATA / "nccl-straggler")]) == 0
+    is_closed.set()
+    assert is_shown.is_set()
+
+
+@pytest.mark.parametrize("error", [webbrowser.Error("none"), OSError("none")])
+def test_a_browser_that_cannot_be_started_is_no_error(monkeypatch, error) -> None:
+    is_tried = threading.Event()
+
+    def missing(_: str) -> None:
+        is_tried.set()
+        raise error
+
+    monkeypatch.setattr(webbrowser, "open_new_tab", missing)
+    open_in_browser("http://127.0.0.1:1/")  # an exception in a thread is a warning, and so an error here
+    assert is_tried.wait(20)
+
+
+def test_a_file_that_has_gone_is_said(run, server, monkeypatch) -> None:
+    def gone(*_: object) -> None:
+        raise UnreadableFile("rank0.json: has gone")
+
+    monkeypatch.setattr(StepsOfRun, "step", gone)
+    status, _, content = asked(server, f"step?n={StepsOfRun(run).order[0]}")
+    assert (status, b"rank0.json: has gone" in content) == (500, True)
 
 
 @needs_browser

@@ -1,5 +1,6 @@
 """Bundles, the command `timeline`, and the file that is handed to the viewer."""
 
+import _thread
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from local_clients import ENDS, needs_another_user, told, told_another_user
 from perfetto_reading import tracks_of
 
 from commtrace.analysis.cli import serving
@@ -24,7 +26,6 @@ from commtrace.cli import main
 
 RUN = Path(__file__).parent.parent / "data" / "nccl-two-hosts"
 VIEWER = "https://ui.perfetto.dev"
-ANY_PORT = ("127.0.0.1", 0)
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -120,7 +121,7 @@ def port(monkeypatch) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    monkeypatch.setattr(serving, "_ADDRESS", ("127.0.0.1", free))
+    monkeypatch.setattr(serving, "_PORT", free)
     return free
 
 
@@ -170,21 +171,22 @@ def test_the_viewer_gets_the_file_once(tmp_path, monkeypatch, port, capsys):
 def test_if_no_viewer_comes_it_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(serving.webbrowser, "open_new_tab", lambda url: None)
     target = tmp_path / "x.pftrace"
-    server = serving.FileServer(target, ANY_PORT)
+    server = serving.FileServer(target, 0)
     with pytest.raises(CannotServe, match=re.escape(f"{target}: no viewer has read it in 0.005 minutes")):
         serving.serve_once(server, patience_s=0.3)
 
 
-def test_requests_that_do_not_come_to_an_end_are_ended(tmp_path):
-    (tmp_path / "x.pftrace").write_bytes(b"x")
-    with serving.FileServer(tmp_path / "x.pftrace", ANY_PORT, request_s=0.2) as server:
+@needs_another_user
+@pytest.mark.parametrize("end", ENDS)
+def test_another_user_who_knows_the_address_gets_nothing(tmp_path, end):
+    (tmp_path / "x.pftrace").write_bytes(b"timeline")
+    with serving.FileServer(tmp_path / "x.pftrace", 0) as server:
         waiting = threading.Thread(target=server.serve, args=(20.0,))
         waiting.start()
-        for begin in (b"", b"GET / HTTP/1.1\r\nOrigin: "):
-            with socket.create_connection(server.address, timeout=20) as silent:
-                silent.sendall(begin)
-                assert silent.recv(100) == b""
-        server.is_read.set()
+        request = f"GET {server.path} HTTP/1.1\r\nHost: {server.host}\r\nOrigin: {VIEWER}\r\n\r\n".encode()
+        assert b"timeline" not in told_another_user(server.server_port, request, end)
+        assert not server.is_read.is_set()
+        assert told(server.server_port, request).endswith(b"timeline")
         waiting.join()
 
 
@@ -197,10 +199,7 @@ def test_a_port_in_use_is_said(tmp_path, monkeypatch, port, capsys):
 
 
 def test_an_interrupt_ends_the_waiting(tmp_path, monkeypatch, port):
-    def interrupt(url: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(serving.webbrowser, "open_new_tab", interrupt)
+    monkeypatch.setattr(serving.webbrowser, "open_new_tab", lambda url: _thread.interrupt_main())
     assert main(["timeline", "--open", "--output", str(tmp_path / "x.pftrace"), str(RUN)]) == 130
     with pytest.raises(urllib.error.URLError):
         fetched(f"http://127.0.0.1:{port}/")

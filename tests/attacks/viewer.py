@@ -5,10 +5,8 @@ the address, pages as browsers say who they are, other hosts, wrong paths, silen
 that stop. None gets a byte of the file, none ends the waiting or holds it up, and then the viewer reads all of it.
 """
 
-import os
 import random
 import socket
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -17,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attacking import run_attack
+from local_clients import CAN_BE_ANOTHER, ENDS, told, told_another_user
 
 from commtrace.analysis.cli import serving
 
-OTHER_USER = 65_534
 PATIENCE_S = 20.0
 CONTENT = b"commtrace" * 400_000
 VIEWER = {
@@ -48,25 +46,12 @@ WRONG = (
     "a slow one",
     "a reader that stops",
 )
-AS_OTHER = f"""
-import encodings.idna, os, socket, sys
-os.setgroups([]), os.setgid({OTHER_USER}), os.setuid({OTHER_USER})
-with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as one:
-    try:
-        one.sendall(sys.stdin.buffer.read())
-        if "half" in sys.argv:
-            one.shutdown(socket.SHUT_WR)
-        while part := one.recv(1 << 16):
-            sys.stdout.buffer.write(part)
-    except OSError:
-        pass
-"""
 
 
 def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]]:
     """See `attacking.Attack`."""
     chance, counts, wrong = random.Random(seed), Counter[str](), list[str]()
-    kinds = [*WRONG, *(("another user", "another user, half closed") if os.geteuid() == 0 else ())]
+    kinds = [*WRONG, *(f"another user, {end}" for end in ENDS if CAN_BE_ANOTHER)]
     for number in range(tries):
         file = folder / f"{number} & more.pftrace"
         file.write_bytes(CONTENT[: chance.choice((100, 70_000, len(CONTENT)))])
@@ -77,7 +62,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
                     got = reply(server, kind, chance)
                     wrong += [f"try {number}: {kind} got the file"] * (file.read_bytes()[:9] in got)
                 wrong += [f"try {number}: {kind} ended it"] * server.is_read.is_set()
-            viewer = talked(server, request(server))
+            viewer = told(server.server_port, request(server))
             server.is_read.wait(PATIENCE_S)
             if viewer.partition(b"\r\n\r\n")[2] != file.read_bytes() or not server.is_read.is_set():
                 wrong.append(f"try {number}: the viewer got {len(viewer):,} bytes")
@@ -87,7 +72,7 @@ def attack(folder: Path, tries: int, seed: int) -> tuple[Counter[str], list[str]
 @contextmanager
 def served(file: Path) -> Iterator[serving.FileServer]:
     """A server for the file, on a port of its own, until it was read."""
-    with serving.FileServer(file, ("127.0.0.1", 0)) as server:
+    with serving.FileServer(file, 0) as server:
         thread = threading.Thread(target=server.serve, args=(PATIENCE_S,))
         thread.start()
         yield server
@@ -105,7 +90,7 @@ def silent(server: serving.FileServer, number: int) -> Iterator[None]:
 
 def request(server: serving.FileServer, changes: dict[str, str | None] | None = None, path: str | None = None) -> bytes:
     """The viewer's request, with changed headers."""
-    headers = {"Host": "{}:{}".format(*server.server_address), **VIEWER, **(changes or {})}
+    headers = {"Host": server.host, **VIEWER, **(changes or {})}
     lines = [f"GET {path or server.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items() if value)]
     return "\r\n".join([*lines, "", ""]).encode()
 
@@ -113,12 +98,13 @@ def request(server: serving.FileServer, changes: dict[str, str | None] | None = 
 def reply(server: serving.FileServer, kind: str, chance: random.Random) -> bytes:
     """What somebody of this kind gets."""
     if kind in PAGES:
-        return talked(server, request(server, PAGES[kind]))
+        return told(server.server_port, request(server, PAGES[kind]))
     if kind.startswith("another user"):
-        command = [sys.executable, "-c", AS_OTHER, str(server.server_address[1]), "half" if "half" in kind else "whole"]
-        return subprocess.run(command, input=request(server), capture_output=True, check=True).stdout
+        return told_another_user(server.server_port, request(server), kind.removeprefix("another user, "))
     if kind == "another host":
-        return talked(server, request(server, {"Host": chance.choice(("evil.example:9001", "localhost:9001", ""))}))
+        return told(
+            server.server_port, request(server, {"Host": chance.choice(("evil.example:9001", "localhost:9001", ""))})
+        )
     if kind == "a wrong path":
         part = server.path.split("/")[1]
         name = server.path.split("/")[2]
@@ -131,13 +117,14 @@ def reply(server: serving.FileServer, kind: str, chance: random.Random) -> bytes
             f"/{'x' * 32}/{name}",
             "/%2e%2e/etc/passwd",
         )
-        return talked(server, request(server, path=chance.choice(paths)))
+        return told(server.server_port, request(server, path=chance.choice(paths)))
     if kind == "another method":
-        return talked(
-            server, request(server).replace(b"GET", chance.choice((b"POST", b"HEAD", b"PUT", b"get", b"X")), 1)
+        return told(
+            server.server_port,
+            request(server).replace(b"GET", chance.choice((b"POST", b"HEAD", b"PUT", b"get", b"X")), 1),
         )
     if kind == "no request":
-        return talked(server, chance.randbytes(chance.choice((1, 100, 70_000))) + b"\r\n\r\n")
+        return told(server.server_port, chance.randbytes(chance.choice((1, 100, 70_000))) + b"\r\n\r\n")
     with connected(server) as one:
         if kind == "a slow one":
             one.sendall(request(server)[: chance.randrange(200)])
@@ -145,17 +132,6 @@ def reply(server: serving.FileServer, kind: str, chance: random.Random) -> bytes
             one.sendall(request(server))
             one.recv(chance.choice((1, 15)))
         return b""
-
-
-def talked(server: serving.FileServer, said: bytes) -> bytes:
-    """All that is answered."""
-    parts = []
-    with connected(server) as one:
-        one.sendall(said)
-        with suppress(ConnectionError):
-            while part := one.recv(1 << 20):
-                parts.append(part)
-    return b"".join(parts)
 
 
 def connected(server: serving.FileServer) -> socket.socket:

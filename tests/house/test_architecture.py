@@ -185,8 +185,8 @@ def test_only_readers_and_the_command_line_touch_files():
     readers = {"recording", "formats", "reading", "run"}
     single = {
         "cli.output",
-        "cli.serving",
         "core.budget",
+        "core.loopback",
         "core.places.files",
         "core.places.filesystem",
         "core.places.remote",

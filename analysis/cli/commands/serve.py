@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import webbrowser
 from typing import Annotated
 
 import typer
@@ -35,7 +34,7 @@ def serve_command(
 
     A page in a file holds as much as can be sent by mail. This one asks for each step, and for what a late rank did
     before a collective, when you look at it: so runs of many ranks and steps are shown in full. The address holds a
-    secret, only this machine reaches it, and it ends by itself when the page is closed.
+    secret, only your own processes on this machine get an answer, and it ends by itself when the page is closed.
 
     \b
     Examples:
@@ -46,6 +45,7 @@ def serve_command(
     """
     analysis = analysis_for_page(runs, reading, ceiling, peak)
     from ...report.server import ReportServer
+    from ..serving import open_in_browser
 
     try:
         server = ReportServer(analysis, port)
@@ -56,6 +56,6 @@ def serve_command(
     with server:
         print_message(f"{server.url} shows the run; end with ctrl-C", kind="note")
         if browser:
-            webbrowser.open_new_tab(server.url)
+            open_in_browser(server.url)
         server.serve_until_idle(60 * idle_minutes)
     finish(analysis)
