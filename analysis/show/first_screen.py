@@ -23,7 +23,7 @@ _WORTH_TRYING = 0.01
 """Of a step: changes that gain less, or are about less, are left out."""
 _SHOWN_FROM = 0.01
 _LEAST_MFU = 0.001
-_MOST_WITHOUT_FLOP = 0.5
+_MOST_WITHOUT_FLOP, _WIDEST_MFU = 0.5, 0.2
 """Of the time of products and attention: where FLOPs of more are not known, the rest says little."""
 _LARGE_BYTES = 1 << 20
 """Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
@@ -106,29 +106,31 @@ class Rate:
 
 @dataclass(frozen=True)
 class Mfu:
-    """Model FLOPs utilisation of a typical step; `without_flop_frac` of the time of products has no known FLOPs."""
+    """Model FLOPs utilisation of a typical step; `most_frac` if all kernels of unknown FLOPs had run at the peak."""
 
     frac: float
-    without_flop_frac: float
+    most_frac: float
     peak: str
     """`dense peak`, `given peak` or `measured peak`."""
 
     @property
-    def is_bound(self) -> bool:
-        """Whether it is only a lower bound."""
-        return self.without_flop_frac >= _SHOWN_FROM
+    def said(self) -> str:
+        """`MFU is 22.3 to 27.1% of the dense peak: FLOPs of kernels that run 4.8% of the time are not known.`"""
+        unknown = f"FLOPs of kernels that run {100 * (self.most_frac - self.frac):.1f}% of the time are not known"
+        return f"MFU is {self.percent}% of the {self.peak}{f': {unknown}' if self.is_bound else ''}."
 
     @property
-    def said(self) -> str:
-        """`MFU is 22.3% of the dense peak or more: FLOPs of 19% of products and attention are not known.`"""
-        why = f"FLOPs of {self.without_flop_frac:.0%} of products and attention are not known"
-        return f"MFU is {self.percent}% of the {self.peak}{f' or more: {why}' if self.is_bound else ''}."
+    def is_bound(self) -> bool:
+        """Whether more than `frac` is possible, in the digits that are shown."""
+        return f"{100 * self.frac:.1f}" != f"{100 * self.most_frac:.1f}"
 
     @property
     def percent(self) -> str:
-        """`22.3`, or `under 0.1`."""
-        is_shown = self.frac >= _LEAST_MFU or self.is_bound
-        return f"{100 * self.frac:.1f}" if is_shown else f"under {100 * _LEAST_MFU:.1f}"
+        """`22.3`, `under 0.1`, `22.3 to 27.1`, or `0.04 to 9.4`."""
+        if not self.is_bound:
+            return f"{100 * self.frac:.1f}" if self.frac >= _LEAST_MFU else f"under {100 * _LEAST_MFU:.1f}"
+        least = f"{100 * self.frac:.1f}" if self.frac >= _LEAST_MFU else f"{100 * self.frac:.1g}"
+        return f"{least} to {100 * self.most_frac:.1f}"
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _tiles(
     of_what = "of a step" if lengths else "of the window"
     yield Tile("Devices compute", f"{100 * computing:.0f}", "%", of_what)
     if mfu is not None:
-        yield Tile("MFU", mfu.percent, "%", f"{'or more, ' if mfu.is_bound else ''}of the {mfu.peak}")
+        yield Tile("MFU", mfu.percent, "%", f"of the {mfu.peak}{', not all FLOPs known' if mfu.is_bound else ''}")
     exposed = sum(by_column[column].ns for column in COMMUNICATION)
     if len(analysis.table("calls")):
         waiting = by_column["exposed_wait_ns"].ns
@@ -252,18 +254,22 @@ def _tiles(
 
 
 def _mfu(analysis: Analysis) -> Mfu | None:
-    """MFU of the typical step; None where shapes or the peak are not known, or little of what has FLOPs is."""
+    """MFU of the typical step; None where shapes or the peak are not known, or too little is to tell it."""
     if not (analysis.run.details and analysis.run.has_starts):
         return None
     steps = list(analysis.typical_step.steps)
     table = analysis.table("mfu_steps" if steps else "mfu")
     rows = table[table["step"].isin(steps)] if steps else table
-    if not len(rows) or rows["at_peak_ns"].isna().any() or not rows["window_ns"].sum():
+    window_ns = rows["window_ns"].sum()
+    if not len(rows) or rows["at_peak_ns"].isna().any() or not window_ns:
         return None
-    frac = float(rows["at_peak_ns"].sum() / rows["window_ns"].sum())
+    frac = float(rows["at_peak_ns"].sum() / window_ns)
+    most = float((rows["mfu_most_frac"] * rows["window_ns"]).sum() / window_ns)
     without = float(rows["without_flop_frac"].fillna(0.0).mean())
+    if without > _MOST_WITHOUT_FLOP and most - frac > _WIDEST_MFU:
+        return None
     peak = next((name for name in (BY_USER, BY_MEASUREMENT) if rows["peak_from"].str.contains(name).any()), "dense")
-    return Mfu(frac, without, f"{peak} peak") if without <= _MOST_WITHOUT_FLOP else None
+    return Mfu(frac, most, f"{peak} peak")
 
 
 def _remedies(analysis: Analysis) -> Iterator[Remedy]:

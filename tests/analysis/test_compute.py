@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,41 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     (row,) = records(read(tmp_path / "graph", graph).mfu)
     assert row["without_flop_frac"] == pytest.approx(0.25)
     assert row["note"] == (
-        "FLOPs of 25% of the time of products and attention are not known: no operator with shapes launched them"
+        "FLOPs of 25% of the time of kernels that multiply, or may, are not known: "
+        "no operator with shapes launched them"
     )
+    assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(row["at_peak_ns"] + 100 * US)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_time_of_kernels_that_may_multiply_makes_mfu_a_lower_bound(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    made, at, unknown = product(Trace(0, 1), 0, 400 * US), MS, 0
+    for _ in range(12):
+        took = draw.randint(1, 300) * US
+        name, may = draw.choice([
+            ("linear_relu_square_kernel", True),
+            ("_ZN7cutlass13device_kernelI4gemm6kernel13GemmUniversal", True),
+            ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >()", False),
+            ("triton_poi_fused_add_addmm_0", False),
+            ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>()", False),
+        ])  # fmt: skip
+        unknown += took if may else 0
+        made.op(draw.choice(["my::operator", "aten::_index_put_impl_"]), at, 20 * US)
+        made.kernel(name, at + 50 * US, took, launch=at + 5 * US)
+        at += MS
+    (row,) = records(read(tmp_path, made).mfu)
+    assert (row["without_flop_frac"] or 0) == pytest.approx(unknown / (unknown + 400 * US))
+    assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(row["at_peak_ns"] + unknown)
+    assert (row["mfu_frac"] < row["mfu_most_frac"]) == (row["note"] is not None) == (unknown > 0)
+
+
+def test_what_is_possible_is_no_more_than_computing(tmp_path: Path) -> None:
+    made = product(Trace(0, 1), 0, 300 * US)
+    for stream in (7, 8, 9):
+        made.kernel("linear_relu_square_kernel", MS, 500 * US, stream=stream, launch=900 * US)
+    (row,) = records(read(tmp_path, made).mfu)
+    assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(800 * US)
 
 
 def test_a_peak_that_is_given_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,12 +175,14 @@ def test_a_folder_of_runs_has_a_line_for_each(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frac", "unknown", "said"),
+    ("least", "most", "said"),
     [
-        (0.2234, 0.0, "MFU is 22.3% of the dense peak."),
-        (0.0004, 0.0, "MFU is under 0.1% of the dense peak."),
-        (0.0004, 0.5, "MFU is 0.0% of the dense peak or more: FLOPs of 50% of products and attention are not known."),
+        (0.2234, 0.2234, "22.3% of the dense peak."),
+        (0.0004, 0.0004, "under 0.1% of the dense peak."),
+        (0.2231, 0.2234, "22.3% of the dense peak."),
+        (0.2234, 0.2712, "22.3 to 27.1% of the dense peak: FLOPs of kernels that run 4.8% of the time are not known."),
+        (0.0004, 0.0942, "0.04 to 9.4% of the dense peak: FLOPs of kernels that run 9.4% of the time are not known."),
     ],
 )
-def test_an_mfu_in_words(frac, unknown, said) -> None:
-    assert Mfu(frac, unknown, "dense peak").said == said
+def test_an_mfu_in_words(least, most, said) -> None:
+    assert Mfu(least, most, "dense peak").said == f"MFU is {said}"

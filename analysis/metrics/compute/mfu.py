@@ -12,12 +12,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ...core.schema import Row, Schema, records
-from .categories import category, takes_float32_as_tf32
+from .categories import takes_float32_as_tf32
 from .peaks import Peak
 from .shapes import TF32, formula_of, of_kernels
+from .without_flops import has_no_flops
 
 NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
-_WITH_FLOP = ("GEMM", "convolution", "attention forward", "attention backward")
 _GIVE_IT = "give it with --peak"
 _MENTIONED = 0.01
 _COPIED = ("window_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memory_ns", "idle_ns")
@@ -35,7 +35,7 @@ def mfu(schema: Schema, breakdown: pd.DataFrame, work: pd.DataFrame, peaks: Mapp
 
 
 class _Computed:
-    """FLOPs by dtype of a device, and the time of kernels that have FLOPs, known or not, in ns."""
+    """FLOPs by dtype of a device, and the time of kernels with FLOPs and of those that may have some, in ns."""
 
     def __init__(self) -> None:
         self.flop: dict[str | None, int] = {}
@@ -55,13 +55,15 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     rows = work.assign(
         call=work["call"].fillna(alone).astype("int64"),
         tf32=of_kernels(work["kernel"], takes_float32_as_tf32),
+        unknown_ns=work["dur_ns"].mask(_multiplies_nothing(work), 0),
     ).groupby(["rank", "device", "call"], sort=False).agg(
-        **{name: (name, "first") for name in (*keys, "operator", "inputs", "kernel") if name not in ("rank", "device")},
+        **{name: (name, "first") for name in (*keys, "operator", "inputs") if name not in ("rank", "device")},
         dur_ns=("dur_ns", "sum"),
+        unknown_ns=("unknown_ns", "sum"),
         tf32=("tf32", "any"),
     ).reset_index()  # fmt: skip
     for row in records(rows):
-        operator, inputs, kernel = row["operator"], row["inputs"], row["kernel"]
+        operator, inputs = row["operator"], row["inputs"]
         formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
         computed = by_device.setdefault(tuple(row[key] for key in keys), _Computed())
         computed.has_shapes |= formula is not None
@@ -69,11 +71,19 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
             dtype = TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
             computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
             computed.known_ns += row["dur_ns"]
-        elif category(operator, kernel) in _WITH_FLOP:
-            computed.unknown_ns += row["dur_ns"]
+        elif row["unknown_ns"]:
+            computed.unknown_ns += row["unknown_ns"]
             why = formula.reason if formula is not None else "no operator with shapes launched them"
-            computed.reasons[why] = computed.reasons.get(why, 0) + row["dur_ns"]
+            computed.reasons[why] = computed.reasons.get(why, 0) + row["unknown_ns"]
     return by_device
+
+
+def _multiplies_nothing(work: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each row is known to have no FLOPs; each pair of an operator and a kernel is asked once."""
+    pairs = ["operator", "kernel"]
+    number = work.groupby(pairs, dropna=False, sort=False).ngroup()
+    distinct = records(work.assign(number=number).drop_duplicates("number")[["number", *pairs]])
+    return number.map({row["number"]: has_no_flops(row["operator"], row["kernel"]) for row in distinct})
 
 
 def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None], keys: list[str]) -> Row:
@@ -83,13 +93,13 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
     result["below_peak_ns"] = row["compute_ns"]
     if computed is None or not computed.has_shapes:
         return result | {"note": NO_SHAPES}
-    heavy_ns = computed.known_ns + computed.unknown_ns
-    unknown_frac = computed.unknown_ns / heavy_ns if heavy_ns else None
+    multiplying_ns = computed.known_ns + computed.unknown_ns
+    unknown_frac = computed.unknown_ns / multiplying_ns if multiplying_ns else None
     result |= {"tflop": sum(computed.flop.values()) / 1e12 or None, "without_flop_frac": unknown_frac}
     notes = []
     if unknown_frac is not None and unknown_frac >= _MENTIONED:
         why = max(computed.reasons, key=lambda reason: computed.reasons[reason])
-        notes.append(f"FLOPs of {unknown_frac:.0%} of the time of products and attention are not known: {why}")
+        notes.append(f"FLOPs of {unknown_frac:.0%} of the time of kernels that multiply, or may, are not known: {why}")
     peak = peaks.get(row["rank"])
     at_peak_ns, missing = _at_peak_ns(computed.flop, peak)
     if not computed.flop or missing:
@@ -98,11 +108,13 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
         known = "listed for its device" if peak is None or not peak.given else peak.origin(computed.flop)
         notes.append(f"it computed faster than the peak that is {known}, so that is not its peak")
     else:
+        most_ns = min(at_peak_ns + computed.unknown_ns, row["compute_ns"])
         result |= {
             "peak_from": None if peak is None else peak.origin(computed.flop),
             "at_peak_ns": at_peak_ns,
             "below_peak_ns": row["compute_ns"] - at_peak_ns,
             "mfu_frac": at_peak_ns / row["window_ns"] if row["window_ns"] else None,
+            "mfu_most_frac": most_ns / row["window_ns"] if row["window_ns"] else None,
             "compute_frac": at_peak_ns / row["compute_ns"] if row["compute_ns"] else None,
         }
     return result | {"note": "; ".join(notes) or None}
