@@ -311,6 +311,15 @@ _ENTRIES = (
         below="note",
     ),
     TableEntry(
+        serving.SERVING_RANKS,
+        Topic.time,
+        "What each rank serves: of replicas, one may decode while another prefills.",
+        "serving.md#replicas",
+        command="serving --by rank",
+        none_measured=_NO_KINDS,
+        optional=("engine",),
+    ),
+    TableEntry(
         serving.SERVING_FITS,
         Topic.time,
         "The same by kind, with a fit of time over tokens.",

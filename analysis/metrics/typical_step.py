@@ -37,6 +37,8 @@ EDGES = ("beginning", "drain", "end", _UNSHOWN)
 """Reasons to leave out a step whose window is not its own, or lacks something on a rank."""
 _IDLE = "idle"
 """A kind of step without requests, on one rank where each serves its own, or on all."""
+_MIXED = "mixed"
+"""A kind of step in which some requests are in prefill, others decode."""
 USUALLY_BESIDE = (*NOT_TRAINING, _IDLE)
 """Kinds of steps that no run is about, whatever time they take, if it has others."""
 _CHECKPOINT = "checkpoint"
@@ -87,14 +89,15 @@ def traced_steps(
     breakdown_steps: pd.DataFrame,
     cycles: Iterable[CycleSteps],
     step_marks: pd.DataFrame,
+    replicas: Replicas,
     unshown: Mapping[int, Collection[int]],
     about: str | None = None,
 ) -> pd.DataFrame:
     """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
 
-    `step_marks` give their kinds; in steps that are `unshown`, a rank launched kernels that its trace lacks. Steps are
-    compared with those of their kind. Those of the kind `about` count; if there are none, of the kind that takes most
-    time.
+    `step_marks` give their kinds, of all `replicas` together; in steps that are `unshown`, a rank launched kernels that
+    its trace lacks. Steps are compared with those of their kind. Those of the kind `about` count; if there are none, of
+    the kind that takes most time.
     """
     if not len(breakdown_steps):
         return STEPS.empty()
@@ -102,7 +105,7 @@ def traced_steps(
     cpu_ns = {(each.rank, step): ns for each in listed for step, ns in each.cpu_ns.items()}
     firsts = {(each.rank, each.steps[0]) for each in listed if each.steps}
     lasts = {(each.rank, each.steps[-1]) for each in listed if each.steps}
-    said = _said_of_steps(step_marks)
+    said = _said_of_steps(step_marks, replicas)
     unseen_ns = step_marks.groupby("step")["unseen_ns"].max().dropna().to_dict()
     rows: list[Row] = []
     for (step,), devices in grouped(with_parts(breakdown_steps), ["step"]):
@@ -157,27 +160,52 @@ def without_unseen(unseen_ns: int | None) -> str | None:
 _NOTHING_SAID = {"kind": None, "requests": None, "tokens": None}
 
 
-def _said_of_steps(step_marks: pd.DataFrame) -> dict[int, Row]:
-    """What annotations say of each step: the ranks that are not idle, but a checkpoint of any rank.
+class Replicas(NamedTuple):
+    """The replica of each rank of an engine that serves requests, and if all ranks of the job have a trace.
 
-    Where they say different kinds, the step is of none. Where they say different numbers, each serves requests of its
-    own: how many there are in all is not known.
+    `of_rank` is None if it is not known whose requests the ranks serve, and has no ranks that serve none.
+    """
+
+    of_rank: Mapping[int, int] | None
+    are_all: bool
+
+
+def _said_of_steps(step_marks: pd.DataFrame, replicas: Replicas) -> dict[int, Row]:
+    """What annotations say of each step: the replicas that are not idle, but a checkpoint of any rank.
+
+    Requests and tokens are those of all replicas together; if some have no trace, how many there are is not known.
+    Where replicas are busy with different things, the step is mixed.
     """
     said: dict[int, Row] = {}
-    for row in records(step_marks):
-        of_step = said.setdefault(int(row["step"]), dict(_NOTHING_SAID))
-        for name, value in of_step.items():
-            if value is None or row[name] == _CHECKPOINT or (value == _IDLE and row[name] is not None):
-                of_step[name] = row[name]
-    several = step_marks[~step_marks["kind"].isin([_IDLE, _CHECKPOINT])].groupby("step")["kind"].nunique()
-    for step in several.index[several > 1]:
-        if said[int(step)]["kind"] != _CHECKPOINT:
-            said[int(step)]["kind"] = None
-    for name in ("requests", "tokens"):
-        numbers = step_marks.groupby("step")[name].nunique()
-        for step in numbers.index[numbers > 1]:
-            said[int(step)][name] = None
+    for (step,), marks in grouped(step_marks, ["step"]):
+        of_replica: dict[int, list[Row]] = {}
+        for row in records(marks):
+            of_replica.setdefault((replicas.of_rank or {}).get(row["rank"], 0), []).append(row)
+        own = [_said_of_replica(rows) for rows in of_replica.values()]
+        busy = [one for one in own if one["kind"] != _IDLE] or own
+        kinds = {one["kind"] for one in busy}
+        said[step] = {name: _sum([one[name] for one in busy]) for name in ("requests", "tokens")}
+        if len(own) > 1 and not replicas.are_all:
+            said[step] = dict(_NOTHING_SAID)
+        mixed = None if None in kinds else _MIXED
+        said[step]["kind"] = kinds.pop() if len(kinds) == 1 else _CHECKPOINT if _CHECKPOINT in kinds else mixed
     return said
+
+
+def _said_of_replica(rows: list[Row]) -> Row:
+    """What ranks say that serve the same requests; None of what they contradict each other in."""
+    kinds = {row["kind"] for row in rows} - {None}
+    working = kinds - {_IDLE} or kinds
+    numbers = {name: {row[name] for row in rows} - {None} for name in ("requests", "tokens")}
+    return {
+        "kind": _CHECKPOINT if _CHECKPOINT in kinds else working.pop() if len(working) == 1 else None,
+        **{name: values.pop() if len(values) == 1 else None for name, values in numbers.items()},
+    }
+
+
+def _sum(numbers: list[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:

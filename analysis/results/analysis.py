@@ -67,8 +67,8 @@ from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles import table as roles_module
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
-from ..metrics.serving import serving, serving_fits
-from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
+from ..metrics.serving import serving, serving_fits, serving_ranks
+from ..metrics.typical_step import CycleSteps, Replicas, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.devices import unequal_devices
 from ..metrics.verdicts.of_idle import idle_causes
@@ -457,20 +457,30 @@ class Analysis:
             CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
             for ran in self.run.tables.ran
         ]
-        unshown = self.run.unshown_steps
-        return self._marked(traced_steps(self.breakdown_steps, cycles, self.run.step_marks, unshown, self.about))
+        marks, unshown = self.run.step_marks, self.run.unshown_steps
+        return self._marked(traced_steps(self.breakdown_steps, cycles, marks, self._replicas, unshown, self.about))
+
+    @property
+    def _replicas(self) -> Replicas:
+        return Replicas(self.run.replicas, are_all=not self.run.missing_ranks)
 
     @cached_property
     @described
     def serving(self) -> pd.DataFrame:
         """One row per kind and size of steps: how long they take, tokens a second, and what a token costs."""
-        return self._marked(serving(self.steps, self.run.step_marks))
+        return self._marked(serving(self.steps, self.run.step_marks, self._replicas))
 
     @cached_property
     @described
     def serving_fits(self) -> pd.DataFrame:
         """One row per kind of step: its time over its tokens, as a straight line."""
-        return self._marked(serving_fits(self.steps, self.run.step_marks))
+        return self._marked(serving_fits(self.steps, self.run.step_marks, self._replicas))
+
+    @cached_property
+    @described
+    def serving_ranks(self) -> pd.DataFrame:
+        """One row per rank and kind of its own steps, which differ between replicas."""
+        return self._marked(serving_ranks(self.steps, self.breakdown_steps, self.run.step_marks, self._replicas))
 
     @cached_property
     def typical_step(self) -> TypicalStep:

@@ -13,7 +13,7 @@ same neighbours on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from ..errors import NoSuchSteps
 from ..recording.options import ReadOptions
 from .file_tables import TraceFile
 from .rank_files import Member
+from .replicas import replicas
 
 _NONE = (
     "the traces mark no steps: was profiler.step() called? --steps names other annotations that mark them. Without "
@@ -201,8 +202,20 @@ def notes_on_marks(members: Sequence[Member[TraceFile]], marker: str | None) -> 
         yield f"rank {ranges_of(lacking)}: {none}, so no steps are known; what is said of steps is of the other ranks"
 
 
+def replicas_of(members: Sequence[Member[TraceFile]]) -> dict[int, int] | None:
+    """The replica of each rank that serves requests; None if it is not known whose requests they are."""
+    said: dict[int, dict[int, Hashable]] = {}
+    for member in members:
+        for mark in member.file.step_marks:
+            if mark.kind in _SERVED or mark.requests is not None:
+                said.setdefault(member.rank, {})[mark.step] = mark.kind, mark.requests, mark.tokens
+    return replicas(said, {member.rank: member.file.path.name for member in members})
+
+
 def notes_on_kinds(members: Sequence[Member[TraceFile]]) -> Iterator[str]:
-    """Yield a note if a step is prefill on one rank and decode on another."""
+    """Yield a note if a step is prefill on one rank and decode on another, and these are no replicas."""
+    if replicas_of(members) is not None:
+        return
     first: dict[int, tuple[str, int]] = {}
     for member in members:
         for mark in member.file.step_marks:
@@ -212,8 +225,8 @@ def notes_on_kinds(members: Sequence[Member[TraceFile]]) -> Iterator[str]:
             if kind != mark.kind:
                 yield (
                     f"step {mark.step} is {kind} on rank {rank} and {mark.kind} on rank {member.rank}: their captures "
-                    "begin with different steps, or each serves requests of its own; its kind is not known, and what "
-                    "is said of a step may be of two"
+                    "begin with different steps, or they are stages of a pipeline; its kind is not known, and what is "
+                    "said of a step may be of two"
                 )
                 return
 

@@ -23,7 +23,7 @@ from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
-from .chosen_steps import notes_on_kinds, notes_on_marks, notes_on_steps, of_steps
+from .chosen_steps import notes_on_kinds, notes_on_marks, notes_on_steps, of_steps, replicas_of
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
@@ -62,7 +62,7 @@ class Run:
     known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show. If
     only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
     cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one
-    was given.
+    was given. `replicas` tell of ranks that serve requests of which replica each is; None if that is not known.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Run:
     gpus_listed: tuple[str, ...] = ()
     runs_python: bool = True
     unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
+    replicas: dict[int, int] | None = field(default_factory=dict)
     only_steps: tuple[int, ...] = ()
     step_marker: str | None = None
     recorded_steps: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
@@ -362,6 +363,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         tables=tables,
         step_times=STEP_TIMES.frame(row for m in members if m.cycle == 0 for row in step_time_rows(m.rank, m.side)),
         step_marks=STEP_MARKS.frame(row for m in members for row in _mark_rows(m)),
+        replicas=replicas_of(members),
         config=config,
         notes=(
             *joined_notes((m, note) for m in members for note in notes_on(m, m.file.gloo_beside_gpu)),

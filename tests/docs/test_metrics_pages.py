@@ -37,6 +37,7 @@ COPIED_IN = {
     "cycles": {"run_id"},
     "serving": {"engine"},
     "serving_fits": {"engine"},
+    "serving_ranks": {"engine"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
 }

@@ -17,6 +17,7 @@ from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.run.cpu_activities import cpu_activities
 from commtrace.analysis.run.event_tables import EventTables
 from commtrace.analysis.run.file_tables import TraceFile
+from commtrace.analysis.run.replicas import replicas
 from commtrace.analysis.run.run import Run
 from commtrace.common.nccl_tests import dtype_name
 
@@ -40,6 +41,9 @@ def analysis_of_run(tables: Given) -> Analysis:
     annotations = schema.ANNOTATIONS.frame({"rank": 0, "cycle": 0, "thread": 1, **row}
                                            for row in given.get("annotations", []))  # fmt: skip
     launches = schema.LAUNCHES.frame({**row, "thread": 1, "start_ns": row["issue_ns"]} for row in launched)
+    said: dict[int, dict[int, object]] = {}
+    for row in map(_of_rank_0, given.get("step_marks", [])):
+        said.setdefault(row["rank"], {})[row["step"]] = row.get("kind"), row.get("requests"), row.get("tokens")
     in_steps, unseen_ns = _with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations)
     events = EventTables(
         activities=in_steps,
@@ -62,6 +66,7 @@ def analysis_of_run(tables: Given) -> Analysis:
             notes=(),
             clock_probes=schema.CLOCK_PROBES.frame(given.get("clock_probes", [])),
             details=True,
+            replicas=replicas(said, dict.fromkeys(said, "")),
             step_marks=schema.STEP_MARKS.frame(
                 {**_of_rank_0(row), "unseen_ns": unseen_ns.get(row["step"])} for row in given.get("step_marks", [])
             ),

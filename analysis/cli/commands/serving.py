@@ -21,9 +21,10 @@ class ServingBy(str, Enum):
 
     size = "size"
     kind = "kind"
+    rank = "rank"
 
 
-_TABLES = {ServingBy.size: "serving", ServingBy.kind: "serving_fits"}
+_TABLES = {ServingBy.size: "serving", ServingBy.kind: "serving_fits", ServingBy.rank: "serving_ranks"}
 
 
 @reads_traces
@@ -32,7 +33,7 @@ def serving_command(
     runs: Runs,
     by: Annotated[
         ServingBy,
-        typer.Option(help="One row per kind and size of steps, or per kind, with a fit of their time over tokens."),
+        typer.Option(help="One row per kind and size of steps; per kind, with a fit of time over tokens; or per rank."),
     ] = ServingBy.size,
     *,
     writing: Writing,

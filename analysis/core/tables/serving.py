@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import KIND, PARTIAL_RUN, REQUESTS, TOKENS
+from .columns import KIND, PARTIAL, PARTIAL_RUN, RANK, REQUESTS, TOKENS
 
 _ENGINE = ("string", "which of several engines whose traces were found together; NA if there is one")
+_PER_GPU = ("Float64", "the same / number of devices; NA also if ranks have no trace")
 
 SERVING = Schema("serving", "engine, kind and size of steps, all devices together", {
     "engine": _ENGINE,
@@ -20,10 +21,27 @@ SERVING = Schema("serving", "engine, kind and size of steps, all devices togethe
     "exposed_comm_ns": ("int64", "all three, median: medians do not add up"),
     "idle_ns": ("int64", "nothing runs, median"),
     "tokens_per_s": ("Float64", "tokens of all these steps / their lengths; NA if the tokens are not known"),
+    "tokens_per_s_per_gpu": _PER_GPU,
     "exposed_us_per_token": ("Float64", "exposed communication of all these steps / their tokens"),
     "exposed_frac": ("Float64", "exposed communication of all these steps / their lengths"),
     "note": ("string", "why tokens are not known, and what is not counted of a step; else NA"),
     "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+SERVING_RANKS = Schema("serving_ranks", "engine, rank and kind of the rank's own steps", {
+    "engine": _ENGINE,
+    "replica": (
+        "Int64",
+        "which replica of the engine it is of, from 0: ranks of one serve the same requests; NA if that is not known",
+    ),
+    "rank": RANK,
+    "kind": KIND,
+    "steps": ("int64", "steps that are of this kind on this rank, without those at the edges that are not whole"),
+    "requests": ("Int64", "requests of a step, median; NA if an annotation does not say"),
+    "tokens": ("Int64", "tokens of all these steps; NA if an annotation does not say"),
+    "window_ns": ("int64", "length of a step on this rank, median"),
+    "tokens_per_s": ("Float64", "tokens of all these steps / their lengths: ranks of one replica have the same tokens"),
+    "partial": PARTIAL,
 })  # fmt: skip
 
 SERVING_FITS = Schema("serving_fits", "engine and kind of step, all devices together", {
@@ -36,6 +54,7 @@ SERVING_FITS = Schema("serving_fits", "engine and kind of step, all devices toge
     "tokens_min": ("Int64", "the fewest tokens of a step"),
     "tokens_max": ("Int64", "the most"),
     "tokens_per_s": ("Float64", "tokens of all these steps / their lengths"),
+    "tokens_per_s_per_gpu": _PER_GPU,
     "exposed_us_per_token": (
         "Float64",
         "exposed communication of all these steps / their tokens: what tensor parallelism costs a token",
