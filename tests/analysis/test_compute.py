@@ -83,6 +83,19 @@ def test_the_outermost_operator_with_a_formula_counts_once(tmp_path: Path) -> No
     assert row["gflop_per_call"] == 2 * (2 * 4 * 8 * 8) * 3 * 3 * 3 / 1e9
 
 
+def test_a_product_of_a_dtensor_is_that_of_its_rank(tmp_path: Path) -> None:
+    made = Trace(0, 1).event("cpu_op", "aten::mm", 0, 90 * US, **matrices(1024, 1024, 4096))
+    made.event("cpu_op", "aten::add", 10 * US, 10 * US).kernel("elementwise_kernel", 95 * US, US, launch=12 * US)
+    made.event("cpu_op", "aten::mm", 30 * US, 40 * US, **matrices(1024, 1024, 512))
+    made.kernel("sm90_xmma_gemm", 100 * US, 30 * US, launch=40 * US)
+    made.kernel("redistribute_kernel", 140 * US, US, launch=80 * US)  # by the outer one
+    analysis = read(tmp_path, made)
+    (row,) = records(analysis.mfu)
+    assert row["tflop"] == 2 * 1024 * 1024 * 512 / 1e12
+    shapes = {row["inputs"]: row["calls"] for row in records(analysis.shapes) if row["operator"] == "aten::mm"}
+    assert shapes == {"1024x1024 1024x512": 1}
+
+
 def test_a_rank_that_is_slow_at_a_shape_is_named(tmp_path: Path) -> None:
     traces = [product(Trace(rank, 4), 0, (300 if rank == 2 else 200) * US) for rank in range(4)]
     (row,) = records(read(tmp_path, *traces).shapes)

@@ -5,12 +5,13 @@ tests/profiling/test_flop_counter.py compares with torch, tests/shared/test_trac
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from cpu_work import NONE, listed, operator, scalar, several, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.analysis.metrics.compute.flops import counted_once, counts, flops
+from commtrace.analysis.metrics.compute.flops import counted_once, counts, flops, handing_over
 from commtrace.analysis.metrics.compute.operators import ProfiledOperator, matrix_dtype
 
 QUERY = tensor(2, 4, 8, 16)
@@ -179,6 +180,29 @@ def test_the_outermost_counts() -> None:
     # the same interval: the first is the outer one
     assert counted_once([5, 5], [7, 7], [True, True]).tolist() == [True, False]
     assert counted_once([], [], []).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("nested", "handing"),
+    [
+        (["aten::mm", "aten::mm", "aten::matmul", "aten::bmm"], [0, 1]),  # vmap
+        (["aten::convolution", "aten::convolution", "aten::_convolution", "aten::mkldnn_convolution"], [0]),
+        (["aten::linear", "aten::addmm", "aten::redistribute", "aten::addmm"], [1]),  # a DTensor
+        (["aten::addmm", "aten::_scaled_mm"], [0]),  # matrices of float8
+        (["aten::convolution", "aten::_convolution", "aten::cudnn_convolution"], []),
+        (["aten::_scaled_dot_product_flash_attention", "aten::_flash_attention_forward"], []),
+        (["aten::convolution_backward", "aten::mm"], []),
+        (["aten::matmul", "aten::mm"], []),
+    ],
+)
+def test_an_operator_that_calls_its_like_hands_over(nested: list[str], handing: list[int]) -> None:
+    # Twice, one after the other, and a product behind that.
+    names = [*nested, *nested, "aten::mm"]
+    depth = [*range(len(nested))] * 2
+    starts = [100 * (place // len(nested)) + inner for place, inner in enumerate(depth)] + [200]
+    ends = [100 * (place // len(nested)) + 99 - inner for place, inner in enumerate(depth)] + [299]
+    found = handing_over(names, starts, ends, [counts(name) for name in names])
+    assert np.flatnonzero(found).tolist() == [*handing, *(len(nested) + place for place in handing)]
 
 
 @given(st.data())

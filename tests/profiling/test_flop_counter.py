@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from cpu_work import counted, flops_by_name, recorded
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from commtrace.analysis.metrics.compute.flops import counts, flops
@@ -157,7 +161,22 @@ def inference() -> Run:
     return run
 
 
-@pytest.mark.parametrize("model", [resnet, decoder, gpt, vit, experts, inference])
+def batched() -> Run:
+    """Functions of one example for many: torch records the call for one, and within it what computes all of them."""
+    sizes = torch.randint(2, 9, (4,)).tolist()
+    several, matrices, shared = torch.randn(*sizes[:3]), torch.randn(sizes[0], *sizes[2:]), torch.randn(*sizes[2:])
+    convolution, images = nn.Conv2d(3, 4, 3), torch.randn(3, 2, 3, 8, 7)
+
+    def run() -> None:
+        torch.vmap(torch.mm)(several, matrices)
+        torch.vmap(torch.mm, in_dims=(0, None))(several, shared)
+        torch.vmap(torch.vmap(torch.mm, in_dims=(0, None)), in_dims=(None, 0))(several, matrices)
+        torch.vmap(convolution)(images)
+
+    return run
+
+
+@pytest.mark.parametrize("model", [resnet, decoder, gpt, vit, experts, inference, batched])
 def test_a_trace_has_the_flops_that_torch_counts(model: Callable[[], Run], tmp_path: Path) -> None:
     torch.manual_seed(0)
     run = model()
@@ -185,6 +204,22 @@ def test_query_heads_that_share_a_key_count_each(tmp_path: Path) -> None:
     with sdpa_kernel(SDPBackend.MATH):  # the one that takes fewer heads of keys on a CPU
         run = gpt(kv_heads=2)
         assert flops_by_name(counted(traced(run, tmp_path))) == by_torch(run)
+
+
+@pytest.fixture
+def four_ranks() -> Iterator[DeviceMesh]:
+    """A mesh of four ranks, of which only this one exists."""
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield init_device_mesh("cpu", (4,))
+    dist.destroy_process_group()
+
+
+def test_a_rank_counts_its_part_of_a_dtensor(tmp_path: Path, four_ranks: DeviceMesh) -> None:
+    """torch records the operator with the matrices of all ranks, and within it the one of this rank."""
+    tokens = DTensor.from_local(torch.randn(12, 16), four_ranks, [Replicate()], run_check=False)
+    weight = DTensor.from_local(torch.randn(16, 8), four_ranks, [Shard(1)], run_check=False)
+    tokens @ weight  # at first, it looks for the placement of the result by a call on matrices without data
+    assert flops_by_name(counted(traced(lambda: tokens @ weight, tmp_path))) == {"aten::mm": 2 * 12 * 16 * 8}
 
 
 def test_a_grouped_product_counts_where_torch_does_it_group_by_group(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from commtrace.analysis.metrics.compute.flops import counted_once, counts, flops
+import numpy as np
+
+from commtrace.analysis.metrics.compute.flops import counted_once, counts, flops, handing_over
 from commtrace.analysis.metrics.compute.operators import ProfiledOperator
 
 
@@ -52,7 +54,10 @@ def counted(events: Iterable[dict[str, Any]]) -> list[ProfiledOperator]:
     for thread in threads.values():
         starts = [round(event["ts"] * 1000) for event in thread]
         ends = [start + round(event["dur"] * 1000) for start, event in zip(starts, thread, strict=True)]
-        outer = counted_once(starts, ends, [counts(event["name"]) for event in thread])
+        names = [event["name"] for event in thread]
+        chosen = np.array([counts(name) for name in names], dtype=bool)
+        chosen &= ~handing_over(names, starts, ends, chosen)
+        outer = counted_once(starts, ends, chosen)
         result += [recorded(event) for event, kept in zip(thread, outer, strict=True) if kept]
     return result
 

@@ -15,8 +15,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 
+from ..device.launches import enclosing
 from .operators import Amount, NotRecorded, ProfiledOperator, Shape, evaluated
 
 
@@ -30,7 +32,7 @@ def counts(name: str) -> bool:
     return name in _FORMULAS
 
 
-def counted_once(starts: Sequence[int], ends: Sequence[int], chosen: Sequence[bool]) -> NDArray[np.bool_]:
+def counted_once(starts: ArrayLike, ends: ArrayLike, chosen: ArrayLike) -> NDArray[np.bool_]:
     """Which of the chosen operators lie in no other chosen one; all are of one thread, so that they nest.
 
     With `chosen` from `counts`, the operators whose FLOPs add up: aten::convolution calls aten::_convolution, which
@@ -44,6 +46,30 @@ def counted_once(starts: Sequence[int], ends: Sequence[int], chosen: Sequence[bo
         reached = np.maximum.accumulate(end[places])
         result[places[0]] = True
         result[places[1:]] = start[places[1:]] >= reached[:-1]
+    return result
+
+
+def handing_over(names: Sequence[str], starts: ArrayLike, ends: ArrayLike, chosen: ArrayLike) -> NDArray[np.bool_]:
+    """Which of the chosen operators of a thread only call their like for what is really computed.
+
+    Under vmap, aten::mm is recorded with the matrices of one example and calls aten::bmm for all. On a DTensor it is
+    recorded with the whole matrices and calls aten::mm for the part of its rank. Operators with formulas that are not
+    alike, within one another, are the same work.
+    """
+    result = np.zeros(len(names), dtype=bool)
+    start, end = np.asarray(starts, dtype="int64"), np.asarray(ends, dtype="int64")
+    places = np.flatnonzero(np.asarray(chosen, dtype=bool))
+    places = places[np.lexsort((-end[places], start[places]))]
+    parent = enclosing(start[places], end[places] - 1)
+    kind = pd.factorize(
+        np.array(["" if names[place] in _PRODUCTS else names[place] for place in places], dtype=object)
+    )[0]
+    hands_over, above = np.zeros(len(places), dtype=bool), parent
+    while (above >= 0).any():  # a few times: so deep are operators within one another
+        alike = (above >= 0) & (kind[above] == kind)
+        hands_over[above[alike]] = True
+        above = np.where(above >= 0, parent[above], -1)
+    result[places[hands_over]] = True
     return result
 
 
@@ -274,7 +300,7 @@ def _expect(fits: bool, otherwise: str) -> None:
 
 _PACKED = "sequences are packed or paged, and their lengths are not in the trace"
 
-_FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
+_PRODUCTS: dict[str, Callable[[ProfiledOperator], int]] = {
     "aten::mm": partial(_product, first=0),
     "aten::_int_mm": partial(_product, first=0),
     "aten::_scaled_mm": _scaled_product,
@@ -286,6 +312,9 @@ _FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
     "aten::baddbmm": partial(_batched_product, first=1),
     "aten::baddbmm_": partial(_batched_product, first=1),
     "aiter::gemm_a16w16": _product_with_transposed,
+}
+_FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
+    **_PRODUCTS,
     **{name: partial(_convolution, arguments=arguments) for name, arguments in CONVOLUTIONS.items()},
     "aten::convolution_backward": _convolution_backward,
     **{name: partial(_attention_forward, arguments=where) for name, where in ATTENTION_FORWARD.items()},

@@ -1,8 +1,8 @@
 """Which operator each kernel belongs to, with the shapes that it was called with.
 
 A kernel belongs to the operator around its launch: to the outermost one with a formula for its FLOPs, as what that
-calls is part of it, else to the innermost one. On runs without a GPU an operator is its own work: one with a formula
-takes as long as it takes, any other as long as what it does itself.
+calls is part of it, else to the innermost one. One that only hands over to its like does not count. On runs without a
+GPU an operator is its own work: one with a formula takes as long as it takes, any other as long as what it does itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...core.schema import bare, grouped, text_codes
 from ...core.steps import NO_STEP, Mark, steps_at
 from ..clocks.frame import Ints
 from ..device.launches import enclosing, innermost
-from .flops import counted_once, counts
+from .flops import counted_once, counts, handing_over
 
 WORK_COLUMNS = ("rank", "device", "step", "kernel", "dur_ns", "call", "operator", "inputs")
 """Columns of `compute_work`."""
@@ -72,13 +72,18 @@ class _Operators:
         self.end = self.start + self.dur
         codes, names = text_codes(calls["name"])
         self.name = calls["name"].array[order]
-        self.inputs = calls["inputs"].array[order]
+        inputs = calls["inputs"].array[order]
         # Without its inputs, an operator has no FLOPs: then what it calls may.
         has_formula = np.array([counts(name) for name in names], dtype=bool)
-        self.counted = has_formula[codes][order] & ~np.asarray(pd.isna(self.inputs), dtype=bool)
+        self.counted = has_formula[codes][order] & ~np.asarray(pd.isna(inputs), dtype=bool)
+        self.hands_over = np.zeros(len(order), dtype=bool)
         self.owner = np.arange(len(order))
         for rows in self._threads():
+            self.hands_over[rows] = handing_over(self.name[rows], self.start[rows], self.end[rows], self.counted[rows])
+            self.counted[rows] &= ~self.hands_over[rows]
             self.owner[rows] = rows.start + _owners(self.start[rows], self.end[rows], self.counted[rows])
+
+        self.inputs = inputs.take(np.where(self.hands_over, _NONE, np.arange(len(order))), allow_fill=True)
 
     def _threads(self) -> Iterator[slice]:
         """The places of each thread."""
@@ -105,7 +110,7 @@ class _Operators:
             outer = enclosing(self.start[rows], self.end[rows] - 1)
             inside = np.flatnonzero((outer >= 0) & (self.owner[rows] == np.arange(rows.start, rows.stop)))
             np.subtract.at(own, rows.start + outer[inside], self.dur[rows][inside])
-        places = np.flatnonzero(self.owner == np.arange(len(self.owner)))
+        places = np.flatnonzero((self.owner == np.arange(len(self.owner))) & ~self.hands_over)
         step = steps_at(self.start[places], marks)
         steps = pd.array(step, dtype="Int64")
         steps[step == NO_STEP] = pd.NA
@@ -132,7 +137,7 @@ class _Operators:
 def _owners(starts: Times, ends: Times, counted: NDArray[np.bool_]) -> Ints:
     """For each operator of a thread the counted one that it is part of, else itself; places, of shape (operators,)."""
     owner = np.arange(len(starts))
-    outer = np.flatnonzero(counted_once(starts, ends, counted))  # type: ignore[arg-type]
+    outer = np.flatnonzero(counted_once(starts, ends, counted))
     if len(outer):
         last = np.searchsorted(starts[outer], starts, side="right") - 1
         inside = (last >= 0) & (ends <= ends[outer[last]])
