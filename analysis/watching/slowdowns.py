@@ -6,6 +6,7 @@ how long its last steps took.
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 import time
@@ -68,19 +69,26 @@ class Slowdowns:
         self._known: Plan | None = None
         self._awaited: Plan | None = None
         self._pulses: dict[int, Pulse] = {}
+        self._changed_s = -math.inf
         self.captured = 0
         """Captures that were asked for and made."""
 
     @property
     def is_alive(self) -> bool:
         """Whether the job still makes steps, or a capture of it is still to be reported."""
-        newest_ns = max((pulse.unix_ns for pulse in self._pulses.values()), default=0)
-        every_s = max((pulse.every_s for pulse in self._pulses.values()), default=0.0)
-        return time.time() - newest_ns / 1e9 < _QUIET_S + 3 * every_s
+        if not self._pulses:
+            return False
+        every_s = max(pulse.every_s for pulse in self._pulses.values())
+        return time.monotonic() - self._changed_s < _QUIET_S + 3 * every_s
 
     def look(self) -> Iterator[str]:
         """Look at the pulses once; yield what is to be said."""
-        self._pulses = trigger.pulses_of(self._run)
+        before, self._pulses = self._pulses, trigger.pulses_of(self._run)
+        if self._pulses != before:
+            self._changed_s = time.monotonic()
+            if not before:  # of those that were there before this watch, only the clock tells how old they are
+                newest_ns = max(pulse.unix_ns for pulse in self._pulses.values())
+                self._changed_s -= max(time.time() - newest_ns / 1e9, 0.0)
         for rank, pulse in self._pulses.items():
             self._histories.setdefault(rank, _History()).add(pulse)
         if self._known is not None:
@@ -112,10 +120,13 @@ class Slowdowns:
 
     def _planned(self, known: Plan) -> Iterator[str]:
         plan = trigger.plan_of(self._run)
-        if plan is not None and plan.number > known.number:
+        if plan is not None and plan not in (Plan(), known):
             self._known, self._awaited = None, plan
             last = plan.from_step + plan.steps - 1
             yield f"steps {plan.from_step:,} to {last:,} are traced into {self._folder(plan)}"
+        elif refusal := trigger.refusal_of(self._run):
+            self._known = None
+            yield f"{self._run}: {refusal}"
         elif not self.is_alive:
             self._known = None
 

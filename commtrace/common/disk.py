@@ -32,9 +32,12 @@ _KINDS = (
 )
 
 
-def create(path: Path, mode: int) -> int:
-    """Create a file and return its descriptor. Raises OSError if anything has that name, even a link."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+def create(path: Path, mode: int, within: int | None = None) -> int:
+    """Create a file and return its descriptor. Raises OSError if anything has that name, even a link.
+
+    Here and below, `within` is the descriptor of an open folder that a relative path begins in.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=within)
 
 
 def write(descriptor: int, data: memoryview) -> int:
@@ -57,9 +60,9 @@ def set_mode(descriptor: int, mode: int) -> None:
     os.fchmod(descriptor, mode)
 
 
-def rename(old: Path, new: Path) -> None:
+def rename(old: Path, new: Path, within: int | None = None) -> None:
     """Rename, replacing an existing file. Raises OSError."""
-    old.replace(new)
+    os.replace(old, new, src_dir_fd=within, dst_dir_fd=within)
 
 
 def make_folder(path: Path) -> None:
@@ -98,7 +101,9 @@ def permissions(path: Path) -> int | None:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int | None = None, lasting: bool = True) -> Iterator[Writer]:
+def replacing(
+    path: Path, *, mode: int | None = None, lasting: bool = True, within: int | None = None
+) -> Iterator[Writer]:
     """Make the bytes written in the block the content of the file at `path` when it ends without an error.
 
     Otherwise nothing changes, and nothing is left behind. A link at `path` is replaced, not followed. The file gets the
@@ -106,7 +111,7 @@ def replacing(path: Path, *, mode: int | None = None, lasting: bool = True) -> I
     OSError.
     """
     with ExitStack() as until_renamed:
-        partial, descriptor = _begun(path, 0o666 if mode is None else 0o600)
+        partial, descriptor = _begun(path, 0o666 if mode is None else 0o600, within)
         try:
             try:
                 # The file is closed before it is renamed, but its lock has to last until then.
@@ -118,10 +123,10 @@ def replacing(path: Path, *, mode: int | None = None, lasting: bool = True) -> I
                     sync(descriptor)
             finally:
                 close(descriptor)
-            rename(partial, path)
+            rename(partial, path, within)
         except BaseException:
             with suppress(OSError):
-                partial.unlink()
+                os.unlink(partial, dir_fd=within)
             raise
 
 
@@ -174,9 +179,12 @@ def held(path: Path) -> tuple[int, bool]:
     return descriptor, True
 
 
-def held_folder(path: Path) -> int:
-    """A descriptor of the folder at `path`, which keeps its number from being reused. Raises OSError."""
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def held_folder(path: Path, *, follow: bool = True) -> int:
+    """A descriptor of the folder at `path`, which keeps its number from being reused. Raises OSError.
+
+    A link to one is an error unless `follow`.
+    """
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
 
 
 def new_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -234,11 +242,11 @@ def _remove_unlocked(path: Path) -> None:
         os.close(descriptor)
 
 
-def _begun(path: Path, permissions: int) -> tuple[Path, int]:
+def _begun(path: Path, permissions: int, within: int | None) -> tuple[Path, int]:
     """A new, locked file beside `path`, and its descriptor. Raises OSError."""
     while True:
         partial = path.with_name(_partial_name())
-        descriptor = create(partial, permissions)
+        descriptor = create(partial, permissions, within)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # somebody took it for a killed writer's before it was locked, and is removing it
@@ -246,7 +254,8 @@ def _begun(path: Path, permissions: int) -> tuple[Path, int]:
             continue
         except OSError:  # a file system without locks
             return partial, descriptor
-        if partial.exists():
+        with suppress(FileNotFoundError):
+            os.stat(partial, dir_fd=within, follow_symlinks=False)
             return partial, descriptor
         os.close(descriptor)  # as above, and it is removed
 
@@ -275,14 +284,14 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def open_plain(path: Path, *, follow: bool = True) -> tuple[int, os.stat_result]:
+def open_plain(path: Path, *, follow: bool = True, within: int | None = None) -> tuple[int, os.stat_result]:
     """Open a plain file to read: descriptor and status; links only if `follow`.
 
     Raises OSError for anything but a plain file. A pipe is not opened: it might block forever.
     """
-    _check_plain(path.stat(follow_symlinks=follow))
+    _check_plain(os.stat(path, dir_fd=within, follow_symlinks=follow))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, flags, dir_fd=within)
     try:
         status = os.fstat(descriptor)
         _check_plain(status)  # it may have been replaced

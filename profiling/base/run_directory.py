@@ -15,6 +15,7 @@ Flat, because TensorBoard takes a directory for a run. A file appears under its 
 first written to a hidden `*.partial` file in the same directory.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -99,10 +100,18 @@ def make(run_dir: Path) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
 
 
+def check_made(run_dir: Path) -> None:
+    """Raise RunDirError unless `run_dir` is a folder, which rank 0 has made, and no link to one."""
+    if run_dir.is_symlink() or not run_dir.is_dir():
+        raise RunDirError(
+            f"{run_dir}: expected the folder that rank 0 has made for this capture, found none, or a link"
+        )
+
+
 def claim(run_dir: Path, worker: str, others: Sequence[str] = ()) -> None:
     """Raise RunDirError when `run_dir` already has files of `worker`, or `others`: nothing is ever overwritten."""
     taken = sorted(path.name for path in run_dir.glob(f"{worker}.*"))
-    taken += [name for name in others if (run_dir / name).exists()]
+    taken += [name for name in others if os.path.lexists(run_dir / name)]
     if taken:
         raise RunDirError(f"{run_dir}: already has files of {worker} ({taken[0]}); choose another run directory")
 

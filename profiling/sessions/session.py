@@ -21,6 +21,7 @@ from ..base import run_directory as rundir
 from ..base.console.notices import say, show
 from ..base.current import leave_steps, take_steps
 from ..base.detail import SHAPES_ONLY, Detail
+from ..base.flight_recorder import DUMP_PREFIX
 from ..base.interrupts import BLOCKED_GRACE_S, Interrupts
 from ..base.keeping import TRACES_ONLY, Keeping
 from ..base.schedule import Schedule
@@ -262,10 +263,13 @@ class Session:
         who, asked = self._who, self.run_dir
         if self._options.agreed is None:
             self.run_dir = parallel.agree_on_run_dir(who, asked, self._options.create, self._options.patience)
-        if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
-            say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
-        rundir.make(self.run_dir)
-        rundir.claim(self.run_dir, self._worker, [RUN_FILE] if self.is_first else [])
+            if who.local_rank == 0 and self.run_dir.absolute().parent != asked.absolute().parent:
+                say(f"rank {who.rank}: traces go to {self.run_dir}, as on rank 0, and not to {asked.parent}")
+            rundir.make(self.run_dir)
+        else:
+            rundir.check_made(self.run_dir)
+        dumps = [f"{DUMP_PREFIX}{who.rank}"] if self._options.flight_recorder else []  # torch may write one by itself
+        rundir.claim(self.run_dir, self._worker, [*dumps, *([RUN_FILE] if self.is_first else [])])
 
     @property
     def is_first(self) -> bool:

@@ -74,5 +74,59 @@ def test_a_folder_that_takes_no_files_is_said(tmp_path, monkeypatch) -> None:
     assert said[-1] == f"{pulses.run}: nothing can be written there, so no capture: No space left on device"
 
 
+def test_pulses_from_before_the_watch_say_when_the_job_ended(tmp_path) -> None:
+    pulses = Pulses(tmp_path / "run", ranks=1)
+    trigger.beat(pulses.run, Pulse(0, 10, time.time_ns() - 3600 * 10**9, 10**8, 1.0))
+    assert list(pulses.watch.look()) == []
+    assert not pulses.watch.is_alive
+    pulses.beat(100)
+    assert pulses.watch.is_alive
+
+
+@pytest.mark.parametrize("jump_s", [-86_400, -3600, 3600, 86_400])
+def test_a_clock_that_jumps_makes_no_job_dead_or_alive(tmp_path, monkeypatch, jump_s) -> None:
+    """As one is set while the job runs, by NTP or by hand."""
+    pulses, monotonic = Pulses(tmp_path / "run"), time.monotonic
+    pulses.beat(*STEADY)
+    now, now_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+    assert pulses.watch.is_alive
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + jump_s * 10**9)
+    assert pulses.beat(*STEADY) == []
+    assert pulses.watch.is_alive
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 64)
+    assert list(pulses.watch.look()) == []
+    assert not pulses.watch.is_alive
+
+
+def test_a_job_whose_ranks_have_left_has_ended(tmp_path) -> None:
+    pulses = Pulses(tmp_path / "run")
+    pulses.beat(*STEADY)
+    for rank in range(2):
+        trigger.leave(pulses.run, rank)
+    assert list(pulses.watch.look()) == []
+    assert not pulses.watch.is_alive
+
+
+@pytest.mark.parametrize("number", [1, 5, (1 << 63) - 1])
+def test_a_plan_of_any_number_does_not_hide_the_answer(tmp_path, number) -> None:
+    pulses = Pulses(tmp_path / "run")
+    pulses.beat(*STEADY)
+    trigger.decide(pulses.run, Plan(number, 7, 2))
+    pulses.beat(300, 300)
+    trigger.decide(pulses.run, Plan(1, 400, 2))
+    assert pulses.beat(300) == [f"steps 400 to 401 are traced into {tmp_path / 'run-step400'}"]
+
+
+def test_a_refusal_ends_the_waiting_for_a_plan(tmp_path) -> None:
+    pulses = Pulses(tmp_path / "run")
+    pulses.beat(*STEADY, 300, 300)
+    trigger.refuse(pulses.run, "the ranks cannot be told: No space left on device")
+    assert pulses.beat(300) == [f"{pulses.run}: trigger: refused: the ranks cannot be told: No space left on device"]
+    assert pulses.beat(300) == []
+    assert pulses.beat(*STEADY) == []
+    assert len(pulses.beat(300, 300)) == 1
+
+
 def _no_space(*args: object) -> None:
     raise OSError(28, "No space left on device")

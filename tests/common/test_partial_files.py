@@ -70,8 +70,8 @@ def test_what_is_being_written_stays(writer, tmp_path) -> None:
 def test_what_is_removed_before_it_is_locked_is_begun_again(tmp_path, monkeypatch) -> None:
     create, removed = disk.create, []
 
-    def watched(path: Path, mode: int) -> int:
-        descriptor = create(path, mode)
+    def watched(path: Path, mode: int, within: int | None) -> int:
+        descriptor = create(path, mode, within)
         if not removed:
             remove_partial_files(tmp_path)
             removed.append(path.exists())

@@ -18,9 +18,11 @@ from torch.profiler import ProfilerActivity, profile
 from commtrace.analysis.cli.scale.trigger import trigger_command
 from commtrace.analysis.errors import NothingListens
 from commtrace.common import disk, trigger
-from commtrace.common.trigger import Plan, Pulse, Request
+from commtrace.common.trigger import Plan, Pulse, Request, WrongRequest
+from commtrace.profiling.base import run_directory as rundir
 from commtrace.profiling.base.schedule import Schedule
-from commtrace.profiling.errors import UsageError
+from commtrace.profiling.errors import RunDirError, UsageError
+from commtrace.profiling.ranks.process_group import Identity
 from commtrace.profiling.script.command import _StepOptions
 from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
 from commtrace.profiling.script.watch import listener
@@ -75,6 +77,15 @@ def job(tmp_path):
 
     yield start
     started[-1].observer.finish(None)
+
+
+def ear_of(rank: int, run: Path) -> listener.Listener:
+    """The ear of one of two ranks, after some steps of 1 ms; its thread is not started."""
+    ear = listener.Listener(run, Identity(rank, rank, 2, "host"))
+    ear.stepped(1)
+    time.sleep(0.01)
+    ear.stepped(11)
+    return ear
 
 
 def by_signal(run: Path) -> None:
@@ -305,19 +316,271 @@ def test_a_job_goes_on_whatever_its_folder_is_like(job, harm, monkeypatch, capfd
     assert not any(thread.name == "commtrace-listener" for thread in threading.enumerate())
 
 
+WRONG_REQUESTS = [
+    ("{", "found no JSON"),
+    ('{"steps": 2,}', "found no JSON"),
+    ("[" * 100_000, "found no JSON"),
+    (b"\xff", "found no JSON"),
+    (f'{{"steps": {"9" * 5000}}}', "found no JSON"),
+    (b" " * (1 << 20) + b"{}", "found more than 1,048,576 bytes"),
+    ("[]", "found []"),
+    ("7", "found 7"),
+    ("null", "found null"),
+    ('{"step": 2}', 'expected no other fields than "steps" and "ranks"; found "step"'),
+    ('{"steps": 2, "steps": 900}', "found one of them twice"),
+    ('{"steps": 0}', 'expected as "steps" a whole number from 1 to 1,000; found 0'),
+    ('{"steps": 5000}', "found 5000"),
+    ('{"steps": true}', "found true"),
+    ('{"steps": 2.5}', "found 2.5"),
+    ('{"steps": NaN}', "found NaN"),
+    ('{"steps": "2"}', 'found "2"'),
+    ('{"ranks": "0-7"}', 'expected as "ranks" a list of ranks such as [0, 1, 2], or null for all; found "0-7"'),
+    ('{"ranks": 3}', "found 3"),
+    ('{"ranks": []}', "found []"),
+    ('{"ranks": ["a"]}', 'found ["a"]'),
+    ('{"ranks": [-1]}', "found [-1]"),
+    ('{"ranks": [0, 1e2]}', "found [0, 100.0]"),
+    ('{"ranks": [8, 9]}', '"ranks" names none of the job, which has ranks 0-7; found [8, 9]'),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), WRONG_REQUESTS, ids=lambda value: str(value)[:30])
+def test_a_request_that_makes_no_sense_says_what_is_wrong(tmp_path, text, why) -> None:
+    (tmp_path / "trigger").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(WrongRequest) as wrong:
+        trigger.request_of(tmp_path, 8)
+    assert why in str(wrong.value)
+    assert len(str(wrong.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "request_"),
+    [
+        ("", Request()),
+        ("{}", Request()),
+        ('{"steps": 2, "ranks": null}', Request(2)),
+        ('{"ranks": [7, 0, 7, 99]}', Request(5, (0, 7, 99))),
+    ],
+)
+def test_what_may_be_asked_for(tmp_path, text, request_) -> None:
+    (tmp_path / "trigger").write_text(text)
+    assert trigger.request_of(tmp_path, 8) == request_
+
+
 @pytest.mark.parametrize(
     "text",
     [
         *("{", "[]", "7", "null", "[" * 100_000, '{"other": 1}', '{"steps": 0}', '{"steps": true}', '{"steps": 2.5}'),
-        *('{"steps": NaN}', '{"ranks": ["a"]}', '{"ranks": [-1]}'),
+        *('{"number": -1}', f'{{"from_step": {1 << 63}}}', '{"ranks": ["a"]}', '{"ranks": [-1]}', '{"ranks": {}}'),
     ],
 )
-def test_a_request_that_makes_no_sense_asks_for_the_usual(tmp_path, text) -> None:
-    (tmp_path / "trigger").write_text(text)
-    assert trigger.request_of(tmp_path) == Request()
+def test_a_plan_that_makes_no_sense_is_none(tmp_path, text) -> None:
     (tmp_path / ".trigger").mkdir()
     (tmp_path / ".trigger" / "plan").write_text(text)
-    assert trigger.plan_of(tmp_path) in (None, Plan())
+    assert trigger.plan_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("pulse-1", {}),
+        ("pulse-00", {}),
+        ("pulse-0", {"every_s": float("inf")}),
+        ("pulse-0", {"every_s": True}),
+        ("pulse-0", {"step": 1 << 63}),
+        ("pulse-0", {"unix_ns": -1}),
+        ("pulse-0", {"unix_ns": None}),
+    ],
+)
+def test_a_pulse_that_is_no_ranks_own_is_none(tmp_path, name, change) -> None:
+    (tmp_path / ".trigger").mkdir()
+    pulse = {"rank": 0, "step": 5, "unix_ns": 1, "step_ns": None, "every_s": 1.0}
+    (tmp_path / ".trigger" / name).write_text(json.dumps(pulse | change))
+    assert trigger.pulses_of(tmp_path) == {}
+    (tmp_path / ".trigger" / "pulse-0").write_text(json.dumps(pulse))
+    assert trigger.pulses_of(tmp_path) == {0: Pulse(0, 5, 1, None, 1.0)}
+
+
+def test_a_wrong_request_captures_nothing_and_is_answered_beside_it(job, capfd) -> None:
+    running = job()
+    running.train(100)
+    (running.run / "trigger").write_text('{"ranks": "0-7"}')
+    running.train(2000, until=(running.run / "trigger.refused").exists)
+    why = 'expected as "ranks" a list of ranks such as [0, 1, 2], or null for all; found "0-7"'
+    assert (running.run / "trigger.refused").read_text() == f"trigger: refused: {why}\n"
+    running.train(200)
+    assert not (running.run / "trigger").exists()
+    assert list(running.run.parent.iterdir()) == [running.run]
+    assert capfd.readouterr().err.count(f"commtrace: {running.run / 'trigger'}: refused: {why}\n") == 1
+    trigger.ask(running.run, Request(1))
+    running.train(8000, until=running.captured)
+    assert not (running.run / "trigger.refused").exists()
+
+
+def test_a_request_that_is_still_being_written_is_not_taken(tmp_path) -> None:
+    ear, text = ear_of(0, tmp_path), '{"steps": 1, "ranks": [0]}'
+    for written in range(len(text) + 1):
+        (tmp_path / "trigger").write_text(text[:written])
+        ear._look()
+        assert ear.take() is None
+    ear._look()
+    plan = ear.take()
+    assert (plan.steps, plan.ranks) == (1, (0,))
+    assert not (tmp_path / "trigger.refused").exists()
+
+
+def test_what_a_file_asks_for_is_not_lost_by_a_signal(job) -> None:
+    running = job()
+    running.train(100)
+    trigger.ask(running.run, Request(2, (0, 9)))
+    by_signal(running.run)
+    running.train(16000, until=lambda: len(running.captured()) == 2)
+    steps = {len(traced_steps(trace(folder / metas(folder)[0]["traces"][0]))) for folder in running.captured()}
+    assert steps == {2, 5}
+
+
+def test_a_refusal_ends_the_waiting_of_the_command(tmp_path) -> None:
+    (tmp_path / ".trigger").mkdir()
+    trigger.beat(tmp_path, Pulse(0, 5, time.time_ns(), None, 1.0))
+    trigger.refuse(tmp_path, "an older one")
+
+    def refuse() -> None:
+        while trigger.request_of(tmp_path) is None:
+            time.sleep(0.01)
+        trigger.refuse(tmp_path, "no folder can be made")
+
+    job = threading.Thread(target=refuse)
+    job.start()
+    with pytest.raises(NothingListens, match="trigger: refused: no folder can be made"):
+        trigger_command(tmp_path, steps=2, ranks=None, patience=20.0)
+    job.join()
+
+
+# --- links, and what others may have put there -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder of somebody's, with files that must stay as they are."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for name in ("plan", "pulse-0", "trigger", "mine"):
+        (folder / name).write_text("mine")
+    yield folder
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(
+        ("plan", "pulse-0", "trigger", "mine"), "mine"
+    )
+
+
+def test_a_link_as_the_folder_of_ranks_is_not_followed(job, elsewhere, capfd) -> None:
+    running = job()
+    running.train(20)
+    shutil.rmtree(running.run / ".trigger", ignore_errors=True)
+    (running.run / ".trigger").symlink_to(elsewhere)
+    assert (trigger.pulses_of(running.run), trigger.plan_of(running.run)) == ({}, None)
+    by_signal(running.run)
+    running.train(200)
+    running.observer.finish(None)
+    assert (running.run / ".trigger").is_symlink()
+    assert (
+        f"{running.run / 'trigger'}: refused: the ranks cannot be told: .trigger is no folder" in capfd.readouterr().err
+    )
+    assert list(running.run.parent.glob("run-step*")) == []
+
+
+@pytest.mark.parametrize("name", ["plan", "pulse-0"])
+def test_a_link_in_the_folder_of_ranks_is_replaced(job, elsewhere, name) -> None:
+    running = job()
+    running.train(1000, until=lambda: trigger.pulses_of(running.run))
+    (running.run / ".trigger" / name).unlink()
+    (running.run / ".trigger" / name).symlink_to(elsewhere / name)
+    by_file(running.run)
+    running.train(8000, until=running.captured)
+    running.train(100)
+    assert len(running.captured()) == 1
+
+
+@pytest.mark.parametrize("target", ["mine", "trigger", "nothing", "."])
+def test_a_link_as_a_request_is_refused(job, elsewhere, target) -> None:
+    running = job()
+    running.train(100)
+    (running.run / "trigger.refused").symlink_to(elsewhere / "mine")
+    (running.run / "trigger").symlink_to(elsewhere / target)
+    running.train(2000, until=lambda: not (running.run / "trigger").is_symlink())
+    running.train(100)
+    assert "found something that is a link" in (running.run / "trigger.refused").read_text()
+    assert not (running.run / "trigger.refused").is_symlink()
+    assert running.captured() == []
+
+
+@pytest.mark.parametrize("planted", ["a link", "a link to nothing", "a folder", "a file"])
+def test_a_capture_goes_into_a_folder_of_its_own(job, elsewhere, monkeypatch, planted) -> None:
+    """Whatever has the name of a later step's folder already."""
+    running = job()
+    running.train(100)
+    taken = [running.run.with_name(f"run-step{step}") for step in range(100, 1200, 2)]
+    for path in taken:
+        if planted == "a folder":
+            path.mkdir()
+        elif planted == "a file":
+            path.write_text("mine")
+        else:
+            path.symlink_to(elsewhere / ("" if planted == "a link" else "nothing"))
+    by_file(running.run)
+    running.train(8000, until=running.captured)
+    (folder,) = running.captured()
+    assert int(folder.name.removeprefix("run-step")) % 2 == 1
+    assert not folder.is_symlink()
+    assert not any(path.is_dir() and any(path.iterdir()) for path in taken if planted == "a folder")
+
+
+def test_where_every_name_is_taken_nothing_is_captured(job, monkeypatch) -> None:
+    running = job()
+    running.train(100)
+    monkeypatch.setattr(trigger, "folder_of_plan", lambda run, plan: run)
+    by_file(running.run)
+    running.train(2000, until=(running.run / "trigger.refused").exists)
+    assert "run and the next 99 are there already" in (running.run / "trigger.refused").read_text()
+    assert list(running.run.parent.iterdir()) == [running.run]
+
+
+def test_a_folder_that_no_rank_came_to_is_removed(job) -> None:
+    running = job()
+    running.train(100)
+    by_file(running.run)
+    while not list(running.run.parent.glob("run-step*")):
+        running.train(1)
+    running.observer.finish(None)
+    assert [folder for folder in running.run.parent.glob("run-step*") if not metas(folder)] == []
+
+
+@pytest.mark.parametrize("made", ["a link", "nothing", "a file"])
+def test_a_rank_captures_only_into_the_folder_that_rank_0_made(tmp_path, made) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    if made == "a link":
+        (tmp_path / "run-step5").symlink_to(tmp_path / "elsewhere")
+    elif made == "a file":
+        (tmp_path / "run-step5").touch()
+    with pytest.raises(RunDirError, match="expected the folder that rank 0 has made for this capture"):
+        rundir.check_made(tmp_path / "run-step5")
+
+
+@pytest.mark.parametrize("number", [1, 2, 7, (1 << 31) - 1, 1 << 62, (1 << 63) - 1])
+@pytest.mark.parametrize("far", [0, 1 << 20, (1 << 63) - 1])
+def test_no_plan_that_is_put_there_deafens_a_rank(tmp_path, number, far) -> None:
+    ear = ear_of(1, tmp_path)
+    trigger.make_folder(tmp_path)
+    trigger.decide(tmp_path, Plan(number, far or 15))
+    ear._look()
+    taken = ear.take()
+    assert (taken is None) == bool(far)
+    for real in range(1, 4):
+        plan = Plan(real, 20 + real, 2)
+        trigger.decide(tmp_path, plan)
+        ear._look()
+        assert ear.take() == plan
+        ear._look()
+        assert ear.take() is None  # once
 
 
 def test_a_request_keeps_its_ranks(tmp_path) -> None:
@@ -461,7 +724,7 @@ def test_a_job_that_ends_before_the_steps_that_were_asked_for_says_so(job, capfd
     running = job()
     running.train(100)
     by_file(running.run)
-    running.train(3000, until=lambda: list(running.run.parent.glob("run-step*")))
+    running.train(3000, until=lambda: any(metas(folder) for folder in running.run.parent.glob("run-step*")))
     (folder,) = running.run.parent.glob("run-step*")
     running.observer.finish(None)
     first = folder.name.removeprefix("run-step")

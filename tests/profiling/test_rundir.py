@@ -177,3 +177,13 @@ def test_files_of_a_worker_are_claimed_once(tmp_path) -> None:
 def test_unwritable_folder_names_it() -> None:
     with pytest.raises(RunDirError, match=r"^/proc/nothing: cannot be written: "):
         rundir.make(Path("/proc/nothing"))
+
+
+@pytest.mark.parametrize("name", ["run.json", "flight_recorder_rank_3", "node_3.meta.json", "node_3.nccl.log"])
+@pytest.mark.parametrize("target", ["somewhere", "nowhere"])
+def test_a_link_that_has_a_name_of_this_rank_is_not_followed(tmp_path, name, target) -> None:
+    (tmp_path / "somewhere").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / target)
+    with pytest.raises(RunDirError, match=name):
+        rundir.claim(tmp_path / "run", "node_3", ["run.json", "flight_recorder_rank_3"])

@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from ....common import trigger
-from ....common.trigger import MOST_STEPS, ON_DEMAND_STEPS, Plan, Pulse, Request, folder_of_plan
+from ....common.trigger import MOST_RANKS, MOST_STEPS, ON_DEMAND_STEPS, Plan, Pulse, Request, folder_of_plan
 from ....common.wording import counted, ranks_in_words
 from ...errors import NothingListens, NoTraces, UnreadableFile
 from ..output import print_message, write_out
 
 _POLL_S = 0.1
 _QUIET_S = 60.0
-_MOST_RANKS = 1 << 20
 
 
 def trigger_command(
@@ -73,7 +72,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         bounds = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", part)
         first, last = (int(bounds[1]), int(bounds[2] or bounds[1])) if bounds else (1, 0)
-        if not first <= last < _MOST_RANKS:
+        if not first <= last < MOST_RANKS:
             raise typer.BadParameter(f"{part!r}: expected ranks such as 0-7,64", param_hint="--ranks")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
@@ -104,8 +103,10 @@ def _answer(run: Path, known: Plan, patience_s: float) -> Plan:
     until_s = time.monotonic() + patience_s
     while True:
         plan = trigger.plan_of(run)
-        if plan is not None and plan.number > known.number:
+        if plan is not None and plan not in (Plan(), known):
             return plan
+        if refusal := trigger.refusal_of(run):
+            raise NothingListens(f"{run}: {refusal}")
         if not trigger.pulses_of(run):
             with suppress(OSError):
                 trigger.take_back(run)

@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 
 from ....common import trigger
-from ....common.trigger import Plan, Pulse, Request
+from ....common.trigger import Plan, Pulse, Request, WrongRequest
 from ...base.console.notices import say
 from ...ranks.process_group import Identity
 
@@ -25,9 +25,12 @@ _RANKS_PER_S = 64
 _LOOKS_AHEAD = 3
 _STEPS_AHEAD = 4
 # Requests of this many looks after a plan are the same one: SIGUSR2 to all ranks, say.
-_LOOKS_MERGED = 3
+_LOOKS_MERGED = 4
+# A plan that is this many times as far ahead as this rank would name a step is nobody's.
+_TOO_FAR = 100
 _JOIN_S = 2.0
 _OF_ALL = Request()
+_Stamp = tuple[int, int, int]
 
 
 class Listener:
@@ -53,9 +56,12 @@ class Listener:
         self._step_s = 0.0
         self._asked: Request | None = None
         self._plan: Plan | None = None
-        self._known = 0
+        self._heard: set[Plan] = set()
+        self._number = 0
+        self._read: tuple[_Stamp, Request | None, str] | None = None
+        self._made: Path | None = None
         self._merged, self._merged_until_s = Plan(), 0.0
-        self._stuck: tuple[int, int] | None = None
+        self._stuck: _Stamp | None = None
         self._said: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -100,10 +106,11 @@ class Listener:
     def _work(self) -> None:
         if self._who.rank == 0:
             with suppress(OSError):  # of which only those need to hear who ask for something
-                self._prepared(Plan())
+                self._tell(Plan())
         while not self._stopped.wait(self.every_s):
             self._try(self._look)
         trigger.leave(self._run_dir, self._who.rank)
+        self._remove_unused()
 
     def _try(self, action: Callable[[], object]) -> None:
         try:
@@ -113,16 +120,16 @@ class Listener:
         except Exception as err:  # noqa: BLE001  (nothing of this is the script's)
             self._say(f"captures on demand are not possible now: {type(err).__name__}: {err}")
 
-    def _prepared(self, plan: Plan) -> None:
+    def _tell(self, plan: Plan) -> None:
         """Write the plan, into a folder that may have been removed meanwhile, but not with the run directory."""
-        (self._run_dir / trigger.FOLDER).mkdir(exist_ok=True)
+        trigger.make_folder(self._run_dir)
         trigger.decide(self._run_dir, plan)
 
     def _look(self) -> None:
         self._measure()
         if self._who.rank:
             self._hear()
-            if self._asked is not None:
+            if self._asked is not None and self._stamp() is None:  # else what is asked for already comes first
                 trigger.ask(self._run_dir, self._asked)
                 self._asked = None
         else:
@@ -137,40 +144,84 @@ class Listener:
             self._step_s = (at_ns - before_ns) / (done - before) / 1e9
 
     def _hear(self) -> None:
-        """Look whether rank 0 has a new plan."""
+        """Look whether rank 0 has a new plan. Its number alone does not tell: any might have been written there."""
         plan = trigger.plan_of(self._run_dir)
-        if plan is not None and plan.number > self._known:
-            self._known, self._plan = plan.number, plan
+        if plan is None or not plan.number or plan in self._heard or not self._step_s:
+            return
+        if plan.from_step - self.done <= _TOO_FAR * self._ahead():
+            self._heard.add(plan)
+            self._plan = plan
+
+    def _ahead(self) -> int:
+        """How many steps ahead a plan begins; where nothing is known of the steps yet, nobody knows that."""
+        return _STEPS_AHEAD + ceil(_LOOKS_AHEAD * self.every_s / self._step_s) if self._step_s else sys.maxsize
 
     def _answer(self) -> None:
         """As rank 0, plan what is asked for, once nothing else is going on."""
-        request = self._asked or self._found()
+        found = self._found()
+        request = self._asked or found
         if request is None:
             return
         merged = time.monotonic() < self._merged_until_s and (self._merged.steps, self._merged.ranks) == (
             request.steps,
             request.ranks,
         )
-        # Where nothing is known of the steps yet, nobody knows how far ahead of all ranks one is.
-        ahead = _STEPS_AHEAD + ceil(_LOOKS_AHEAD * self.every_s / self._step_s) if self._step_s else sys.maxsize
-        plan = Plan(self._known + 1, self.done + ahead, request.steps, request.ranks)
+        plan = Plan(self._number + 1, self.done + self._ahead(), request.steps, request.ranks)
         if not merged and (self._plan is not None or plan.from_step + plan.steps > self.free_until):
             return
-        if not self._taken_back() and self._asked is None:
+        if request == found and not self._taken_back() and self._asked is None:
             return
         self._asked = None
-        if not merged:
-            self._prepared(plan)
-            self._known, self._plan, self._merged = plan.number, plan, plan
-            self._merged_until_s = time.monotonic() + _LOOKS_MERGED * self.every_s
+        if merged:
+            return
+        try:
+            if self.free_until == sys.maxsize:  # else other steps are traced instead of those of the first capture
+                plan = trigger.make_folder_of_plan(self._run_dir, plan)
+                self._made = trigger.folder_of_plan(self._run_dir, plan)
+            self._tell(plan)
+        except OSError as err:
+            self._remove_unused()
+            self._refuse(f"the ranks cannot be told: {err.strerror or err}")
+            return
+        self._number, self._plan, self._merged = plan.number, plan, plan
+        self._merged_until_s = time.monotonic() + _LOOKS_MERGED * self.every_s
 
     def _found(self) -> Request | None:
-        """What somebody asks for by a file, but for one that could not be removed when it was answered."""
-        request = trigger.request_of(self._run_dir)
-        return None if request is None or self._stamp() == self._stuck else request
+        """What somebody asks for by a file, once it has been the same at two looks: it may not be whole yet.
+
+        What makes no sense is refused. A file that could not be removed when it was answered asks for nothing more.
+        """
+        stamp = self._stamp()
+        before, self._read = self._read, None
+        if stamp in (None, self._stuck):
+            return None
+        wrong, request = "", None
+        try:
+            request = trigger.request_of(self._run_dir, self._who.world_size)
+        except WrongRequest as err:
+            wrong = str(err)
+        self._read = stamp, request, wrong
+        if self._read != before:
+            return None
+        if wrong and self._taken_back():
+            self._refuse(wrong)
+        return request
+
+    def _refuse(self, why: str) -> None:
+        """Say why a request is not answered, beside it and on the console."""
+        with suppress(OSError):
+            trigger.refuse(self._run_dir, why)
+        self._say(f"{self._run_dir / trigger.REQUEST}: refused: {why}")
+
+    def _remove_unused(self) -> None:
+        """Remove the folder of the last plan, unless ranks have come to it."""
+        if self._made is not None:
+            with suppress(OSError):
+                self._made.rmdir()
 
     def _taken_back(self) -> bool:
         """Remove the request, before it is answered: else it would be answered again and again."""
+        self._read = None
         try:
             trigger.take_back(self._run_dir)
         except OSError as err:
@@ -179,12 +230,13 @@ class Listener:
             return False
         return True
 
-    def _stamp(self) -> tuple[int, int] | None:
+    def _stamp(self) -> _Stamp | None:
+        """Tells one state of the request's file from another; None if there is none."""
         try:
             status = (self._run_dir / trigger.REQUEST).lstat()
         except OSError:
             return None
-        return status.st_mtime_ns, status.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _beat(self) -> None:
         """Write how far this rank is. Nobody needs that if it cannot be written."""
@@ -198,7 +250,7 @@ class Listener:
             trigger.beat(self._run_dir, pulse)
         except OSError:
             with suppress(OSError):  # the folder, unless the run directory has gone as well
-                (self._run_dir / trigger.FOLDER).mkdir()
+                trigger.make_folder(self._run_dir)
 
     def _say(self, line: str) -> None:
         """Once, and for all ranks if it concerns them."""

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from ....common.trigger import Plan, Request, folder_of_plan
-from ...base import run_directory as rundir
 from ...base.console.notices import say
 from ...base.current import leave_steps, take_steps
 from ...base.patches import Patches
@@ -327,7 +326,6 @@ class Observer:
             SessionOptions(
                 self._config.detail,
                 keeping,
-                create=rundir.make,
                 agreed=[rank for rank in range(who.world_size) if plan.has(rank)],
             ),
             done=self._steps,
