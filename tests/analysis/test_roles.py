@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from random import Random
 
 import pandas as pd
 import pytest
@@ -187,6 +188,114 @@ def test_uneven_exchanges_are_of_experts_if_they_differ(dtype, repeats, role):
     calls = pd.DataFrame({"rank": 0, "collective": "all_to_all", "in_split": unlike * repeats, "out_split": pd.NA,
                           "size_bytes": 4096, "dtype": dtype}).convert_dtypes()  # fmt: skip
     assert inferred_role(calls, (0, 1), lambda *_: None).role == role
+
+
+WINDOW_NS = 1_000_000
+
+
+def job(events):
+    """Roles of the groups of a job, by the ranks of each: events are group, collective, bytes and place in the step."""
+    rows = [
+        {"rank": rank, "cycle": 0, "step": step, "collective": name, "process_group": str(hash(ranks)), "dur_ns": 10,
+         "pg_ranks": " ".join(map(str, ranks)), "size_bytes": size_bytes, "dtype": "float32",
+         "start_ns": step * WINDOW_NS + round(at * WINDOW_NS)}
+        for ranks, name, size_bytes, at in events for step in range(3) for rank in ranks
+    ]  # fmt: skip
+    calls = pd.DataFrame(rows).assign(root=pd.NA, batch=pd.NA, in_split=pd.NA, out_split=pd.NA)
+    found = group_roles(PROCESS_GROUPS.empty(), calls, lambda _rank, _cycle, step: (step * WINDOW_NS, WINDOW_NS))
+    return {_members(row): row["role"] for row in records(found)}
+
+
+def spread(group, name, sizes, begin, end):
+    """One call for each size, evenly from the begin to the end, which are parts of the step."""
+    return [(group, name, size, begin + (end - begin) * turn / len(sizes)) for turn, size in enumerate(sizes)]
+
+
+INSIDE, ACROSS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("again", [False, True], ids=["saved", "recomputed"])
+def test_keys_and_values_that_are_gathered_are_no_parameters(seed, again):
+    """Context parallelism gathers them layer by layer and scatters their gradients; then gradients are reduced."""
+    rng = Random(seed)
+    layers, buckets = rng.randrange(3, 40), rng.randrange(1, 6)
+    sizes = [rng.randrange(1 << 12, 1 << 26) for _ in range(rng.choice([1, 2]))]  # latent attention has two
+    events = []
+    for group in INSIDE:
+        events += spread(group, "all_gather", sizes * layers, 0.05, 0.35)
+        behind = spread(group, "reduce_scatter", sizes * layers, 0.4, 0.9)
+        events += [(group, "all_gather", size, at - 1e-4) for _, _, size, at in behind] if again else []
+        events += behind
+    reduced = [rng.randrange(1 << 20, 1 << 27) for _ in range(buckets)]
+    events += spread((0, 1, 2, 3), "all_reduce", reduced, 0.6, 0.95)
+    roles = job(events)
+    assert {roles[group] for group in INSIDE} == {None}
+    assert roles[0, 1, 2, 3] in ("dp", None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parameters_are_of_units_unlike_each_other(seed):
+    """Fully sharded data parallelism has the embeddings' unit beside the layers, or units of all sizes."""
+    rng = Random(seed)
+    layers = rng.randrange(3, 40)
+    unit, root = rng.sample(range(1 << 14, 1 << 26), 2)
+    sizes = [root, *[unit] * layers] if rng.random() < 0.5 else rng.sample(range(1 << 14, 1 << 26), layers)
+    events = spread((0, 1, 2, 3), "all_gather", sizes, 0.01, 0.4)
+    events += spread((0, 1, 2, 3), "all_gather", sizes[:0:-1], 0.42, 0.9) if rng.random() < 0.5 else []
+    events += spread((0, 1, 2, 3), "reduce_scatter", sizes[::-1], 0.45, 0.95)
+    for group in INSIDE:
+        events += spread(group, "all_reduce", [1 << 23] * 8, 0.02, 0.9)
+    assert job(events)[0, 1, 2, 3] == "dp_shard"
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("fused", [False, True], ids=["bucket by bucket", "in one"])
+def test_gradients_that_are_reduced_level_by_level_are_no_activations(seed, fused):
+    rng = Random(seed)
+    buckets = [rng.randrange(1 << 17, 1 << 26)] * rng.randrange(4, 12)
+    events = []
+    for group in INSIDE:
+        events += spread(group, "all_reduce", buckets, rng.uniform(0.0, 0.6), 0.8)
+    for group in ACROSS:
+        events += spread(group, "all_reduce", [sum(buckets)] if fused else buckets, 0.82, 0.95)
+    roles = job(events)
+    assert {roles[group] for group in INSIDE} <= {None, "dp"}
+    assert {roles[group] for group in ACROSS} <= {None, "dp"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_statistics_of_a_batch_norm_are_no_activations(seed):
+    rng = Random(seed)
+    statistics = [2 * 4 * rng.choice([128, 256, 512, 2048])] * rng.randrange(4, 60)
+    events = spread((0, 1, 2, 3), "all_reduce", [rng.randrange(1 << 20, 1 << 26) for _ in range(4)], 0.6, 0.95)
+    for group in INSIDE:
+        events += spread(group, "all_reduce", statistics, 0.02, 0.9)
+    assert job(events) == {(0, 1): None, (2, 3): None, (0, 1, 2, 3): "dp"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", ["tp x dp", "tp x pp x dp, small", "tp alone, small"])
+def test_activations_are_reduced_beside_gradients(seed, kind):
+    """Where the sizes are no other's; small ones are known by the pipeline, which hands on activations as large."""
+    rng = Random(seed)
+    small = kind.endswith("small")
+    activations = rng.randrange(1 << 12, 1 << 16) if small else rng.randrange(1 << 17, 1 << 27)
+    events = []
+    for group in INSIDE:
+        first = rng.uniform(0.3, 0.5) if kind == "tp alone, small" else 0.05
+        norms = [2048] * 3 if kind == "tp alone, small" else []
+        events += spread(group, "all_reduce", [activations] * rng.randrange(6, 60) + norms, first, 0.9)
+    if kind == "tp alone, small":
+        assert set(job(events).values()) == {None}
+        return
+    for group in ACROSS:
+        events += spread(group, "all_reduce", [rng.randrange(1 << 20, 1 << 27) for _ in range(3)], 0.6, 0.95)
+    if small:
+        events += [((0, 4), name, activations, at) for name, at in (("send", 0.5), ("recv", 0.6))]
+    roles = job(events)
+    assert {roles[group] for group in INSIDE} == {"tp"}
+    assert {roles[group] for group in ACROSS} == {"dp"}
 
 
 def described(groups):

@@ -17,6 +17,7 @@ pytestmark = needs_shared
         ("rccl-mi300x-r0of8", "dp"),  # links are so slow that gradients are most of a step
         ("nanogpt-2026-02", "dp_shard"),  # an optimizer whose states are sharded
         ("moe-b200-r0of2", "world"),  # all_to_alls with equal parts, which may be of experts or of sequences
+        ("megatron-v100-tp2", None),  # all_reduces of activations, which may be of gradients, tensor by tensor
         ("vllm-b200-r0of8", None),  # its all_reduces are no NCCL calls
     ],
 )

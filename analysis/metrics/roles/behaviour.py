@@ -14,21 +14,26 @@ import pandas as pd
 StepOf = Callable[[int, int, int], tuple[int, int] | None]
 """Rank, cycle and step -> when that began on the device, and how long it took, in ns; None if that is not known."""
 
-_LEAST_BYTES = 1024  # smaller ones are flags, losses and norms, which any group may exchange
+LEAST_BYTES = 1024  # smaller ones are flags, losses and norms, which any group may exchange
 _MOSTLY = 0.8  # of the bytes, or messages
 _EQUAL = 0.9  # of the calls: from there sizes are equal
 _EARLY = 0.2  # of a step: layers are reduced from the first one on, gradients after the forward pass
 _LAYERS = 3  # parameters of so many layers are gathered before the first gradient is ready
 _LEAST_REDUCED = 4  # a step: of activations
+_BUCKET_BYTES = 1 << 20  # the first bucket of torch's DistributedDataParallel; the others are larger
 _LEAST_ROUTED = 4  # different splits: more than an exchange of embeddings has, forward and backward
 _OF_IDS = ("int64", "int32")
 
 
 class Inferred(NamedTuple):
-    """A role and what tells it; the role is None where several fit."""
+    """A role and what tells it; the role is None where several fit.
+
+    Where no other group reduces anything over two of its ranks, the role is `alone`: somebody has to reduce gradients.
+    """
 
     role: str | None
     because: str
+    alone: str | None = None
 
 
 def inferred_role(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) -> Inferred | None:
@@ -40,7 +45,7 @@ def inferred_role(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) 
     if len(messages) >= _MOSTLY * len(calls):
         return _by_messages(messages[messages["root"].notna()], members)
     one = calls[calls["rank"] == calls["rank"].iloc[0]]
-    large = one[one["size_bytes"].fillna(_LEAST_BYTES) >= _LEAST_BYTES]
+    large = one[one["size_bytes"].fillna(LEAST_BYTES) >= LEAST_BYTES]
     moved = large.groupby("collective")["size_bytes"].sum()
     whole = float(moved.sum())
     if not whole:
@@ -145,13 +150,25 @@ def _by_shards(calls: pd.DataFrame) -> Inferred | None:
         turns.append(sum(a != b for a, b in pairwise(gathers)) / (len(gathers) - 1))
     if not ahead:
         return None
-    if _median(ahead) >= _LAYERS:
-        return Inferred("dp_shard", f"{_median(ahead):.0f} all_gathers before the first reduce_scatter of a step")
-    if _median(behind) >= _LAYERS:
-        return Inferred("dp_shard", f"{_median(behind):.0f} reduce_scatters before the first all_gather of a step")
+    if max(_median(ahead), _median(behind)) >= _LAYERS:
+        order = ("all_gather", "reduce_scatter") if _median(ahead) >= _LAYERS else ("reduce_scatter", "all_gather")
+        because = f"{max(_median(ahead), _median(behind)):.0f} {order[0]}s before the first {order[1]} of a step"
+        if _are_of_parameters(shards):
+            return Inferred("dp_shard", f"{because}, of units unlike each other")
+        return Inferred(None, f"{because}: of parameters, or of keys and values", alone="dp_shard")
     if _median(turns) >= _MOSTLY:
         return Inferred(None, "all_gathers and reduce_scatters in turn: of activations, or of parameters in one unit")
     return Inferred(None, "all_gathers and reduce_scatters in no order that is known")
+
+
+def _are_of_parameters(shards: pd.DataFrame) -> bool:
+    """Whether some sizes are those of single units, such as embeddings, among those of layers.
+
+    Keys and values that context parallelism gathers have the size, or the two sizes, of every layer.
+    """
+    shards = shards[~shards["dtype"].isin(_OF_IDS)]
+    counts = shards["size_bytes"].value_counts() / shards[["cycle", "step", "collective"]].drop_duplicates().shape[0]
+    return bool(counts.min() * _LAYERS <= counts.max() or (len(counts) >= _LAYERS and counts.min() < _LAYERS))
 
 
 def _by_reduction(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) -> Inferred | None:
@@ -167,10 +184,10 @@ def _by_reduction(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) 
             counts.append(len(of_step))
     if not firsts:
         return None
-    many = _is_equal(calls["size_bytes"]) and _median(counts) >= _LEAST_REDUCED
-    if _median(firsts) < _EARLY and many and _is_contiguous(members):
+    equal, many = _is_equal(calls["size_bytes"]), _median(counts) >= _LEAST_REDUCED
+    if _median(firsts) < _EARLY and many and equal and _is_contiguous(members):
         return Inferred("tp", "all_reduces of equal size from the beginning of a step on, on neighbouring ranks")
-    if _median(firsts) >= _EARLY and not many:
+    if _median(firsts) >= _EARLY and not (many and (equal or calls["size_bytes"].max() < _BUCKET_BYTES)):
         return Inferred(
             "dp", f"mostly all_reduces, the first at {_median(firsts):.0%} of the step without communication"
         )

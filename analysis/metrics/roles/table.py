@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...core.schema import Row, grouped, records, text_codes
 from ...core.tables.roles import COORDINATES, GROUPS, PLACES
-from .behaviour import Inferred, StepOf, inferred_role
+from .behaviour import LEAST_BYTES, Inferred, StepOf, inferred_role
 from .names import DIMENSIONS, WORLD, described_role, group_in_words
 
 _SINGLE = ("tp", "cp", "sp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp", "edp")
@@ -24,6 +24,11 @@ _OF_GRADIENTS = frozenset({"dp", "dp_shard", "dp_replicate"})
 
 _GRID = ("tp", "cp", "pp", "dp", "dp_shard", "dp_replicate")
 """A rank's places in these do not depend on each other, but for those of data parallelism."""
+
+_STATISTICS_BYTES = 1 << 16
+"""Sums and squares of 8,192 channels in float32: what a batch norm over several ranks may exchange."""
+
+_SAME_SUM = 0.01
 
 _MOST_ASKED = 16
 """Of groups of the same size and stride: what these do, the others do, too."""
@@ -40,6 +45,7 @@ def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: Step
     `process_groups` and `calls` are the tables of a run; `step_of` says when a step ran.
     """
     found: dict[_Group, Row] = {}
+    alone: dict[_Group, str] = {}
     for row in records(process_groups.drop_duplicates(["process_group", "description", "pg_ranks"])):
         found.setdefault(_Group(row["process_group"], _ranks(row["pg_ranks"])), _row(row))
     asked: dict[tuple[int, int], int] = defaultdict(int)
@@ -50,11 +56,17 @@ def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: Step
             continue
         asked[_shape(row)] += 1
         if asked[_shape(row)] <= _MOST_ASKED:
-            _infer(row, inferred_role(own, _ranks(row["pg_ranks"]), step_of))
+            told = inferred_role(own, _ranks(row["pg_ranks"]), step_of)
+            _infer(row, told)
+            if told is not None and told.alone is not None:
+                alone[_group(row)] = told.alone
         else:
             row["because"] = "one of many alike, of which some were looked at"
     rows = list(found.values())
     _only_whole_worlds(rows)
+    reduced = _reduced(calls)
+    _sharded_alone(rows, alone, reduced)
+    _tensor_of_activations(rows, calls, reduced)
     _like_others(rows)
     _tensor_beside_gradients(rows)
     _without_contradictions(rows)
@@ -91,6 +103,10 @@ def _by_group(calls: pd.DataFrame) -> Iterator[tuple[str, str | None, pd.DataFra
     numbered = named.assign(name_number=names, list_number=lists)
     for (name, ranks), own in grouped(numbered, ["name_number", "list_number"]):
         yield of_name[name], of_list[ranks] if ranks >= 0 else None, own
+
+
+def _group(row: Row) -> _Group:
+    return _Group(row["process_group"], _ranks(row["pg_ranks"]))
 
 
 def _row(known: Row) -> Row:
@@ -155,9 +171,75 @@ def _tensor_beside_gradients(rows: Iterable[Row]) -> None:
     }
     for row in rows:
         if row["role"] == "tp" and row["role_from"] == "calls" and not reduced.intersection(_ranks(row["pg_ranks"])):
-            row["role"] = described_role(row["description"])
-            row["role_from"] = None if row["role"] is None else "description"
-            row["because"] = "all_reduces of equal size: of activations, or of gradients of micro-batches"
+            _take_back(row, "all_reduces of equal size: of activations, or of gradients of micro-batches")
+
+
+def _reduced(calls: pd.DataFrame) -> dict[_Group, dict[int, float]]:
+    """Group -> size in bytes -> how often each of its ranks reduced that much; without flags, losses and norms."""
+    own = calls[calls["collective"].isin(["all_reduce", "reduce_scatter"]) & (calls["size_bytes"] >= LEAST_BYTES)]
+    counts = own.groupby(["process_group", "pg_ranks", "size_bytes"], dropna=False)["rank"].agg(["size", "nunique"])
+    found: dict[_Group, dict[int, float]] = defaultdict(dict)
+    for (name, ranks, size_bytes), count, of_ranks in counts.itertuples():
+        found[_Group(name, _ranks(ranks))][int(size_bytes)] = count / of_ranks
+    return found
+
+
+def _sharded_alone(rows: Iterable[Row], alone: Mapping[_Group, str], reduced: Mapping[_Group, object]) -> None:
+    """Give groups the roles that they have if no other group reduces gradients of their ranks.
+
+    What context parallelism gathers looks like parameters of equal layers, but its ranks reduce their gradients, too.
+    """
+    for row in rows:
+        own = _group(row)
+        if row["role"] in (None, WORLD) and own in alone:
+            others = [other for other in reduced if other != own and len({*other.ranks} & {*own.ranks}) > 1]
+            if not others:
+                row["role"], row["role_from"] = alone[own], "calls"
+
+
+def _tensor_of_activations(
+    rows: Iterable[Row], calls: pd.DataFrame, reduced: Mapping[_Group, Mapping[int, float]]
+) -> None:
+    """Take back `tp` by calls where the sizes may be of something else than activations.
+
+    Stages of a pipeline hand on activations of the same size, which proves it. Otherwise, gradients that are reduced
+    inside a host and then across hosts have the sizes, or the sum, of what other groups of these ranks reduce, and
+    statistics of a batch norm are small.
+    """
+    tensor = [row for row in rows if row["role"] == "tp" and row["role_from"] == "calls"]
+    if not tensor:
+        return
+    handed_on = set(calls["size_bytes"][calls["collective"].isin(["send", "recv"])].dropna().astype("int64"))
+    for row in tensor:
+        own = reduced.get(_group(row), {})
+        if handed_on & set(own):
+            continue
+        beside = [
+            sizes
+            for other, sizes in reduced.items()
+            if other != _group(row) and {*other.ranks} & {*_ranks(row["pg_ranks"])}
+        ]
+        if any(_as_much(own, sizes) for sizes in beside):
+            because = "another group of these ranks reduces as much: of activations, or of gradients level by level"
+        elif max(own, default=0) <= _STATISTICS_BYTES:
+            because = "small all_reduces of equal size: of activations, or of statistics of a batch norm"
+        else:
+            continue
+        _take_back(row, because)
+
+
+def _as_much(own: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    """Whether most calls have sizes of the other group, or both reduce the same in sum."""
+    shared = sum(count for size_bytes, count in own.items() if size_bytes in other)
+    sums = [sum(size_bytes * count for size_bytes, count in sizes.items()) for sizes in (own, other)]
+    return 2 * shared >= sum(own.values()) or abs(sums[0] - sums[1]) <= _SAME_SUM * max(sums)
+
+
+def _take_back(row: Row, because: str) -> None:
+    """Leave the row with the role that its description names, if any."""
+    row["role"] = described_role(row["description"])
+    row["role_from"] = None if row["role"] is None else "description"
+    row["because"] = because
 
 
 def _shape(row: Row) -> tuple[int, int]:
