@@ -14,7 +14,7 @@ from ..formats.registry import name_parts
 from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.shared_files import shared_rank
-from .rank_files import Member, ReadFile, host_in_name
+from .rank_files import Member, ReadFile, host_of
 from .side_files import rank_file
 
 _F = TypeVar("_F", bound=ReadFile)
@@ -53,7 +53,7 @@ def chosen(members: list[Member[_F]], options: ReadOptions) -> tuple[list[Member
     if options.ranks:
         kept &= _known("rank", options.ranks, there)
     if options.hosts:
-        by_host = _ranks_by(((_host_of(member), member.rank) for member in members), "host", options.hosts)
+        by_host = _ranks_by(((host_of(member)[0], member.rank) for member in members), "host", options.hosts)
         kept &= by_host
     if options.groups:
         kept &= _ranks_by(_group_names(members), "process group", options.groups)
@@ -82,10 +82,6 @@ def _ranks_by(named: Iterable[tuple[str | None, int]], what: str, asked: Sequenc
         known = ", ".join(sorted(ranks_of)[:12]) or "none is named"
         raise NoSuchRanks(f"no {what} is called {unknown[0]}; those of the traces are: {known}")
     return set().union(*(ranks_of[name] for name in asked))
-
-
-def _host_of(member: Member[_F]) -> str | None:
-    return member.side.record.host or member.file.header.host or host_in_name(member)
 
 
 def _group_names(members: Iterable[Member[_F]]) -> Iterator[tuple[str | None, int]]:

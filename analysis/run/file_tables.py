@@ -80,7 +80,6 @@ class TraceFile(ReadFile):
     extent: Extent = field(default_factory=lambda: Extent(0))
     detailed: bool = False
     times_ns: float = 0.0
-    first_device: int | None = None
     gloo_beside_gpu: int = 0
     launched: int = 0
     ran: pd.DataFrame = field(default_factory=ACTIVITIES.empty)
@@ -135,6 +134,7 @@ class TraceFile(ReadFile):
 def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> TraceFile:
     """Make the tables of the file at `path` from its content `raw`, with steps as the options say."""
     raw = with_bounded_names(without_strays(path, raw))
+    marked_steps = _steps_by_torch(raw.annotations)
     raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
@@ -179,6 +179,10 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         gloo_beside_gpu=gloo,
         launched=raw.launched,
         recorded_rank=recorded_rank(raw.comm_args),
+        span_ns=_span_ns(
+            *((table["start_ns"].to_numpy(), table["dur_ns"].to_numpy()) for table in (activities, cpu_ops)), marked_ns
+        ),
+        marked_steps=marked_steps,
         step_marks=step_marks,
         unshown_steps=frozenset(without_kernels[without_kernels != NO_STEP].tolist()),
     )
@@ -232,6 +236,23 @@ def _times_ns(activities: pd.DataFrame, cpu_ops: pd.DataFrame, marked_ns: Int64s
     if not len(ran):
         return took_ns
     return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())
+
+
+def _steps_by_torch(annotations: Iterable[Annotation]) -> frozenset[int]:
+    numbers = (
+        one.name.removeprefix(markers.PROFILER_STEP)
+        for one in annotations
+        if one.name.startswith(markers.PROFILER_STEP)
+    )
+    return frozenset(int(number) for number in numbers if number.isdecimal())
+
+
+def _span_ns(*spans: tuple[Int64s, Int64s]) -> tuple[int, int] | None:
+    """From the first begin to the last end of spans, which are given by begins and durations."""
+    known = [(starts, durations_ns) for starts, durations_ns in spans if len(starts)]
+    if not known:
+        return None
+    return min(int(starts.min()) for starts, _ in known), max(int((starts + took).max()) for starts, took in known)
 
 
 def _is_absolute(*times_ns: pd.Series[int] | Int64s) -> bool:

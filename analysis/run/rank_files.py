@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -20,6 +20,7 @@ from ..formats.registry import NameParts, name_parts
 from ..recording.communicators import Shown, job_ranks
 from ..recording.header import Header
 from ..recording.shared_files import file_of, rank_in_name
+from .one_run import CapturedSpan, OneProcess, check_one_run, if_of_one_run, runs_apart
 from .several_runs import Claim, several_runs
 from .side_files import Side, notes_on_side, rank_file
 
@@ -34,7 +35,8 @@ class ReadFile:
     """The description of a file by itself.
 
     `damage` says what ended the reading early, None for a sound file; `has_known_clock` is False for a damaged one
-    whose zero of times stood behind the damage. `recorded_rank` is the rank according to its collectives.
+    whose zero of times stood behind the damage. `recorded_rank` is the rank according to its collectives. `span_ns` is
+    from its first to its last event, None without any, and `marked_steps` are the numbers of its steps by torch.
     """
 
     path: Path
@@ -44,6 +46,9 @@ class ReadFile:
     notes: tuple[str, ...] = ()
     has_known_clock: bool = True
     recorded_rank: int | None = None
+    span_ns: tuple[int, int] | None = None
+    first_device: int | None = None
+    marked_steps: frozenset[int] = frozenset()
 
 
 F = TypeVar("F", bound=ReadFile)
@@ -88,7 +93,10 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
                      f"{rank} is not known; it is left out" for m in own if not m.file.has_known_clock]  # fmt: skip
     every = [member for own in by_rank.values() for member in own]
     _check_one_job(every)
-    return [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank], every)], lost
+    members = [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank], every)]
+    processes = _processes(members)
+    check_one_run(processes)
+    return members, [*lost, *if_of_one_run(processes)]
 
 
 def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | None) -> Member[F]:
@@ -177,12 +185,51 @@ def _check_one_job(members: list[Member[F]]) -> None:
 
 
 def _runs_of(members: Sequence[Member[F]]) -> tuple[RunFiles, ...]:
-    """The runs that these files are of, if that is known."""
-    return several_runs([
+    """The runs that these files are of, if that is known: by their names, else by their times and what they say."""
+    claims = [
         Claim(m.file.path, (m.file.path.parent, m.worker, m.file.pid), m.rank, m.file.header.world_size)
         for m in members
         if not m.file.header.communicators
-    ])  # fmt: skip
+    ]
+    return several_runs(claims) or runs_apart(_processes(members))[0]
+
+
+def _processes(members: Sequence[Member[F]]) -> list[OneProcess]:
+    """What the files of each process say of their run; nothing of damaged ones, of which a part is not known."""
+    own: dict[Hashable, list[Member[F]]] = {}
+    for member in members:
+        if not member.file.header.communicators:
+            own.setdefault((member.rank, member.worker), []).append(member)
+    hosts = [host_of(files[0])[0] for files in own.values()]
+    boots = [files[0].side.record.machine.boot_id for files in own.values()]
+    boots_of = {host: {boot for at, boot in zip(hosts, boots, strict=True) if at == host and boot} for host in hosts}
+    # Where no file says which boot it was, the name is all there is; where files say two, two machines share the name.
+    clocks = [
+        boot or (None if len(boots_of[host]) > 1 else next(iter(boots_of[host]), host))
+        for host, boot in zip(hosts, boots, strict=True)
+    ]
+    return [_process(files, host, clock) for files, host, clock in zip(own.values(), hosts, clocks, strict=True)]
+
+
+def _process(files: Sequence[Member[F]], host: str | None, clock: str | None) -> OneProcess:
+    spans = [m.file.span_ns for m in files if m.file.span_ns is not None]
+    is_sound = all(m.file.damage is None and m.file.has_known_clock and m.file.header.has_starts for m in files)
+    header, record = files[0].file.header, files[0].side.record
+    facts = {"NCCL": header.nccl_version, "torch": record.versions.torch}
+    return OneProcess(
+        rank=files[0].rank,
+        paths=tuple(m.file.path for m in files),
+        host=host,
+        clock=clock,
+        device=files[0].file.first_device,
+        span=CapturedSpan(min(b for b, _ in spans), max(e for _, e in spans)) if spans and is_sound else None,
+        steps=frozenset().union(*(m.file.marked_steps for m in files)) if is_sound else frozenset(),
+        facts={name: f"{name} {version}" for name, version in facts.items() if version},
+        groups=frozenset(
+            group.ranks for m in files for group in m.file.header.process_groups
+            if 1 < len(group.ranks) < (m.file.header.world_size or 0)
+        ),
+    )  # fmt: skip
 
 
 def _cycles(rank: int, members: list[Member[F]], every: Sequence[Member[F]]) -> list[Member[F]]:
@@ -227,6 +274,16 @@ def _follows(first: Member[F], other: Member[F]) -> bool:
     if before and after:
         return not {one.id for one in before} & {one.id for one in after}
     return other.worker == first.worker and other.digits != first.digits
+
+
+def host_of(member: Member[F]) -> tuple[str | None, str | None]:
+    """The host of a file, and the source of its name."""
+    sources = {
+        "side file": member.side.record.host,
+        "trace": member.file.header.host,
+        "file name": host_in_name(member),
+    }
+    return next(((host, source) for source, host in sources.items() if host), (None, None))
 
 
 def host_in_name(member: Member[F]) -> str | None:

@@ -27,7 +27,7 @@ from .chosen_steps import notes_on_kinds, notes_on_marks, notes_on_steps, of_ste
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
-from .rank_files import Member, cycles_in, host_in_name, joined_notes, members_of, notes_on
+from .rank_files import Member, cycles_in, host_of, joined_notes, members_of, notes_on
 from .side_files import (
     gpu_clock,
     kinds_of_steps,
@@ -399,7 +399,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     if member.file.damage is not None:
         complete, reason = False, member.file.damage
     # Ranks of one host share a clock; a rank without a zero of times does not.
-    host, host_from = _host(member) if member.file.has_known_clock else (None, None)
+    host, host_from = host_of(member) if member.file.has_known_clock else (None, None)
     return {
         "rank": member.rank,
         "cycle": member.cycle,
@@ -423,16 +423,6 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "versions": ", ".join(v for v in versions if v) or None,
         "has_starts": header.has_starts,
     }
-
-
-def _host(member: Member[TraceFile]) -> tuple[str | None, str | None]:
-    """The host of a file, and the source of its name."""
-    sources = {
-        "side file": member.side.record.host,
-        "trace": member.file.header.host,
-        "file name": host_in_name(member),
-    }
-    return next(((host, source) for source, host in sources.items() if host), (None, None))
 
 
 def _device_name(member: Member[TraceFile]) -> str | None:

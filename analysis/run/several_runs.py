@@ -35,7 +35,7 @@ def several_runs(claims: Sequence[Claim]) -> tuple[RunFiles, ...]:
     fewest = min(splits, key=len)
     every = [claim.path for claim in claims]
     paths = {name: tuple(claim.path for claim in own) for name, own in sorted(fewest.items())}
-    return tuple(RunFiles(name, own, _shell_words(own, every)) for name, own in paths.items())
+    return tuple(RunFiles(name, own, shell_words(own, every)) for name, own in paths.items())
 
 
 def _splits(claims: Sequence[Claim]) -> Iterator[dict[str, list[Claim]]]:
@@ -75,7 +75,7 @@ def _are_runs(parts: list[list[Claim]], claims: Sequence[Claim]) -> bool:
     return sum(len({claim.process for claim in own}) for own in parts) == len({claim.process for claim in claims})
 
 
-def _shell_words(own: Sequence[Path], every: Sequence[Path]) -> str:
+def shell_words(own: Sequence[Path], every: Sequence[Path]) -> str:
     """What a shell takes for these files and no others: their folder, their common beginning, or all of them."""
     folders = {path.parent for path in own}
     if len(folders) > 1:

@@ -63,9 +63,7 @@ def summary_command(
     except RunError as err:
         if not err.runs or writing.format is not Format.table:
             raise
-        what = (
-            f"{len(err.runs):,} engines or runs, each with a rank 0; to see more of one: commtrace {err.runs[0].words}"
-        )
+        what = f"{len(err.runs):,} engines or runs; to see more of one: commtrace {err.runs[0].words}"
         _list(what, {printable(run.name): list(run.paths) for run in err.runs}, writing, reading)
         return
     if writing.format in (Format.table, Format.markdown) and not writing.everything:
