@@ -16,7 +16,8 @@ from commtrace.analysis.metrics.compute.flops import ATTENTION_BACKWARD, ATTENTI
 
 OPERATORS = {
     "GEMM": "aten::mm aten::addmm aten::bmm aten::baddbmm aten::_scaled_mm aten::linear aten::matmul "
-    "aiter::gemm_a16w16 vllm::rocm_unquantized_gemm nanogpt::mm AddmmBackward0",
+    "aiter::gemm_a16w16 _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm fbgemm::f8f8bf16_rowwise "
+    "aten::_cudnn_rnn_backward quantized::linear vllm::rocm_unquantized_gemm nanogpt::mm AddmmBackward0",
     "convolution": "aten::conv2d aten::convolution_backward aten::miopen_convolution ConvolutionBackward0",
     "attention forward": "aten::scaled_dot_product_attention aten::_flash_attention_forward flash_attn_3::fwd "
     "vllm::unified_attention_with_output aiter::mha_batch_prefill",

@@ -167,7 +167,6 @@ def test_a_formula_is_needed_for_an_operator_to_count() -> None:
         "aten::matmul",
         "aten::conv2d",
         "aten::scaled_dot_product_attention",
-        "aten::_grouped_mm",
     )
     assert not any(map(counts, composite))
 

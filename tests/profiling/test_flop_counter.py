@@ -206,6 +206,24 @@ def test_query_heads_that_share_a_key_count_each(tmp_path: Path) -> None:
         assert flops_by_name(counted(traced(run, tmp_path))) == by_torch(run)
 
 
+def test_a_recurrent_layer_counts_as_its_cells_one_by_one(tmp_path: Path) -> None:
+    """torch counts nothing for the layer: it has no formula."""
+    length, batch, features, hidden = torch.randint(2, 9, (4,)).tolist()
+    layers, x = nn.LSTM(features, hidden, num_layers=2, bidirectional=True), torch.randn(length, batch, features)
+    cells = [nn.LSTMCell(width, hidden) for width in (features, features, 2 * hidden, 2 * hidden)]
+
+    def one_by_one() -> None:
+        for cell in cells:
+            for _ in range(length):
+                cell(torch.randn(batch, cell.input_size))
+
+    with torch.inference_mode():
+        of_layers = flops_by_name(counted(traced(lambda: layers(x), tmp_path)))
+        of_cells = by_torch(one_by_one)
+    assert list(of_layers) == ["aten::mkldnn_rnn_layer"]
+    assert sum(of_layers.values()) == sum(of_cells.values())
+
+
 @pytest.fixture
 def four_ranks() -> Iterator[DeviceMesh]:
     """A mesh of four ranks, of which only this one exists."""

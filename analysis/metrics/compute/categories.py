@@ -115,7 +115,8 @@ _OPERATORS = _patterns(
         "GEMM",
         (
             r"::(?:_?(?:scaled_|int_|weight_int\dpack_)?mm(?:_v2)?|addmm_?|_addmm_activation|bmm|baddbmm_?|addbmm|matmul|linear"
-            r"|mv|addmv_?|dot|mkldnn_linear|einsum|addr|ger)$|(?<!fb)gemm|^(?:Addmm|Mm|Bmm|Baddbmm|Linear)Backward"
+            r"|mv|addmv_?|dot|mkldnn_linear|einsum|addr|ger)$|(?<!fb)gemm|_scaled_(?:fp4_)?mm|_linear_pointwise$|qlinear"
+            r"|^fbgemm::[fi]8[fi]8bf16|^quantized::linear|::_mkl_linear|_rnn(?:_layer)?(?:_backward)?$|^(?:Addmm|Mm|Bmm|Baddbmm|Linear)Backward"
         ),
     ),
     (

@@ -1,15 +1,16 @@
-"""Floating-point operations of one operator, by the formulas of torch.utils.flop_counter.
+"""Floating-point operations of one operator, by the formulas of torch.utils.flop_counter and those beside them.
 
 A multiplication with its addition counts as two. As there, biases are not counted, a causal mask or a window does not
 halve attention, and groups do not divide the gradient of a convolution's weight.
 
 Source: torch 2.13, torch/utils/flop_counter.py; each function names its counterpart. Operators beyond those registered
-there compute the same under another name, such as the backend's own convolution inside aten::convolution.
+there compute the same under another name, such as the backend's own convolution inside aten::convolution. What it does
+not know at all is in library_flops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -19,17 +20,31 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ..device.launches import enclosing
-from .operators import Amount, NotRecorded, ProfiledOperator, Shape, evaluated
+from .library_flops import LIBRARY_FORMULAS, LIBRARY_PRODUCTS, FlopCount, library_dtype, template_formula
+from .operators import Amount, NotRecorded, ProfiledOperator, Shape, evaluated, matrix_dtype
 
 
 def flops(operator: ProfiledOperator) -> Amount:
     """Floating-point operations of an operator, or None with the reason."""
-    return evaluated(operator, _FORMULAS, _NO_FORMULA)
+    formula = _formula(operator.name)
+    return evaluated(operator, {} if formula is None else {operator.name: formula}, _NO_FORMULA)
 
 
 def counts(name: str) -> bool:
     """Whether operators of this name have a formula, so that what they call is not counted again."""
-    return name in _FORMULAS
+    return _formula(name) is not None
+
+
+def multiplied_dtype(operator: ProfiledOperator) -> str | None:
+    """The dtype in which an operator computes, for its peak; None if it has no matrix."""
+    try:
+        return library_dtype(operator) or matrix_dtype(operator)
+    except NotRecorded:
+        return None
+
+
+def _formula(name: str) -> FlopCount | None:
+    return _FORMULAS.get(name) or template_formula(name)
 
 
 def counted_once(starts: ArrayLike, ends: ArrayLike, chosen: ArrayLike) -> NDArray[np.bool_]:
@@ -86,7 +101,7 @@ def _scaled_product(operator: ProfiledOperator) -> int:
 
     An element of float4_e2m1fn_x2 holds two numbers. torch counts it as one.
     """
-    packed = operator.has_tensor(0) and operator.dtype(0, "the first matrix") == "float4_e2m1fn_x2"
+    packed = operator.has_tensor(0) and operator.dtype(0, "the first matrix") == _PACKED_FLOAT
     return _product(operator, first=0) * (2 if packed else 1)
 
 
@@ -98,12 +113,11 @@ def _batched_product(operator: ProfiledOperator, first: int) -> int:
     return b * m * n * 2 * k
 
 
-def _product_with_transposed(operator: ProfiledOperator) -> int:
-    """mm_flop of [m, k] and a weight [n, k], as in a linear layer. Source: ROCm/aiter, aiter/tuned_gemm.py."""
-    m, k = operator.shape(0, "the input", ndim=2)
-    n, k2 = operator.shape(1, "the weight", ndim=2)
-    _expect(k == k2, "inner dimensions differ")
-    return m * n * 2 * k
+def _grouped_product(operator: ProfiledOperator) -> int:
+    """Of batches bmm_flop; else groups need not cover all rows."""
+    if len(operator.shape(0, "the first matrices")) != 3 or len(operator.shape(1, "the second matrices")) != 3:
+        raise NotRecorded(GROUPED)
+    return _batched_product(operator, first=0) * (2 if operator.dtype(0, "the first matrices") == _PACKED_FLOAT else 1)
 
 
 class ConvolutionArguments(NamedTuple):
@@ -298,9 +312,13 @@ def _expect(fits: bool, otherwise: str) -> None:
         raise NotRecorded(otherwise)
 
 
+GROUPED = "groups of a grouped product need not cover all rows, and their sizes are not in the trace"
+_PACKED_FLOAT = "float4_e2m1fn_x2"
 _PACKED = "sequences are packed or paged, and their lengths are not in the trace"
 
-_PRODUCTS: dict[str, Callable[[ProfiledOperator], int]] = {
+_PREPACKED = "its weights are packed, and their shape is not in the trace"
+
+_PRODUCTS: dict[str, FlopCount] = {
     "aten::mm": partial(_product, first=0),
     "aten::_int_mm": partial(_product, first=0),
     "aten::_scaled_mm": _scaled_product,
@@ -311,21 +329,21 @@ _PRODUCTS: dict[str, Callable[[ProfiledOperator], int]] = {
     "aten::bmm": partial(_batched_product, first=0),
     "aten::baddbmm": partial(_batched_product, first=1),
     "aten::baddbmm_": partial(_batched_product, first=1),
-    "aiter::gemm_a16w16": _product_with_transposed,
+    **dict.fromkeys(("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2"), _grouped_product),
+    **LIBRARY_PRODUCTS,
 }
-_FORMULAS: dict[str, Callable[[ProfiledOperator], int]] = {
+_FORMULAS: dict[str, FlopCount] = {
     **_PRODUCTS,
+    **LIBRARY_FORMULAS,
     **{name: partial(_convolution, arguments=arguments) for name, arguments in CONVOLUTIONS.items()},
     "aten::convolution_backward": _convolution_backward,
     **{name: partial(_attention_forward, arguments=where) for name, where in ATTENTION_FORWARD.items()},
     **{name: partial(_attention_backward, arguments=where) for name, where in ATTENTION_BACKWARD.items()},
 }
 
-GROUPED = "groups of a grouped product need not cover all rows, and their sizes are not in the trace"
 _NO_FORMULA: dict[str, Any] = {
-    "aten::_grouped_mm": GROUPED,
-    "aten::_scaled_grouped_mm": GROUPED,
-    "aten::_scaled_grouped_mm_v2": GROUPED,
+    "quantized::linear": _PREPACKED,
+    "quantized::linear_dynamic": _PREPACKED,
     "flash_attn::_flash_attn_varlen_forward": _PACKED,
     "flash_attn::_flash_attn_varlen_backward": _PACKED,
     "vllm::unified_attention": _PACKED,

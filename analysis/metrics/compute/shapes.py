@@ -15,9 +15,9 @@ from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records, text_codes
 from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
-from .flops import flops
+from .flops import flops, multiplied_dtype
 from .moved_bytes import moved_bytes
-from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes, matrix_dtype
+from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes
 from .peaks import Peak
 
 TF32 = "tf32"
@@ -53,7 +53,7 @@ def formula_of(name: str, inputs: str, item_bytes: int | None = None) -> Formula
         tensors = [tensor for tensor in operator.tensors_alone() if tensor.shape]
     except NotRecorded:
         tensors = []
-    dtype = matrix_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
+    dtype = multiplied_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
     shapes = " ".join(filter(None, map(_shape, dims or ())))
     return Formula(flop.value, flop.reason, moved.value, dtype, shapes)
 
