@@ -106,7 +106,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Mfu:
-    """Model FLOPs utilisation of a typical step; `most_frac` if all kernels of unknown FLOPs had run at the peak."""
+    """Model FLOPs utilisation of a typical step; `most_frac` had kernels of unknown FLOPs run at the peak."""
 
     frac: float
     most_frac: float
@@ -115,9 +115,9 @@ class Mfu:
 
     @property
     def said(self) -> str:
-        """`MFU is 22.3 to 27.1% of the dense peak: FLOPs of kernels that run 4.8% of the time are not known.`"""
-        unknown = f"FLOPs of kernels that run {100 * (self.most_frac - self.frac):.1f}% of the time are not known"
-        return f"MFU is {self.percent}% of the {self.peak}{f': {unknown}' if self.is_bound else ''}."
+        """`MFU is 22.3 to 27.1% of the dense peak: FLOPs of some kernels are not known.`"""
+        why = ": FLOPs of some kernels are not known" if self.is_bound else ""
+        return f"MFU is {self.percent}% of the {self.peak}{why}."
 
     @property
     def is_bound(self) -> bool:

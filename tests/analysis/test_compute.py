@@ -155,6 +155,17 @@ def test_time_of_kernels_that_may_multiply_makes_mfu_a_lower_bound(tmp_path: Pat
     assert (row["mfu_frac"] < row["mfu_most_frac"]) == (row["note"] is not None) == (unknown > 0)
 
 
+@pytest.mark.parametrize("took", [100 * US, 400 * US])
+def test_rows_bound_what_a_grouped_product_computes(tmp_path: Path, took: int) -> None:
+    made, m, k, n = product(Trace(0, 1), 0, 300 * US), 8192, 2048, 4096
+    grouped = {"Input Dims": [[m, k], [4, k, n], [4]], "Input type": ["c10::BFloat16", "c10::BFloat16", "int"]}
+    made.event("cpu_op", "aten::_grouped_mm", MS, 20 * US, **grouped, **{"Concrete Inputs": ["", "", ""]})
+    made.kernel("_ZN7cutlass13device_kernelI4gemm6kernel13GemmUniversal", MS + 50 * US, took, launch=MS + 5 * US)
+    (row,) = records(read(tmp_path, made).mfu)
+    at_most = min(took, 2 * m * k * n / BF16_PEAK_TFLOP_PER_S / 1e3)
+    assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(row["at_peak_ns"] + at_most, abs=1)
+
+
 def test_what_is_possible_is_no_more_than_computing(tmp_path: Path) -> None:
     made = product(Trace(0, 1), 0, 300 * US)
     for stream in (7, 8, 9):

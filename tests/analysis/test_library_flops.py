@@ -7,7 +7,7 @@ import random
 import pytest
 from cpu_work import NONE, listed, operator, scalar, several, tensor
 
-from commtrace.analysis.metrics.compute.flops import counts, flops, multiplied_dtype
+from commtrace.analysis.metrics.compute.flops import counts, flops, most_flops, multiplied_dtype
 from commtrace.analysis.metrics.compute.operators import ProfiledOperator
 
 BF16, FP8, BYTES, INT = "c10::BFloat16", "c10::Float8_e4m3fn", "unsigned char", "int"
@@ -66,6 +66,7 @@ def test_flex_attention_is_known_without_a_mask_of_blocks(sizes: tuple[int, int,
     assert flops(operator(name, *qkv, rows, rows, *whole, *whole)) == (full, "")
     masked = operator(name, *qkv, rows, rows, *blocks, *blocks)
     assert flops(masked) == (None, f"{name}: which blocks its mask leaves is not in the trace")
+    assert most_flops(masked) == full
     back = operator("triton_tem_fused_flex_attention_backward_zeros_1", *qkv, rows, rows, *qkv, *whole)
     assert flops(back).value == 2 * 2 * 6 * queries * keys * (3 * head + 2 * 16)
     grouped = operator(name, tensor(2, 3, 2, queries, head), *qkv[1:], rows, rows, *whole)  # queries that share a key
@@ -82,6 +83,7 @@ def test_fused_experts_multiply_each_token_by_its_experts(sizes: tuple[int, int,
         assert multiplied_dtype(one) == dtype
     apart = operator("vllm::inplace_fused_experts", tensor(tokens, k), *weights, *routed, NONE, tensor(32, of=INT))
     assert flops(apart).value is None
+    assert most_flops(apart) == flops(one).value
 
 
 @pytest.mark.parametrize("name", ["aten::_cudnn_rnn", "aten::miopen_rnn"])
@@ -99,13 +101,33 @@ def test_recurrent_layers(name: str, sizes: tuple[int, int, int]) -> None:
     assert flops(operator(name, x, several())).value is None  # more than 30 weights
 
 
-def test_a_grouped_product_of_batches_has_no_other_rows(sizes: tuple[int, int, int]) -> None:
+def test_grouped_products_are_bounded_by_their_rows(sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes
-    whole = operator("aten::_grouped_mm", tensor(4, m, k, of=BF16), tensor(4, k, n, of=BF16), NONE)
-    assert flops(whole).value == 4 * 2 * m * k * n
     ends = tensor(4, of=INT)
-    for weights in (tensor(4, k, n), tensor(k, n)):
-        assert flops(operator("aten::_grouped_mm", tensor(m, k), weights, ends)).value is None
+    whole = operator("aten::_grouped_mm", tensor(4, m, k, of=BF16), tensor(4, k, n, of=BF16), NONE)
+    assert flops(whole).value == most_flops(whole) == 4 * 2 * m * k * n
+    for one in (
+        operator("aten::_grouped_mm", tensor(m, k), tensor(4, k, n), ends),
+        operator("aten::_grouped_mm", tensor(m, k), tensor(k, n), ends),
+        operator("aten::_scaled_grouped_mm", tensor(m, k, of=FP8), tensor(4, k, n, of=FP8), tensor(m), tensor(4), ends),
+    ):
+        assert flops(one).value is None
+        assert most_flops(one) == 2 * m * k * n
+
+
+def test_packed_attention_is_bounded_by_its_longest_sequence(sizes: tuple[int, int, int]) -> None:
+    tokens, head, longest = sizes
+    qkv = tensor(tokens, 6, head), tensor(tokens, 2, head), tensor(tokens, 2, head)
+    ends = tensor(9, of=INT)
+    pairs = 6 * tokens * min(tokens, longest)
+    lengths = scalar(longest), scalar(longest)
+    forward = operator("aten::_flash_attention_forward", *qkv, ends, ends, *lengths)
+    assert most_flops(forward) == 2 * pairs * 2 * head
+    library = operator("flash_attn::_flash_attn_varlen_forward", *qkv, ends, ends, *lengths)
+    assert most_flops(library) == 2 * pairs * 2 * head
+    back = operator("aten::_flash_attention_backward", qkv[0], *qkv, qkv[0], qkv[0], ends, ends, *lengths)
+    assert most_flops(back) == 2 * pairs * 5 * head
+    assert flops(forward).value is flops(back).value is None
 
 
 def test_the_type_that_is_multiplied_is_not_that_of_the_output() -> None:

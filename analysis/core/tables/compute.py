@@ -84,7 +84,10 @@ _MFU = {
     "idle_ns": ("int64", "nothing runs: why, `account` and `idle` say"),
     "tflop": ("Float64", "1e12 floating-point operations of operators with a formula; NA if no shapes were recorded"),
     "mfu_frac": ("Float64", "at_peak_ns / window_ns; with one dtype, tflop / (window * peak)"),
-    "mfu_most_frac": ("Float64", "the same if all kernels whose FLOPs are not known had run at the peak"),
+    "mfu_most_frac": (
+        "Float64",
+        "the same if kernels whose FLOPs are not known had run at the peak, or had as many as shapes allow",
+    ),
     "compute_frac": ("Float64", "at_peak_ns / compute_ns: how near to the peak the device was while it computed"),
     "peak_from": ("string", "where the peak comes from: table (data sheets), given, measured; NA without one"),
     "without_flop_frac": (

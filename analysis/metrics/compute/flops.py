@@ -20,7 +20,15 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ..device.launches import enclosing
-from .library_flops import LIBRARY_FORMULAS, LIBRARY_PRODUCTS, FlopCount, library_dtype, template_formula
+from .library_flops import (
+    BOUNDS_OF_LIBRARIES,
+    LIBRARY_FORMULAS,
+    LIBRARY_PRODUCTS,
+    FlopCount,
+    library_dtype,
+    template_bound,
+    template_formula,
+)
 from .operators import Amount, NotRecorded, ProfiledOperator, Shape, evaluated, matrix_dtype
 
 
@@ -28,6 +36,12 @@ def flops(operator: ProfiledOperator) -> Amount:
     """Floating-point operations of an operator, or None with the reason."""
     formula = _formula(operator.name)
     return evaluated(operator, {} if formula is None else {operator.name: formula}, _NO_FORMULA)
+
+
+def most_flops(operator: ProfiledOperator) -> int | None:
+    """How many there can be at most where it is not known how many there are; None where that is not known, either."""
+    formula = _AT_MOST.get(operator.name) or template_bound(operator.name)
+    return None if formula is None else evaluated(operator, {operator.name: formula}, {}).value
 
 
 def counts(name: str) -> bool:
@@ -103,6 +117,15 @@ def _scaled_product(operator: ProfiledOperator) -> int:
     """
     packed = operator.has_tensor(0) and operator.dtype(0, "the first matrix") == _PACKED_FLOAT
     return _product(operator, first=0) * (2 if packed else 1)
+
+
+def _grouped_at_most(operator: ProfiledOperator) -> int:
+    """All rows of the first matrices, or of two matrices all that are summed up, belong to some group."""
+    first, second = (operator.shape(place, "matrices") for place in range(2))
+    _expect(
+        len(first) in (2, 3) and len(second) in (2, 3) and first[-1] == second[-2], "matrices do not fit each other"
+    )
+    return 2 * prod(first) * second[-1] * (2 if operator.dtype(0, "the first matrices") == _PACKED_FLOAT else 1)
 
 
 def _batched_product(operator: ProfiledOperator, first: int) -> int:
@@ -307,6 +330,15 @@ def _attention_backward(operator: ProfiledOperator, arguments: AttentionArgument
     return 2 * b * h * s_q * s_k * (3 * d_q + 2 * d_v)
 
 
+def _packed_at_most(operator: ProfiledOperator, first: int, longest: int, *, backward: bool = False) -> int:
+    """Attention of packed sequences [elements, heads, head] if all keys were as many as those of the longest one."""
+    query, key, value = (operator.shape(place, "query, key or value") for place in range(first, first + 3))
+    _expect(len(query) == len(key) == len(value) == 3, "query, key and value do not have 3 dimensions")
+    (elements, heads, d_q), (keys, _, _), (_, _, d_v) = query, key, value
+    pairs = elements * heads * min(keys, operator.number(longest, "the longest sequence"))
+    return 2 * pairs * ((3 * d_q + 2 * d_v) if backward else (d_q + d_v))
+
+
 def _expect(fits: bool, otherwise: str) -> None:
     if not fits:
         raise NotRecorded(otherwise)
@@ -341,6 +373,17 @@ _FORMULAS: dict[str, FlopCount] = {
     **{name: partial(_attention_backward, arguments=where) for name, where in ATTENTION_BACKWARD.items()},
 }
 
+_AT_MOST: dict[str, FlopCount] = {
+    **dict.fromkeys(("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2"), _grouped_at_most),
+    **BOUNDS_OF_LIBRARIES,
+    "aten::_flash_attention_forward": partial(_packed_at_most, first=0, longest=6),
+    "aten::_flash_attention_backward": partial(_packed_at_most, first=1, longest=9, backward=True),
+    "flash_attn::_flash_attn_varlen_forward": partial(_packed_at_most, first=0, longest=6),
+    "flash_attn::_flash_attn_varlen_backward": partial(_packed_at_most, first=1, longest=12, backward=True),
+    **dict.fromkeys(
+        ("flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd"), partial(_packed_at_most, first=0, longest=13)
+    ),
+}
 _NO_FORMULA: dict[str, Any] = {
     "quantized::linear": _PREPACKED,
     "quantized::linear_dynamic": _PREPACKED,

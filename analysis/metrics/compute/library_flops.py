@@ -56,9 +56,14 @@ def _fused_experts(operator: ProfiledOperator) -> int:
     chosen = operator.shape(3, "weights of experts", ndim=2)
     if k != k1 or k != k2 or chosen[0] != tokens:
         raise NotRecorded("tokens and weights do not fit each other: numbers may be packed")
+    return 2 * prod(chosen) * k * (gate_and_up + n)
+
+
+def _fused_experts_here(operator: ProfiledOperator) -> int:
+    """The same if no map of experts says which are here."""
     if any(tensor.dtype == "int32" and len(tensor.shape) == 1 for tensor in operator.tensors_alone()):
         raise NotRecorded("some experts are on other ranks, and how many tokens have these is not in the trace")
-    return 2 * prod(chosen) * k * (gate_and_up + n)
+    return _fused_experts(operator)
 
 
 def _recurrent(operator: ProfiledOperator) -> int:
@@ -95,6 +100,14 @@ def template_formula(name: str) -> FlopCount | None:
     """
     found = _TEMPLATE.match(name)
     return None if found is None else _TEMPLATES[found["backward"] or found["product"]]
+
+
+def template_bound(name: str) -> FlopCount | None:
+    """What such a kernel has at most: flex attention, if its mask leaves all blocks."""
+    found = _TEMPLATE.match(name)
+    if found is None or not (found["backward"] or found["product"]).startswith("flex"):
+        return None
+    return partial(_flex_attention_unmasked, backward=found["backward"] is not None)
 
 
 def _template_product(operator: ProfiledOperator, batched: bool = False) -> int:
@@ -218,9 +231,11 @@ LIBRARY_PRODUCTS: dict[str, FlopCount] = {
     **dict.fromkeys(_OF_FLOAT4, _of_float4),
 }
 LIBRARY_FORMULAS: dict[str, FlopCount] = {
-    **dict.fromkeys(_FUSED_EXPERTS, _fused_experts),
+    **dict.fromkeys(_FUSED_EXPERTS, _fused_experts_here),
     **dict.fromkeys(("aten::_cudnn_rnn", "aten::miopen_rnn"), _recurrent),
     **dict.fromkeys(("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward"), _recurrent_backward),
     "aten::mkldnn_rnn_layer": _recurrent_layer,
     "aten::mkldnn_rnn_layer_backward": partial(_recurrent_layer, times=2),
 }
+BOUNDS_OF_LIBRARIES: dict[str, FlopCount] = dict.fromkeys(_FUSED_EXPERTS, _fused_experts)
+"""What these have at most."""

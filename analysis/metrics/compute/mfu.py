@@ -8,6 +8,7 @@ hardware FLOPs utilisation). Definitions: docs/metrics/compute.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -42,6 +43,22 @@ class _Computed:
         self.known_ns = self.unknown_ns = 0
         self.has_shapes = False
         self.reasons: dict[str, int] = {}
+        self.bounded: dict[tuple[str, str], _Bounded] = {}
+        """By operator and inputs."""
+
+
+@dataclass
+class _Bounded:
+    """Kernels that may multiply, the FLOPs that they have at most, and their time in ns."""
+
+    dtype: str | None
+    flop: int = 0
+    dur_ns: int = 0
+
+    def spared_ns(self, peak: Peak) -> float:
+        """How much less than their time they would take at the peak, in ns. 1 TFLOP/s is 1e3 per ns."""
+        best = peak.of(self.dtype)
+        return max(0.0, self.dur_ns - self.flop / best / 1e3) if best else 0.0
 
 
 def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, ...], _Computed]:
@@ -67,14 +84,18 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
         formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
         computed = by_device.setdefault(tuple(row[key] for key in keys), _Computed())
         computed.has_shapes |= formula is not None
+        dtype = None if formula is None else TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
         if formula is not None and formula.flop is not None:
-            dtype = TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
             computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
             computed.known_ns += row["dur_ns"]
         elif row["unknown_ns"]:
             computed.unknown_ns += row["unknown_ns"]
             why = formula.reason if formula is not None else "no operator with shapes launched them"
             computed.reasons[why] = computed.reasons.get(why, 0) + row["unknown_ns"]
+            if formula is not None and formula.most_flop is not None:
+                bounded = computed.bounded.setdefault((operator, inputs), _Bounded(dtype))
+                bounded.flop += formula.most_flop
+                bounded.dur_ns += row["unknown_ns"]
     return by_device
 
 
@@ -108,7 +129,8 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
         known = "listed for its device" if peak is None or not peak.given else peak.origin(computed.flop)
         notes.append(f"it computed faster than the peak that is {known}, so that is not its peak")
     else:
-        most_ns = min(at_peak_ns + computed.unknown_ns, row["compute_ns"])
+        spared_ns = 0.0 if peak is None else sum(bounded.spared_ns(peak) for bounded in computed.bounded.values())
+        most_ns = min(at_peak_ns + computed.unknown_ns - round(spared_ns), row["compute_ns"])
         result |= {
             "peak_from": None if peak is None else peak.origin(computed.flop),
             "at_peak_ns": at_peak_ns,

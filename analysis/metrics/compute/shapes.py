@@ -15,7 +15,7 @@ from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records, text_codes
 from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
-from .flops import flops, multiplied_dtype
+from .flops import flops, most_flops, multiplied_dtype
 from .moved_bytes import moved_bytes
 from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes
 from .peaks import Peak
@@ -28,9 +28,13 @@ SHORT_NS = 10_000
 
 
 class Formula(NamedTuple):
-    """What shapes say of each call of an operator: FLOPs and bytes, None with the reason, and its dtype."""
+    """What shapes say of each call of an operator: FLOPs and bytes, None with the reason, and its dtype.
+
+    `most_flop` is how many FLOPs there can be at most, None where that is not known.
+    """
 
     flop: int | None
+    most_flop: int | None
     reason: str
     moved_bytes: int | None
     dtype: str | None
@@ -47,15 +51,16 @@ def formula_of(name: str, inputs: str, item_bytes: int | None = None) -> Formula
     texts = None if types is None else [kind if isinstance(kind, str) else "" for kind in types]
     operator = ProfiledOperator(name, dims, texts, values, item_bytes)
     flop, moved = flops(operator), moved_bytes(operator)
-    if max(flop.value or 0, moved.value or 0) > _MOST:
-        flop, moved = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE)
+    most = most_flops(operator) if flop.value is None else flop.value
+    if max(most or 0, moved.value or 0) > _MOST:
+        flop, moved, most = Amount(None, _IMPLAUSIBLE), Amount(None, _IMPLAUSIBLE), None
     try:
         tensors = [tensor for tensor in operator.tensors_alone() if tensor.shape]
     except NotRecorded:
         tensors = []
     dtype = multiplied_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
     shapes = " ".join(filter(None, map(_shape, dims or ())))
-    return Formula(flop.value, flop.reason, moved.value, dtype, shapes)
+    return Formula(flop.value, most, flop.reason, moved.value, dtype, shapes)
 
 
 def _shape(dims: Any) -> str:
