@@ -10,6 +10,8 @@ PROFILER_STEP = "ProfilerStep#"
 """torch.profiler, around a step: its number follows."""
 NEXT_STEP = "next step: "
 """Our own, before the name of the activity with which a device began a step that was left out."""
+ATEN = "aten::"
+"""How the names of torch's own operators begin."""
 LOADING = "enumerate("
 """torch, around getting a batch from whatever loads data."""
 DATA_LOADER = "enumerate(DataLoader)"
@@ -38,8 +40,9 @@ FRAMES_KEPT = re.compile(
 )
 """Matches names of those calls of Python functions that are read: garbage collection, and what torch.distributed does
 that returns when other ranks have answered."""
-COMPILING = "(dynamo_timed)"
-"""How the names of ranges end in which torch.compile compiles. In `Torch-Compiled Region` compiled code runs."""
+COMPILING = re.compile(r"\(dynamo_timed\)\Z|(?i:nvrtc)|[Cc]ompil(?:e(?![dr])|ing|ation)")
+"""Matches names of ranges in which torch.compile, NVRTC or others compile. In `Torch-Compiled Region` compiled code
+runs."""
 NCCL, GLOO = "nccl", "gloo"
 """Backends, as process groups name them."""
 NCCL_MARK, GLOO_MARK = "nccl:", "gloo:"

@@ -50,7 +50,7 @@ from ..metrics.device import launch_times
 from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
-from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, largest_gaps
+from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, idle_in_ranges, largest_gaps
 from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
@@ -516,6 +516,13 @@ class Analysis:
             return NO_GAPS
         typical = self.typical_step
         return largest_gaps(self.run.activities, self.host_tables, typical.steps, typical.windows)
+
+    @property
+    def _idle_in_ranges(self) -> dict[str, float]:
+        typical = self.typical_step
+        if not self.run.details or not self.run.has_starts:
+            return {}
+        return idle_in_ranges(self.run.activities, self.host_tables, typical.steps, typical.windows)
 
     @property
     def _idle_of_typical_step(self) -> pd.DataFrame:
@@ -999,7 +1006,7 @@ class Analysis:
             on_cpus=run.gloo_beside_gpu,
             idle_gpus=run.idle_gpus,
             unequal_devices=unequal_devices(self._breakdown_of_typical_step),
-            runs_python=run.runs_python,
+            ranges=None if run.runs_python else self._idle_in_ranges,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)

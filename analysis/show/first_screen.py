@@ -213,7 +213,7 @@ def _parts(analysis: Analysis) -> Iterator[StepShare]:
 
 def _idle(analysis: Analysis) -> Iterator[StepShare]:
     whole = analysis.typical_step.parts["window_ns"] or 1.0
-    for name, ns in idle_rows(analysis.idle_causes):
+    for name, ns in idle_rows(analysis.idle_causes, runs_python=analysis.run.runs_python):
         yield StepShare("idle_ns", name, ns, ns / whole)
 
 

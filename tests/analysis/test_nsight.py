@@ -25,6 +25,8 @@ from nsight_exports import (
 )  # fmt: skip
 
 from commtrace import analyse
+from commtrace.analysis.core.markers import COMPILING
+from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import MixedJobs, NotATrace
 from commtrace.analysis.formats.nsight.reader import read_nsight
 from commtrace.analysis.recording.options import ReadOptions
@@ -417,4 +419,46 @@ def test_nothing_is_said_of_python_where_another_program_ran(tmp_path, capsys, p
     found = analyse(path, details=True)
     assert found.run.runs_python == runs_python
     assert main([str(path)]) == 0
-    assert ("Python" in capsys.readouterr().out) == runs_python
+    shown = capsys.readouterr().out
+    assert ("Python" in shown) == runs_python
+    assert ("in `compile`" in shown) == (not runs_python)
+
+
+def test_ranges_of_cpp_name_what_ran(tmp_path):
+    """Idle time by ranges that are in no other, also in two kernels' gaps; regions with their C++ names; compiling."""
+    export = Export()
+    export.add("PROCESSES", globalPid=process(145), pid=145, name="./engine")
+    add(export, [("a", 0, 1_000), ("b", 100_000_000, 1_000), ("c", 150_000_000, 1_000)], pid=145, gpu=0)
+    for name, begin_ms, end_ms in [
+        ("Executor::compileFusion", 10, 60), ("utils::NVRTC", 20, 50), ("Other::run", 101, 102),
+        ("loader::Next", 110, 130), ("Executor::compileFusion", 131, 141),
+    ]:  # fmt: skip
+        export.range(process(145) + 145, name, SYSTEM_NS + begin_ms * 10**6, SYSTEM_NS + end_ms * 10**6)
+    path = tmp_path / "report.sqlite"
+    export.write(path)
+    found = analyse(path, details=True)
+    assert "their CPUs were in `Executor::compileFusion` (60.0 ms), in `loader::Next` (20.0 ms) and" in found.verdict
+    (idle,) = records(found.idle)
+    assert (idle["operator_ns"], idle["compile_ns"]) == (81_000_000, 60_000_000)
+    cpu_ms = dict(zip(found.regions["region"], found.regions["cpu_ns"] / 1e6, strict=True))
+    assert cpu_ms["Executor::compileFusion"] == 60
+    assert cpu_ms["Executor::compileFusion > utils::NVRTC"] == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "compiles"),
+    [
+        ("OutputGraph.call_user_compiler (dynamo_timed)", True),
+        ("Torch-Compiled Region: 0/0", False),
+        ("## Call CompiledFxGraph fabc ##", False),
+        ("CompiledFunctionBackward", False),
+        ("nvrtcCompileProgram", True),
+        ("executor_utils::NVRTC", True),
+        ("XlaCompile:#module=jit_step#", True),
+        ("triton.compile", True),
+        ("compiler_fn", False),
+        ("forward", False),
+    ],
+)
+def test_ranges_in_which_something_is_compiled(name, compiles):
+    assert bool(COMPILING.search(name)) == compiles

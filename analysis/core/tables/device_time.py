@@ -175,7 +175,7 @@ _IDLE = {
         "part of operator_ns and outside_ns: Python collected garbage; NA where the run has no record of that",
     ),
     "cpu_comm_ns": ("Int64", "likewise: otherwise its CPU communicated, or waited for those of others: gloo, barrier"),
-    "compile_ns": ("Int64", "likewise: otherwise torch.compile was at work"),
+    "compile_ns": ("Int64", "likewise: otherwise torch.compile, NVRTC or another compiler was at work"),
     "python_ns": ("Int64", "part of outside_ns: none of these three either; mostly Python of the user"),
     "drained_ns": ("Int64", "starved_ns of gaps that began within a blocking call of that thread"),
     "note": ("string", "why something is NA"),

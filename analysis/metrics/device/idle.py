@@ -450,7 +450,7 @@ def _is_communicating(name: str) -> bool:
 
 
 def _is_compiling(name: str) -> bool:
-    return name.endswith(markers.COMPILING)
+    return markers.COMPILING.search(name) is not None
 
 
 def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ...core.schema import grouped
+from ...core.intervals import covered, spans
+from ...core.schema import bare, grouped
 from ...core.steps import windows_by_process
+from ..clocks.frame import Flags
+from ..compute.flops import counted_once
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 
 _MOST = 0.5  # of idle time: from there a kernel is named
@@ -38,13 +41,8 @@ NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
 def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int) -> LargestGaps:
     """The largest gaps in these steps, or in everything without steps; `number` is that of windows of devices."""
     by_name: Counter[str] = Counter()
-    unseen, waiting_in, windows = 0, None, windows_by_process(activities)
-    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name"]):
-        host = tables.host_of(rank, device, cycle)[0]
-        of_device = windows[rank, cycle]
-        gaps = gaps_of(rows, host, of_device)[1]
-        numbers = [number for number, window in enumerate(of_device) if window.step in steps]
-        counted = np.isin(gaps.window, numbers) if steps else np.ones(len(gaps.start_ns), dtype=bool)
+    unseen, waiting_in = 0, None
+    for rows, host, gaps, counted in _of_devices(activities, tables, steps):
         ended = rows.iloc[gaps.ender[counted]].assign(idle_ns=(gaps.end_ns - gaps.start_ns)[counted])
         by_name.update(
             {str(name): int(ns) for name, ns in ended.groupby("name", observed=True)["idle_ns"].sum().items()}
@@ -57,6 +55,43 @@ def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection
     few = (activities["name"] == name).sum() <= _FEW * len(activities)
     named = bool(most) and few and most >= _MOST * by_name.total()
     return LargestGaps(name if named else None, most / number if named else 0.0, unseen / number, waiting_in)
+
+
+def idle_in_ranges(
+    activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
+) -> dict[str, float]:
+    """Name of a range that is in no other -> idle time before work that its thread launched later, in ns a window.
+
+    In these steps, or in everything without steps; `number` is that of windows of devices.
+    """
+    idle_ns: Counter[str] = Counter()
+    for _, host, gaps, counted in _of_devices(activities, tables, steps):
+        if host is None:
+            continue
+        starved = counted & gaps.is_known & (gaps.begun_ns > gaps.start_ns)
+        for thread in np.unique(gaps.thread[starved]):
+            here = starved & (gaps.thread == thread)
+            ranges = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
+            starts = ranges["start_ns"].to_numpy()
+            ends = starts + ranges["dur_ns"].to_numpy()
+            outermost = counted_once(starts, ends, np.ones(len(starts), dtype=bool))
+            within = covered(spans(gaps.start_ns[here], gaps.begun_ns[here]), starts[outermost], ends[outermost])
+            by_name = pd.Series(within).groupby(ranges["name"].to_numpy()[outermost]).sum()
+            idle_ns.update({str(name): int(ns) for name, ns in by_name.items()})
+    return {name: ns / number for name, ns in idle_ns.most_common() if ns}
+
+
+def _of_devices(
+    activities: pd.DataFrame, tables: HostTables, steps: Collection[int]
+) -> Iterator[tuple[pd.DataFrame, Host | None, Gaps, Flags]]:
+    """Yield the activities, the host and the gaps of each device, and which gaps lie in these steps."""
+    windows = windows_by_process(activities)
+    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name"]):
+        host = tables.host_of(rank, device, cycle)[0]
+        of_device = windows[rank, cycle]
+        gaps = gaps_of(rows, host, of_device)[1]
+        numbers = [number for number, window in enumerate(of_device) if window.step in steps]
+        yield rows, host, gaps, np.isin(gaps.window, numbers) if steps else np.ones(len(gaps.start_ns), dtype=bool)
 
 
 def _unseen(gaps: Gaps, activities: pd.DataFrame, host: Host) -> int | None:

@@ -129,7 +129,8 @@ class CpuRanges:
     """What a rank's CPU did in one cycle, as tables of these names.
 
     `operators` are those that are ranges around others, or the engine of the backward pass. Exports of Nsight have NVTX
-    ranges among the operators, and no sequence numbers: there every name is a range that is not one of torch's.
+    ranges among the operators, and no sequence numbers: there every name is a range that is not one of torch's, and
+    every one where torch did not run.
     """
 
     annotations: pd.DataFrame
@@ -155,7 +156,8 @@ class CpuRanges:
         ]
         if not len(operator_calls):
             codes, names = pd.factorize(cpu_operators["name"])
-            of_user = [not _OF_TORCH.search(str(name)) for name in names]
+            of_torch = any(str(name).startswith(markers.ATEN) for name in names)  # else `::` is of other C++
+            of_user = [not (of_torch and _OF_TORCH.search(str(name))) for name in names]
             wanted.append(cpu_operators.loc[np.array([*of_user, False], dtype=bool)[codes], _COLUMNS])
         return cls(annotations, modules, _together(wanted), operator_calls)
 

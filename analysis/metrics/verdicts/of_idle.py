@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import pandas as pd
@@ -33,6 +33,8 @@ _SENTENCES = {
 }
 _WITHOUT_PYTHON = {"operator_ns": "in NVTX ranges", "outside_ns": "outside of NVTX ranges"}
 """What programs in other languages were doing, of which only their ranges are known."""
+_ROWS_WITHOUT_PYTHON = {"operator_ns": "CPU in NVTX ranges", "outside_ns": "CPU in no NVTX range"}
+_MOST_RANGES = 2
 _REMEDIES = {
     "sync-bound": ("no_syncs",),
     "allocator-bound": ("no_allocations",),
@@ -147,11 +149,15 @@ def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:
 
 
 def idle_reasons(
-    causes: dict[str, float] | None, time: Callable[[float], str], prices: Prices | None = None, *, runs_python: bool
+    causes: dict[str, float] | None,
+    time: Callable[[float], str],
+    prices: Prices | None = None,
+    ranges: Mapping[str, float] | None = None,
 ) -> str:
     """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
 
-    Without a GPU idle time has no causes, but some have a price.
+    Without a GPU idle time has no causes, but some have a price. `ranges` are the idle time in NVTX ranges of programs
+    without Python, in ns; None where Python runs.
     """
     if causes is None:
         name, gain_ns = _on_cpu(prices)
@@ -159,8 +165,13 @@ def idle_reasons(
     total = sum(causes[cause] for cause in IDLE_CAUSES)
     large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
     by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
-    doing = _SENTENCES if runs_python else _SENTENCES | _WITHOUT_PYTHON
+    doing = _SENTENCES if ranges is None else _SENTENCES | _WITHOUT_PYTHON
     parts = [f"{doing[cause]} ({time(large[cause] / 1e6)})" for cause in by_host]
+    if ranges and "operator_ns" in by_host:
+        most = sorted(ranges, key=lambda name: -ranges[name])[:_MOST_RANGES]
+        named = [f"in `{name}` ({time(ranges[name] / 1e6)})" for name in most if ranges[name] >= _MENTIONED * total]
+        at = by_host.index("operator_ns")
+        parts[at : at + 1] = named or parts[at : at + 1]
     text = f": their CPUs were {listed(parts)}" if parts else ""
     if causes["gc_ns"] >= _MENTIONED * total > 0:
         text += f"; for {time(causes['gc_ns'] / 1e6)} of this Python collected garbage"
@@ -252,11 +263,12 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
     return named
 
 
-def idle_rows(causes: dict[str, float] | None) -> Iterator[tuple[str, float]]:
+def idle_rows(causes: dict[str, float] | None, *, runs_python: bool) -> Iterator[tuple[str, float]]:
     """Yield each cause of idle time worth a line, with its ns, the largest first."""
     if causes is None:
         return
     total = sum(causes[cause] for cause in IDLE_CAUSES)
+    names = IDLE_CAUSES if runs_python else IDLE_CAUSES | _ROWS_WITHOUT_PYTHON
     for cause in sorted(IDLE_CAUSES, key=lambda name: -causes[name]):
         if total and causes[cause] >= _MENTIONED * total:
-            yield IDLE_CAUSES[cause], causes[cause]
+            yield names[cause], causes[cause]

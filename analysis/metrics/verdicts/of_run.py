@@ -5,7 +5,7 @@ All numbers are those of a typical step (`metrics/typical_step`), which the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -163,7 +163,7 @@ def of_run(
     culprits: Culprits,
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
-    runs_python: bool,
+    ranges: Mapping[str, float] | None,
     gaps: LargestGaps,
     syncs_steps: pd.DataFrame,
     few_traces: str,
@@ -177,7 +177,8 @@ def of_run(
     loss (`order`): the others show that all of it can be gained, and of a loss that all share only a part can.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
-    parts of idle time in a typical step in ns, None if these are not known, `gaps` what it comes before; `syncs_steps`
+    parts of idle time in a typical step in ns, None if these are not known, `ranges` those in NVTX ranges of programs
+    without Python, None where Python runs, `gaps` what it comes before; `syncs_steps`
     is the table of that name.
     `prices` are None where the run cannot be replayed. `few_traces` is a clause on how many ranks have a trace, and
     `some_missing` says that the job certainly has others. `unequal_devices` is a sentence on those of a process.
@@ -191,7 +192,7 @@ def of_run(
             step.idle - gaps.unseen_ns / 1e6,
             of_idle,
             "Devices are idle for",
-            idle_reasons(idle, step.time, prices, runs_python=runs_python)
+            idle_reasons(idle, step.time, prices, ranges)
             + ("" if long is None else long.sentence(step.time))
             + _before(gaps, step),
             step.idle,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,8 +38,8 @@ class Measured(NamedTuple):
     what the largest gaps come before; `prices` is what a step would gain without each cause, None where the run cannot
     be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
     communicated beside GPUs, `idle_gpus` are listed in the traces without any activity; `unequal_devices` says how
-    unequal those of a process are, empty if they are not. `runs_python` is false if programs are known to be in other
-    languages.
+    unequal those of a process are, empty if they are not. `ranges` is the idle time in NVTX ranges where programs are
+    known to be in other languages than Python, by name in ns, else None.
     """
 
     collectives: pd.DataFrame
@@ -63,7 +63,7 @@ class Measured(NamedTuple):
     on_cpus: bool
     idle_gpus: Sequence[str]
     unequal_devices: str
-    runs_python: bool
+    ranges: Mapping[str, float] | None
 
     @property
     def has_starts(self) -> bool:
@@ -213,7 +213,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits=measured.culprits,
         culprits_in=measured.culprits_in,
         idle=measured.idle,
-        runs_python=measured.runs_python,
+        ranges=measured.ranges,
         gaps=measured.gaps,
         syncs_steps=measured.syncs_steps,
         few_traces=_few_traces(measured),
