@@ -1130,6 +1130,18 @@ _ENTRIES = (
         narrow=("operator", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
     ),
     TableEntry(
+        comparison.CHANGED_SHAPES,
+        Topic.across,
+        "Operators of A and B by the shapes of their inputs, the largest change of time first.",
+        "comparison.md#what-is-compared",
+        of=InputKind.sides,
+        command="compare --by shape",
+        shown=(*_TIMES_COMPARED, *_CHANCE, "operator", "inputs", "dtype", "note"),
+        title="Shapes that differ most",
+        narrow=("operator", "inputs", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
+        none_measured=_NO_SHAPES,
+    ),
+    TableEntry(
         comparison.CHANGED_REGIONS,
         Topic.across,
         "Regions of A and B, the largest change of time first.",

@@ -18,7 +18,7 @@ from ..catalog import CATALOG, described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
-from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, CHANGED_REGIONS, COMPARISON
+from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, CHANGED_REGIONS, CHANGED_SHAPES, COMPARISON
 from ..errors import NothingMeasured
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.culprits import length
@@ -109,6 +109,18 @@ class Comparison:
             return analysis.device_time.assign(operator=analysis.launched_in)
 
         return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
+
+    @cached_property
+    @described
+    def changed_shapes(self) -> pd.DataFrame:
+        """One row per operator and shapes of its inputs, of either side.
+
+        Raises NothingMeasured if no operator has shapes, or operators were not read.
+        """
+        if not any(one.time_by_shape["operator"].notna().any() for one in (*self.a, *self.b)):
+            raise NothingMeasured(f"A and B: {CATALOG['changed_shapes'].none_measured}")
+        keys = ["operator", "inputs", "dtype"]
+        return CHANGED_SHAPES.frame(self._changed(keys, lambda one: one.time_by_shape, kind=COMPUTE))
 
     @cached_property
     @described
@@ -262,12 +274,13 @@ class Comparison:
         part = None if scales_with_itself or not all(lengths) else _OF_A_STEP * max(lengths)
         return Allowance(self.run_spread_frac, self.separate, MATTERS * min(filter(None, lengths), default=0), part)
 
-    def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame]) -> list[Row]:
+    def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame], kind: str = "") -> list[Row]:
+        """Rows by these keys; `kind` is that of all where it is none of the keys."""
         of_a, of_b = (
             self._captures(side, lambda one: step_values.time_per_step(_that_count(one, time(one)), keys))
             for side in self._sides
         )
-        return side_by_side(of_a, of_b, keys, {COMPUTE: self._allowance(True), "": self._allowance(False)})
+        return side_by_side(of_a, of_b, keys, {COMPUTE: self._allowance(True), "": self._allowance(kind == COMPUTE)})
 
     def _peak_memory(self) -> Row:
         peaks = [

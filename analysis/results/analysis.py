@@ -39,7 +39,7 @@ from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
 from ..metrics.compute.peaks import Peak, peak_of, said
-from ..metrics.compute.shapes import categories, shapes
+from ..metrics.compute.shapes import categories, shapes, time_by_shape
 from ..metrics.compute.shapes_ranks import Clock, shapes_ranks
 from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
@@ -574,6 +574,11 @@ class Analysis:
     def shapes(self) -> pd.DataFrame:
         """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
         return self._marked(shapes(self._computed_in_steps, self._peaks))
+
+    @property
+    def time_by_shape(self) -> pd.DataFrame:
+        """One row per kernel that ran, or operator of a CPU, with the shapes of its inputs. Needs `details`."""
+        return time_by_shape(self._computed)
 
     @cached_property
     @described

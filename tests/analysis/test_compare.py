@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -119,6 +120,41 @@ def test_a_slower_layer_shows_in_its_class_however_modules_are_numbered(tmp_path
     assert (rows[0]["a_ns"], rows[0]["b_ns"]) == (pytest.approx(8 * MS, rel=0.01), pytest.approx(14 * MS, rel=0.01))
     assert main(["compare", "--by", "region", str(run(tmp_path / "c")), str(tmp_path / "c")]) == 1
     assert "no record_function, nn.Module or compiled region is in the traces" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_layer_that_computes_more_has_other_shapes_and_a_slower_one_the_same(tmp_path, capsys, seed):
+    draw = random.Random(seed)
+    same, wider, slower = ([draw.randint(1, 99), 8, 8 * place] for place in (1, 2, 3))
+    ms = {"same": draw.randint(3, 9), "wider": draw.randint(3, 9), "slower": draw.randint(3, 9)}
+    for side, width, more in (("a", 24, 0), ("b", 48, 5)):
+        trace, now = Trace(0, 1), 0
+        for number in range(STEPS):
+            begin = now
+            for place, (m, k, n, dur) in enumerate(
+                [(*same, ms["same"]), (*wider[:2], width, ms["wider"] + more), (*slower, ms["slower"] + more)]
+            ):
+                issue, took = begin + place * MS, round(dur * MS * (1000 + JITTER[number]) / 1000)
+                inputs = {"Input Dims": [[m, k], [k, n]], "Input type": ["float"] * 2, "Concrete Inputs": ["", ""]}
+                trace.event("cpu_op", "aten::mm", issue, MS // 2, **inputs)
+                trace.kernel("gemm", now, took, launch=issue + 10)
+                now += took
+            trace.kernel("from_a_graph", now, MS, launch=begin + 4 * MS)
+            now += MS
+            trace.step(number, begin, now)
+        trace.write(tmp_path / side)
+    rows = {row["inputs"]: row for row in records(compare(tmp_path / "a", tmp_path / "b").changed_shapes)}
+    texts = [f"{m}x{k} {k}x{n}" for m, k, n in (same, slower, [*wider[:2], 24], [*wider[:2], 48])]
+    times = [rows[text][f"{side}_ns"] / MS for text in texts for side in "ab"]
+    took = ms["wider"], ms["wider"] + 5
+    expected = [ms["same"]] * 2 + [ms["slower"], ms["slower"] + 5, took[0], 0, 0, took[1]]
+    assert times == pytest.approx(expected, rel=0.02)
+    assert [rows[text]["significant"] for text in texts] == [False, True, True, True]
+    assert (rows[None]["operator"], rows[None]["a_ns"], rows[None]["difference_ns"]) == (None, MS, 0)
+    assert main(["compare", "--by", "shape", str(tmp_path / "a"), str(tmp_path / "b"), "--format", "csv"]) == 0
+    assert texts[3] in capsys.readouterr().out
+    assert main(["compare", "--by", "shape", str(run(tmp_path / "c")), str(tmp_path / "c")]) == 1
+    assert "no operator in the traces has shapes" in capsys.readouterr().err
 
 
 def test_a_later_rank_shows_as_waiting_and_a_pause_as_idle(tmp_path):

@@ -71,6 +71,7 @@ LIKE = {
     "annotation_times_devices": "annotation_times",
     "changed_kernels": "comparison",
     "changed_operators": "comparison",
+    "changed_shapes": "comparison",
     "changed_regions": "comparison",
 }
 

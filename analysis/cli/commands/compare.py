@@ -28,6 +28,7 @@ _TABLES = {
     "measure": "comparison",
     "kernel": "changed_kernels",
     "operator": "changed_operators",
+    "shape": "changed_shapes",
     "region": "changed_regions",
     "run": "trend",
 }
@@ -40,6 +41,7 @@ class ComparedBy(str, Enum):
     measure = "measure"
     kernel = "kernel"
     operator = "operator"
+    shape = "shape"
     region = "region"
     run = "run"
 
@@ -124,6 +126,7 @@ def compare_command(
       commtrace compare traces/before-* --against traces/after-*
       commtrace compare traces/mon traces/tue traces/wed -o trend.html
       commtrace compare --by region traces/before traces/after
+      commtrace compare --by shape --top 20 traces/before traces/after
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
     """

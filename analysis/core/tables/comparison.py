@@ -39,6 +39,12 @@ CHANGED_KERNELS = Schema("changed_kernels", "kernel of either side", {**KERNEL, 
 CHANGED_OPERATORS = Schema("changed_operators", "operator of either side", {
     "operator": OPERATOR["operator"], "kind": OPERATOR["kind"], **_VALUES,
 })  # fmt: skip
+CHANGED_SHAPES = Schema("changed_shapes", "operator with the shapes and types of its inputs, of either side", {
+    "operator": ("string", "as in `shapes`; NA for what no operator with shapes launched"),
+    "inputs": ("string", "shapes of its inputs that are tensors; NA where none is"),
+    "dtype": ("string", "element type of the first matrix, else of the first tensor"),
+    **_VALUES,
+})  # fmt: skip
 CHANGED_REGIONS = Schema("changed_regions", "class of regions and phase, of either side", {
     "region": ("string", "path of its regions, with * for all numbers that stand by themselves: layers.*.mlp"),
     "phase": REGION["phase"],

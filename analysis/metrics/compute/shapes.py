@@ -108,6 +108,26 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
     return SHAPES.frame(rows)
 
 
+def time_by_shape(work: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `work` with the shapes of inputs in the words of `shapes`, and their dtype.
+
+    All three are NA where no operator with shapes launched it.
+    """
+    pairs = ["operator", "inputs"]
+    number = work.groupby(pairs, dropna=False, sort=False).ngroup()
+    distinct = records(work.assign(number=number).drop_duplicates("number")[["number", *pairs]])
+    said = {
+        row["number"]: (row["operator"], formula.shapes or None, formula.dtype)
+        for row in distinct
+        if row["inputs"] is not None and (formula := formula_of(row["operator"], row["inputs"]))
+    }
+    columns = {
+        name: pd.array([said[one][place] if one in said else None for one in number], dtype="string")
+        for place, name in enumerate((*pairs, "dtype"))
+    }
+    return work.assign(**columns)
+
+
 def of_kernels(kernel: pd.Series[str], holds: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Whether something holds for the name of each kernel, False where there is none; each name is asked once."""
     codes, names = text_codes(kernel)
