@@ -43,7 +43,7 @@ from ..recording.step_marks import StepMark, with_marked_steps
 from ..recording.strays import without_strays
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
-from .gpu_ends import Called, cut_notes, missing_ends
+from .gpu_ends import Called, cut_notes, idle_before, missing_ends
 from .rank_files import ReadFile
 from .unseen import unseen_communication
 
@@ -144,7 +144,9 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
     gloo = sum(one.name.startswith(markers.GLOO_MARK) for one in raw.annotations) if len(activities) else 0
     annotations, comm_rows = _annotation_rows(raw.annotations, marked_ns), _comm_rows(raw.comm_args, base_ns)
     missing = missing_ends(activities, _called(raw, base_ns), _ids_of(comm_rows))
+    runtime_calls = _runtime_table(raw, base_ns)
     cut = () if raw.damage else cut_notes(activities, missing, annotations)
+    before = idle_before(activities, runtime_calls, cpu_ops) if raw.detailed and not len(missing.first_ns) else ()
     marks = list(zip((one.name for one in raw.annotations), *(ns.tolist() for ns in marked_ns), strict=True))
     without_kernels = steps_at(np.concatenate((missing.first_ns, missing.last_ns)), marks)
     return TraceFile(
@@ -159,7 +161,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
             *negative_durations(path, raw),
             *repairs(path, raw),
             *unseen_communication(path, raw),
-            *(f"{encodable(path.name)}: {why}" for why in (*step_notes, *cut)),
+            *(f"{encodable(path.name)}: {why}" for why in (*step_notes, *cut, *before)),
         ),
         has_known_clock=known_clock,
         activities=activities,
@@ -168,7 +170,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         comm_rows=comm_rows,
         cpu_ops=cpu_ops,
         operator_calls=_operator_call_table(raw, base_ns),
-        runtime_calls=_runtime_table(raw, base_ns),
+        runtime_calls=runtime_calls,
         memory=_memory_table(raw.memory, base_ns),
         stream_waits=_stream_wait_table(raw.stream_waits, base_ns),
         modules=_module_table(raw, base_ns),

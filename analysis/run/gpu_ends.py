@@ -28,6 +28,8 @@ _LEAST_FIRST = 3
 _LEAST_REACH_FRAC = 0.5
 # Shorter than this part of the others, the last step is what the profiler opened before it was stopped.
 _LEAST_STEP_FRAC = 0.5
+# From there what a CPU did before a device's first activity is worth saying.
+_LONG_NS, _LONG_FRAC = 10_000_000, 0.1
 _CUT = "its GPU side ends early; if the profiler's buffers were full, trace fewer steps"
 
 
@@ -94,6 +96,28 @@ def cut_notes(activities: pd.DataFrame, missing: Unshown, annotations: Sequence[
     if _goes_on(annotations, steps, last_ns) and _falls_behind(start_ns, end_ns, steps):
         before_ms = (int(steps[-1, 1]) - last_ns) / 1e6
         yield f"the GPU's last activity ends {before_ms:,.1f} ms before the last step, and the program goes on: {_CUT}"
+
+
+def idle_before(activities: pd.DataFrame, calls: pd.DataFrame, operators: pd.DataFrame) -> Iterator[str]:
+    """Yield what the CPU did before the first activity of a device, if that is long: such as loading modules.
+
+    Windows begin with activities, or with steps, so no table counts it. `calls` are those of the runtime.
+    """
+    begins = [int(table["start_ns"].min()) for table in (calls, operators) if len(table)]
+    if not len(activities) or not begins:
+        return
+    first_ns = int(activities["start_ns"].min())
+    last_ns = int((activities["start_ns"] + activities["dur_ns"]).max())
+    before_ns = first_ns - min(begins)
+    if before_ns < max(_LONG_NS, _LONG_FRAC * (last_ns - first_ns)):
+        return
+    longest = ""
+    for table in (calls, operators):  # a call says more than the operators around it
+        within = np.minimum(table["start_ns"] + table["dur_ns"], first_ns) - table["start_ns"]
+        if len(table) and within.max() >= before_ns / 2:
+            longest = f", {within.max() / 1e6:,.1f} ms of it in one {table['name'].iloc[int(within.argmax())]}"
+            break
+    yield f"its CPU had worked for {before_ns / 1e6:,.1f} ms before a device's first activity{longest}: not counted"
 
 
 def _whole_steps(annotations: Sequence[Row]) -> Times:

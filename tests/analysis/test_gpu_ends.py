@@ -150,3 +150,28 @@ def test_a_few_missing_at_the_beginning_prove_nothing(tmp_path, idle, lost) -> N
     said = [note for note in analyse(tmp_path).run.notes if "begins late" in note]
     assert len(said) == (lost > 2)
     assert all(f"{'at least ' if idle else ''}the first {lost} kernels" in note for note in said)
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "first_ms", "said"),
+    [
+        (
+            300,
+            400,
+            "its CPU had worked for 400.0 ms before a device's first activity, 300.0 ms of it in one cudaMalloc",
+        ),
+        (100, 400, "its CPU had worked for 400.0 ms before a device's first activity: not counted"),
+        (5, 9, None),  # too short to matter
+        (70, 80, None),  # a small part of the window
+    ],
+)
+def test_what_lies_before_the_first_activity_is_said(tmp_path, call_ms, first_ms, said) -> None:
+    """Such as the loading of modules in the first iteration; here beside a window of 900 ms."""
+    trace = Trace()
+    trace.event("cpu_op", "aten::mm", 0, first_ms * MS // 3)
+    trace.event("cuda_runtime", "cudaMalloc", 1_000, call_ms * MS)
+    for begin in (first_ms * MS, (first_ms + 899) * MS):
+        trace.kernel("gemm", begin, MS, launch=begin - 10 * US)
+    trace.write(tmp_path)
+    notes = [note for note in analyse(tmp_path, details=True).run.notes if "its CPU had worked" in note]
+    assert [said in note for note in notes] == ([] if said is None else [True])
