@@ -17,6 +17,7 @@ from ..errors import CaptureError
 from ..machine import memory
 from ..ranks import places
 from .kineto_buffers import LIMIT_MB, limit_mb, raise_limit
+from .wall_clock import WallClock
 
 _ACTIONS = {"idle": ProfilerAction.NONE, "warmup": ProfilerAction.WARMUP, "active": ProfilerAction.RECORD}
 Export = Callable[[str], None]
@@ -35,6 +36,10 @@ class Profiler:
         self._schedule = schedule
         self._device = device
         self._displaced = False
+        self._wall = WallClock()
+        self._clock_was_set: str | None = None
+        self.cycles_lost = 0
+        """Cycles whose trace was not worth writing."""
         self._torch: profile
         self._write: Callable[[Export], None]
 
@@ -63,6 +68,7 @@ class Profiler:
                 "(--kineto-buffer-mb)")  # fmt: skip
 
     def _new(self) -> profile:
+        self._wall.begin()
         cuda = [ProfilerActivity.CUDA] if self._device.type == "cuda" else []
         return profile(
             activities=[ProfilerActivity.CPU, *cuda],
@@ -80,8 +86,14 @@ class Profiler:
         return _ACTIONS[self._schedule.phase(step)]
 
     def _cycle_over(self, ended: profile) -> None:
-        if not self._displaced:
-            self._write(ended.export_chrome_trace)
+        if self._displaced:
+            return
+        why = self._wall.why_wrong()
+        if why is not None:
+            self._clock_was_set = why
+            self.cycles_lost += 1
+            return
+        self._write(ended.export_chrome_trace)
 
     def step(self) -> None:
         """End a step. Raises CaptureError if another profiler is running where a cycle is to start."""
@@ -98,6 +110,8 @@ class Profiler:
             self._displaced = True
 
     def _step_torch(self) -> None:
+        if not profiler_is_on():
+            self._wall.begin()
         with warnings.catch_warnings():
             # Of a second cycle; each one is exported before the next begins.
             warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
@@ -120,10 +134,10 @@ class Profiler:
                 drop_profiler()
 
     def why_incomplete(self) -> str | None:
-        """Why traces are missing, if another profiler is the reason; else None."""
+        """Why traces are missing, if another profiler is the reason, or the clock; else None."""
         if self._displaced:
             return "another profiler was started inside the traced steps, and ended this one"
-        return None
+        return self._clock_was_set
 
 
 def _options(detail: Detail, device: torch.device) -> ProfilerOptions:

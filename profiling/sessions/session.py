@@ -333,7 +333,7 @@ class Session:
 
     def _write_trace(self, export: Export) -> None:
         with self._interrupts.busy():
-            name = rundir.trace_name(self._worker, self._cycles)
+            name = rundir.trace_name(self._worker, self._cycles + self._profiler.cycles_lost)
             rundir.write_trace(self.run_dir / name, self._gpu.examined(export))
             self._cycles += 1
             self._conclusion.files.add(name)

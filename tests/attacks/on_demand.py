@@ -1,9 +1,10 @@
 """What is put into the run directory of a running job: `python tests/attacks/on_demand.py --tries 2000 --seed 0`.
 
-Each try has two ranks that listen, and puts a few things there: requests that are right, wrong or damaged, plans and
-pulses with any numbers, and links, folders, pipes or files at every name that is read or written, such as those of the
-next captures. What is traced is what somebody asked for, and what is not is refused in words. Nothing changes in the
-folder that links lead to. Once all that is gone, both ranks hear of the next request. Other users put nothing there.
+Each try has two ranks that listen, and a watch. It puts a few things there: requests that are right, wrong or damaged,
+plans and pulses with any numbers, and links, folders, pipes or files at every name that is read or written, such as
+those of the next captures. What is traced is what somebody asked for, and what is not is refused in words. Nothing
+changes in the folder that links lead to. Once all that is gone, both ranks hear of the next request. Other users put
+nothing there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from unittest import mock
 from attacking import mutated, run_attack
 from local_clients import CAN_BE_ANOTHER, OTHER_USER
 
+from commtrace.analysis.watching.slowdowns import Slowdowns
 from commtrace.common import trigger
 from commtrace.common.trigger import Plan, Request
 from commtrace.profiling.ranks.process_group import Identity
@@ -68,6 +70,7 @@ class Ranks:
         self.run, self.step = run, 0
         self.ears = [Listener(run, Identity(rank, rank, 2, "host")) for rank in range(2)]
         self.taken: list[list[Plan]] = [[], []]
+        self.watch = Slowdowns(run, 1e300, lambda paths, keep_going: None)  # which never asks by itself
         self.look(2)
 
     def look(self, times: int) -> None:
@@ -81,6 +84,7 @@ class Ranks:
                 ear._step_s = 0.1
                 plan = ear.take()
                 taken += [] if plan is None else [plan]
+            list(self.watch.look())
 
 
 def one_try(base: Path, chance: random.Random, counts: Counter[str]) -> list[str]:
@@ -108,8 +112,9 @@ def one_try(base: Path, chance: random.Random, counts: Counter[str]) -> list[str
         ranks.look(chance.choice((1, 2, 3)))
     ranks.look(4)
     found = [what for plan in ranks.taken[0] if (what := unasked(plan, asked))]
-    if {path.name: path.read_bytes() for path in elsewhere.iterdir()} != KEPT:
-        found.append("something changed behind a link")
+    behind = {path.name: path.read_bytes() for path in elsewhere.iterdir() if not path.is_dir()}
+    if behind != KEPT:
+        found.append(f"behind a link there is {behind}")
     if {path.name for path in base.iterdir() if not path.name.startswith("run-step")} != {"run", "elsewhere"}:
         found.append(f"left {sorted(path.name for path in base.iterdir())}")
     made = [trigger.folder_of_plan(run, plan) for plan in ranks.taken[0]]
@@ -167,7 +172,7 @@ def thing(path: Path, elsewhere: Path, chance: random.Random) -> list[bytes]:
     elif kind == "pipe":
         os.mkfifo(path)
     elif kind == "file":
-        path.touch()
+        path.touch(exist_ok=False)
         return [b""] if path.name == "trigger" else []
     else:
         path.symlink_to(elsewhere / {"link": "", "link to nothing": "nothing"}.get(kind, "trigger"))

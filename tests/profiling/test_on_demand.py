@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
 from commtrace.profiling.script.watch import listener
 from commtrace.profiling.script.watch.observer import Observer
 from commtrace.profiling.sessions.session import Session
+from commtrace.profiling.sessions.side_files import Subject
 
 RUN = ("-m", "commtrace", "run")
 
@@ -454,6 +456,72 @@ def test_a_refusal_ends_the_waiting_of_the_command(tmp_path) -> None:
     with pytest.raises(NothingListens, match="trigger: refused: no folder can be made"):
         trigger_command(tmp_path, steps=2, ranks=None, patience=20.0)
     job.join()
+
+
+# --- clocks and forks ------------------------------------------------------------------------------------------------
+
+
+def set_clock(monkeypatch, by_s: float) -> None:
+    time_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + round(by_s * 1e9))
+
+
+@pytest.mark.parametrize("by_s", [-3600, -2, 2, 86_400])
+def test_a_trace_in_which_the_clock_was_set_is_not_kept(job, monkeypatch, capfd, by_s) -> None:
+    running = job(Schedule(3, 1, 4))
+    running.train(7)
+    set_clock(monkeypatch, by_s)
+    running.train(100)
+    found = metas(running.run)[0]
+    how = "forward" if by_s > 0 else "back"
+    assert (found["complete"], found["traces"]) == (False, [])
+    assert found["reason"].startswith(f"the clock of this host was set {how} by {abs(by_s):,.0f}.")
+    assert f"rank 0: no trace: {found['reason']}" in capfd.readouterr().err
+    by_file(running.run)
+    running.train(8000, until=running.captured)
+    assert len(running.captured()) == 1
+
+
+@pytest.mark.parametrize(("before", "by_s"), [(2, 3600), (100, -3600), (7, 0.0005)])
+def test_a_clock_that_is_set_at_other_times_or_hardly_does_no_harm(job, monkeypatch, before, by_s) -> None:
+    """Before the traced steps, after them, or by as much as NTP slews it."""
+    running = job(Schedule(3, 1, 4))
+    running.train(before)
+    set_clock(monkeypatch, by_s)
+    running.train(100)
+    assert metas(running.run)[0]["complete"]
+
+
+def test_cycles_keep_their_numbers_where_one_is_lost(monkeypatch, tmp_path) -> None:
+    session = Session(tmp_path / "run", Schedule(0, 1, 2, 3), torch.device("cpu"), Subject())
+    with session:
+        for step in range(9):
+            if step == 5:
+                set_clock(monkeypatch, 60)
+            session.step()
+    names = [path.name.split(".")[1] for path in (tmp_path / "run").glob("*.pt.trace.*")]
+    assert sorted(names) == ["0000", "0002"]
+    assert metas(tmp_path / "run")[0]["reason"].startswith("the clock of this host was set forward by 60.0")
+
+
+def test_a_forked_child_neither_answers_nor_removes_what_ranks_tell(job) -> None:
+    """Before, during and after a capture: as workers of a data loader come and go."""
+    running = job()
+    for steps in (50, 50, 1, 1, 1, 50):
+        running.train(steps)
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                running.train(20)
+                running.observer.finish(None)
+            os._exit(0)
+        by_file(running.run)
+        running.train(5)
+        assert os.waitpid(child, 0)[1] == 0
+    running.train(8000, until=running.captured)
+    running.train(200, until=lambda: not (running.run / "trigger").exists())
+    assert trigger.pulses_of(running.run).keys() == {0}
+    assert len({meta["pid"] for folder in running.captured() for meta in metas(folder).values()}) == 1
 
 
 # --- links, and what others may have put there -----------------------------------------------------------------------

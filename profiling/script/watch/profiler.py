@@ -166,7 +166,7 @@ class ScriptProfiler(Profiler):
         if not self._early_over:
             self._discards = True
             self._torch.stop()
-            self._early = self._torch
+            self._early = None if self._wall.why_wrong() else self._torch
         self._discards = self._early_over = False
         self.check_free()
         self._torch = self._new()
