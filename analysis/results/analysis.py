@@ -34,7 +34,7 @@ from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
-from ..metrics.causes.cpu_work import Counted
+from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.mfu import mfu
@@ -1012,6 +1012,7 @@ class Analysis:
             idle_gpus=run.idle_gpus,
             unequal_devices=unequal_devices(self._breakdown_of_typical_step),
             ranges=None if run.runs_python else self._idle_in_ranges,
+            threads=in_idle(self._breakdown_of_typical_step, self._counted) if self._counted else None,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)

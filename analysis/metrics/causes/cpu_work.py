@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, total
 from ...core.kinds import COMM, COMPUTE
+from ...core.schema import records
 from ...core.steps import steps_at
 
 OUTSIDE = "outside of any operator"
@@ -67,6 +68,17 @@ class Counted(NamedTuple):
         """How long the thread was neither on a CPU nor ready for one."""
         return max(self.wall_ns - self.cpu_ns - (self.ready_ns or 0), 0)
 
+    def outside(self, outside_ns: float, elsewhere_ns: float) -> InPython:
+        """How the thread spent the time outside of any operator, if it was blocked elsewhere for so long at most."""
+        most = min(outside_ns, self.blocked_ns)
+        least = min(max(self.blocked_ns - elsewhere_ns, 0), most)
+        unsure = most - least if self.ready_ns is not None else outside_ns
+        blocked = (least + most) / 2
+        garbage = min(self.gc_ns, outside_ns - blocked)
+        rest, wanted = outside_ns - blocked - garbage, self.cpu_ns + (self.ready_ns or 0)
+        no_cpu = rest * (self.ready_ns or 0) / wanted if wanted else 0.0
+        return InPython({BLOCKED: blocked, NO_CPU: no_cpu, GARBAGE: garbage, COMPUTING: rest - no_cpu}, unsure)
+
 
 class InPython(NamedTuple):
     """How a thread spent its time outside of any operator while its device had no work, in a step.
@@ -82,6 +94,23 @@ class InPython(NamedTuple):
     def whole_ns(self) -> float:
         """All of that time."""
         return sum(self.took_ns.values())
+
+
+def in_idle(breakdown_steps: pd.DataFrame, counted: Mapping[tuple[int, int], Counted]) -> InPython | None:
+    """What the threads of runs without a GPU did while they computed nothing, mean over the rows of `breakdown_steps`.
+
+    Elsewhere a thread is blocked in exposed communication at most. None where side files do not say it of all rows.
+    """
+    each: list[InPython] = []
+    for row in records(breakdown_steps):
+        one = counted.get((row["rank"], row["step"]))
+        if one is None or row["device"] != "cpu" or row["idle_ns"] is None:
+            return None
+        each.append(one.outside(row["idle_ns"], row["exposed_comm_ns"]))
+    if not each:
+        return None
+    took = {name: sum(one.took_ns[name] for one in each) / len(each) for name in each[0].took_ns}
+    return InPython(took, sum(one.unsure_ns for one in each) / len(each))
 
 
 class CpuWork:
@@ -140,16 +169,7 @@ class CpuWork:
         in_operators = int((pieces.ends - pieces.starts)[runs].sum())
         python = (innermost < 0) & ~blocking
         outside = total(intersect(self._given_by_main(gaps), Spans(pieces.starts[python], pieces.ends[python])))
-        elsewhere_ns = min(elsewhere_ns, lasted - outside - in_operators)
-        most = min(outside, counted.blocked_ns)
-        least = min(max(counted.blocked_ns - elsewhere_ns, 0), most)
-        unsure = most - least if counted.ready_ns is not None else outside
-        blocked = (least + most) / 2
-        garbage = min(counted.gc_ns, outside - blocked)
-        rest, wanted = outside - blocked - garbage, counted.cpu_ns + (counted.ready_ns or 0)
-        no_cpu = rest * (counted.ready_ns or 0) / wanted if wanted else 0.0
-        took = {BLOCKED: blocked, NO_CPU: no_cpu, GARBAGE: garbage, COMPUTING: rest - no_cpu}
-        return InPython(took, unsure)
+        return counted.outside(outside, min(elsewhere_ns, lasted - outside - in_operators))
 
     def _given_by_main(self, gaps: Spans) -> Spans:
         """The part of the gaps after which it is the main thread that gives the device work."""

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ....common.wording import listed
 from ...core.schema import records
+from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
 from ..device.idle import HOST
 from ..prices import Prices
 
@@ -44,6 +45,13 @@ _REMEDIES = {
 """Verdicts on idle time, and their remedies: the larger gain of these is the price of the cause."""
 _ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
 """Remedies that are replayed without a GPU, where causes of idle time are not known; and what the CPU did instead."""
+_THREADS = {
+    BLOCKED: "their threads were blocked for {}: asleep, or waiting for a file, a lock or another process",
+    COMPUTING: "their threads computed in Python for {}",
+    GARBAGE: "their threads collected garbage for {}",
+    NO_CPU: "their threads waited for a CPU for {}",
+}
+"""What threads did while they ran no operator, where side files say it."""
 _BLOCKED = ("sync-bound", "allocator-bound", "input-bound")
 IDLE_VERDICTS = frozenset({*_REMEDIES, "idle"})
 IDLE_SHORTLY = {
@@ -153,15 +161,18 @@ def idle_reasons(
     time: Callable[[float], str],
     prices: Prices | None = None,
     ranges: Mapping[str, float] | None = None,
+    threads: InPython | None = None,
 ) -> str:
     """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
 
-    Without a GPU idle time has no causes, but some have a price. `ranges` are the idle time in NVTX ranges of programs
-    without Python, in ns; None where Python runs.
+    Without a GPU idle time has no causes, but some have a price, and `threads` is what these did in it, if that is
+    known. `ranges` are the idle time in NVTX ranges of programs without Python, in ns; None where Python runs.
     """
     if causes is None:
         name, gain_ns = _on_cpu(prices)
-        return "" if name is None else f": {_ON_CPU[name]} costs {time(gain_ns / 1e6)}"
+        priced = "" if name is None else f": {_ON_CPU[name]} costs {time(gain_ns / 1e6)}"
+        did = "" if threads is None else _of_threads(threads, time)
+        return priced + (f"{';' if priced else ':'} {did}" if did else "")
     total = sum(causes[cause] for cause in IDLE_CAUSES)
     large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
     by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
@@ -182,6 +193,16 @@ def idle_reasons(
     if "unknown_ns" in large:
         text += f"{';' if text else ':'} for {time(large['unknown_ns'] / 1e6)} the trace does not show why"
     return text
+
+
+def _of_threads(threads: InPython, time: Callable[[float], str]) -> str:
+    """`their threads were blocked for 29.9 to 33.3 ms: asleep, or ...`: what took most of it, empty if nothing did."""
+    what = max(threads.took_ns, key=lambda part: threads.took_ns[part])
+    took_ns, either_ns = threads.took_ns[what], threads.unsure_ns / 2
+    if took_ns - either_ns < _MOST * threads.whole_ns:
+        return ""
+    least, most = time((took_ns - either_ns) / 1e6), time((took_ns + either_ns) / 1e6)
+    return _THREADS[what].format(most if least == most else f"{least.removesuffix(' ms')} to {most}")
 
 
 class LongCalls(NamedTuple):
