@@ -129,6 +129,8 @@ class TableEntry:
     """Whether to have no rows says something only of a run that says when calls began."""
     in_steps: bool = False
     """Whether it is of the steps that count only, unless all that was recorded is asked for."""
+    by_launch: bool = False
+    """Whether its rows rest on what launched each kernel: of graphs, traces of their capture may say it."""
     in_seconds: bool = False
     """Whether its times are those of whole epochs, which people read in seconds."""
 
@@ -362,6 +364,7 @@ _ENTRIES = (
         worst=Worst("mfu_frac", smallest=True),
         none_measured="no device shows any activity",
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         compute.MFU_STEPS,
@@ -372,6 +375,7 @@ _ENTRIES = (
         shown=("rank", "device", "step", *_MFU, "note", "partial"),
         narrow=("rank", "device", "step", *_MFU),
         none_measured=f"{_NO_STEPS}, or use `compute` without --by step",
+        by_launch=True,
     ),
     TableEntry(
         compute.SHAPES,
@@ -385,6 +389,7 @@ _ENTRIES = (
         negligible=("share_frac",),
         none_measured=_NO_SHAPES,
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         compute.SHAPES_RANKS,
@@ -398,6 +403,7 @@ _ENTRIES = (
         none_measured="no operator of 5 us or more ran three times with the same shapes on two ranks; capture several "
         "ranks, and with record_shapes=True",
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         compute.CATEGORIES,
@@ -410,6 +416,7 @@ _ENTRIES = (
         negligible=("share_frac",),
         none_measured="no device shows any activity",
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         regions.REGIONS,
@@ -423,6 +430,7 @@ _ENTRIES = (
         adds_up=True,
         none_measured=_NO_REGIONS,
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         regions.REGION_CLASSES,
@@ -439,6 +447,7 @@ _ENTRIES = (
         adds_up=True,
         none_measured=_NO_REGIONS,
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         regions.REGIONS_RANKS,
@@ -452,6 +461,7 @@ _ENTRIES = (
         adds_up=True,
         none_measured=_NO_REGIONS,
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         regions.REGIONS_STEPS,
@@ -464,6 +474,7 @@ _ENTRIES = (
         negligible=("share_frac",),
         adds_up=True,
         none_measured=_NO_REGIONS,
+        by_launch=True,
     ),
     TableEntry(
         account.ACCOUNT_PARTS,
@@ -1046,6 +1057,7 @@ _ENTRIES = (
         shown=(*_DEVICE_TIME, "operator", "partial"),
         narrow=("operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         device_time.OPERATORS_DEVICES,
@@ -1056,6 +1068,7 @@ _ENTRIES = (
         shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
         narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         device_time.ANNOTATION_TIMES,
@@ -1066,6 +1079,7 @@ _ENTRIES = (
         shown=(*_DEVICE_TIME, "annotation", "partial"),
         narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         device_time.ANNOTATION_TIMES_DEVICES,
@@ -1076,6 +1090,7 @@ _ENTRIES = (
         shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
         narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
         in_steps=True,
+        by_launch=True,
     ),
     TableEntry(
         device_time.GPUS,

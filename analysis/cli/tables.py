@@ -69,6 +69,8 @@ def print_table(
     if not len(table) and not is_result:
         nothing_measured(analysis, why_empty(name, analysis))
     notes = [*(analysis.ceiling.notes if analysis.ceiling is not None else ()), *analysis.run.notes]
+    if CATALOG[name].by_launch:
+        notes += analysis.graph_notes
     if CATALOG[name].in_steps and 0 < len(steps := analysis.counted_steps) < len(analysis.steps):
         which = f"{'step' if len(steps) == 1 else 'steps'} {ranges_of(steps)}"
         notes.append(f"of {which}, as on the first screen; --whole: of all that was recorded")

@@ -85,6 +85,12 @@ PERHAPS_BLOCKING_CALL = r"(?:cuda|hip)MemcpyAsync\Z|cuMemcpy|cuModule|cuLibrary"
 """Matches names of those that may wait: a copy from pageable memory, and loading code that is needed first."""
 BLOCKING = re.compile("|".join((BLOCKING_CALL, ALLOCATING_CALL, PERHAPS_BLOCKING_CALL)))
 """All of these: calls in which a CPU waits for its device, or for memory."""
+BEGINS_CAPTURE, ENDS_CAPTURE = (f"(?:cuda|hip|cu)Stream{what}Capture" for what in ("Begin", "End"))
+"""Regular expressions for the calls between which a stream's work becomes a CUDA graph and does not run."""
+ADDS_TO_GRAPH = "(?:cuda|hip|cu)(?!Graph).*(?:Launch(?!Host)|(?P<copy>Memcpy)|(?P<fill>Memset))"
+"""A regular expression for calls that then add to the graph what will run on a device."""
+REPLAYS_GRAPH = "GraphLaunch"
+"""In the name of a call that launches all that a CUDA graph holds."""
 
 
 def operation(mark: str) -> str:

@@ -49,6 +49,7 @@ from ..metrics.device import kernels as kernels_module
 from ..metrics.device import launch_times
 from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
+from ..metrics.device.graphs import Captured, captured
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, idle_in_ranges, largest_gaps
 from ..metrics.device.launches import annotated_in, launched_in
@@ -550,7 +551,33 @@ class Analysis:
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
-        return compute_work(self._placed, run.launches, run.operator_calls, run.annotations)
+        graphs = self._captured
+        return compute_work(
+            graphs.launched(self._placed),
+            graphs.beside("launches", run.launches),
+            graphs.beside("operator_calls", run.operator_calls),
+            run.annotations,
+        )
+
+    @cached_property
+    def _captured(self) -> Captured:
+        """What launched the kernels of CUDA graphs, where traces of their capture are beside those of the run."""
+        run = self.run
+        calls, tables = run.captures
+        return captured(
+            activities=run.activities,
+            runtime_calls=run.runtime_calls,
+            step_marks=run.step_marks,
+            captured_calls=calls,
+            tables={
+                name: getattr(tables, name) for name in ("cpu_operators", "operator_calls", "annotations", "modules")
+            },
+        )
+
+    @property
+    def graph_notes(self) -> tuple[str, ...]:
+        """Of which replayed CUDA graphs nothing is known but their kernels, and why; if any capture was traced."""
+        return self._captured.notes if self.run.details else ()
 
     @property
     def _computed_in_steps(self) -> pd.DataFrame:
@@ -680,6 +707,7 @@ class Analysis:
             operator_calls=run.operator_calls,
             calls=self.calls,
             participation=MEMBERS.empty() if self._is_alone else self._split,
+            captured=self._captured,
         )
 
     @cached_property
@@ -1084,7 +1112,12 @@ class Analysis:
         run = self.run
         if not run.details:
             raise NothingMeasured(f"{run.name}: was read without annotations; {_WITH_DETAILS}")
-        return annotated_in(activities=run.activities, launches=run.launches, annotations=run.annotations)
+        graphs = self._captured
+        return annotated_in(
+            activities=graphs.launched(run.activities),
+            launches=graphs.beside("launches", run.launches),
+            annotations=graphs.beside("annotations", run.annotations),
+        )
 
     @cached_property
     def launched_in(self) -> pd.Series[str]:
@@ -1092,11 +1125,12 @@ class Analysis:
         run = self.run
         if not run.details and not run.is_of_cpus:
             raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
+        graphs = self._captured
         return launched_in(
-            activities=run.activities,
-            launches=run.launches,
-            cpu_operators=run.cpu_operators,
-            annotations=run.annotations,
+            activities=graphs.launched(run.activities),
+            launches=graphs.beside("launches", run.launches),
+            cpu_operators=graphs.beside("cpu_operators", run.cpu_operators),
+            annotations=graphs.beside("annotations", run.annotations),
         )
 
     @property

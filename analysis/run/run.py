@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ DETAILED = ("activities", "launches", "annotations", "cpu_operators", "operator_
 """Tables that say what CPUs did meanwhile."""
 
 if TYPE_CHECKING:
+    from .captures import GraphCaptures
     from .spread import SpreadTables
 
 # Half of what 64 bits hold, because sums of floats are rounded.
@@ -209,6 +211,13 @@ class Run:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
             return EventTables()
+
+    @cached_property
+    def captures(self) -> GraphCaptures:
+        """What traces beside those of the run say of the capture of its CUDA graphs; read when it is asked for."""
+        from .captures import captures_beside
+
+        return captures_beside(self.files)
 
     @property
     def ends_ns(self) -> pd.Series[int]:

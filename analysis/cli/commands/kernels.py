@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...catalog import CATALOG
 from ...recording.options import ReadOptions
 from ..output import Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
@@ -84,7 +85,7 @@ def _device_time(analysis: Analysis, name: str, rank: str | None) -> pd.DataFram
 
 
 def _show(name: str, table: pd.DataFrame, analysis: Analysis, writing: Writing) -> None:
-    for note in analysis.run.notes:
+    for note in (*analysis.run.notes, *(analysis.graph_notes if CATALOG[name].by_launch else ())):
         print_message(note, kind="note")
     writing.table(name, table, ["rank", "device"] if "rank" in table else ())
     finish(analysis)

@@ -43,6 +43,17 @@ RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read
     "dur_ns": ("int64", "duration"),
 })  # fmt: skip
 
+CAPTURED_CALLS = Schema("captured_calls", "call that added a kernel, copy or fill to a CUDA graph", {
+    "rank": _RANK,
+    "cycle": ("int64", "number of the file that traces the capture"),
+    "graph": ("int64", "number of the graph in that file"),
+    "is_delimited": ("boolean", "whether the file says where the capture of each graph began and ended"),
+    "size": ("Int64", "size of the batch that it was captured for; NA if no name says it"),
+    "thread": ("int64", "thread id"),
+    "start_ns": ("int64", "start"),
+    "kernel": ("string", "name of the kernel, or `copy` or `fill`; NA if the trace does not name it"),
+})  # fmt: skip
+
 MODULES = Schema("modules", "call of an nn.Module, read with details only, captured with_stack or with_modules", {
     "rank": _RANK,
     "cycle": _CYCLE,

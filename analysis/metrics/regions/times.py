@@ -12,9 +12,10 @@ from ...core.kinds import COMM, COMPUTE
 from ...core.schema import bare, grouped
 from ...core.steps import Window, steps_at, windows_of
 from ..clocks.frame import Ints
+from ..device.graphs import Captured
 from ..device.idle import Host, HostTables
 from .device_parts import BESIDE, SELF_PARTS, DeviceTime, Owned, SplitCalls, cut, time_by_owner
-from .nesting import DIRECT, NOT_LAUNCHED, PHASES, CpuRanges, RegionPaths, Regions, regions_of
+from .nesting import DIRECT, NO_REGION, NOT_LAUNCHED, PHASES, CpuRanges, RegionPaths, Regions, regions_of
 
 KEYS = ("rank", "device", "step")
 SUMS = ("calls", "cpu_self_ns", "kernels", *(f"{part}_ns" for part in (*SELF_PARTS, BESIDE)))
@@ -71,8 +72,12 @@ def region_times(
     operator_calls: pd.DataFrame,
     calls: pd.DataFrame,
     participation: pd.DataFrame,
+    captured: Captured,
 ) -> RegionTimes:
-    """Measure all regions of a run. The arguments are the tables of these names; `participation` may be empty."""
+    """Measure all regions of a run. The arguments are the tables of these names; `participation` may be empty.
+
+    Kernels of graphs belong to the region in which they were `captured`, where that is known.
+    """
     paths = RegionPaths()
     autograd = dict(grouped(operator_calls, ["rank", "cycle"]))
     splits = participation.loc[participation["wait_ns"].notna(), ["call_id", "rank", "device", *_SPLIT]]
@@ -92,6 +97,16 @@ def region_times(
             ),
             paths,
         )
+        of_graphs = regions_of(
+            CpuRanges.of(
+                activities=of_rank[:0],
+                **{
+                    name: table[(table["rank"] == rank) & (table["cycle"] == cycle)]
+                    for name, table in captured.tables.items()
+                },
+            ),
+            paths,
+        )
         on_cpu = [_cpu_sums(regions, host)]
         steps = windows_of(of_rank)
         for (device,), of_device in grouped(of_rank, ["device"]):
@@ -100,7 +115,7 @@ def region_times(
             if device == "cpu":
                 time, owner = _of_cpu(of_device, steps, host, regions, calls_of.get(key, calls[:0]), split)
             else:
-                time, owner = _of_gpu(of_device, steps, host, regions, split)
+                time, owner = _of_gpu(of_device, steps, host, (regions, of_graphs), captured, split)
             # The CPU of a rank is told once, with the first of its devices.
             sums = pd.concat([_device_sums(time, of_device, owner), *on_cpu], ignore_index=True)
             on_cpu = []
@@ -129,14 +144,28 @@ def _owner(path: Ints, phase: Ints) -> Ints:
 
 
 def _of_gpu(
-    ran: pd.DataFrame, steps: list[Window], host: Host, regions: Regions, split: pd.DataFrame
+    ran: pd.DataFrame,
+    steps: list[Window],
+    host: Host,
+    both: tuple[Regions, Regions],
+    captured: Captured,
+    split: pd.DataFrame,
 ) -> tuple[DeviceTime, Ints]:
-    """The time of a GPU by owner, and the owner of each activity: the region in which it was launched."""
+    """The time of a GPU by owner, and the owner of each activity: the region in which it was launched.
+
+    The second of `both` are the regions in which graphs were captured.
+    """
+    regions, of_graphs = both
     call = host.launch_of(ran["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
     launched = call >= 0
     owner = np.full(len(ran), _NOBODY)
     threads, times = host.calls.thread[call[launched]], host.calls.start_ns[call[launched]]
     owner[launched] = _owner(*regions.places(threads, times))
+    own = pd.Index(captured.launches["correlation"]).get_indexer(captured.correlation.reindex(ran.index).fillna(0))
+    of_graph = np.flatnonzero(own >= 0)
+    threads, times = (captured.launches[name].to_numpy()[own[of_graph]] for name in ("thread", "start_ns"))
+    path, phase = of_graphs.places(threads, times)
+    owner[of_graph] = np.where(path == NO_REGION, owner[of_graph], _owner(path, phase))
     start = ran["start_ns"].to_numpy()
     computing = bare(ran["kind"]) == COMPUTE
     stretches = Owned(start[computing], (start + ran["dur_ns"].to_numpy())[computing], owner[computing])
