@@ -322,6 +322,17 @@ _ENTRIES = (
         optional=("engine",),
     ),
     TableEntry(
+        serving.SERVING_FLOORS,
+        Topic.time,
+        "How long a step takes at least: to read weights and cache.",
+        "serving.md#the-least-that-a-step-takes",
+        command="serving --by floor",
+        none_measured=_NO_KINDS,
+        optional=("engine",),
+        below="note",
+        by_launch=True,
+    ),
+    TableEntry(
         serving.SERVING_FITS,
         Topic.time,
         "The same by kind, with a fit of time over tokens.",

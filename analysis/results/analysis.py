@@ -37,6 +37,7 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
+from ..metrics.compute.least_bytes import serving_floors
 from ..metrics.compute.mfu import mfu
 from ..metrics.compute.peaks import Peak, peak_of, said
 from ..metrics.compute.shapes import categories, shapes, time_by_shape
@@ -476,6 +477,12 @@ class Analysis:
     def serving_fits(self) -> pd.DataFrame:
         """One row per kind of step: its time over its tokens, as a straight line."""
         return self._marked(serving_fits(self.steps, self.run.step_marks, self._replicas))
+
+    @cached_property
+    @described
+    def serving_floors(self) -> pd.DataFrame:
+        """One row per kind and size of steps: how long reading weights and cache takes at least. Needs `details`."""
+        return self._marked(serving_floors(self.steps, self._computed, self._peaks))
 
     @cached_property
     @described

@@ -38,6 +38,7 @@ COPIED_IN = {
     "serving": {"engine"},
     "serving_fits": {"engine"},
     "serving_ranks": {"engine"},
+    "serving_floors": {"engine"},
     "training_epochs": set(schema.TRAINING_EPOCHS.columns),
     "training": {"training", "data", "optimizer", "lr_scaling", "global_batch_size", "planned_epochs"},
 }

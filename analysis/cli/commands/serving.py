@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +13,11 @@ from ...errors import RunError
 from ...reading.trace_files import runs_inside
 from ...recording.options import ReadOptions
 from ..output import Writing, writes_tables
-from ..reading_options import Runs, analysis_of, reads_traces
+from ..reading_options import Peaks, Runs, analysis_of, reads_traces
 from ..tables import print_of_engines, print_table
+
+if TYPE_CHECKING:
+    from ...results.analysis import Analysis
 
 
 class ServingBy(str, Enum):
@@ -22,9 +26,15 @@ class ServingBy(str, Enum):
     size = "size"
     kind = "kind"
     rank = "rank"
+    floor = "floor"
 
 
-_TABLES = {ServingBy.size: "serving", ServingBy.kind: "serving_fits", ServingBy.rank: "serving_ranks"}
+_TABLES = {
+    ServingBy.size: "serving",
+    ServingBy.kind: "serving_fits",
+    ServingBy.rank: "serving_ranks",
+    ServingBy.floor: "serving_floors",
+}
 
 
 @reads_traces
@@ -33,8 +43,12 @@ def serving_command(
     runs: Runs,
     by: Annotated[
         ServingBy,
-        typer.Option(help="One row per kind and size of steps; per kind, with a fit of time over tokens; or per rank."),
+        typer.Option(
+            help="One row per kind and size of steps; per kind, with a fit of time over tokens; per rank; or per size, "
+            "with the time that reading weights and cache takes at least."
+        ),
     ] = ServingBy.size,
+    peak: Peaks = None,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -51,21 +65,30 @@ def serving_command(
     Examples:
       commtrace serving traces/my-engine
       commtrace serving --by kind traces/my-engine
+      commtrace serving --by floor traces/my-engine
       commtrace serving --steps '(?P<kind>[a-z]+) of (?P<tokens>[0-9]+)' RUN
       commtrace serving --format csv traces/my-engine
       commtrace serving traces/prefill traces/decode
     """
     name = _TABLES[by]
     writing.check(name)
+
+    def opened(paths: list[Path]) -> Analysis:
+        return analysis_of(paths, reading, peaks=peak, details=by is ServingBy.floor)
+
     below = runs_inside(runs[0]) if len(runs) == 1 else []
     if len(below) > 1:
         engines = {encodable(str(inner.relative_to(runs[0]))): [inner] for inner in below}
     else:
         try:
-            print_table(name, analysis_of(below or runs, reading), writing)
+            print_table(name, opened(below or runs), writing)
             return
         except RunError as err:
             if not err.runs:
                 raise
             engines = {run.name: list(run.paths) for run in err.runs}
-    print_of_engines(name, {engine: analysis_of(paths, reading) for engine, paths in engines.items()}, writing)
+    print_of_engines(
+        name,
+        {engine: opened(paths) for engine, paths in engines.items()},
+        writing,
+    )

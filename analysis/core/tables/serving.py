@@ -44,6 +44,21 @@ SERVING_RANKS = Schema("serving_ranks", "engine, rank and kind of the rank's own
     "partial": PARTIAL,
 })  # fmt: skip
 
+SERVING_FLOORS = Schema("serving_floors", "engine, kind and size of steps, mean over the devices", {
+    "engine": _ENGINE,
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
+    "steps": ("int64", "steps of this kind and size, without those at the edges of a capture that are not whole"),
+    "window_ns": ("int64", "length of a step, median over these steps"),
+    "weights_bytes": ("Int64", "weights that a device multiplies with in a step, median; NA if no shapes are known"),
+    "cache_bytes": ("Int64", "keys and values that attention reads, median; NA if shapes do not tell"),
+    "floor_ns": ("Int64", "what reading these takes at least; NA if no bandwidth of memory is known of the device"),
+    "floor_frac": ("Float64", "floor_ns / window_ns: the part of a step that no faster kernel would save"),
+    "note": ("string", "what is not known, and why"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
 SERVING_FITS = Schema("serving_fits", "engine and kind of step, all devices together", {
     "engine": _ENGINE,
     "kind": KIND,
