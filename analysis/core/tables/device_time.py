@@ -281,7 +281,7 @@ STREAM_QUEUES_TIMES = Schema("queue_times", "change in how many launches wait on
 
 _KIND_OF_CALL = (
     "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory; "
-    "long: none of these, and takes 1 ms and 100 times the median of its name or more, mostly while a device is idle"
+    "long: none of these, and takes 1 ms and 100 times as long as usual or more, mostly while a device is idle"
 )
 _LOST = (
     "starved time of devices during these calls: sync_ns of `idle` if sync, alloc_ns if alloc; "

@@ -26,6 +26,7 @@ from .launches import names_around
 
 _KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
 _LONG = 3
+_SEVERAL = 3  # calls of one name, from where their median tells what is usual
 _TIMES_MEDIAN, _LEAST_NS = 100, 1_000_000
 """What a long call takes at least. A first use, which loads a module or creates a handle, takes milliseconds."""
 _IDLE_FROM = 0.5  # of a long call: a launch into a full queue takes long as well, but waits for a device that works
@@ -107,13 +108,22 @@ def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
 
 
 def over_usual(names: NDArray[Any], took_ns: Times) -> Times:
-    """How much longer each call takes than the median of its name, if that is far longer, in ns; else 0.
+    """How much longer each call takes than usual, if that is far longer, in ns; else 0.
 
-    It may be any call that does not copy: how long a copy takes depends on its size.
+    Usual is the median of its name, and of all calls for one that is made once or twice, such as loading a module, and
+    launches nothing: a graph may take long each time. It may be any call that does not copy: how long a copy takes
+    depends on its size.
     """
     codes, unique = pd.factorize(names)
-    usual = pd.Series(took_ns).groupby(codes).transform("median").to_numpy()
-    copies = np.array([markers.COPYING_CALL in str(name) for name in [*unique, ""]], dtype=bool)[codes]
+    by_name = pd.Series(took_ns).groupby(codes)
+    usual = by_name.transform("median").to_numpy()
+    copies, launches = (
+        np.array([word in str(name) for name in [*unique, ""]], dtype=bool)[codes]
+        for word in (markers.COPYING_CALL, markers.LAUNCHING_CALL)
+    )
+    if len(took_ns):
+        is_rare = (by_name.transform("size").to_numpy() < _SEVERAL) & ~launches
+        usual = np.where(is_rare, np.minimum(usual, np.median(took_ns)), usual)
     is_long = (took_ns >= _LEAST_NS) & (took_ns >= _TIMES_MEDIAN * usual) & ~copies
     return np.where(is_long, took_ns - usual, 0).astype(np.int64)
 

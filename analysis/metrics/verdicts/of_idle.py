@@ -241,10 +241,9 @@ class LongCalls(NamedTuple):
         return f": {self._named} {self._takes(time)}" if self.cost_frac >= _MOST else ""
 
     def sentence(self, time: Callable[[float], str]) -> str:
-        """`; on rank 0 one cudaLaunchKernel in aten::mm takes 300.0 ms, at least 100 times its median`."""
+        """`; on rank 0 one cudaLaunchKernel in aten::mm takes 300.0 ms, at least 100 times as long as usual`."""
         within = "" if self.operator is None else f" in {self.operator}"
-        median = "its median" if self.calls == 1 else "their median each"
-        return f"; on rank {self.rank} {self._named}{within} {self._takes(time)}, at least 100 times {median}"
+        return f"; on rank {self.rank} {self._named}{within} {self._takes(time)}, at least 100 times as long as usual"
 
     @property
     def _named(self) -> str:
