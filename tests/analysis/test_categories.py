@@ -24,8 +24,11 @@ OPERATORS = {
     "attention backward": "aten::_scaled_dot_product_flash_attention_backward flash_attn_3::bwd",
     "normalisation": "aten::layer_norm aten::cudnn_batch_norm_backward aiter::add_rmsnorm aten::_fused_rms_norm",
     "softmax": "aten::_softmax aten::_log_softmax_backward_data",
-    "elementwise": "aten::add_ aten::mul aten::gelu aten::gelu_backward aten::_foreach_mul_ aten::where",
-    "reduction": "aten::sum aten::linalg_vector_norm aten::argmax",
+    "elementwise": "aten::add_ aten::mul aten::gelu aten::gelu_backward aten::_foreach_mul_ aten::where aten::index "
+    "aten::_index_put_impl_ aten::index_add_ aten::scatter_add_ aten::gather aten::masked_fill_ "
+    "aten::upsample_bilinear2d aten::upsample_nearest2d_backward aten::_upsample_bicubic2d_aa aten::nll_loss_forward "
+    "aten::nll_loss2d_backward aten::mse_loss aten::binary_cross_entropy_with_logits aten::constant_pad_nd",
+    "reduction": "aten::sum aten::linalg_vector_norm aten::argmax aten::histc",
     "embedding": "aten::embedding aten::embedding_dense_backward fbgemm::split_embedding_codegen_forward_cpu",
     "optimizer": "Optimizer.step#SGD.step aten::_fused_adamw_",
     "copy": "aten::copy_ aten::to aten::cat aten::_foreach_copy_",
@@ -145,7 +148,12 @@ def test_the_kernel_tells_where_the_operator_does_not() -> None:
     assert (
         category("sgl_kernel::rotary_embedding", "void rotary_embedding_kernel<c10::BFloat16, true>()") == "elementwise"
     )
+    # what aten::embedding calls
+    assert category("aten::index_select", f"{NATIVE}vectorized_gather_kernel<16, long>(char*)") == "embedding"
     assert category(None, "Memset (Device)") == "copy"
+    # on a CPU, what aten::linear does itself is to call aten::addmm
+    assert category("aten::linear") == category("AddmmBackward0") == "other"
+    assert category("aten::addmm") == "GEMM"
     assert category("aten::empty", "linear_relu_square_kernel") == category(None) == "other"
 
 

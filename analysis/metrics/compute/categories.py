@@ -32,10 +32,20 @@ KINDS_OF_WORK = (
 
 
 def category(operator: str | None, kernel: str | None = None) -> str:
-    """The category of an operator, or where there is none or its name says nothing, of the kernel that ran."""
+    """The category of an operator, or where there is none or its name says nothing, of the kernel that ran.
+
+    On CPUs there is no kernel: an operator stands for its own time, which of one that only calls others is no work.
+    """
+    if operator is not None and kernel is None and calls_others(operator):
+        return "other"
     of_operator = operator_category(operator) if operator is not None else None
     of_kernel = kernel_category(kernel) if kernel is not None else None
     return of_operator or of_kernel or "other"
+
+
+def calls_others(operator: str) -> bool:
+    """Whether an operator computes nothing itself, but by the operators that it calls."""
+    return _CALLS_OTHERS.search(operator) is not None
 
 
 @functools.lru_cache(maxsize=1 << 14)  # names repeat in every step
@@ -127,7 +137,7 @@ _OPERATORS = _patterns(
         "reduction",
         (
             r"^aten::(?:sum|nansum|mean|amax|amin|aminmax|max|min|argmax|argmin|all|any|prod|std|var|std_mean|var_mean|norm"
-            r"|linalg_vector_norm|logsumexp|cumsum|cumprod|count_nonzero|_foreach_norm|topk|sort)$"
+            r"|linalg_vector_norm|logsumexp|cumsum|cumprod|count_nonzero|_foreach_norm|topk|sort|histc|bincount)$"
         ),
     ),
     (
@@ -136,11 +146,17 @@ _OPERATORS = _patterns(
             r"^aten::(?:_foreach_)?(?:abs|neg|exp|exp2|expm1|log|log2|log10|log1p|sqrt|rsqrt|reciprocal|sin|cos|tan|tanh"
             r"|sigmoid|erf|silu|gelu|relu|mish|softplus|leaky_relu|elu|hardswish|hardsigmoid|hardtanh|pow|square|sign|clamp"
             r"|clamp_min|clamp_max|round|floor|ceil|trunc|add|sub|rsub|mul|div|maximum|minimum|remainder|fmod|atan2|where"
-            r"|bitwise_\w+|logical_\w+|eq|ne|lt|le|gt|ge|isnan|isinf|isfinite|addcmul|addcdiv|lerp|masked_fill|dropout"
-            r"|native_dropout|bernoulli|threshold|(?:gelu|silu|sigmoid|tanh|threshold|elu|leaky_relu|hard\w+|mish|softplus"
+            r"|floor_divide|tril|triu|arange|roll|flip|\w+_pad\w*|bitwise_\w+|logical_\w+|eq|ne|lt|le|gt|ge|isnan|isinf|isfinite|addcmul|addcdiv|lerp|masked_fill|dropout"
+            r"|native_dropout|bernoulli|threshold|_?(?:unsafe_)?index(?!_select)(?:_\w+)?|scatter(?:_\w+)?|gather(?:_\w+)?|take\w*"
+            r"|masked_\w+|_?upsample_\w+|grid_sampler\w*|\w+_loss\w*|binary_cross_entropy\w*|(?:gelu|silu|sigmoid|tanh|threshold|elu|leaky_relu|hard\w+|mish|softplus"
             r"|native_dropout)_backward)_?$"
         ),
     ),
+)
+
+_CALLS_OTHERS = re.compile(
+    r"^aten::(?:linear|matmul|einsum|tensordot|inner|bilinear|conv(?:_transpose)?[123]d|_convolution_mode|chain_matmul"
+    r"|linalg_multi_dot|scaled_dot_product_attention|_scaled_dot_product_attention_math)$|Backward\d+$"
 )
 
 _KERNELS = _patterns(

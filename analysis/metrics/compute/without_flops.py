@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 
-from .categories import kernel_category, operator_category
+from .categories import calls_others, kernel_category, operator_category
 
 _PRODUCTS = frozenset({"GEMM", "convolution", "attention forward", "attention backward"})
 _NO_PRODUCTS = frozenset({
@@ -50,7 +50,7 @@ def has_no_flops(operator: str | None, kernel: str | None) -> bool:
 def _operator_has_none(operator: str) -> bool:
     """For the time of an operator on a CPU without that of the operators it calls."""
     kind = operator_category(operator)
-    if kind in _NO_PRODUCTS or _CALLS_OTHERS.search(operator):
+    if kind in _NO_PRODUCTS or calls_others(operator):
         return True
     if kind in _PRODUCTS or kind in ("MoE", "Triton") or operator.startswith("CompiledFunction"):
         return False
@@ -88,9 +88,4 @@ _MULTIPLIES_NOTHING = re.compile(
     r"|copy|fill|memset|transpose|dma_|im2col|col2im|vol2col|TensorOp"
     r"|random|philox|sampl|loss|entropy|bce|pool|upsample|interp",
     re.IGNORECASE,
-)
-# Their own time is that of the call: what they call multiplies.
-_CALLS_OTHERS = re.compile(
-    r"^aten::(?:linear|matmul|einsum|tensordot|inner|bilinear|conv(?:_transpose)?[123]d|_convolution_mode|chain_matmul"
-    r"|linalg_multi_dot|scaled_dot_product_attention|_scaled_dot_product_attention_math)$|Backward\d+$"
 )
