@@ -215,8 +215,9 @@ _CATEGORIES = (
     "with_flop_frac", "slowest_rank", "slowest_over_frac", "partial",
 )  # fmt: skip
 _MFU = (
-    "window_ns", "mfu_frac", "mfu_most_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns", "exposed_wait_ns",
-    "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac", "without_flop_frac", "peak_from",
+    "window_ns", "mfu_frac", "mfu_causal_frac", "mfu_most_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns",
+    "exposed_wait_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac",
+    "without_flop_frac", "peak_from",
 )  # fmt: skip
 _REGIONS = (
     "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",

@@ -96,6 +96,27 @@ def test_a_product_of_a_dtensor_is_that_of_its_rank(tmp_path: Path) -> None:
     assert shapes == {"1024x1024 1024x512": 1}
 
 
+@pytest.mark.parametrize(("causal", "keys", "masked"), [("True", 512, 0.5), ("False", 512, 0), ("True", 768, 0)])
+def test_attention_under_a_causal_mask_counts_in_full_and_by_half(
+    tmp_path: Path, causal: str, keys: int, masked: float
+) -> None:
+    made, b, h, s, d = product(Trace(0, 1), 0, 300 * US), 4, 16, 512, 128
+    heads = [[b, h, s, d], [b, h, keys, d], [b, h, keys, d], [], []]
+    types = [*["c10::BFloat16"] * 3, "Scalar", "Scalar"]
+    name = "aten::_scaled_dot_product_flash_attention"
+    inputs = {"Input Dims": heads, "Input type": types, "Concrete Inputs": ["", "", "", "0.", causal]}
+    made.event("cpu_op", name, MS, 20 * US, **inputs)
+    made.kernel("pytorch_flash::flash_fwd_kernel", MS + 50 * US, 100 * US, launch=MS + 5 * US)
+    analysis = read(tmp_path, made)
+    (row,) = records(analysis.mfu)
+    of_attention = 4 * b * h * s * keys * d
+    assert row["tflop"] == (2 * 4096**3 + of_attention) / 1e12
+    left_out = masked * of_attention / BF16_PEAK_TFLOP_PER_S / 1e3
+    assert (row["mfu_frac"] - row["mfu_causal_frac"]) * row["window_ns"] == pytest.approx(left_out, abs=1)
+    notes = {row["operator"]: row["note"] for row in records(analysis.shapes)}
+    assert (notes[name] is not None) == bool(masked)
+
+
 def test_a_rank_that_is_slow_at_a_shape_is_named(tmp_path: Path) -> None:
     traces = [product(Trace(rank, 4), 0, (300 if rank == 2 else 200) * US) for rank in range(4)]
     (row,) = records(read(tmp_path, *traces).shapes)

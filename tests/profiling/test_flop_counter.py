@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from commtrace.analysis.metrics.compute.flops import counts, flops
+from commtrace.analysis.metrics.compute.flops import ATTENTION_BACKWARD, ATTENTION_FORWARD, counts, flops
 
 Run = Callable[[], object]
 
@@ -248,6 +248,14 @@ def test_a_grouped_product_counts_where_torch_does_it_group_by_group(tmp_path: P
     grouped = next(event for event in events if event.get("name") == "aten::_grouped_mm")
     assert flops(recorded(grouped)).value is None
     assert flops_by_name(counted(events)) == {"aten::mm": 2 * 16 * 32 * 64}
+
+
+def test_where_attention_says_whether_it_is_causal() -> None:
+    arguments = {name: one for name, one in (ATTENTION_FORWARD | ATTENTION_BACKWARD).items() if name.startswith("aten")}
+    assert len(arguments) > 10
+    for name, one in arguments.items():
+        schema = getattr(torch.ops.aten, name.removeprefix("aten::")).default._schema
+        assert schema.arguments[one.causal].name in ("is_causal", "custom_mask_type"), name
 
 
 def test_every_registered_formula_is_here() -> None:

@@ -84,6 +84,7 @@ _MFU = {
     "idle_ns": ("int64", "nothing runs: why, `account` and `idle` say"),
     "tflop": ("Float64", "1e12 floating-point operations of operators with a formula; NA if no shapes were recorded"),
     "mfu_frac": ("Float64", "at_peak_ns / window_ns; with one dtype, tflop / (window * peak)"),
+    "mfu_causal_frac": ("Float64", "mfu_frac if attention under a causal mask counts half; there it counts in full"),
     "mfu_most_frac": (
         "Float64",
         "the same if kernels whose FLOPs are not known had run at the peak, or had as many as shapes allow",

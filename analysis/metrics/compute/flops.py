@@ -44,6 +44,18 @@ def most_flops(operator: ProfiledOperator) -> int | None:
     return None if formula is None else evaluated(operator, {operator.name: formula}, {}).value
 
 
+def is_half_masked(operator: ProfiledOperator) -> bool:
+    """Whether it is attention of as many queries as keys under a causal mask, so that half of its scores are masked."""
+    arguments = ATTENTION_FORWARD.get(operator.name) or ATTENTION_BACKWARD.get(operator.name)
+    if arguments is None or arguments.causal is None:
+        return False
+    try:
+        heads = arguments.heads(operator)
+        return heads.query[2] == heads.key[2] and operator.value(arguments.causal, "causal") in ("True", "1", "2")
+    except NotRecorded:
+        return False
+
+
 def counts(name: str) -> bool:
     """Whether operators of this name have a formula, so that what they call is not counted again."""
     return _formula(name) is not None
@@ -276,11 +288,15 @@ def attention_heads(operator: ProfiledOperator, first: int, *, length_first: boo
 
 
 class AttentionArguments(NamedTuple):
-    """Where query, key and value stand, one after the other, and how their dimensions are ordered."""
+    """Where query, key and value stand, one after the other, and how their dimensions are ordered.
+
+    At `causal` stands whether there is a causal mask: a truth value, or a number that is 1 or 2 for either kind.
+    """
 
     first: int = 0
     length_first: bool = False
     absent: tuple[int, ...] = ()
+    causal: int | None = None
 
     def heads(self, operator: ProfiledOperator) -> Heads:
         """Their shapes. Raises NotRecorded."""
@@ -290,29 +306,29 @@ class AttentionArguments(NamedTuple):
 # Operators of the flash-attention library and torch's around them take [batch, length, heads, head]. torch's formula
 # for its own takes these for [batch, heads, length, head], which counts heads as length. FlopCounterMode does not show
 # that: it counts the operator outside, which has them in that order. Here they are counted as they are.
-_FLASH_3 = AttentionArguments(length_first=True, absent=(3, 4, 7, 8, 9, 10, 11, 14, 15, 16))
+_FLASH_3 = AttentionArguments(length_first=True, absent=(3, 4, 7, 8, 9, 10, 11, 14, 15, 16), causal=24)
 ATTENTION_FORWARD = {
-    "aten::_scaled_dot_product_flash_attention": AttentionArguments(),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": AttentionArguments(),
-    "aten::_scaled_dot_product_efficient_attention": AttentionArguments(),
-    "aten::_scaled_dot_product_cudnn_attention": AttentionArguments(),
-    "aten::_scaled_dot_product_fused_attention_overrideable": AttentionArguments(),
-    "aten::_flash_attention_forward": AttentionArguments(length_first=True, absent=(3, 4)),
-    "aten::_efficient_attention_forward": AttentionArguments(length_first=True, absent=(4, 5)),
+    "aten::_scaled_dot_product_flash_attention": AttentionArguments(causal=4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": AttentionArguments(causal=4),
+    "aten::_scaled_dot_product_efficient_attention": AttentionArguments(causal=6),
+    "aten::_scaled_dot_product_cudnn_attention": AttentionArguments(causal=6),
+    "aten::_scaled_dot_product_fused_attention_overrideable": AttentionArguments(causal=5),
+    "aten::_flash_attention_forward": AttentionArguments(length_first=True, absent=(3, 4), causal=8),
+    "aten::_efficient_attention_forward": AttentionArguments(length_first=True, absent=(4, 5), causal=9),
     # Source: Dao-AILab/flash-attention 2.8, flash_attn/flash_attn_interface.py and hopper/flash_attn_interface.py.
-    "flash_attn::_flash_attn_forward": AttentionArguments(length_first=True),
+    "flash_attn::_flash_attn_forward": AttentionArguments(length_first=True, causal=5),
     "flash_attn_3::_flash_attn_forward": _FLASH_3,
     "flash_attn_3::fwd": _FLASH_3,
 }
 ATTENTION_BACKWARD = {
-    "aten::_scaled_dot_product_flash_attention_backward": AttentionArguments(1),
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": AttentionArguments(1),
-    "aten::_scaled_dot_product_efficient_attention_backward": AttentionArguments(1),
-    "aten::_scaled_dot_product_cudnn_attention_backward": AttentionArguments(1),
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward": AttentionArguments(1),
-    "aten::_flash_attention_backward": AttentionArguments(1, length_first=True, absent=(6, 7)),
-    "aten::_efficient_attention_backward": AttentionArguments(1, length_first=True, absent=(6, 7)),
-    "flash_attn::_flash_attn_backward": AttentionArguments(1, length_first=True),
+    "aten::_scaled_dot_product_flash_attention_backward": AttentionArguments(1, causal=11),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": AttentionArguments(1, causal=7),
+    "aten::_scaled_dot_product_efficient_attention_backward": AttentionArguments(1, causal=11),
+    "aten::_scaled_dot_product_cudnn_attention_backward": AttentionArguments(1, causal=14),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": AttentionArguments(1, causal=13),
+    "aten::_flash_attention_backward": AttentionArguments(1, length_first=True, absent=(6, 7), causal=11),
+    "aten::_efficient_attention_backward": AttentionArguments(1, length_first=True, absent=(6, 7), causal=14),
+    "flash_attn::_flash_attn_backward": AttentionArguments(1, length_first=True, causal=11),
     "flash_attn_3::_flash_attn_backward": AttentionArguments(1, length_first=True, absent=(6, 7, 8, 9)),
     "flash_attn_3::bwd": AttentionArguments(1, length_first=True, absent=(9, 10, 11, 12)),
 }

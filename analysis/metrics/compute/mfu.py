@@ -40,6 +40,8 @@ class _Computed:
 
     def __init__(self) -> None:
         self.flop: dict[str | None, int] = {}
+        self.masked: dict[str | None, int] = {}
+        """Of these, what causal masks leave out."""
         self.known_ns = self.unknown_ns = 0
         self.has_shapes = False
         self.reasons: dict[str, int] = {}
@@ -88,6 +90,8 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
         if formula is not None and formula.flop is not None:
             computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
             computed.known_ns += row["dur_ns"]
+            if formula.half_masked:
+                computed.masked[dtype] = computed.masked.get(dtype, 0) + formula.flop // 2
         elif row["unknown_ns"]:
             computed.unknown_ns += row["unknown_ns"]
             why = formula.reason if formula is not None else "no operator with shapes launched them"
@@ -129,6 +133,7 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
         known = "listed for its device" if peak is None or not peak.given else peak.origin(computed.flop)
         notes.append(f"it computed faster than the peak that is {known}, so that is not its peak")
     else:
+        masked_ns, _ = _at_peak_ns(computed.masked, peak)
         spared_ns = 0.0 if peak is None else sum(bounded.spared_ns(peak) for bounded in computed.bounded.values())
         most_ns = min(at_peak_ns + computed.unknown_ns - round(spared_ns), row["compute_ns"])
         result |= {
@@ -136,6 +141,7 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
             "at_peak_ns": at_peak_ns,
             "below_peak_ns": row["compute_ns"] - at_peak_ns,
             "mfu_frac": at_peak_ns / row["window_ns"] if row["window_ns"] else None,
+            "mfu_causal_frac": (at_peak_ns - masked_ns) / row["window_ns"] if row["window_ns"] else None,
             "mfu_most_frac": most_ns / row["window_ns"] if row["window_ns"] else None,
             "compute_frac": at_peak_ns / row["compute_ns"] if row["compute_ns"] else None,
         }
