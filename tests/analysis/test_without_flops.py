@@ -32,6 +32,11 @@ MULTIPLY_NOTHING = [
     (None, "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>()"),
     (None, "void cutlass::device_kernel<flash::FlashAttnBwdPreprocess<cute::tuple<cute::C<64> > > >"),
     (None, "SubTensorOpWithScalar1d"),
+    (None, "void cudnn::ops::convertTensor_kernel<float, float, float, (cudnnKernelDataType_t)0>()"),
+    (None, "void cudnn::ops::nchwAddPaddingKernel<float, float, float, true>()"),
+    (None, "void vllm::moe::moe_sum_kernel<c10::BFloat16, 4>(c10::BFloat16*)"),
+    (None, "void multi_tensor_adam<float>(int)"),
+    (None, "__amd_rocclr_copyBuffer"),
     # on CPUs: the operator, without those that it calls
     ("aten::add_", None),
     ("aten::linear", None),

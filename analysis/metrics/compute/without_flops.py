@@ -78,14 +78,14 @@ _MULTIPLIES = re.compile(
     re.IGNORECASE,
 )
 _MULTIPLIES_NOTHING = re.compile(
-    r"quant|scale(?:Packed|_kernel)"  # numbers of fewer bits
+    r"quant|scale(?:Packed|_kernel)|convertTensor|cast"  # numbers of other types
     r"|cache|page_indices|rope|rotary"
     # which rows go where
     r"|rout(?:e|ing)|top_?k|gating|permut|scatter|gather|index|indices|bucketize|bounds_check|histogram|bitmatrix|sort"
     r"|lengths|offsets|finalize|align_block"
     r"|silu|gelu|relu|swiglu|act_and_mul|sigmoid|tanh|norm|GammaBeta|dropout"
     # data moved; TensorOp is MIOpen's SubTensorOpWithScalar1d
-    r"|copy|fill|memset|transpose|dma_|im2col|col2im|vol2col|TensorOp"
-    r"|random|philox|sampl|loss|entropy|bce|pool|upsample|interp",
+    r"|copy|fill|memset|transpose|dma_|im2col|col2im|vol2col|TensorOp|padding|flip_filter"
+    r"|random|philox|sampl|loss|entropy|bce|pool|upsample|interp|moe_sum|adam|adagrad",
     re.IGNORECASE,
 )
