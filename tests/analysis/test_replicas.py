@@ -120,3 +120,14 @@ def test_kinds_by_rank_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
     assert main(["serving", "--by", "rank", "--no-cache", "--format", "csv", str(tmp_path)]) == 0
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     assert [row[rows[0].index("kind")] for row in rows[1:]] == ["decode", "prefill"]
+
+
+def test_where_ranks_contradict_each_other_in_every_step_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files of one replica, of which one decodes while the other prefills."""
+    for number, own in enumerate(([("decode", 4, 4)] * 2, [("prefill", 1, 512)] * 2)):
+        rank(number, 3, own).write(tmp_path, f"dp0_tp{number}_rank{number}.trace.json.gz")
+    rank(2, 3, [("decode", 9, 9)] * 2).write(tmp_path, "dp1_tp0_rank2.trace.json.gz")
+    assert main(["serving", "--no-cache", str(tmp_path)]) == 1
+    assert "or ranks contradict each other" in " ".join(capsys.readouterr().err.split())
