@@ -431,14 +431,26 @@ def test_a_request_that_is_still_being_written_is_not_taken(tmp_path) -> None:
     assert not (tmp_path / "trigger.refused").exists()
 
 
-def test_what_a_file_asks_for_is_not_lost_by_a_signal(job) -> None:
-    running = job()
-    running.train(100)
-    trigger.ask(running.run, Request(2, (0, 9)))
-    by_signal(running.run)
-    running.train(16000, until=lambda: len(running.captured()) == 2)
-    steps = {len(traced_steps(trace(folder / metas(folder)[0]["traces"][0]))) for folder in running.captured()}
-    assert steps == {2, 5}
+def test_what_a_file_asks_for_is_not_lost_by_a_signal(tmp_path) -> None:
+    ear, plans = ear_of(0, tmp_path), []
+    trigger.ask(tmp_path, Request(2, (0, 9)))
+    ear.ask()
+    for _ in range(4):
+        ear._look()
+        plan = ear.take()
+        plans += [] if plan is None else [(plan.steps, plan.ranks)]
+    assert plans == [(5, None), (2, (0, 9))]
+
+
+def test_a_signal_to_another_rank_replaces_no_request(tmp_path) -> None:
+    ear = ear_of(1, tmp_path)
+    trigger.ask(tmp_path, Request(2, (0, 9)))
+    ear.ask()
+    ear._look()
+    assert trigger.request_of(tmp_path) == Request(2, (0, 9))
+    trigger.take_back(tmp_path)
+    ear._look()
+    assert trigger.request_of(tmp_path) == Request()
 
 
 def test_a_refusal_ends_the_waiting_of_the_command(tmp_path) -> None:
@@ -540,28 +552,28 @@ def elsewhere(tmp_path):
     )
 
 
-def test_a_link_as_the_folder_of_ranks_is_not_followed(job, elsewhere, capfd) -> None:
-    running = job()
-    running.train(20)
-    shutil.rmtree(running.run / ".trigger", ignore_errors=True)
-    (running.run / ".trigger").symlink_to(elsewhere)
-    assert (trigger.pulses_of(running.run), trigger.plan_of(running.run)) == ({}, None)
-    by_signal(running.run)
-    running.train(200)
-    running.observer.finish(None)
-    assert (running.run / ".trigger").is_symlink()
-    assert (
-        f"{running.run / 'trigger'}: refused: the ranks cannot be told: .trigger is no folder" in capfd.readouterr().err
-    )
-    assert list(running.run.parent.glob("run-step*")) == []
+def test_a_link_as_the_folder_of_ranks_is_not_followed(tmp_path, elsewhere, capfd) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".trigger").symlink_to(elsewhere)
+    ears = [ear_of(rank, run) for rank in range(2)]
+    ears[0].ask()
+    for ear in ears:
+        ear._look()
+        assert ear.take() is None
+        trigger.leave(run, 0)
+    assert (trigger.pulses_of(run), trigger.plan_of(run)) == ({}, None)
+    assert (run / ".trigger").is_symlink()
+    assert f"{run / 'trigger'}: refused: the ranks cannot be told: .trigger is no folder" in capfd.readouterr().err
+    assert list(tmp_path.glob("run-step*")) == []
 
 
 @pytest.mark.parametrize("name", ["plan", "pulse-0"])
 def test_a_link_in_the_folder_of_ranks_is_replaced(job, elsewhere, name) -> None:
     running = job()
     running.train(1000, until=lambda: trigger.pulses_of(running.run))
-    (running.run / ".trigger" / name).unlink()
-    (running.run / ".trigger" / name).symlink_to(elsewhere / name)
+    (running.run / "link").symlink_to(elsewhere / name)
+    (running.run / "link").rename(running.run / ".trigger" / name)  # at once: the rank writes there just now
     by_file(running.run)
     running.train(8000, until=running.captured)
     running.train(100)
