@@ -94,9 +94,8 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
     every = [member for own in by_rank.values() for member in own]
     _check_one_job(every)
     members = [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank], every)]
-    processes = _processes(members)
-    check_one_run(processes)
-    return members, [*lost, *if_of_one_run(processes)]
+    check_one_run(_processes(members))
+    return members, lost
 
 
 def _member(file: F, *, alone: bool, sides: dict[Path, Side], lost: list[str] | None) -> Member[F]:
@@ -192,6 +191,11 @@ def _runs_of(members: Sequence[Member[F]]) -> tuple[RunFiles, ...]:
         if not m.file.header.communicators
     ]
     return several_runs(claims) or runs_apart(_processes(members))[0]
+
+
+def notes_on_clocks(members: Sequence[Member[F]]) -> Iterator[str]:
+    """Yield what would have to be true of clocks if these files are of one run."""
+    yield from if_of_one_run(_processes(members))
 
 
 def _processes(members: Sequence[Member[F]]) -> list[OneProcess]:
