@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...common.wording import counted
 from ..core.escaping import encodable
-from .recording import Annotation, Columns, RawTrace
+from .recording import ANNOTATION_SORT, DOUBLES, Annotation, Columns, RawTrace
 
 Int64s = NDArray[np.int64]
+EventFlags = NDArray[np.bool_]
+_DOUBLES = frozenset(name for names in DOUBLES.values() for name in names)
 
 
 def integers(column: bytes) -> Int64s:
@@ -23,6 +26,22 @@ def integers(column: bytes) -> Int64s:
 def doubles(column: bytes) -> NDArray[np.float64]:
     """The values of a column of doubles, read-only."""
     return np.frombuffer(column, dtype=np.float64)
+
+
+def with_events(raw: RawTrace, kept: Mapping[str, EventFlags]) -> RawTrace:
+    """The content with only the flagged events of these sorts, and all events of other sorts."""
+    only = {sort: _rows(getattr(raw, sort), flags) for sort, flags in kept.items() if sort != ANNOTATION_SORT}
+    if ANNOTATION_SORT in kept:
+        of_all = zip(raw.annotations, kept[ANNOTATION_SORT].tolist(), strict=True)
+        raw = msgspec.structs.replace(raw, annotations=[annotation for annotation, is_kept in of_all if is_kept])
+    return msgspec.structs.replace(raw, **only)
+
+
+def _rows(columns: Columns, kept: EventFlags) -> Columns:
+    if kept.all():
+        return columns
+    of_type = {name: doubles if name in _DOUBLES else integers for name in columns}
+    return {name: of_type[name](column)[kept].tobytes() for name, column in columns.items()}
 
 
 def durations(columns: Columns) -> Int64s:

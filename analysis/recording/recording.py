@@ -32,6 +32,8 @@ DOUBLES = {
     "modules": ("ts", "dur"),
 }
 """The columns that hold other numbers. Every sort has all of its columns, equally long."""
+ANNOTATION_SORT = "annotations"
+"""The sort of events that are no columns."""
 NUMBER_BYTES = 8
 Columns = dict[str, bytes]
 """Name of a column -> its values: native 64 bit integers, or doubles for `ts` and `dur`, which are us, and for other

@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 
 from ...common.wording import counted, listed
 from ..core.escaping import encodable
-from .arrays import doubles, integers
-from .recording import DOUBLES, INTEGERS, Columns, RawTrace
+from .arrays import EventFlags, doubles, integers, with_events
+from .recording import ANNOTATION_SORT, DOUBLES, INTEGERS, Columns, RawTrace
 from .values import MISSING
 
-_Flags = NDArray[np.bool_]
-
-_ANNOTATIONS = "annotations"
 _WORDS = {
     "activities": "GPU event",
     "launches": "launch",
@@ -31,10 +28,9 @@ _WORDS = {
     "memory": "allocator event",
     "stream_waits": "stream wait",
     "modules": "module call",
-    _ANNOTATIONS: "annotation",
+    ANNOTATION_SORT: "annotation",
 }
 _WITHOUT_DURATION = frozenset(sort for sort, names in DOUBLES.items() if "dur" not in names)
-_DOUBLES = frozenset(name for names in DOUBLES.values() for name in names)
 _ROUNDED_US = 1.0  # some versions write whole us
 _SKEW_US = 10e3  # of the clocks of a GPU and its host
 # Programs pause for minutes. Kineto's zero is 1970, or up to three months before the trace.
@@ -54,7 +50,7 @@ class _Parts(NamedTuple):
     `length` is that of the longer part.
     """
 
-    first: dict[str, _Flags]
+    first: dict[str, EventFlags]
     pause: float
     length: float
 
@@ -78,7 +74,7 @@ def without_strays(path: Path, raw: RawTrace) -> RawTrace:
             break
         notes.append(f"left out {_counted(lost)} with an impossible time: {why}")
         kept = {sort: ~flags for sort, flags in lost.items()}
-        raw = _only(raw, kept)
+        raw = with_events(raw, kept)
         spans = {sort: _Span(span.start[kept[sort]], span.end[kept[sort]]) for sort, span in spans.items()}
     named = [f"{encodable(path.name)}: {note}" for note in notes]
     return msgspec.structs.replace(raw, notes=[*raw.notes, *named]) if named else raw
@@ -87,7 +83,7 @@ def without_strays(path: Path, raw: RawTrace) -> RawTrace:
 def _spans(raw: RawTrace) -> dict[str, _Span]:
     spans = {sort: _span(getattr(raw, sort)) for sort in INTEGERS}
     start, dur = (np.array([getattr(one, name) for one in raw.annotations], dtype=np.float64) for name in ("ts", "dur"))
-    return spans | {_ANNOTATIONS: _Span(start, start + np.maximum(dur, 0.0))}
+    return spans | {ANNOTATION_SORT: _Span(start, start + np.maximum(dur, 0.0))}
 
 
 def _span(columns: Columns) -> _Span:
@@ -112,7 +108,7 @@ def _parts(spans: dict[str, _Span]) -> _Parts | None:
     return _Parts(first, pause, length) if pause > max(length, _SKEW_US) else None
 
 
-def _lost(raw: RawTrace, spans: dict[str, _Span], parts: _Parts) -> tuple[dict[str, _Flags], str]:
+def _lost(raw: RawTrace, spans: dict[str, _Span], parts: _Parts) -> tuple[dict[str, EventFlags], str]:
     """Which events of each sort lost their times, and why their times are impossible."""
     early = {sort: _Span(*(times[parts.first[sort]] for times in span)) for sort, span in spans.items()}
     if all(np.all(np.abs(span.start + raw.zero_us) <= _ROUNDED_US) for span in early.values()) and (
@@ -133,24 +129,11 @@ def _are_instants(spans: dict[str, _Span]) -> bool:
     return bool(timed) and all(np.array_equal(span.start, span.end) for span in timed)
 
 
-def _counted(lost: dict[str, _Flags]) -> str:
+def _counted(lost: dict[str, EventFlags]) -> str:
     counts = {sort: int(flags.sum()) for sort, flags in lost.items()}
     if counts["runtime"]:
         counts["launches"] = 0  # these calls are among those of the runtime
     return listed([counted(count, _WORDS[sort]) for sort, count in counts.items() if count])
-
-
-def _only(raw: RawTrace, kept: dict[str, _Flags]) -> RawTrace:
-    columns = {sort: _rows(getattr(raw, sort), kept[sort]) for sort in INTEGERS}
-    annotations = [one for one, is_kept in zip(raw.annotations, kept[_ANNOTATIONS].tolist(), strict=True) if is_kept]
-    return msgspec.structs.replace(raw, annotations=annotations, **columns)
-
-
-def _rows(columns: Columns, kept: _Flags) -> Columns:
-    if kept.all():
-        return columns
-    of_type = {name: doubles if name in _DOUBLES else integers for name in columns}
-    return {name: of_type[name](column)[kept].tobytes() for name, column in columns.items()}
 
 
 def _spoken(us: float) -> str:

@@ -35,6 +35,7 @@ from ..recording.arrays import (
     negative_durations,
     repairs,
 )
+from ..recording.contradictions import met_on_streams, without_repeated
 from ..recording.options import ReadOptions
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace, with_bounded_names
@@ -133,7 +134,7 @@ class TraceFile(ReadFile):
 
 def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> TraceFile:
     """Make the tables of the file at `path` from its content `raw`, with steps as the options say."""
-    raw = with_bounded_names(without_strays(path, raw))
+    raw = with_bounded_names(without_repeated(path, without_strays(path, raw)))
     marked_steps = _steps_by_torch(raw.annotations)
     raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
@@ -159,6 +160,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         notes=(
             *raw.notes,
             *negative_durations(path, raw),
+            *met_on_streams(path, raw),
             *repairs(path, raw),
             *unseen_communication(path, raw),
             *(f"{encodable(path.name)}: {why}" for why in (*step_notes, *cut, *before)),

@@ -79,3 +79,9 @@ def test_a_rank_that_ends_late_on_its_host_is_named(name, times):
     said = f"rank 1 ended {times} of 10 collectives 5.000 ms after other ranks of its host"
     assert [text for text in found.warnings if text.startswith(said)]
     assert found.bandwidth["busbw_gb_per_s"].round(1).tolist() == [24.2]
+
+
+@pytest.mark.parametrize("path", sorted(path for path in TRACES.iterdir() if path.is_dir()) if SHARED.is_dir() else [])
+def test_no_kernels_of_real_traces_contradict_each_other(path):
+    notes = the_run(path).run.notes
+    assert not [note for note in notes if "stream was free" in note or "another one, with the same" in note]
