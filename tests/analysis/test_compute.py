@@ -187,6 +187,20 @@ def test_rows_bound_what_a_grouped_product_computes(tmp_path: Path, took: int) -
     assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(row["at_peak_ns"] + at_most, abs=1)
 
 
+def test_a_dtype_without_a_peak_makes_mfu_a_lower_bound(tmp_path: Path) -> None:
+    made = product(product(Trace(0, 1), 0, 3 * MS), 5 * MS, 100 * US, size=64, name="volta_dgemm_64", dtype="double")
+    made.device_names = ["NVIDIA L4"]
+    (row,) = records(read(tmp_path / "one", made).mfu)
+    assert row["at_peak_ns"] == round(2 * 4096**3 / 121 / 1e3)
+    assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(row["at_peak_ns"] + 100 * US)
+    assert row["note"] == "the peak of this device for float64 is not listed; give it with --peak"
+    alone = product(Trace(0, 1), 0, 100 * US, size=64, name="volta_dgemm_64", dtype="double")
+    alone.device_names = ["NVIDIA L4"]
+    (row,) = records(read(tmp_path / "all", alone).mfu)
+    assert (row["mfu_frac"], row["at_peak_ns"]) == (None, None)
+    assert row["note"] == "the peak of this device for float64 is not listed; give it with --peak"
+
+
 def test_what_is_possible_is_no_more_than_computing(tmp_path: Path) -> None:
     made = product(Trace(0, 1), 0, 300 * US)
     for stream in (7, 8, 9):

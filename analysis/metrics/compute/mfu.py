@@ -42,7 +42,8 @@ class _Computed:
         self.flop: dict[str | None, int] = {}
         self.masked: dict[str | None, int] = {}
         """Of these, what causal masks leave out."""
-        self.known_ns = self.unknown_ns = 0
+        self.known_ns: dict[str | None, int] = {}
+        self.unknown_ns = 0
         self.has_shapes = False
         self.reasons: dict[str, int] = {}
         self.bounded: dict[tuple[str, str], _Bounded] = {}
@@ -89,7 +90,7 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
         dtype = None if formula is None else TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
         if formula is not None and formula.flop is not None:
             computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
-            computed.known_ns += row["dur_ns"]
+            computed.known_ns[dtype] = computed.known_ns.get(dtype, 0) + row["dur_ns"]
             if formula.half_masked:
                 computed.masked[dtype] = computed.masked.get(dtype, 0) + formula.flop // 2
         elif row["unknown_ns"]:
@@ -118,7 +119,7 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
     result["below_peak_ns"] = row["compute_ns"]
     if computed is None or not computed.has_shapes:
         return result | {"note": NO_SHAPES}
-    multiplying_ns = computed.known_ns + computed.unknown_ns
+    multiplying_ns = sum(computed.known_ns.values()) + computed.unknown_ns
     unknown_frac = computed.unknown_ns / multiplying_ns if multiplying_ns else None
     result |= {"tflop": sum(computed.flop.values()) / 1e12 or None, "without_flop_frac": unknown_frac}
     notes = []
@@ -126,18 +127,23 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
         why = max(computed.reasons, key=lambda reason: computed.reasons[reason])
         notes.append(f"FLOPs of {unknown_frac:.0%} of the time of kernels that multiply, or may, are not known: {why}")
     peak = peaks.get(row["rank"])
-    at_peak_ns, missing = _at_peak_ns(computed.flop, peak)
-    if not computed.flop or missing:
-        notes += [missing] if computed.flop else []
+    unlisted = [dtype for dtype in computed.flop if peak is None or peak.of(dtype) is None]
+    if unlisted:
+        of_dtype = f" for {' and '.join(dtype or 'an unknown dtype' for dtype in unlisted)}" if peak is not None else ""
+        notes.append(f"the peak of this device{of_dtype} is not listed; {_GIVE_IT}")
+    at_peak_ns = _at_peak_ns(computed.flop, peak)
+    if peak is None or len(unlisted) == len(computed.flop):
+        pass
     elif at_peak_ns > row["compute_ns"]:
-        known = "listed for its device" if peak is None or not peak.given else peak.origin(computed.flop)
+        known = "listed for its device" if not peak.given else peak.origin(computed.flop)
         notes.append(f"it computed faster than the peak that is {known}, so that is not its peak")
     else:
-        masked_ns, _ = _at_peak_ns(computed.masked, peak)
-        spared_ns = 0.0 if peak is None else sum(bounded.spared_ns(peak) for bounded in computed.bounded.values())
-        most_ns = min(at_peak_ns + computed.unknown_ns - round(spared_ns), row["compute_ns"])
+        masked_ns = _at_peak_ns(computed.masked, peak)
+        spared_ns = sum(bounded.spared_ns(peak) for bounded in computed.bounded.values())
+        without_ns = computed.unknown_ns + sum(computed.known_ns[dtype] for dtype in unlisted)
+        most_ns = min(at_peak_ns + without_ns - round(spared_ns), row["compute_ns"])
         result |= {
-            "peak_from": None if peak is None else peak.origin(computed.flop),
+            "peak_from": peak.origin(dtype for dtype in computed.flop if dtype not in unlisted),
             "at_peak_ns": at_peak_ns,
             "below_peak_ns": row["compute_ns"] - at_peak_ns,
             "mfu_frac": at_peak_ns / row["window_ns"] if row["window_ns"] else None,
@@ -148,14 +154,7 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
     return result | {"note": "; ".join(notes) or None}
 
 
-def _at_peak_ns(flop: Mapping[str | None, int], peak: Peak | None) -> tuple[int, str]:
-    """What these FLOPs, by dtype, would take at the peak, in ns; or why that is not known. 1 TFLOP/s is 1e3 per ns."""
-    if peak is None:
-        return 0, f"the peak of this device is not listed; {_GIVE_IT}"
-    took_ns = 0.0
-    for dtype, count in flop.items():
-        best = peak.of(dtype)
-        if best is None:
-            return 0, f"the peak of this device for {dtype or 'an unknown dtype'} is not listed; {_GIVE_IT}"
-        took_ns += count / best / 1e3
-    return round(took_ns), ""
+def _at_peak_ns(flop: Mapping[str | None, int], peak: Peak | None) -> int:
+    """What these FLOPs, by dtype, would take at the peak, in ns, of dtypes that have one. 1 TFLOP/s is 1e3 per ns."""
+    best = {} if peak is None else {dtype: peak.of(dtype) for dtype in flop}
+    return round(sum(flop[dtype] / rate / 1e3 for dtype, rate in best.items() if rate))
