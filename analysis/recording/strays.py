@@ -1,8 +1,8 @@
 """Leave out events whose times were lost: they would make a step as long as the time since 1970.
 
 CUPTI gives no time to a kernel for which it has none, and old versions of Kineto wrote it at 0; newer ones write 0 for
-every time before the file's own zero, which may be months ago. Two cycles in one file may be far apart as well, and so
-may be a first annotation: those stay.
+every time before the file's own zero, which may be months ago. A damaged time may be any. Two cycles in one file may be
+far apart as well, and so may be a first annotation: those stay, but no program pauses for a year.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _ROUNDED_US = 1.0  # some versions write whole us
 _SKEW_US = 10e3  # of the clocks of a GPU and its host
 # Programs pause for minutes. Kineto's zero is 1970, or up to three months before the trace.
 _LONG_US = 3_600e6
+_DAY_US, _YEAR_US = 86_400e6, 365.25 * 86_400e6
 
 
 class _Span(NamedTuple):
@@ -58,8 +59,10 @@ class _Parts(NamedTuple):
 def without_strays(path: Path, raw: RawTrace) -> RawTrace:
     """The trace without the events that lost their times, and a note on them.
 
-    Such are the events at time 0 if they take no time, or if all others begin more than an hour later; and GPU events
-    that begin before they were launched. Both only if the pause behind them is longer than all others together last.
+    Such are the events at time 0 if they take no time, or if all others begin more than an hour later; GPU events that
+    begin before they were launched, or more than an hour after that with nothing in between; and if there is a pause of
+    a year, the events on the side of it that has fewer. All of them only if the pause is longer than what is on either
+    side of it.
     """
     notes = []
     spans = _spans(raw) if raw.header.has_starts else {}
@@ -76,6 +79,10 @@ def without_strays(path: Path, raw: RawTrace) -> RawTrace:
         kept = {sort: ~flags for sort, flags in lost.items()}
         raw = with_events(raw, kept)
         spans = {sort: _Span(span.start[kept[sort]], span.end[kept[sort]]) for sort, span in spans.items()}
+    last = max((span.end.max() for span in spans.values() if len(span.end)), default=0.0)
+    if raw.window_end is not None and spans and raw.window_end - last > _YEAR_US:
+        notes.append(f"left out the end of the profile, {_spoken(raw.window_end - last)} after all events")
+        raw = msgspec.structs.replace(raw, window_end=None)
     named = [f"{encodable(path.name)}: {note}" for note in notes]
     return msgspec.structs.replace(raw, notes=[*raw.notes, *named]) if named else raw
 
@@ -115,12 +122,21 @@ def _lost(raw: RawTrace, spans: dict[str, _Span], parts: _Parts) -> tuple[dict[s
         parts.pause > _LONG_US or _are_instants(early)
     ):
         return parts.first, f"0, which is {_spoken(parts.pause)} before all others"
-    lost = {sort: np.zeros(len(flags), dtype=bool) for sort, flags in parts.first.items()}
+    if parts.pause > _YEAR_US:
+        of_first = sum(int(flags.sum()) for flags in parts.first.values())
+        if 2 * of_first < sum(len(flags) for flags in parts.first.values()):
+            return parts.first, f"{_spoken(parts.pause)} before all others"
+        return {sort: ~flags for sort, flags in parts.first.items()}, f"{_spoken(parts.pause)} after all others"
+    nothing = {sort: np.zeros(len(flags), dtype=bool) for sort, flags in parts.first.items()}
     launched, is_early = integers(raw.launches["correlation"]), parts.first["launches"]
-    correlation = integers(raw.activities["correlation"])
-    is_launched_later = np.isin(correlation, launched[~is_early]) & ~np.isin(correlation, launched[is_early])
-    too_early = parts.first["activities"] & is_launched_later & (correlation != MISSING)
-    return lost | {"activities": too_early}, f"{_spoken(parts.pause)} before the launch"
+    correlation, ran_early = integers(raw.activities["correlation"]), parts.first["activities"]
+    is_known = correlation != MISSING
+    in_first, in_second = (np.isin(correlation, launched[those]) & is_known for those in (is_early, ~is_early))
+    if (too_early := ran_early & in_second & ~in_first).any():
+        return nothing | {"activities": too_early}, f"{_spoken(parts.pause)} before the launch"
+    if parts.pause > _LONG_US and (too_late := ~ran_early & in_first & ~in_second).any():
+        return nothing | {"activities": too_late}, f"{_spoken(parts.pause)} after the launch, and nothing in between"
+    return nothing, ""
 
 
 def _are_instants(spans: dict[str, _Span]) -> bool:
@@ -138,7 +154,7 @@ def _counted(lost: dict[str, EventFlags]) -> str:
 
 def _spoken(us: float) -> str:
     """A duration as people say it: `18,692 days`, `2.5 hours`, `31.0 ms`."""
-    for unit, of_us in (("days", 86_400e6), ("hours", 3_600e6), ("s", 1e6)):
+    for unit, of_us in (("days", _DAY_US), ("hours", 3_600e6), ("s", 1e6)):
         if us >= 2 * of_us:
             return f"{us / of_us:,.{0 if unit == 'days' else 1}f} {unit}"
     return f"{us / 1000:,.1f} ms"

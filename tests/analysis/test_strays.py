@@ -15,6 +15,7 @@ from commtrace.analysis.run.run import Run
 from commtrace.cli import main
 
 HOUR = 3_600_000 * MS
+YEAR = 8_766 * HOUR
 NAME = "node_0.0001.pt.trace.json.gz"
 
 
@@ -92,6 +93,56 @@ def test_an_early_event_that_is_true_stays(tmp_path):
     assert len(run.activities) == 4
     assert len(run.annotations) == 4
     assert not [note for note in run.notes if NAME in note]
+
+
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_events_years_away_from_all_others_are_left_out(tmp_path, seed, launched):
+    drawn = random.Random(seed)
+    side = drawn.choice((-1, 1))
+    begin = drawn.randint(40, 60) * YEAR
+    trace, at = steps(begin), begin + side * drawn.randint(2 * YEAR, 30 * YEAR)
+    kernels, marks = drawn.randint(1, 2), drawn.randint(1, 2)
+    for number in range(kernels):
+        trace.kernel("gemm", at + number * MS, MS // 2, launch=begin + 20 * MS if launched else None)
+    for number in range(marks):
+        trace.annotation("nccl:all_reduce", at + number * MS, 9)
+    drawn.shuffle(trace.events)
+    run = read(trace, tmp_path)
+    assert lengths_ms(run) == [10.0, 10.0, 7.0]
+    (note,) = [note for note in run.notes if "left out" in note]
+    assert f"left out {kernels} GPU event" in note
+    assert f" and {marks} annotation" in note
+    assert note.endswith(f" days {'before' if side < 0 else 'after'} all others")
+
+
+def test_a_launch_years_later_costs_its_kernel_nothing(tmp_path):
+    run = read(steps(0).kernel("gemm", 27 * MS, MS, launch=92 * YEAR), tmp_path)
+    assert len(run.activities) == 4
+    assert [note for note in run.notes if "left out" in note] == [
+        f"{NAME}: left out 1 launch with an impossible time: 33,603 days after all others"
+    ]
+
+
+def test_a_profile_that_ended_years_later_ends_with_its_events(tmp_path):
+    trace = steps(0)
+    trace.events.append({"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 92 * YEAR / US})
+    run = read(trace, tmp_path)
+    assert run.traces["window_end_ns"].isna().all()
+    assert f"{NAME}: left out the end of the profile, 33,603 days after all events" in run.notes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kernels_that_begin_an_hour_after_their_launch_are_left_out(tmp_path, seed):
+    drawn = random.Random(seed)
+    trace, hours = steps(0), drawn.randint(3, 40)
+    for number in range(count := drawn.randint(1, 5)):
+        trace.kernel("gemm", hours * HOUR + number * MS, MS, launch=drawn.randint(0, 29) * MS)
+    run = read(trace, tmp_path)
+    assert lengths_ms(run) == [10.0, 10.0, 7.0]
+    (note,) = [note for note in run.notes if "left out" in note]
+    assert f"left out {count} GPU event" in note
+    assert note.endswith(" after the launch, and nothing in between")
 
 
 def test_a_clock_of_a_gpu_that_is_behind_moves_nothing(tmp_path):
