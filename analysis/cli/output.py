@@ -26,6 +26,7 @@ from ..core.escaping import printable
 from ..core.expressions import compiled
 from ..core.places.files import replace_file
 from ..core.places.place import is_remote
+from ..core.process import finishing_writes
 from ..core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from ..core.schema import plain
 from ..errors import UnreadableFile
@@ -335,12 +336,12 @@ def replace_among(folder: Path, pattern: str, name: str, content: bytes) -> None
 def replacing_in(folder: Path) -> Iterator[Callable[[str], Writer]]:
     """Files that replace those of their names in a folder, all together, when the block ends without an error.
 
-    The folder is made if needed. Raises UnreadableFile.
+    The folder is made if needed. A signal that ends the program leaves nothing begun behind. Raises UnreadableFile.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_partial_files(folder)
-        with ExitStack() as files:
+        with finishing_writes(), ExitStack() as files:
             yield lambda name: files.enter_context(replacing(folder / name))
     except UnreadableFile:
         raise

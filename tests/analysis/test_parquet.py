@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -212,6 +213,22 @@ def test_a_full_disk_leaves_the_files_of_the_last_time(last, tmp_path, monkeypat
     assert main(command) == 1
     assert capsys.readouterr().err.endswith(f"error: {tmp_path}: cannot be written to: No space left on device\n")
     assert {file.name: (file.read_bytes(), file.stat().st_ino) for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_leaves_the_files_of_the_last_time(tmp_path, number):
+    (tmp_path / "ranks.parquet").write_bytes(b"before")
+    code = (
+        "import os, sys, time; from pathlib import Path; from commtrace.analysis.cli.output import replacing_in\n"
+        "with replacing_in(Path(sys.argv[1])) as new_file:\n"
+        "    for name in ('ranks', 'calls'): new_file(name + '.parquet').write(b'half')\n"
+        "    print(len(os.listdir(sys.argv[1])), flush=True)\n"
+        "    os.kill(os.getpid(), int(sys.argv[2])); time.sleep(60)\n"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path), str(int(number))]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("3\n", "", 128 + number)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"ranks.parquet": b"before"}
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, capsys, parquet):
