@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
 ALL_ROWS = RowChoice()
 _QUIET_S = 1.0
 _STDOUT = 1
+
+
+def finite(value: float | None) -> float | None:
+    """Check the number of an option, which is parsed from `inf`, `nan` and `1e400` as well. Raises BadParameter."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
 
 
 class Format(str, Enum):

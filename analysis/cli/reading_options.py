@@ -19,7 +19,7 @@ from ..hang.files import looks_like_dumps
 from ..recording.options import ReadOptions, numbers_in
 from ..timed_dumps.offer import name_of_dumps, no_such_table
 from .inputs import PathOrUrl
-from .output import CommNames, KeepGoing, asking, checked_patterns, print_message, reading_progress, show_phases
+from .output import CommNames, KeepGoing, asking, checked_patterns, finite, print_message, reading_progress, show_phases
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
@@ -89,6 +89,7 @@ Memory = Annotated[
         rich_help_panel="Reading",
         metavar="GB",
         min=1e-6,
+        callback=finite,
         help="Memory that the traces may take, in GB (1e9 bytes).",
         show_default="four fifths of what is free",
     ),

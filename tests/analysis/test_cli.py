@@ -225,6 +225,12 @@ def test_wrong_usage_exits_2(capsys, arguments):
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize("gigabytes", ["inf", "nan", "1e400"])
+def test_memory_without_end_is_wrong_usage(capsys, run_dir, gigabytes):
+    assert main(["breakdown", str(run_dir), "--memory", gigabytes]) == 2
+    assert f"'--memory': {float(gigabytes)} is not a finite number" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("pattern", ["(", "k\udcff"])
 def test_a_pattern_that_is_none_is_wrong_usage(capsys, run_dir, pattern):
     assert main(["table", "calls", str(run_dir), "--comm-kernel", pattern]) == 2

@@ -536,7 +536,7 @@ def test_captures_of_both_sides(capsys, known, arguments):
         (("{a}", "{slow}", "--fail-above", "-1"), "--fail-above"),
         (("{a}", "{slow}", "--run-spread", "-1"), "--run-spread"),
         (("{a}", "{slow}", "--fail-above", "nan"), "--fail-above"),
-        (("{a}", "{slow}", "--fail-above", "inf"), "inf is not a percentage"),
+        (("{a}", "{slow}", "--fail-above", "inf"), "inf is not a finite number"),
         (("{a}", "{slow}", "--run-spread", "nan"), "--run-spread"),
         (("{a}", "{slow}", "--run-spread", "1e300"), "--run-spread"),
     ],

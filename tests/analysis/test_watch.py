@@ -160,7 +160,7 @@ def test_damaged_files_end_it_with_1(run_dir: Path, capsys: pytest.CaptureFixtur
         (("--once", "--idle", "3"), 2, "cannot be given together with --once"),
         (("--every", "0"), 2, "0.01"),
         (("--every", "nan"), 2, "--every"),
-        (("--idle", "inf"), 2, "inf is not a time"),
+        (("--idle", "inf"), 2, "inf is not a finite number"),
         (("--comm-kernel", "("), 2, "is not a regular expression"),
         (("--once", "nowhere"), 1, "nowhere: no such directory"),
         (("pyproject.toml",), 1, "pyproject.toml: is a file; expected a run directory"),

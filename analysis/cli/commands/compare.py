@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ import typer
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
-from ..output import ALL_ROWS, Format, Writing, print_message, writes_tables
+from ..output import ALL_ROWS, Format, Writing, finite, print_message, writes_tables
 from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
@@ -46,12 +45,6 @@ class ComparedBy(str, Enum):
     run = "run"
 
 
-def _percentage(value: float | None) -> float | None:
-    if value is not None and not isfinite(value):
-        raise typer.BadParameter(f"{value} is not a percentage")
-    return value
-
-
 Captures = Annotated[
     list[PathOrUrl],
     typer.Argument(
@@ -76,7 +69,7 @@ FailAbove = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=0,
-        callback=_percentage,
+        callback=finite,
         help="Exit with 3 if steps of B are significantly slower by more than this, with 4 if these captures cannot "
         "tell.",
     ),
@@ -87,7 +80,7 @@ RunSpread = Annotated[
         metavar="PERCENT",
         min=0,
         max=1000,
-        callback=_percentage,
+        callback=finite,
         help="How much runs of one configuration are assumed to differ (standard deviation), where there is only one "
         "run of each.",
     ),

@@ -8,13 +8,19 @@ import typer
 
 from ...errors import CannotServe
 from ...recording.options import ReadOptions
-from ..output import print_message
+from ..output import finite, print_message
 from ..reading_options import CeilingFile, Peaks, Runs, analysis_for_page, finish, reads_traces
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")]
 IdleMinutes = Annotated[
     float,
-    typer.Option("--idle-minutes", min=0.01, metavar="M", help="End when no page has been open for so many minutes."),
+    typer.Option(
+        "--idle-minutes",
+        min=0.01,
+        callback=finite,
+        metavar="M",
+        help="End when no page has been open for so many minutes.",
+    ),
 ]
 Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")]
 

@@ -14,7 +14,7 @@ from ....common import trigger
 from ....common.trigger import MOST_RANKS, MOST_STEPS, ON_DEMAND_STEPS, Plan, Pulse, Request, folder_of_plan
 from ....common.wording import counted, ranks_in_words
 from ...errors import NothingListens, NoTraces, UnreadableFile
-from ..output import print_message, write_out
+from ..output import finite, print_message, write_out
 
 _POLL_S = 0.1
 _QUIET_S = 60.0
@@ -31,7 +31,7 @@ def trigger_command(
         typer.Option("--ranks", metavar="LIST", help="Trace only these, such as 0-7,64.", show_default="all ranks"),
     ] = None,
     patience: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the job's answer.")
+        float, typer.Option(metavar="SECONDS", min=0, callback=finite, help="How long to wait for the job's answer.")
     ] = 60.0,
 ) -> None:
     """Capture some steps of a running job, now.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,7 @@ from ...core.schema import Row
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
-from ..output import CommNames, checked_patterns, print_message, write_if_read
+from ..output import CommNames, checked_patterns, finite, print_message, write_if_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
 
@@ -63,13 +62,15 @@ TriggerAbove = Annotated[
     typer.Option(
         metavar="PERCENT",
         min=1,
+        callback=finite,
         help="Have two steps captured when steps of a rank take this much longer than before, and say what they show.",
         show_default="never",
     ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Process existing cycles, then exit.")]
 Every = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.01, max=86_400, help="How often to look for new traces.")
+    float,
+    typer.Option(metavar="SECONDS", min=0.01, max=86_400, callback=finite, help="How often to look for new traces."),
 ]
 PatienceS = Annotated[
     float,
@@ -77,12 +78,19 @@ PatienceS = Annotated[
         "--patience",
         metavar="SECONDS",
         min=0,
+        callback=finite,
         help="Report an incomplete cycle, without the ranks that are missing, this long after its last change.",
     ),
 ]
 Idle = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0, help="Exit if nothing new appears for this long.", show_default="never"),
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        callback=finite,
+        help="Exit if nothing new appears for this long.",
+        show_default="never",
+    ),
 ]
 StateAt = Annotated[
     Path | None,
@@ -93,9 +101,6 @@ StateAt = Annotated[
 
 
 def _pace(once: Once = False, every: Every = 2.0, patience: PatienceS = 120.0, idle: Idle = None) -> Pace:
-    for name, seconds in (("--every", every), ("--patience", patience), ("--idle", idle or 0.0)):
-        if not isfinite(seconds):
-            raise typer.BadParameter(f"{seconds} is not a time", param_hint=name)
     if once and idle is not None:
         raise typer.BadParameter("cannot be given together with --once", param_hint="--idle")
     return Pace(every, patience, idle, once)
