@@ -153,7 +153,7 @@ GLOSSARY: dict[str, Term] = {
     ),
     "partial": Term(
         "A collective is partial if the traces do not show the calls of all its ranks; a table's row is `partial` if "
-        "it rests on a damaged file, of which a part is missing.",
+        "it rests on a damaged file, of which a part is missing, or on one that contradicts itself.",
         "damaged-files.md#partial-ranks",
     ),
     "process group": Term(

@@ -1,4 +1,4 @@
-"""Find events of a GPU that cannot all be true: held twice, or of one stream and at the same time.
+"""Find events of a GPU that cannot all be true: held twice, at the same time on one stream, or before their launch.
 
 A stream runs one kernel after another, but not to the nanosecond: with programmatic dependent launch (from Hopper on) a
 kernel begins while the one before it ends, and still ends after it. Of 109,000 kernels of real traces, 494 did so, by
@@ -9,6 +9,7 @@ Source: CUDA Programming Guide, "Programmatic Dependent Launch and Synchronizati
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +26,18 @@ from .values import MISSING
 
 _ROUNDED_US = 2.0  # begin and duration, where a version writes whole us
 _NEXT_US = 50.0  # that the next kernel may begin early
+_CLOCKS_US = 1_000.0
+_MUCH_FRAC = 0.01
+
+
+class MetOnStreams(NamedTuple):
+    """A note on kernels that ran while others of their stream did, if any did, and whether they did so for long.
+
+    Beyond 1% of the time of all GPU events, what rests on the file is partial; below that, times may be off by that.
+    """
+
+    notes: tuple[str, ...]
+    is_much: bool
 
 
 def without_repeated(path: Path, raw: RawTrace) -> RawTrace:
@@ -50,18 +63,44 @@ def without_repeated(path: Path, raw: RawTrace) -> RawTrace:
     return msgspec.structs.replace(once, notes=[*raw.notes, note])
 
 
-def met_on_streams(path: Path, raw: RawTrace) -> list[str]:
-    """A note on kernels that ran while others of their stream did, if there are any."""
+def met_on_streams(path: Path, raw: RawTrace) -> MetOnStreams:
+    """Kernels that ran while others of their stream did."""
     name, stream = (integers(raw.activities[column]) for column in ("name", "stream"))
     met_us = _met_us(raw) if raw.header.has_starts else np.zeros(0)
     count = int(np.count_nonzero(met_us))
     if not count:
-        return []
+        return MetOnStreams((), is_much=False)
     worst = int(np.argmax(met_us))
     longest = f"{met_us[worst] / 1000:,.3f} ms ({cut_name(raw.names[name[worst]])}, stream {stream[worst]})"
     note = (
         f"{encodable(path.name)}: {counted(count, 'kernel')} began before {'its' if count == 1 else 'their'} stream "
         f"was free, by up to {longest}: a stream runs one kernel after another, so these times or streams are wrong"
+    )
+    ran_us = np.maximum(doubles(raw.activities["dur"]), 0.0).sum()
+    return MetOnStreams((note,), is_much=bool(met_us.sum() > _MUCH_FRAC * ran_us))
+
+
+def begun_before_launch(path: Path, raw: RawTrace) -> list[str]:
+    """A note on GPU events that began before the call that launched them, if there are any.
+
+    The clocks of a GPU and its host differ by up to 0.1 ms in real traces.
+    """
+    correlation, launched = (integers(columns["correlation"]) for columns in (raw.activities, raw.launches))
+    if not raw.header.has_starts or not len(correlation) or not len(launched):
+        return []
+    begin, called = doubles(raw.activities["ts"]), doubles(raw.launches["ts"])
+    order = np.lexsort((called, launched))  # of calls with one id, the first
+    ids = launched[order]
+    place = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
+    is_launched = (ids[place] == correlation) & (correlation != MISSING)
+    early_us = np.where(is_launched, called[order][place] - begin, 0.0)
+    count = int(np.count_nonzero(early_us > _CLOCKS_US))
+    if not count:
+        return []
+    them, by_ms = "it" if count == 1 else "them", float(early_us.max()) / 1000
+    note = (
+        f"{encodable(path.name)}: {counted(count, 'GPU event')} began before the call that launched {them}, by up to "
+        f"{by_ms:,.3f} ms: the clocks of the GPU and its host disagree, or times are wrong"
     )
     return [note]
 

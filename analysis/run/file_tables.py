@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from ..recording.arrays import (
     negative_durations,
     repairs,
 )
-from ..recording.contradictions import met_on_streams, without_repeated
+from ..recording.contradictions import begun_before_launch, met_on_streams, without_repeated
 from ..recording.options import ReadOptions
 from ..recording.recorded_rank import recorded_rank
 from ..recording.recording import Annotation, Columns, Extent, RawTrace, with_bounded_names
@@ -51,6 +52,7 @@ from .unseen import unseen_communication
 _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _PLAIN = ReadOptions()
+_MANY = 20
 _MOST_BYTES = 1 << 44  # 17 TB: more than any device has
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
@@ -63,7 +65,8 @@ class TraceFile(ReadFile):
     times is more than `times_ns`. `gloo_beside_gpu` counts gloo's operations beside those of a GPU, `launched` calls
     that launched work which the file does not show. If only some steps are read, `recorded_steps` are all of the file.
     `step_marks` say what is known of each; in `unshown_steps` something was launched that the file does not show.
-    Before a step began, it was held up for `unseen_ns` by work from before the file.
+    Before a step began, it was held up for `unseen_ns` by work from before the file. It `contradicts` itself if kernels
+    of one stream ran at the same time for long.
     """
 
     activities: pd.DataFrame
@@ -88,6 +91,7 @@ class TraceFile(ReadFile):
     step_marks: tuple[StepMark, ...] = ()
     unshown_steps: frozenset[int] = frozenset()
     unseen_ns: dict[int, int] = field(default_factory=dict)
+    contradicts: bool = False
 
     @cached_property
     def annotations(self) -> pd.DataFrame:
@@ -146,6 +150,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
     annotations, comm_rows = _annotation_rows(raw.annotations, marked_ns), _comm_rows(raw.comm_args, base_ns)
     missing = missing_ends(activities, _called(raw, base_ns), _ids_of(comm_rows))
     runtime_calls = _runtime_table(raw, base_ns)
+    met = met_on_streams(path, raw)
     cut = () if raw.damage else cut_notes(activities, missing, annotations)
     before = idle_before(activities, runtime_calls, cpu_ops) if raw.detailed and not len(missing.first_ns) else ()
     marks = list(zip((one.name for one in raw.annotations), *(ns.tolist() for ns in marked_ns), strict=True))
@@ -160,7 +165,8 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         notes=(
             *raw.notes,
             *negative_durations(path, raw),
-            *met_on_streams(path, raw),
+            *met.notes,
+            *begun_before_launch(path, raw),
             *repairs(path, raw),
             *unseen_communication(path, raw),
             *(f"{encodable(path.name)}: {why}" for why in (*step_notes, *cut, *before)),
@@ -187,6 +193,8 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
             *((table["start_ns"].to_numpy(), table["dur_ns"].to_numpy()) for table in (activities, cpu_ops)), marked_ns
         ),
         marked_steps=marked_steps,
+        contradicts=met.is_much,
+        content=_content(raw, activities if len(activities) else cpu_ops),
         step_marks=step_marks,
         unshown_steps=frozenset(without_kernels[without_kernels != NO_STEP].tolist()),
     )
@@ -257,6 +265,20 @@ def _span_ns(*spans: tuple[Int64s, Int64s]) -> tuple[int, int] | None:
     if not known:
         return None
     return min(int(starts.min()) for starts, _ in known), max(int((starts + took).max()) for starts, took in known)
+
+
+def _content(raw: RawTrace, ran: pd.DataFrame) -> bytes | None:
+    """A digest of the times of a whole file, None without times or with few.
+
+    Only copies agree in all of many, as far as these are measured: symmetrical ranks made by hand have whole us.
+    """
+    decimals = np.count_nonzero(ran["start_ns"].to_numpy(dtype=np.int64) % 1000)
+    if decimals < _MANY or raw.damage is not None or not raw.header.has_starts:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    for column in ("start_ns", "dur_ns"):
+        digest.update(np.ascontiguousarray(ran[column].to_numpy(), dtype=np.int64).data)
+    return digest.digest()
 
 
 def _is_absolute(*times_ns: pd.Series[int] | Int64s) -> bool:

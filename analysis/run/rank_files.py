@@ -37,6 +37,7 @@ class ReadFile:
     `damage` says what ended the reading early, None for a sound file; `has_known_clock` is False for a damaged one
     whose zero of times stood behind the damage. `recorded_rank` is the rank according to its collectives. `span_ns` is
     from its first to its last event, None without any, and `marked_steps` are the numbers of its steps by torch.
+    Files of equal `content` hold the same events at the same times; None where they are too few to tell.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class ReadFile:
     span_ns: tuple[int, int] | None = None
     first_device: int | None = None
     marked_steps: frozenset[int] = frozenset()
+    content: bytes | None = None
 
 
 F = TypeVar("F", bound=ReadFile)
@@ -93,6 +95,7 @@ def members_of(files: Sequence[F], *, keep_going: bool = False) -> tuple[list[Me
                      f"{rank} is not known; it is left out" for m in own if not m.file.has_known_clock]  # fmt: skip
     every = [member for own in by_rank.values() for member in own]
     _check_one_job(every)
+    _check_copies(every)
     members = [member for rank in sorted(by_rank) for member in _cycles(rank, by_rank[rank], every)]
     check_one_run(_processes(members))
     return members, lost
@@ -181,6 +184,21 @@ def _check_one_job(members: list[Member[F]]) -> None:
     too_high = [m for m in members for size in sizes if m.rank >= size]
     if too_high:
         raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
+
+
+def _check_copies(members: list[Member[F]]) -> None:
+    """Raise MixedJobs if a file is there under two names: it would be a rank, or a cycle, that never was."""
+    by_content: dict[tuple[int | None, bytes], Member[F]] = {}
+    for member in members:
+        if member.file.content is None:
+            continue
+        first = by_content.setdefault((member.file.pid, member.file.content), member)
+        if first is not member:
+            ranks = f"rank {member.rank}" if first.rank == member.rank else f"ranks {first.rank} and {member.rank}"
+            raise MixedJobs(
+                f"{member.file.path.parent}: {first.file.path.name} and {member.file.path.name}, of {ranks}, hold the "
+                "same events at the same times, to the nanosecond: one is a copy of the other; remove it"
+            )
 
 
 def _runs_of(members: Sequence[Member[F]]) -> tuple[RunFiles, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ...common.wording import ranks_in_words
 from ...contract.run import RUN_FILE
 from ..core import markers
 from ..core.escaping import encodable
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .captures import GraphCaptures
     from .spread import SpreadTables
 
+_STREAMS_MET = "kernels of one stream ran at the same time, so times are wrong"
 # Half of what 64 bits hold, because sums of floats are rounded.
 _MOST_SUMMED_NS, _YEAR_NS = 2.0**62, 365.25 * 86_400e9
 
@@ -236,8 +238,30 @@ class Run:
 
     @property
     def partial_ranks(self) -> list[int]:
-        """Ranks with a damaged file, read only up to the damage."""
+        """Ranks with a damaged file, read only up to the damage, or with one that contradicts itself."""
         return sorted(self.traces["rank"][self.traces["partial"].fillna(False)].unique().tolist())
+
+    @property
+    def contradicting(self) -> pd.Series[bool]:
+        """Whether each file of `traces` contradicts itself."""
+        return self.traces["incomplete_reason"].eq(_STREAMS_MET).fillna(False).astype(bool)
+
+    @property
+    def partial_because(self) -> list[str]:
+        """Why ranks are partial, a sentence for each reason."""
+        contradicting = sorted(self.traces["rank"][self.contradicting].unique().tolist())
+        damaged = [rank for rank in self.partial_ranks if rank not in contradicting]
+        return [
+            f"{ranks_in_words(ranks)} {'is' if len(ranks) == 1 else 'are'} partial: {why}"
+            for ranks, why in (
+                (
+                    damaged,
+                    f"nothing after the damage in {'its file' if len(damaged) == 1 else 'their files'} is counted",
+                ),
+                (contradicting, _STREAMS_MET),
+            )
+            if ranks
+        ]
 
     @property
     def world_size(self) -> int | None:
@@ -408,6 +432,8 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
     complete, reason = side.complete, side.reason
     if member.file.damage is not None:
         complete, reason = False, member.file.damage
+    elif member.file.contradicts:
+        complete, reason = False, _STREAMS_MET
     # Ranks of one host share a clock; a rank without a zero of times does not.
     host, host_from = host_of(member) if member.file.has_known_clock else (None, None)
     return {
@@ -426,7 +452,7 @@ def _trace_row(member: Member[TraceFile]) -> dict[str, Any]:
         "device_name": _device_name(member),
         "complete": complete,
         "incomplete_reason": reason,
-        "partial": member.file.damage is not None,
+        "partial": member.file.damage is not None or member.file.contradicts,
         "read_bytes": member.file.extent.read_bytes,
         "not_understood_bytes": member.file.extent.not_understood_bytes,
         "verified_events": member.file.extent.verified_events,

@@ -131,9 +131,8 @@ def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
             of = f"{name}: {analysis.run.name}" if len(side) > 1 else name
             for note in (*analysis.run.notes, *analysis.run.failed):
                 yield "warning", printable(f"{of}: {note}")
-            if analysis.run.partial_ranks:
-                ranks = ", ".join(map(str, analysis.run.partial_ranks))
-                yield "warning", printable(f"{of}: what rank {ranks} did is counted up to the damage only")
+            for why in analysis.run.partial_because:
+                yield "warning", printable(f"{of}: {why}")
 
 
 def settings_of(comparison: Comparison) -> dict[str, tuple[str, str]]:

@@ -35,7 +35,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     first = records(analysis.verdicts.head(1))
     yield from (("hang", row["because"]) for row in first if row["verdict"] == "hang")
     yield "run", run.name
-    yield "files", counted(len(run.traces), "trace") + _completeness(run.traces)
+    yield "files", counted(len(run.traces), "trace") + _completeness(analysis)
     yield "bytes", _bytes(run.traces)
     yield "ranks", _ranks(analysis)
     yield "steps", _steps(analysis)
@@ -64,8 +64,7 @@ def warnings(analysis: Analysis) -> Iterator[str]:
     yield from analysis.ceiling.notes if analysis.ceiling is not None else ()
     damaged = set(run.traces["incomplete_reason"][run.traces["partial"].fillna(False)])
     yield from (f"{'used in part' if f in damaged else 'left out'}: {f}" for f in run.failed)
-    if run.partial_ranks:
-        yield f"rank {ranges_of(run.partial_ranks)} is partial: nothing after the damage in its file is counted"
+    yield from run.partial_because
     if run.missing_ranks:
         who = "rank {} has" if len(run.missing_ranks) == 1 else "ranks {} have"
         yield (
@@ -143,10 +142,16 @@ def _impossible(collectives: pd.DataFrame, clocks: pd.DataFrame) -> int:
     return int((met_ns.loc[suspect.index].to_numpy(dtype="float64") < -np.array(allowed_ns)).sum())
 
 
-def _completeness(traces: pd.DataFrame) -> str:
+def _completeness(analysis: Analysis) -> str:
+    traces = analysis.run.traces
     partial = traces["partial"].fillna(False)
     ended_early = int((~traces["complete"].fillna(True) & ~partial).sum())
-    counts = ((ended_early, "of captures that ended early"), (int(partial.sum()), "damaged and used in part"))
+    contradicting = int(analysis.run.contradicting.sum())
+    counts = (
+        (ended_early, "of captures that ended early"),
+        (int(partial.sum()) - contradicting, "damaged and used in part"),
+        (contradicting, "that contradict themselves"),
+    )
     return "".join(f", {count} {what}" for count, what in counts if count)
 
 

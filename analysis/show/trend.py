@@ -58,9 +58,8 @@ def trend_facts(trend: RunTrend) -> Iterator[tuple[str, str]]:
     for name, run in zip(trend.names, (each.run for each in trend.runs), strict=True):
         for note in (*run.notes, *run.failed):
             yield "warning", printable(f"{name}: {note}")
-        if run.partial_ranks:
-            ranks = ", ".join(map(str, run.partial_ranks))
-            yield "warning", printable(f"{name}: what rank {ranks} did is counted up to the damage only")
+        for why in run.partial_because:
+            yield "warning", printable(f"{name}: {why}")
 
 
 def captures(trend: RunTrend) -> Iterator[tuple[str, str]]:

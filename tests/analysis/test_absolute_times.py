@@ -99,11 +99,12 @@ def test_a_time_far_from_all_others_does_no_harm(tmp_path):
     """Then doubles are as exact as before: a quarter of a microsecond."""
     trace: dict[str, Any] = Trace(base_ns=None).document()
     now_us = NOW_NS // 1000
-    for ts in (now_us + 0.5, 5.0, now_us + 7.25):
+    before_us = now_us - 300 * 86_400_000_000
+    for ts in (now_us + 0.5, before_us + 0.5, now_us + 7.25):
         trace["traceEvents"].append({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": ts, "dur": 1})
     path = write_bytes(tmp_path / "rank0.json", json.dumps(trace).encode())
     found = starts(read_kineto(path, OPTIONS), path)[0]
-    assert found == [now_us * 1000 + 500, 5000, now_us * 1000 + 7250]
+    assert found == [now_us * 1000 + 500, before_us * 1000 + 500, now_us * 1000 + 7250]
 
 
 def test_the_end_of_the_window_and_points_without_a_time(tmp_path):

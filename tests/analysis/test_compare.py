@@ -577,5 +577,5 @@ def test_a_damaged_capture_is_said(capsys, tmp_path):
     assert capsys.readouterr().out == ""
     assert main(["compare", "--keep-going", "--fail-above", "5", str(tmp_path / "a"), str(whole)]) == 1
     captured = capsys.readouterr()
-    assert "B: what rank 1 did is counted up to the damage only" in captured.out
+    assert "B: rank 1 is partial: nothing after the damage in its file is counted" in captured.out
     assert "slower: " not in captured.err

@@ -11,6 +11,7 @@ import pytest
 from builders import MS, US, Trace
 
 from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import MixedJobs
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 from commtrace.cli import main
@@ -59,6 +60,33 @@ def test_kernels_that_last_into_later_ones_of_their_stream_are_counted(tmp_path,
     assert count in (covered, covered + 1)
     longest_us = max(one["dur"] for one in own[first + 1 : first + 1 + covered])
     assert longest_ms == pytest.approx(longest_us / 1000, abs=0.001)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_rests_on_a_file_that_contradicts_itself_is_partial(tmp_path, capsys, rank):
+    for number in (0, 1):
+        trace = drawn_trace(random.Random(number))
+        trace.rank, trace.world = number, 2
+        if number == rank:
+            kernels_of(trace)[0]["dur"] = 9_000.0
+        trace.write(tmp_path, f"rank{number}.json.gz")
+    found = Analysis(load_run([tmp_path]))
+    assert {row["rank"]: row["partial"] for row in records(found.breakdown)} == {rank: True, 1 - rank: False}
+    assert found.run.partial_ranks == [rank]
+    assert main(["summary", "--all", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 traces, 1 that contradict themselves" in shown
+    assert f"rank {rank} is partial: kernels of one stream ran at the same time, so times are wrong" in shown
+
+
+def test_one_short_kernel_of_many_makes_nothing_partial(tmp_path):
+    trace = drawn_trace(random.Random(2))
+    last = kernels_of(trace)[-2]
+    trace.kernel("tiny", int(last["ts"] * US) + 5 * US, 10 * US, launch=None, stream=last["args"]["stream"])
+    trace.write(tmp_path)
+    run = load_run([tmp_path])
+    assert "1 kernel began before its stream was free, by up to 0.010 ms (tiny, stream 9)" in " ".join(run.notes)
+    assert run.partial_ranks == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -114,6 +142,31 @@ def test_parts_of_one_cuda_graph_may_run_at_the_same_time(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_kernels_that_begin_before_their_launch_are_counted(tmp_path, seed):
+    drawn = random.Random(seed)
+    trace = drawn_trace(drawn)
+    launches = {e["args"]["correlation"]: e for e in trace.events if e["cat"] == "cuda_runtime"}
+    early = drawn.sample(kernels_of(trace), drawn.randint(1, 9))
+    by_us = [drawn.randint(1_100, 9_000) for _ in early]
+    for kernel, us in zip(early, by_us, strict=True):
+        launches[kernel["args"]["correlation"]]["ts"] = round(kernel["ts"] + us, 3)
+    trace.write(tmp_path)
+    events = (
+        "1 GPU event began before the call that launched it"
+        if len(early) == 1
+        else (f"{len(early)} GPU events began before the call that launched them")
+    )
+    (note,) = [note for note in load_run([tmp_path]).notes if "began before the call" in note]
+    assert note.startswith(f"{NAME}: {events}, by up to {max(by_us) / 1000:.3f} ms: ")
+
+
+def test_clocks_that_differ_a_little_are_not_said(tmp_path):
+    trace = Trace().kernel("gemm", 0, MS, launch=MS // 10).kernel("gemm", 2 * MS, MS, launch=None)
+    trace.write(tmp_path)
+    assert not [note for note in load_run([tmp_path]).notes if "began before the call" in note]
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_kernels_that_a_file_holds_twice_are_counted_once(tmp_path, seed, capsys):
     drawn = random.Random(seed)
     trace = drawn_trace(drawn)
@@ -140,3 +193,31 @@ def test_a_whole_file_of_repeated_events_says_what_the_plain_one_says(tmp_path):
     before, after = (Analysis(load_run([path])) for path in (plain, repeated))
     for table in ("breakdown", "breakdown_steps", "calls", "kernels"):
         assert records(getattr(after, table)) == records(getattr(before, table))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_ranks_with_the_same_events_are_refused(tmp_path, seed):
+    drawn = random.Random(seed)
+    ranks = drawn.randint(3, 5)
+    traces = [drawn_trace(random.Random(100 * seed + rank)) for rank in range(ranks)]
+    for rank, trace in enumerate(traces):
+        trace.rank, trace.world, trace.pid = rank, ranks, 1000 + rank
+    copied, copy = drawn.sample(range(ranks), 2)
+    traces[copy].events, traces[copy].pid = traces[copied].events, traces[copied].pid
+    for rank, trace in enumerate(traces):
+        trace.write(tmp_path, f"rank{rank}.json.gz")
+    first, second = sorted((copied, copy))
+    with pytest.raises(MixedJobs) as error:
+        load_run([tmp_path])
+    assert str(error.value) == (
+        f"{tmp_path}: rank{first}.json.gz and rank{second}.json.gz, of ranks {first} and {second}, hold the same "
+        "events at the same times, to the nanosecond: one is a copy of the other; remove it"
+    )
+
+
+def test_a_cycle_that_is_there_under_two_names_is_refused(tmp_path):
+    trace = drawn_trace(random.Random(7))
+    for name in ("node_0.1.pt.trace.json", "node_0.2.pt.trace.json"):
+        trace.write(tmp_path, name, gz=False)
+    with pytest.raises(MixedJobs, match="of rank 0, hold the same events"):
+        load_run([tmp_path])

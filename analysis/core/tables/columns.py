@@ -28,12 +28,12 @@ ROLE = (
 GROUP_ROLE = ("string", "what the process group is for, as in `groups`; NA if that is not known, or it is all ranks")
 DTYPE = ("string", "element type, spelled as in torch: float32, bfloat16, int64, float8_e4m3fn, ...")
 SIZE = ("Int64", "size S as nccl-tests defines it: the whole array, not one rank's share")
-PARTIAL = ("boolean", "a file of this rank is damaged: nothing after the damage is counted here")
+PARTIAL = ("boolean", "a file of this rank contradicts itself, or is damaged: nothing after that is counted here")
 PARTIAL_MEMBER = (
     "boolean",
-    "a file of a rank that takes part, or might, is damaged: nothing after the damage is counted here",
+    "a file of a rank that takes part, or might, contradicts itself, or is damaged: nothing after that is counted here",
 )
-PARTIAL_RUN = ("boolean", "a file of any rank is damaged: nothing after the damage is counted here")
+PARTIAL_RUN = ("boolean", "a file of any rank contradicts itself, or is damaged: nothing after that is counted here")
 ROOT = ("Int64", "global rank: root of a rooted collective, peer of a send or receive")
 TURN = (
     "Int64",

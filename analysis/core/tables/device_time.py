@@ -7,8 +7,8 @@ from ..schema import Schema
 _RANK = ("int64", "global rank")
 _CYCLE = ("int64", "profiling cycle of that rank, from 0: one trace file each")
 _DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`")
-_PARTIAL = ("boolean", "a file of this rank is damaged: nothing after the damage is counted here")
-_PARTIAL_RUN = ("boolean", "a file of any rank is damaged: nothing after the damage is counted here")
+_PARTIAL = ("boolean", "a file of this rank contradicts itself, or is damaged: nothing after that is counted here")
+_PARTIAL_RUN = ("boolean", "a file of any rank contradicts itself, or is damaged: nothing after that is counted here")
 
 # --- what a reader gives -------------------------------------------------------------------------------------------
 
