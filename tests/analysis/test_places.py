@@ -7,9 +7,12 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -308,6 +311,48 @@ def test_failures_of_the_network_are_one_line(monkeypatch, capsys, raised, told,
     assert main([*command, f"memory://user:{SECRET}@host/run"]) == 1
     err = capsys.readouterr().err
     assert (told in err, "memory://host/run" in err, SECRET in err, err.count("\n")) == (True, True, False, 1)
+
+
+@pytest.fixture(name="server", scope="module")
+def _server() -> Iterator[str]:
+    """The URL of a server that answers `/N/...` with status N, and anything else with a redirect to itself."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = self.path.split("/")[1]
+            self.send_response(int(number) if number.isdecimal() else 302)
+            self.send_header("Location", self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server wants
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("404", "no such file or directory"),
+        ("410", "no such file or directory"),
+        ("403", "access is denied (403, message='Forbidden'"),
+        ("429", "the server answers with an error (429, message='Too Many Requests'"),
+        ("500", "the server answers with an error (500, message='Internal Server Error'"),
+        ("503", "the server answers with an error (503, message='Service Unavailable'"),
+        ("loop", "is redirected without end ("),
+    ],
+)
+def test_only_what_a_server_does_not_have_is_missing(server, capsys, answer, told):
+    pytest.importorskip("aiohttp")
+    assert main(["breakdown", f"{server}/{answer}/rank0.json?sig={SECRET}"]) == 1
+    err = capsys.readouterr().err
+    assert (told in err, SECRET in err, err.count("\n")) == (True, False, 1)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ _UNREACHABLE = {
     "ClientConnectionError", "ConnectionError", "EndpointConnectionError", "HTTPClientError", "gaierror",
 }  # fmt: skip
 _CHANGED = {"FileExpired", "PreconditionFailed"}
-_DENIED = (401, 403)
+_DENIED, _MISSING, _BUSY, _FAILED = (401, 403), (404, 410), 429, 500
 _CREDENTIALS = "check the credentials that its filesystem finds in your environment or configuration"
 _NO_BUCKET = "bucket does not exist"
 _LONGEST = 200
@@ -63,7 +63,8 @@ def _behind(err: Exception) -> Exception:
     cause = err.__cause__
     if not isinstance(err, FileNotFoundError) or not isinstance(cause, Exception):
         return err
-    is_other = _kinds(cause) & (_LATE | _UNREACHABLE) or getattr(cause, "status", None) in _DENIED
+    status = getattr(cause, "status", None)
+    is_other = _kinds(cause) & (_LATE | _UNREACHABLE) or (status is not None and status not in _MISSING)
     return cause if is_other else err
 
 
@@ -80,12 +81,17 @@ def _reason(err: Exception, told: str) -> tuple[int, str]:
         return errno.ENXIO, f"{told}; check its name, and the endpoint that you configured"
     if kinds & _NO_CREDENTIALS:
         return errno.EACCES, f"no credentials ({told}); {_CREDENTIALS}"
-    if isinstance(err, PermissionError) or getattr(err, "status", None) in _DENIED:
+    status = getattr(err, "status", None)
+    if isinstance(err, PermissionError) or status in _DENIED:
         return errno.EACCES, f"access is denied ({told}); {_CREDENTIALS}"
     if kinds & _LATE:
         return errno.ETIMEDOUT, f"no answer in time ({told}); check the network, then try again"
     if kinds & _UNREACHABLE:
         return errno.EHOSTUNREACH, f"cannot be reached ({told}); check the network and your configuration"
+    if "TooManyRedirects" in kinds:
+        return errno.ELOOP, f"is redirected without end ({told}); check the URL"
+    if isinstance(status, int) and (status == _BUSY or status >= _FAILED):
+        return errno.EIO, f"the server answers with an error ({told}); try again later"
     if isinstance(err, NotImplementedError):
         return errno.EROFS, "its filesystem only reads; name another place"
     return getattr(err, "errno", None) or errno.EIO, f"{told}; try again"
