@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -139,7 +139,7 @@ class TraceFile(ReadFile):
 def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> TraceFile:
     """Make the tables of the file at `path` from its content `raw`, with steps as the options say."""
     raw = with_bounded_names(without_repeated(path, without_strays(path, raw)))
-    marked_steps = _steps_by_torch(raw.annotations)
+    marked_steps = _steps_by_torch(raw.annotations, raw.zero_ns)
     raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
     activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
@@ -250,13 +250,16 @@ def _times_ns(activities: pd.DataFrame, cpu_ops: pd.DataFrame, marked_ns: Int64s
     return took_ns + float((ran["start_ns"] + ran["dur_ns"]).max()) - float(ran["start_ns"].min())
 
 
-def _steps_by_torch(annotations: Iterable[Annotation]) -> frozenset[int]:
-    numbers = (
-        one.name.removeprefix(markers.PROFILER_STEP)
-        for one in annotations
-        if one.name.startswith(markers.PROFILER_STEP)
-    )
-    return frozenset(int(number) for number in numbers if number.isdecimal())
+def _steps_by_torch(annotations: Sequence[Annotation], base_ns: int) -> dict[int, tuple[int, int]]:
+    """Number -> begin and end of each step that torch marked, in ns."""
+    marks = [one for one in annotations if one.name.startswith(markers.PROFILER_STEP)]
+    numbers = [one.name.removeprefix(markers.PROFILER_STEP) for one in marks]
+    starts, took = (times.tolist() for times in annotation_times(marks, base_ns))
+    return {
+        int(number): (start, start + dur)
+        for number, start, dur in zip(numbers, starts, took, strict=True)
+        if number.isdecimal()
+    }
 
 
 def _span_ns(*spans: tuple[Int64s, Int64s]) -> tuple[int, int] | None:

@@ -101,7 +101,7 @@ def cut_notes(activities: pd.DataFrame, missing: Unshown, annotations: Sequence[
 def idle_before(activities: pd.DataFrame, calls: pd.DataFrame, operators: pd.DataFrame) -> Iterator[str]:
     """Yield what the CPU did before the first activity of a device, if that is long: such as loading modules.
 
-    Windows begin with activities, or with steps, so no table counts it. `calls` are those of the runtime.
+    Windows begin with activities, or with steps: most of it may be in no table. `calls` are those of the runtime.
     """
     begins = [int(table["start_ns"].min()) for table in (calls, operators) if len(table)]
     if not len(activities) or not begins:
@@ -117,7 +117,7 @@ def idle_before(activities: pd.DataFrame, calls: pd.DataFrame, operators: pd.Dat
         if len(table) and within.max() >= before_ns / 2:
             longest = f", {within.max() / 1e6:,.1f} ms of it in one {table['name'].iloc[int(within.argmax())]}"
             break
-    yield f"its CPU had worked for {before_ns / 1e6:,.1f} ms before a device's first activity{longest}: not counted"
+    yield f"its CPU had worked for {before_ns / 1e6:,.1f} ms before a device's first activity{longest}"
 
 
 def _whole_steps(annotations: Sequence[Row]) -> Times:

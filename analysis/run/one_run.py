@@ -8,7 +8,7 @@ prove nothing, and what would have to be true is said.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -21,7 +21,7 @@ from ..errors import MixedJobs, RunFiles
 from .several_runs import shell_words
 
 _SAME_TIME_FRAC = 0.5
-_BETWEEN_FRAC = 0.1
+_BETWEEN_NS = 1_000_000
 _CLOCKS_APART_NS = 1_000_000_000
 """Hosts that keep their clocks by a server of time agree better than that."""
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later
@@ -38,8 +38,9 @@ class CapturedSpan(NamedTuple):
 class OneProcess:
     """What the files of one rank say of the run that they are of; None and empty where they do not say it.
 
-    `clock` is the same for processes of one host, `device` the number of its GPU there, `facts` what all ranks of a run
-    have in common, in words, and `groups` are its process groups without those of all ranks.
+    `clock` is the same for processes of one host, `device` and `pid` are its numbers there. `steps` are those that its
+    CPU marked, `facts` what all ranks of a run have in common, in words, and `groups` its process groups without those
+    of all ranks.
     """
 
     rank: int
@@ -47,8 +48,9 @@ class OneProcess:
     host: str | None
     clock: Hashable | None
     device: int | None
+    pid: int | None
     span: CapturedSpan | None
-    steps: frozenset[int]
+    steps: Mapping[int, CapturedSpan]
     facts: dict[str, str]
     groups: frozenset[tuple[int, ...]]
 
@@ -110,22 +112,33 @@ def _by_facts(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], 
 
 
 def _by_groups(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]:
-    """Processes that list groups with each other, but not the same ones."""
+    """Processes that list groups, but not one that another lists with them; those that fit several are with the first.
+
+    A process lists all groups that it is in, as they are when a file is written: files are compared as many as there
+    are.
+    """
     by_rank = {process.rank: process for process in processes if process.groups}
-    having = defaultdict(set)
+    against: dict[int, set[int]] = defaultdict(set)
+    first = ""
     for process in by_rank.values():
         for group in process.groups:
-            having[group].add(process.rank)
-    for group, ranks in having.items():
-        for rank in group:
-            other = by_rank.get(rank)
-            if other is None or rank in ranks:
-                continue
-            one = next(iter(sorted(ranks)))
-            if any(one in own for own in other.groups):
-                parts = _joined(processes, lambda process: process.groups)
-                return parts, f"rank {one} has a group of {ranks_in_words(group)}, and rank {rank} has others with it"
-    return [list(processes)], ""
+            for other in (by_rank[rank] for rank in group if rank in by_rank):
+                if group not in other.groups and len(other.paths) == len(process.paths):
+                    against[process.rank].add(other.rank)
+                    against[other.rank].add(process.rank)
+                    first = first or (
+                        f"rank {process.rank} has a group of {ranks_in_words(group)}, and rank {other.rank} has none"
+                    )
+    if not first:
+        return [list(processes)], ""
+    parts: list[list[OneProcess]] = []
+    for process in processes:
+        fitting = [part for part in parts if not against[process.rank] & {other.rank for other in part}]
+        if fitting:
+            fitting[0].append(process)
+        else:
+            parts.append([process])
+    return parts, first
 
 
 def _by_clocks(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]:
@@ -143,12 +156,12 @@ def _by_clocks(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]],
     clock, parts = max(parts_on.items(), key=lambda item: len(item[1]), default=(None, []))
     if len(parts) < 2:
         return [list(processes)], ""
-    spans = [_hull(part) for part in parts]
+    spans = [_captured(part) for part in parts]
     runs = [list(part) for part in parts]
     for other, own in parts_on.items():
         if other != clock:
             for number, part in enumerate(own):
-                runs[number if len(own) == len(parts) else _nearest(_hull(part), spans)] += part
+                runs[number if len(own) == len(parts) else _nearest(_captured(part), spans)] += part
     placed = {process.paths for own in parts_on.values() for part in own for process in part}
     for process in processes:
         if process.paths not in placed:
@@ -161,40 +174,44 @@ def _by_clocks(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]],
 
 def _by_steps(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]:
     """Processes that ran at the same time on one host, in steps of other numbers."""
-    parts = _joined([process for process in processes if process.steps], lambda process: process.steps)
-    if _may_be_hosts(parts):
-        return [list(processes)], ""
+    parts = _joined([process for process in processes if process.steps], lambda process: frozenset(process.steps))
     for one, two in pairwise(parts):
-        if any(_at_once(first, second) for first in one for second in two):
+        at_once = [(first, second) for first in one for second in two if _at_once(first, second)]
+        if at_once and not _may_be_hosts([[first for first, _ in at_once], [second for _, second in at_once]]):
             rest = [process for process in processes if not process.steps]
-            numbers = [f"rank {p.rank} was in steps {min(p.steps)} to {max(p.steps)}" for p in (one[0], two[0])]
+            numbers = [f"rank {p.rank} was in steps {min(p.steps)} to {max(p.steps)}" for p in at_once[0]]
             return [parts[0] + rest, *parts[1:]], f"at the same time, {listed(numbers)}"
     return [list(processes)], ""
 
 
 def _may_be_hosts(parts: Sequence[Sequence[OneProcess]]) -> bool:
-    """Whether a GPU is in several parts: then these may be of hosts that share their name, but not their clock."""
-    devices = [{process.device for process in part} - {None} for part in parts]
-    return sum(map(len, devices)) > len(set().union(*devices))
+    """Whether a GPU or a process id is in several parts: these may be hosts that share their name, but no clock."""
+    found = [
+        {(what, number) for process in part for what, number in (("GPU", process.device), ("pid", process.pid))
+         if number is not None}
+        for part in parts
+    ]  # fmt: skip
+    return sum(map(len, found)) > len(set().union(*found))
 
 
 def _at_once(one: OneProcess, two: OneProcess) -> bool:
-    """Whether both ran on one host, and most of the shorter span is in the other."""
-    if one.clock is None or one.clock != two.clock or one.span is None or two.span is None:
+    """Whether the CPUs of both were in their steps at the same time on one host, for most of the shorter ones."""
+    if one.clock is None or one.clock != two.clock:
         return False
-    both_ns = min(one.span.end_ns, two.span.end_ns) - max(one.span.begin_ns, two.span.begin_ns)
-    return both_ns > _SAME_TIME_FRAC * min(span.end_ns - span.begin_ns for span in (one.span, two.span))
+    spans = [_hull(process.steps.values()) for process in (one, two)]
+    both_ns = min(span.end_ns for span in spans) - max(span.begin_ns for span in spans)
+    return both_ns > _SAME_TIME_FRAC * min(span.end_ns - span.begin_ns for span in spans)
 
 
 def _overlapping(processes: Sequence[OneProcess]) -> list[list[OneProcess]]:
     """Processes whose span is known, in parts with no time in common, in their order.
 
-    Where less than a part of a span is between them, one may have begun its steps as the other had ended them.
+    Where next to nothing is between them, one may have begun its steps as the other had ended them.
     """
     parts: list[list[OneProcess]] = []
     end_ns = 0
     for span, process in sorted(((p.span, p) for p in processes if p.span is not None), key=lambda pair: pair[0]):
-        if parts and span.begin_ns - end_ns <= _BETWEEN_FRAC * (span.end_ns - span.begin_ns):
+        if parts and span.begin_ns - end_ns <= _BETWEEN_NS:
             parts[-1].append(process)
             end_ns = max(end_ns, span.end_ns)
         else:
@@ -203,13 +220,17 @@ def _overlapping(processes: Sequence[OneProcess]) -> list[list[OneProcess]]:
     return parts
 
 
-def _hull(processes: Sequence[OneProcess]) -> CapturedSpan:
-    spans = [process.span for process in processes if process.span is not None]
+def _captured(processes: Sequence[OneProcess]) -> CapturedSpan:
+    return _hull(process.span for process in processes if process.span is not None)
+
+
+def _hull(each: Iterable[CapturedSpan]) -> CapturedSpan:
+    spans = list(each)
     return CapturedSpan(min(span.begin_ns for span in spans), max(span.end_ns for span in spans))
 
 
 def _gaps_ns(parts: Sequence[Sequence[OneProcess]]) -> list[int]:
-    return [_hull(after).begin_ns - _hull(before).end_ns for before, after in pairwise(parts)]
+    return [_captured(after).begin_ns - _captured(before).end_ns for before, after in pairwise(parts)]
 
 
 def _nearest(span: CapturedSpan, others: Sequence[CapturedSpan]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -36,7 +36,8 @@ class ReadFile:
 
     `damage` says what ended the reading early, None for a sound file; `has_known_clock` is False for a damaged one
     whose zero of times stood behind the damage. `recorded_rank` is the rank according to its collectives. `span_ns` is
-    from its first to its last event, None without any, and `marked_steps` are the numbers of its steps by torch.
+    from its first to its last event, None without any, and `marked_steps` say when the steps that
+    torch marked began and ended on the CPU, by number.
     Files of equal `content` hold the same events at the same times; None where they are too few to tell.
     """
 
@@ -49,7 +50,7 @@ class ReadFile:
     recorded_rank: int | None = None
     span_ns: tuple[int, int] | None = None
     first_device: int | None = None
-    marked_steps: frozenset[int] = frozenset()
+    marked_steps: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     content: bytes | None = None
 
 
@@ -244,8 +245,9 @@ def _process(files: Sequence[Member[F]], host: str | None, clock: str | None) ->
         host=host,
         clock=clock,
         device=files[0].file.first_device,
+        pid=files[0].file.pid,
         span=CapturedSpan(min(b for b, _ in spans), max(e for _, e in spans)) if spans and is_sound else None,
-        steps=frozenset().union(*(m.file.marked_steps for m in files)) if is_sound else frozenset(),
+        steps={step: CapturedSpan(*when) for m in files for step, when in m.file.marked_steps.items() if is_sound},
         facts={name: f"{name} {version}" for name, version in facts.items() if version},
         groups=frozenset(
             group.ranks for m in files for group in m.file.header.process_groups

@@ -120,7 +120,7 @@ def _apart(analysis: Analysis) -> Iterator[str]:
         yield (
             f"rank {rank} ended {times:,} of {counted(of, 'collective')} {clock_text(abs(by_ns))} "
             f"{'after' if by_ns > 0 else 'before'} other ranks of its host, where less than 1 ms is usual: "
-            "its GPU was held up, or its times are wrong"
+            "its GPU was held up, its times are wrong, or it is of another run"
         )
 
 

@@ -90,6 +90,15 @@ def test_backward_of_a_convolution_counts_what_the_mask_asks_for(transposed: boo
     assert of(True, True, True) == 2 * one_product
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_groups_divide_both_gradients_of_a_convolution(transposed: bool) -> None:
+    """Depthwise, 384 channels: at each place of the output one filter of 7 x 7, twice."""
+    x = out = tensor(64, 384, 14, 14)
+    place = (NONE, listed(1, 1), listed(3, 3), listed(1, 1), scalar(transposed), listed(0, 0), scalar(384))
+    one = operator("aten::convolution_backward", out, x, tensor(384, 1, 7, 7), *place, listed(True, True, False))
+    assert flops(one).value == 2 * 2 * 64 * 14 * 14 * 384 * 7 * 7
+
+
 PACKED = tensor(100, 4, 16)
 OFFSETS = tensor(7, of="int")
 

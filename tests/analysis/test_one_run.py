@@ -88,8 +88,9 @@ def test_what_would_have_to_be_true_is_said_where_hosts_are_not_known(job, tmp_p
 
 def process(rank, begin, end, *, host="a", steps=(3, 4), **facts):
     return OneProcess(
-        rank=rank, paths=(Path(f"rank{rank}.json"),), host=host, clock=host, device=rank, span=CapturedSpan(begin, end),
-        steps=frozenset(steps), facts=facts, groups=frozenset(),
+        rank=rank, paths=(Path(f"rank{rank}.json"),), host=host, clock=host, device=rank, pid=1000 + rank,
+        span=CapturedSpan(begin, end),
+        steps=dict.fromkeys(steps, CapturedSpan(begin, end)), facts=facts, groups=frozenset(),
     )  # fmt: skip
 
 
@@ -143,9 +144,33 @@ def test_jobs_beside_each_other_on_one_host():
     assert runs_apart([processes[0], processes[2]]) == ((), "")
 
 
-def test_groups_that_contradict_each_other():
-    own = [{(0, 1), (0, 2)}, {(1, 3), (0, 1, 2)}]
-    grouped = [replace(process(rank, 0, S), groups=frozenset(groups)) for rank, groups in enumerate(own)]
+@pytest.mark.parametrize(
+    ("groups", "parts"),
+    [
+        ([{(0, 1), (0, 2)}, {(1, 3), (0, 1, 2)}], 2),
+        ([{(0, 1)}, {(0, 1)}, {(2, 3)}, {(2, 3)}, {(0, 4)}, {(1, 5)}, {(2, 6)}, {(3, 7)}], 2),
+        ([{(0, 1)}, {(0, 1)}, {(2, 3)}, {(2, 3)}], 1),
+        ([{(0, 1)}, set(), {(2, 3)}, {(2, 3)}], 1),  # what lists nothing contradicts nothing
+    ],
+    ids=["both ways", "one way", "none", "one lists none"],
+)
+def test_groups_that_contradict_each_other(groups, parts):
+    grouped = [replace(process(rank, 0, S), groups=frozenset(own)) for rank, own in enumerate(groups)]
     runs, why = runs_apart(grouped)
-    assert len(runs) == 2
-    assert "has others with it" in why
+    assert len(runs) == (parts if parts > 1 else 0)
+    assert parts == 1 or "has a group of ranks" in why
+
+
+def test_other_steps_on_one_host_beside_another_host():
+    """GPUs of the other host say nothing of whether this one is two that share a name."""
+    on_one = [process(0, 0, S, steps=(5, 8)), process(1, 0, S, steps=(105, 108))]
+    elsewhere = replace(process(2, 0, S, host="b", steps=(105, 108)), device=0)
+    assert [len(run.paths) for run in runs_apart([*on_one, elsewhere])[0]] == [1, 2]
+
+
+def test_hosts_that_share_a_name():
+    """One GPU, or one process id, in both: then times of one name prove nothing."""
+    first, second = process(0, 0, S), process(1, 5 * S, 6 * S)
+    assert len(runs_apart([first, second])[0]) == 2
+    for shared in ("device", "pid"):
+        assert runs_apart([first, replace(second, **{shared: getattr(first, shared)})]) == ((), "")

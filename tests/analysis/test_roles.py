@@ -185,7 +185,8 @@ def test_a_world_that_lacks_ranks_is_none():
 def test_uneven_exchanges_are_of_experts_if_they_differ(dtype, repeats, role):
     """Embeddings are exchanged in uneven parts as well, the same in each step; and ids in others."""
     unlike = [f"[{64 + number % (8 // repeats)}, {960 - number}]" for number in range(8 // repeats)]
-    calls = pd.DataFrame({"rank": 0, "collective": "all_to_all", "in_split": unlike * repeats, "out_split": pd.NA,
+    calls = pd.DataFrame({"rank": 0, "cycle": 0, "step": 0, "collective": "all_to_all",
+                          "in_split": unlike * repeats, "out_split": pd.NA,
                           "size_bytes": 4096, "dtype": dtype}).convert_dtypes()  # fmt: skip
     assert inferred_role(calls, (0, 1), lambda *_: None).role == role
 
@@ -296,6 +297,81 @@ def test_activations_are_reduced_beside_gradients(seed, kind):
     roles = job(events)
     assert {roles[group] for group in INSIDE} == {"tp"}
     assert {roles[group] for group in ACROSS} == {"dp"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("case", ["with positions", "gradients in other steps", "of all ranks"])
+def test_keys_and_values_beside_other_calls_are_no_parameters(seed, case):
+    """Beside a gather that is never scattered; where no gradient is reduced meanwhile; on the ranks of the world."""
+    rng = Random(seed)
+    size, layers = rng.randrange(1 << 16, 1 << 24), rng.randrange(4, 40)
+    groups = ((0, 1, 2, 3),) if case == "of all ranks" else INSIDE
+    events = []
+    for group in groups:
+        events += spread(group, "all_gather", [size] * layers, 0.05, 0.4)
+        events += spread(group, "reduce_scatter", [size] * layers, 0.5, 0.9)
+        events += [(group, "all_gather", rng.randrange(1 << 11, 1 << 15), 0.02)] if case == "with positions" else []
+    if case == "of all ranks":
+        events = [((*group, "kv"), *rest) for group, *rest in events]
+    if case != "gradients in other steps":
+        events += spread((0, 1, 2, 3), "all_reduce", [1 << 24, 1 << 25], 0.6, 0.95)
+    found = job(events) if case != "of all ranks" else job_of_named(events)
+    assert "dp" in found.values() or case == "gradients in other steps"
+    assert set(found.values()) <= {None, "dp"}
+    assert len([role for role in found.values() if role == "dp"]) <= 1
+
+
+def job_of_named(events):
+    """As `job`, where a group may have a name of its own behind its ranks."""
+    rows = [
+        {"rank": rank, "cycle": 0, "step": step, "collective": name, "process_group": str(hash(group)), "dur_ns": 10,
+         "pg_ranks": " ".join(str(r) for r in group if r != "kv"), "size_bytes": size_bytes, "dtype": "float32",
+         "start_ns": step * WINDOW_NS + round(at * WINDOW_NS)}
+        for group, name, size_bytes, at in events for step in range(3) for rank in group if rank != "kv"
+    ]  # fmt: skip
+    calls = pd.DataFrame(rows).assign(root=pd.NA, batch=pd.NA, in_split=pd.NA, out_split=pd.NA)
+    found = group_roles(PROCESS_GROUPS.empty(), calls, lambda _rank, _cycle, step: (step * WINDOW_NS, WINDOW_NS))
+    return dict(
+        zip(found["process_group"], found["role"].astype(object).where(found["role"].notna(), None), strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gradients_of_micro_batches_inside_and_across_hosts(seed):
+    """Inside each time, across once, perhaps in a type of half the width: some times as much in sum."""
+    rng = Random(seed)
+    parameters, times = [rng.randrange(1 << 17, 1 << 24)] * rng.randrange(4, 12), rng.choice([2, 4, 8])
+    events = []
+    for group in INSIDE:
+        events += spread(group, "all_reduce", parameters * times, 0.05, 0.8)
+    for group in ACROSS:
+        events += spread(group, "all_reduce", [sum(parameters) // rng.choice([1, 2])], 0.9, 0.95)
+    assert "tp" not in job(events).values()
+
+
+def test_small_all_reduces_of_metrics_take_no_role_from_others():
+    events = [((0, 1, 2, 3), "all_reduce", 1200, 0.97)]
+    for group in INSIDE:
+        events += spread(group, "all_reduce", [1 << 22] * 12, 0.05, 0.9)
+    for group in ACROSS:
+        events += spread(group, "all_reduce", [(1 << 24) + 3_000_000, 1 << 23], 0.6, 0.9)
+    roles = job(events)
+    assert {roles[group] for group in INSIDE} == {"tp"}
+    assert {roles[group] for group in ACROSS} == {"dp"}
+    assert roles[0, 1, 2, 3] is None
+
+
+@pytest.mark.parametrize(("sizes", "in_turn"), [((4096, 8), False), ((4096, 4096), True)], ids=["tokens", "circular"])
+def test_stages_that_begin_again_are_no_ring(sizes, in_turn):
+    """Tokens go from the last stage to the first; in a circular pipeline activations, sent on when they have come."""
+    ranks = range(4)
+    rows = [
+        {"rank": rank, "cycle": 0, "step": step, "collective": name, "root": (rank + hop) % 4, "size_bytes": size,
+         "start_ns": 1000 * step + 100 * (rank if in_turn else 0) + turn}
+        for step in range(3) for rank in ranks for turn, (name, hop) in enumerate((("recv", -1), ("send", 1)))
+        for size in [sizes[(rank if name == "send" else rank - 1) % 4 == 3]]
+    ]  # fmt: skip
+    assert inferred_role(pd.DataFrame(rows).assign(batch=None), ranks, lambda *_: None).role is None
 
 
 def described(groups):

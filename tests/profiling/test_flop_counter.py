@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +19,13 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    conv_backward_flop,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 from commtrace.analysis.metrics.compute.flops import ATTENTION_BACKWARD, ATTENTION_FORWARD, counts, flops
 
@@ -35,11 +42,21 @@ def _backward(
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
+def _convolution(*given: Any, out_shape: Any) -> int:
+    """As torch 2.13, but groups divide the gradient of the weight as well: each channel meets those of its group."""
+    *others, groups, mask = given
+    by_torch = cast("Any", conv_backward_flop).__wrapped__  # of shapes, as they come here
+    of_weight = by_torch(*others, groups, [False, True, False], out_shape) if mask[1] else 0
+    rest = by_torch(*others, groups, [mask[0], False, False], out_shape)
+    return int(rest + of_weight // groups)
+
+
 ON_CPU = {
+    torch.ops.aten.convolution_backward: _convolution,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _forward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
 }
-"""torch registers the operators of GPUs only; that of CPUs computes the same."""
+"""torch registers attention of GPUs only; that of CPUs computes the same."""
 
 
 def traced(run: Run, folder: Path) -> list[dict]:

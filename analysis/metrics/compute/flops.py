@@ -1,7 +1,7 @@
 """Floating-point operations of one operator, by the formulas of torch.utils.flop_counter and those beside them.
 
 A multiplication with its addition counts as two. As there, biases are not counted, a causal mask or a window does not
-halve attention, and groups do not divide the gradient of a convolution's weight.
+halve attention. Groups divide the gradient of a convolution's weight, too: torch 2.13 counts it as if there were none.
 
 Source: torch 2.13, torch/utils/flop_counter.py; each function names its counterpart. Operators beyond those registered
 there compute the same under another name, such as the backend's own convolution inside aten::convolution. What it does
@@ -236,7 +236,7 @@ def _convolution_backward(operator: ProfiledOperator) -> int:
         result += _convolved(grad_out, weight, x if transposed else grad_out)
     if of_weight:
         over, by = (grad_out, x) if transposed else (x, grad_out)
-        result += _convolved(_swapped(over), _swapped(by), _swapped(weight))
+        result += _convolved(_swapped(over), _swapped(by), _swapped(weight)) // max(over[1] // weight[1], 1)
     return result
 
 

@@ -31,15 +31,19 @@ def has_no_flops(operator: str | None, kernel: str | None) -> bool:
     if kernel is None:
         return operator is not None and _operator_has_none(operator)
     kind = kernel_category(kernel)
-    if kind in _NO_PRODUCTS or _BESIDE_PRODUCTS.search(kernel):
+    if _BESIDE_PRODUCTS.search(kernel):
         return True
+    own_name = kernel.replace("(anonymous namespace)::", "").partition("<")[0].partition("(")[0]
+    if kind in _NO_PRODUCTS:
+        return _OF_TORCH.search(kernel) is not None or _FUSED_PRODUCTS.search(own_name) is None
     if kind in _PRODUCTS:
         return False
     if kind == "Triton":
         return _OF_INDUCTOR.search(kernel) is not None and _MULTIPLIES_AS_REDUCTION.search(kernel) is None
     if _OF_TORCH.search(kernel):
         return True
-    own_name = kernel.replace("(anonymous namespace)::", "").partition("<")[0].partition("(")[0]
+    if _FUSED_PRODUCTS.search(own_name):
+        return False
     if _MULTIPLIES.search(own_name):
         return False
     if _MULTIPLIES_NOTHING.search(own_name):
@@ -75,6 +79,11 @@ _MULTIPLIES_AS_REDUCTION = re.compile(
 _OF_TORCH = re.compile(r"^(?:void )?at::(?:native|cuda)::|at_cuda_detail::|_ZN2at6native|\bcub::|\bthrust::|rocprim")
 _MULTIPLIES = re.compile(
     r"(?<!fb)gemm|matmul|(?<!ga)mma|(?:^|_)b?mm(?:_|$)|dot|(?<!bi|ri)linear(?!ize)|conv(?!ert)|proj|mlp|ffn|experts|fused_moe",
+    re.IGNORECASE,
+)
+# These win over what else a name says: a kernel may fuse a normalisation, a softmax or an embedding with products.
+_FUSED_PRODUCTS = re.compile(
+    r"(?<!fb)gemm|matmul|(?:^|_)bmm(?:_|$)|attention|flash_?attn|(?:^|_)linear(?:_|$)|qkv|(?:^|_)mlp(?:_|$)",
     re.IGNORECASE,
 )
 _MULTIPLIES_NOTHING = re.compile(

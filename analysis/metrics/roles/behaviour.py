@@ -20,15 +20,16 @@ _EQUAL = 0.9  # of the calls: from there sizes are equal
 _EARLY = 0.2  # of a step: layers are reduced from the first one on, gradients after the forward pass
 _LAYERS = 3  # parameters of so many layers are gathered before the first gradient is ready
 _LEAST_REDUCED = 4  # a step: of activations
+_GRADIENT_BYTES = 1 << 14  # of a layer with 64 x 64 weights
 _BUCKET_BYTES = 1 << 20  # the first bucket of torch's DistributedDataParallel; the others are larger
-_LEAST_ROUTED = 4  # different splits: more than an exchange of embeddings has, forward and backward
+_LEAST_ROUTED = 4  # different splits in a step: more than an exchange of embeddings has, forward and backward
 _OF_IDS = ("int64", "int32")
 
 
 class Inferred(NamedTuple):
     """A role and what tells it; the role is None where several fit.
 
-    Where no other group reduces anything over two of its ranks, the role is `alone`: somebody has to reduce gradients.
+    Of a group of all ranks it is `alone` where no other group reduces anything: somebody has to reduce gradients.
     """
 
     role: str | None
@@ -91,6 +92,8 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
             return Inferred(None, "messages both ways at once: of stages, or of neighbours that exchange borders")
         return Inferred("pp", "messages between neighbours, both ways")
     if around:
+        if messages["size_bytes"].nunique() > 1 or _passes_on(messages.assign(hop=(peer - own).astype("int64"))):
+            return Inferred(None, "messages around a ring, one way: of a ring, or of stages that begin again")
         return Inferred("cp", "messages around a ring, one way")
     if {0, last} <= set(own.astype("int64")):
         return Inferred("pp", "messages between neighbours, one way, and none from the last to the first")
@@ -127,8 +130,10 @@ def _by_exchange(exchanges: pd.DataFrame) -> Inferred:
     uneven = exchanges["in_split"].map(_is_uneven).astype(bool) | exchanges["out_split"].map(_is_uneven).astype(bool)
     if not uneven.any():
         return Inferred(None, "all_to_alls with equal parts: of experts, or of sequences")
-    splits = exchanges[uneven & ~exchanges["dtype"].isin(_OF_IDS)]["in_split"]
-    if splits.nunique() >= max(_LEAST_ROUTED, len(splits) / 2):
+    routed = exchanges[uneven & ~exchanges["dtype"].isin(_OF_IDS)]
+    splits = routed["in_split"]
+    in_step = routed.groupby(["cycle", "step"], dropna=False)["in_split"].nunique()
+    if splits.nunique() >= len(splits) / 2 and len(in_step) and in_step.median() >= _LEAST_ROUTED:
         return Inferred("ep", "all_to_alls with uneven parts, which differ from call to call")
     return Inferred(None, "all_to_alls with uneven parts: of experts, or of embeddings")
 
@@ -164,11 +169,18 @@ def _by_shards(calls: pd.DataFrame) -> Inferred | None:
 def _are_of_parameters(shards: pd.DataFrame) -> bool:
     """Whether some sizes are those of single units, such as embeddings, among those of layers.
 
-    Keys and values that context parallelism gathers have the size, or the two sizes, of every layer.
+    Keys and values that context parallelism gathers have the size, or the two sizes, of every layer. What is gathered
+    besides, such as positions, is not scattered; gradients of parameters are, perhaps as another type.
     """
-    shards = shards[~shards["dtype"].isin(_OF_IDS)]
-    counts = shards["size_bytes"].value_counts() / shards[["cycle", "step", "collective"]].drop_duplicates().shape[0]
-    return bool(counts.min() * _LAYERS <= counts.max() or (len(counts) >= _LAYERS and counts.min() < _LAYERS))
+    kinds = shards[~shards["dtype"].isin(_OF_IDS)].groupby("collective")["size_bytes"]
+    gathered, scattered = (kinds.get_group(name).value_counts() for name in ("all_gather", "reduce_scatter"))
+    ratio = scattered.index.max() / gathered.index.max()
+    both = gathered[[any(abs(size * ratio - other) <= 1 for other in scattered.index) for size in gathered.index]]
+    counts = both / shards[["cycle", "step"]].drop_duplicates().shape[0]
+    return bool(
+        len(counts)
+        and (counts.min() * _LAYERS <= counts.max() or (len(counts) >= _LAYERS and counts.min() < 2 * _LAYERS))
+    )
 
 
 def _by_reduction(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) -> Inferred | None:
@@ -187,6 +199,8 @@ def _by_reduction(calls: pd.DataFrame, members: Sequence[int], step_of: StepOf) 
     equal, many = _is_equal(calls["size_bytes"]), _median(counts) >= _LEAST_REDUCED
     if _median(firsts) < _EARLY and many and equal and _is_contiguous(members):
         return Inferred("tp", "all_reduces of equal size from the beginning of a step on, on neighbouring ranks")
+    if calls["size_bytes"].max() < _GRADIENT_BYTES and not many:
+        return Inferred(None, "small all_reduces: of gradients, or of metrics")
     if _median(firsts) >= _EARLY and not (many and (equal or calls["size_bytes"].max() < _BUCKET_BYTES)):
         return Inferred(
             "dp", f"mostly all_reduces, the first at {_median(firsts):.0%} of the step without communication"

@@ -28,7 +28,7 @@ _GRID = ("tp", "cp", "pp", "dp", "dp_shard", "dp_replicate")
 _STATISTICS_BYTES = 1 << 16
 """Sums and squares of 8,192 channels in float32: what a batch norm over several ranks may exchange."""
 
-_SAME_SUM = 0.01
+_SAME_SUM, _MOST_TIMES = 0.01, 16
 
 _MOST_ASKED = 16
 """Of groups of the same size and stride: what these do, the others do, too."""
@@ -145,16 +145,19 @@ def _infer(row: Row, found: Inferred | None) -> None:
 def _like_others(rows: Iterable[Row]) -> None:
     """Groups of the same size and stride, with calls, that do not tell are what the others are, if those agree.
 
-    Where a pipeline begins, activations are reduced from the beginning of a step on; later stages begin with waiting.
+    Groups of one dimension have no rank in common. Where a pipeline begins, activations are reduced from the beginning
+    of a step on; later stages begin with waiting.
     """
-    known: dict[tuple[int, int], set[str]] = defaultdict(set)
+    known: dict[tuple[int, int], list[Row]] = defaultdict(list)
     rows = [row for row in rows if row["calls"] and (row["group_size"] or 0) > 1]
     for row in rows:
         if row["role"] not in (None, WORLD):
-            known[_shape(row)].add(row["role"])
+            known[_shape(row)].append(row)
     for row in rows:
-        roles = known[_shape(row)]
-        if row["role"] is None and row["because"] is not None and len(roles) == 1 and _stride(row):
+        alike, own = known[_shape(row)], {*_ranks(row["pg_ranks"])}
+        roles = {other["role"] for other in alike}
+        apart = all(own.isdisjoint(_ranks(other["pg_ranks"])) for other in alike)
+        if row["role"] is None and row["because"] is not None and len(roles) == 1 and apart and _stride(row):
             row["role"], row["role_from"], row["because"] = min(roles), "calls", "ranks as far apart as in such groups"
 
 
@@ -185,13 +188,16 @@ def _reduced(calls: pd.DataFrame) -> dict[_Group, dict[int, float]]:
 
 
 def _sharded_alone(rows: Iterable[Row], alone: Mapping[_Group, str], reduced: Mapping[_Group, object]) -> None:
-    """Give groups the roles that they have if no other group reduces gradients of their ranks.
+    """Give groups of all ranks the roles that they have if no other group reduces gradients of their ranks.
 
-    What context parallelism gathers looks like parameters of equal layers, but its ranks reduce their gradients, too.
+    What context parallelism gathers looks like parameters of equal layers, but its ranks reduce their gradients, too;
+    of part of the ranks that may be in steps which are not traced.
     """
+    rows = list(rows)
+    everyone = {rank for row in rows for rank in _ranks(row["pg_ranks"])}
     for row in rows:
         own = _group(row)
-        if row["role"] in (None, WORLD) and own in alone:
+        if row["role"] in (None, WORLD) and own in alone and everyone == {*own.ranks}:
             others = [other for other in reduced if other != own and len({*other.ranks} & {*own.ranks}) > 1]
             if not others:
                 row["role"], row["role_from"] = alone[own], "calls"
@@ -229,10 +235,15 @@ def _tensor_of_activations(
 
 
 def _as_much(own: Mapping[int, float], other: Mapping[int, float]) -> bool:
-    """Whether most calls have sizes of the other group, or both reduce the same in sum."""
+    """Whether most calls have sizes of the other group, or one reduces the same in sum, or some times that.
+
+    Gradients of micro-batches are reduced inside a host each time, and across hosts once, perhaps as another type.
+    """
     shared = sum(count for size_bytes, count in own.items() if size_bytes in other)
-    sums = [sum(size_bytes * count for size_bytes, count in sizes.items()) for sizes in (own, other)]
-    return 2 * shared >= sum(own.values()) or abs(sums[0] - sums[1]) <= _SAME_SUM * max(sums)
+    sums = sorted(sum(size_bytes * count for size_bytes, count in sizes.items()) for sizes in (own, other))
+    times = sums[1] / max(sums[0], 1.0)
+    same = times <= _MOST_TIMES and abs(times - round(times)) <= _SAME_SUM
+    return 2 * shared >= sum(own.values()) or same
 
 
 def _take_back(row: Row, because: str) -> None:
