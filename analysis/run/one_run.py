@@ -173,15 +173,20 @@ def _by_clocks(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]],
 
 
 def _by_steps(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]:
-    """Processes that ran at the same time on one host, in steps of other numbers."""
+    """Processes that ran at the same time on one host, in two sets of steps without a common number.
+
+    More sets are of ranks that number their steps each from its own beginning.
+    """
     parts = _joined([process for process in processes if process.steps], lambda process: frozenset(process.steps))
-    for one, two in pairwise(parts):
-        at_once = [(first, second) for first in one for second in two if _at_once(first, second)]
-        if at_once and not _may_be_hosts([[first for first, _ in at_once], [second for _, second in at_once]]):
-            rest = [process for process in processes if not process.steps]
-            numbers = [f"rank {p.rank} was in steps {min(p.steps)} to {max(p.steps)}" for p in at_once[0]]
-            return [parts[0] + rest, *parts[1:]], f"at the same time, {listed(numbers)}"
-    return [list(processes)], ""
+    if len(parts) != 2:
+        return [list(processes)], ""
+    one, two = parts
+    at_once = [(first, second) for first in one for second in two if _at_once(first, second)]
+    if not at_once or _may_be_hosts([[first for first, _ in at_once], [second for _, second in at_once]]):
+        return [list(processes)], ""
+    rest = [process for process in processes if not process.steps]
+    numbers = [f"rank {p.rank} was in steps {min(p.steps)} to {max(p.steps)}" for p in at_once[0]]
+    return [one + rest, two], f"at the same time, {listed(numbers)}"
 
 
 def _may_be_hosts(parts: Sequence[Sequence[OneProcess]]) -> bool:
