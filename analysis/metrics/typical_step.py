@@ -173,10 +173,12 @@ class Replicas(NamedTuple):
 def _said_of_steps(step_marks: pd.DataFrame, replicas: Replicas) -> dict[int, Row]:
     """What annotations say of each step: the replicas that are not idle, but a checkpoint of any rank.
 
-    Requests and tokens are those of all replicas together; if some have no trace, how many there are is not known.
+    Requests and tokens are those of all replicas together; if some have no trace, or none of the step, how many there
+    are is not known.
     Where replicas are busy with different things, the step is mixed.
     """
     said: dict[int, Row] = {}
+    every = set((replicas.of_rank or {0: 0}).values())
     for (step,), marks in grouped(step_marks, ["step"]):
         of_replica: dict[int, list[Row]] = {}
         for row in records(marks):
@@ -185,7 +187,7 @@ def _said_of_steps(step_marks: pd.DataFrame, replicas: Replicas) -> dict[int, Ro
         busy = [one for one in own if one["kind"] != _IDLE] or own
         kinds = {one["kind"] for one in busy}
         said[step] = {name: _sum([one[name] for one in busy]) for name in ("requests", "tokens")}
-        if len(own) > 1 and not replicas.are_all:
+        if (len(own) > 1 and not replicas.are_all) or not every <= set(of_replica):
             said[step] = dict(_NOTHING_SAID)
         mixed = None if None in kinds else _MIXED
         said[step]["kind"] = kinds.pop() if len(kinds) == 1 else _CHECKPOINT if _CHECKPOINT in kinds else mixed

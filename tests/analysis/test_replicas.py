@@ -81,6 +81,18 @@ def test_names_tell_replicas_apart_that_serve_alike(tmp_path: Path) -> None:
     assert one.steps["tokens"].tolist() == [4, 4, 4]
 
 
+def test_sums_are_not_known_of_a_step_that_a_replica_does_not_have(tmp_path: Path) -> None:
+    """Captures of two replicas that begin one step after another."""
+    for number, first in enumerate((0, 1)):
+        trace = Trace(number, 2, pid=100 + number)
+        for step in range(first, first + 4):
+            trace.step(step, step * EVERY, (step + 1) * EVERY)
+            trace.annotation(f"step[DECODE bs={4 + number}]", step * EVERY, EVERY).kernel("gemm", step * EVERY, EVERY)
+        trace.write(tmp_path, f"dp{number}_pp0_tp0_rank{number}.pt.trace.json.gz")
+    tokens = {row["step"]: row["tokens"] for row in records(analyse(tmp_path).steps)}
+    assert tokens == {0: None, 1: 9, 2: 9, 3: 9, 4: None}
+
+
 def test_an_idle_replica_adds_nothing(tmp_path: Path) -> None:
     found = served(tmp_path, [[("decode", 4, 4)] * 3, [("idle", 0, 0), ("decode", 2, 2), ("idle", 0, 0)]], 1)
     assert found.steps["kind"].tolist() == ["decode"] * 3
