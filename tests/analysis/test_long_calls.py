@@ -152,24 +152,3 @@ def test_a_call_that_is_usually_short_is_found_outside_of_launches(tmp_path):
     assert [(r["name"], r["operator"], r["calls"], r["lost_ns"]) for r in rows] == [
         ("cudaFuncGetAttributes", None, 1, 50 * MS)
     ]
-
-
-@pytest.mark.parametrize(("name", "kind"), [("cudaStreamSynchronize", "sync"), ("cuModuleLoadData", "long")])
-def test_a_call_before_the_first_kernel_of_a_step_costs_what_idle_time_counts(tmp_path, name, kind):
-    """The window of a step may begin with the step, before anything ran: what a call costs there is in `syncs`, too."""
-    trace = Trace()
-    for step in range(3):
-        begin, waits = step * 20 * MS, 9 * MS if step == 0 else 0
-        trace.step(step, begin, begin + 20 * MS).op("aten::mm", begin, 19 * MS)
-        if waits:
-            trace.event("cuda_runtime", name, begin + 100 * US, waits, tid=4242)
-        for number in range(4):
-            trace.kernel(
-                "gemm", begin + waits + MS + number * 2 * MS, MS, launch=begin + waits + 900 * US + number * US
-            )
-    analysis = found(tmp_path, trace)
-    (row,) = [row for row in records(analysis.syncs_steps) if row["kind"] == kind]
-    idle = records(analysis.idle_steps)[0]
-    assert idle["window_ns"] == 20 * MS
-    assert row["lost_ns"] == 9 * MS
-    assert kind == "long" or idle["sync_ns"] == row["lost_ns"]

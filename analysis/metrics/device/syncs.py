@@ -18,10 +18,10 @@ from ...core import markers
 from ...core.intervals import Times, covered, spans, subtract, union
 from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
-from ...core.steps import NO_STEP, Window, steps_at, windows_by_process
+from ...core.steps import NO_STEP, steps_at
 from ...core.tables.device_time import SYNCS, SYNCS_STEPS
 from ..clocks.frame import Ints
-from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
+from .idle import NEEDED, Host, HostTables, gaps_of
 from .launches import names_around
 
 _KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
@@ -40,12 +40,8 @@ def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
     devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
     for (rank, _, cycle), of_device in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
         devices.setdefault((rank, cycle), []).append(of_device)
-    windows = windows_by_process(on_gpu)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
-    parts = [
-        _of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), []), windows.get((rank, cycle), []))
-        for (rank, cycle), _ in keys
-    ]
+    parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
     return pd.concat(parts, ignore_index=True) if parts else _of_none()
 
 
@@ -74,7 +70,7 @@ def _of_none() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=numbers.get(name, "string")) for name in (*_KEYS, *numbers)})
 
 
-def _of_host(rank: int, host: Host, devices: list[pd.DataFrame], windows: list[Window]) -> pd.DataFrame:
+def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
     calls, kinds = host.calls, kinds_of_calls(host, devices)
     names, took = host.runtime_calls["name"].to_numpy(dtype=object), calls.end_ns - calls.start_ns
     kinds = np.where((kinds < 0) & (over_usual(names, took) > 0), _LONG, kinds)
@@ -85,7 +81,7 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame], windows: list[W
     thread, start, kind = calls.thread[chosen], calls.start_ns[chosen], kinds[chosen]
     lost = np.zeros(len(chosen), dtype=np.int64)
     for activities in devices:
-        lost += _lost(gaps_of(activities, host, windows)[1], thread, start, calls.end_ns[chosen], kind)
+        lost += _lost(activities, host, thread, start, calls.end_ns[chosen], kind)
     step = steps_at(start, host.step_marks)
     found = pd.DataFrame({
         "rank": rank,
@@ -139,8 +135,9 @@ def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
     return copies["correlation"][chosen].to_numpy(dtype=np.int64)
 
 
-def _lost(gaps: Gaps, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
-    """Starved time of a device during each call, if it is long launching time too, in ns, each ns counted once."""
+def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
+    """Starved time of the device during each call, if it is long launching time too, in ns, each ns counted once."""
+    gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
     for number in np.unique(thread):
         of_thread = gaps.is_known & (gaps.thread == number)
