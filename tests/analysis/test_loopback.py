@@ -47,7 +47,8 @@ def test_other_users_get_nothing(end):
     with serving() as server:
         answer = told_another_user(server.server_port, REQUEST, end)
         assert b"hello" not in answer
-        assert answer.startswith(b"HTTP/1.0 403 ") is (end != "gone")
+        # Who has closed an end may be gone before the answer comes.
+        assert answer.startswith(b"HTTP/1.0 403 ") or (end != "open" and answer == b"")
         assert told(server.server_port, REQUEST).endswith(b"hello")
 
 
