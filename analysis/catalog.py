@@ -155,8 +155,8 @@ _DEVICE_TIME = (
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
 _NO_KINDS = (
-    "no annotation says of what kind a step is, or ranks contradict each other; those of vLLM, SGLang and others do, "
-    "or --steps with a group named kind"
+    "no annotation gives the kind of a step, or ranks disagree on it; vLLM, SGLang and others annotate it; "
+    "otherwise name it with --steps and a group named kind"
 )
 _IDLE = (
     "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",

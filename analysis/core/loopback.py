@@ -1,6 +1,6 @@
 """A server on the loopback that answers processes of this user only, and that no client can hold up.
 
-The address of what it serves stands on the browser's command line, which every user of the machine can read. So on
+Every user of the machine can read the address on the browser's command line. So on
 Linux it also looks at whose process a connection comes from.
 """
 

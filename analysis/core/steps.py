@@ -25,8 +25,8 @@ NEVER = np.iinfo(np.int64).max
 _AT_ONCE_NS = 200_000
 """A device that begins within this time of a launch, or within that of other steps, had nothing else to do."""
 _LITTLE, _NEARLY_ALL, _LONGER = 0.1, 0.9, 2
-"""Work from before the trace held devices up for a time if so small a part of it had run before, work was queued for
-nearly all of it, and it is so many times as long as work was queued later, while nothing ran.
+"""Work from before the trace held the devices up if little ran before the pause, a kernel was queued for nearly all of
+it, and it is twice as long as any later pause with a queued kernel.
 """
 
 Mark = tuple[str, int, int]
@@ -79,9 +79,9 @@ def with_steps(activities: pd.DataFrame, launches: pd.DataFrame, marks: Iterable
     """Add to the activities of one file their `step`: the ProfilerStep#N annotation around their launch.
 
     `marks` are annotations, also of batches that were waited for. An activity of a CPU run is its own launch. Without a
-    launch (enqueued before the profiler started), or with one outside every step, the step is NA, as it is before work
-    from before the trace ended. The first activity of a step has `idle_since_ns`, if
-    the devices waited for it.
+    launch (enqueued before the profiler started), or with one outside every step, the step is NA, as it is while the
+    devices still end work from before the trace. The first activity of a step has `idle_since_ns`, if the devices
+    waited for it.
     """
     import pandas as pd
 

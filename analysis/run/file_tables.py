@@ -45,7 +45,7 @@ from ..recording.step_marks import StepMark, with_marked_steps
 from ..recording.strays import without_strays
 from ..recording.values import MISSING
 from .event_tables import EVENT_SCHEMAS, EventTables
-from .gpu_ends import Called, cut_notes, idle_before, missing_ends
+from .gpu_ends import Called, before_first_activity, cut_notes, missing_ends
 from .rank_files import ReadFile
 from .unseen import unseen_communication
 
@@ -152,7 +152,8 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
     runtime_calls = _runtime_table(raw, base_ns)
     met = met_on_streams(path, raw)
     cut = () if raw.damage else cut_notes(activities, missing, annotations)
-    before = idle_before(activities, runtime_calls, cpu_ops) if raw.detailed and not len(missing.first_ns) else ()
+    is_whole = raw.detailed and not len(missing.first_ns)
+    before = before_first_activity(activities, runtime_calls, cpu_ops) if is_whole else ()
     marks = list(zip((one.name for one in raw.annotations), *(ns.tolist() for ns in marked_ns), strict=True))
     without_kernels = steps_at(np.concatenate((missing.first_ns, missing.last_ns)), marks)
     return TraceFile(

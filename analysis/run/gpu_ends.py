@@ -98,7 +98,7 @@ def cut_notes(activities: pd.DataFrame, missing: Unshown, annotations: Sequence[
         yield f"the GPU's last activity ends {before_ms:,.1f} ms before the last step, and the program goes on: {_CUT}"
 
 
-def idle_before(activities: pd.DataFrame, calls: pd.DataFrame, operators: pd.DataFrame) -> Iterator[str]:
+def before_first_activity(activities: pd.DataFrame, calls: pd.DataFrame, operators: pd.DataFrame) -> Iterator[str]:
     """Yield what the CPU did before the first activity of a device, if that is long: such as loading modules.
 
     Windows begin with activities, or with steps: most of it may be in no table. `calls` are those of the runtime.

@@ -1,8 +1,8 @@
 """Prove that files are of one run, before anything is matched: from names alone, two runs in a folder look like one.
 
 Processes of one host share its clock, so what they recorded of one run overlaps there. Ranks of one run have the same
-libraries, the same schedule and the same process groups. Where hosts are not known, or have clocks of their own, times
-prove nothing, and what would have to be true is said.
+libraries and the same process groups. Where hosts are not known, or have clocks of their own, times prove nothing, and
+a warning says what would have to be true.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _runs(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]
 
 
 def _by_facts(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]:
-    """Processes with other libraries or schedules than others; those that do not say it are with most."""
+    """Processes with other versions of a library than others; those that do not say theirs are with most."""
     for fact in dict.fromkeys(name for process in processes for name in process.facts):
         counts = Counter(process.facts[fact] for process in processes if fact in process.facts)
         if len(counts) > 1:
@@ -114,8 +114,7 @@ def _by_facts(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], 
 def _by_groups(processes: Sequence[OneProcess]) -> tuple[list[list[OneProcess]], str]:
     """Processes that list groups, but not one that another lists with them; those that fit several are with the first.
 
-    A process lists all groups that it is in, as they are when a file is written: files are compared as many as there
-    are.
+    A process lists the groups that it is in when a file is written, so only ranks with as many files are compared.
     """
     by_rank = {process.rank: process for process in processes if process.groups}
     against: dict[int, set[int]] = defaultdict(set)

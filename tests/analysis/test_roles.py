@@ -195,16 +195,21 @@ WINDOW_NS = 1_000_000
 
 
 def job(events):
-    """Roles of the groups of a job, by the ranks of each: events are group, collective, bytes and place in the step."""
+    """Roles of the groups of a job: events are group, collective, bytes and place in the step.
+
+    A group is a tuple of its ranks; a text in it tells two of the same ranks apart.
+    """
+    ranks_of = {group: [rank for rank in group if isinstance(rank, int)] for group, *_ in events}
     rows = [
-        {"rank": rank, "cycle": 0, "step": step, "collective": name, "process_group": str(hash(ranks)), "dur_ns": 10,
-         "pg_ranks": " ".join(map(str, ranks)), "size_bytes": size_bytes, "dtype": "float32",
+        {"rank": rank, "cycle": 0, "step": step, "collective": name, "process_group": str(group), "dur_ns": 10,
+         "pg_ranks": " ".join(map(str, ranks_of[group])), "size_bytes": size_bytes, "dtype": "float32",
          "start_ns": step * WINDOW_NS + round(at * WINDOW_NS)}
-        for ranks, name, size_bytes, at in events for step in range(3) for rank in ranks
+        for group, name, size_bytes, at in events for step in range(3) for rank in ranks_of[group]
     ]  # fmt: skip
     calls = pd.DataFrame(rows).assign(root=pd.NA, batch=pd.NA, in_split=pd.NA, out_split=pd.NA)
     found = group_roles(PROCESS_GROUPS.empty(), calls, lambda _rank, _cycle, step: (step * WINDOW_NS, WINDOW_NS))
-    return {_members(row): row["role"] for row in records(found)}
+    roles = {row["process_group"]: row["role"] for row in records(found)}
+    return {group: roles[str(group)] for group in ranks_of}
 
 
 def spread(group, name, sizes, begin, end):
@@ -315,25 +320,10 @@ def test_keys_and_values_beside_other_calls_are_no_parameters(seed, case):
         events = [((*group, "kv"), *rest) for group, *rest in events]
     if case != "gradients in other steps":
         events += spread((0, 1, 2, 3), "all_reduce", [1 << 24, 1 << 25], 0.6, 0.95)
-    found = job(events) if case != "of all ranks" else job_of_named(events)
+    found = job(events)
     assert "dp" in found.values() or case == "gradients in other steps"
     assert set(found.values()) <= {None, "dp"}
     assert len([role for role in found.values() if role == "dp"]) <= 1
-
-
-def job_of_named(events):
-    """As `job`, where a group may have a name of its own behind its ranks."""
-    rows = [
-        {"rank": rank, "cycle": 0, "step": step, "collective": name, "process_group": str(hash(group)), "dur_ns": 10,
-         "pg_ranks": " ".join(str(r) for r in group if r != "kv"), "size_bytes": size_bytes, "dtype": "float32",
-         "start_ns": step * WINDOW_NS + round(at * WINDOW_NS)}
-        for group, name, size_bytes, at in events for step in range(3) for rank in group if rank != "kv"
-    ]  # fmt: skip
-    calls = pd.DataFrame(rows).assign(root=pd.NA, batch=pd.NA, in_split=pd.NA, out_split=pd.NA)
-    found = group_roles(PROCESS_GROUPS.empty(), calls, lambda _rank, _cycle, step: (step * WINDOW_NS, WINDOW_NS))
-    return dict(
-        zip(found["process_group"], found["role"].astype(object).where(found["role"].notna(), None), strict=True)
-    )
 
 
 @pytest.mark.parametrize("seed", range(8))

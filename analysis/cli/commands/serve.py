@@ -19,7 +19,7 @@ IdleMinutes = Annotated[
         min=0.01,
         callback=finite,
         metavar="M",
-        help="End when no page has been open for so many minutes.",
+        help="End after this many minutes without an open page.",
     ),
 ]
 Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")]

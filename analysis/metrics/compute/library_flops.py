@@ -75,7 +75,7 @@ def _recurrent(operator: ProfiledOperator) -> int:
 
 
 def _recurrent_backward(operator: ProfiledOperator) -> int:
-    """Gradients of what was multiplied, and where asked for of the weights."""
+    """Gradients of the inputs, and of the weights if they are asked for."""
     *_, of_weights = operator.flags(len(operator.values or ()) - 1, "output mask", 4)
     return _recurrent(operator) * (2 if of_weights else 1)
 

@@ -134,7 +134,7 @@ def time_by_shape(work: pd.DataFrame) -> pd.DataFrame:
 def of_kernels(kernel: pd.Series[str], holds: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Whether something holds for the name of each kernel, False where there is none; each name is asked once."""
     codes, names = text_codes(kernel)
-    result: NDArray[np.bool_] = np.array([*map(holds, names), False])[codes]  # -1, which is none, counts from the end
+    result: NDArray[np.bool_] = np.array([*map(holds, names), False])[codes]  # -1, for no name, takes the last
     return result
 
 

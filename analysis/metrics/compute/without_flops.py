@@ -10,19 +10,10 @@ from __future__ import annotations
 import functools
 import re
 
-from .categories import calls_others, kernel_category, operator_category
+from .categories import KINDS_OF_WORK, calls_others, kernel_category, operator_category
 
 _PRODUCTS = frozenset({"GEMM", "convolution", "attention forward", "attention backward"})
-_NO_PRODUCTS = frozenset({
-    "normalisation",
-    "softmax",
-    "elementwise",
-    "reduction",
-    "embedding",
-    "optimizer",
-    "copy",
-    "communication",
-})  # fmt: skip
+_NO_PRODUCTS = frozenset(KINDS_OF_WORK) - _PRODUCTS - {"MoE", "Triton", "other"}
 
 
 @functools.lru_cache(maxsize=1 << 14)  # names repeat in every step
@@ -33,17 +24,17 @@ def has_no_flops(operator: str | None, kernel: str | None) -> bool:
     kind = kernel_category(kernel)
     if _BESIDE_PRODUCTS.search(kernel):
         return True
-    own_name = kernel.replace("(anonymous namespace)::", "").partition("<")[0].partition("(")[0]
-    if kind in _NO_PRODUCTS:
-        return _OF_TORCH.search(kernel) is not None or _FUSED_PRODUCTS.search(own_name) is None
     if kind in _PRODUCTS:
         return False
     if kind == "Triton":
         return _OF_INDUCTOR.search(kernel) is not None and _MULTIPLIES_AS_REDUCTION.search(kernel) is None
     if _OF_TORCH.search(kernel):
         return True
+    own_name = kernel.replace("(anonymous namespace)::", "").partition("<")[0].partition("(")[0]
     if _FUSED_PRODUCTS.search(own_name):
         return False
+    if kind in _NO_PRODUCTS:
+        return True
     if _MULTIPLIES.search(own_name):
         return False
     if _MULTIPLIES_NOTHING.search(own_name):
@@ -78,7 +69,7 @@ _MULTIPLIES_AS_REDUCTION = re.compile(
 # torch's own multiply nothing but where their names say it, as kernel_category finds.
 _OF_TORCH = re.compile(r"^(?:void )?at::(?:native|cuda)::|at_cuda_detail::|_ZN2at6native|\bcub::|\bthrust::|rocprim")
 _MULTIPLIES = re.compile(
-    r"(?<!fb)gemm|matmul|(?<!ga)mma|(?:^|_)b?mm(?:_|$)|dot|(?<!bi|ri)linear(?!ize)|conv(?!ert)|proj|mlp|ffn|experts|fused_moe",
+    r"(?<!ga)mma|(?:^|_)mm(?:_|$)|dot|(?<!bi|ri)linear(?!ize)|conv(?!ert)|proj|mlp|ffn|experts|fused_moe",
     re.IGNORECASE,
 )
 # These win over what else a name says: a kernel may fuse a normalisation, a softmax or an embedding with products.

@@ -74,6 +74,7 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
         return Inferred(None, "messages do not link all its ranks")
     if not hops <= {1, -1, last, -last}:
         return Inferred(None, "messages between ranks that are no neighbours")
+    messages = messages.assign(hop=(peer - own).astype("int64"))
     batches = messages[messages["batch"].notna()].groupby(["rank", "batch"])["collective"].nunique()
     pairs = int((batches > 1).sum())
     coupled = 2 * pairs == len(messages)
@@ -88,11 +89,11 @@ def _by_messages(messages: pd.DataFrame, members: Sequence[int]) -> Inferred | N
     if on and back:
         if around and coupled:
             return Inferred(None, "messages both ways around a ring")
-        if not _passes_on(messages.assign(hop=(peer - own).astype("int64"))):
+        if not _passes_on(messages):
             return Inferred(None, "messages both ways at once: of stages, or of neighbours that exchange borders")
         return Inferred("pp", "messages between neighbours, both ways")
     if around:
-        if messages["size_bytes"].nunique() > 1 or _passes_on(messages.assign(hop=(peer - own).astype("int64"))):
+        if messages["size_bytes"].nunique() > 1 or _passes_on(messages):
             return Inferred(None, "messages around a ring, one way: of a ring, or of stages that begin again")
         return Inferred("cp", "messages around a ring, one way")
     if {0, last} <= set(own.astype("int64")):
