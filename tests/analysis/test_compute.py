@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import MS, US, Trace
 
@@ -96,25 +97,45 @@ def test_a_product_of_a_dtensor_is_that_of_its_rank(tmp_path: Path) -> None:
     assert shapes == {"1024x1024 1024x512": 1}
 
 
-@pytest.mark.parametrize(("causal", "keys", "masked"), [("True", 512, 0.5), ("False", 512, 0), ("True", 768, 0)])
-def test_attention_under_a_causal_mask_counts_in_full_and_by_half(
-    tmp_path: Path, causal: str, keys: int, masked: float
+FLASH, EFFICIENT = "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_efficient_attention"
+"""Masks of the first are aligned to the last query and key, those of the second to the first ones."""
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "keys", "left"),
+    [
+        (FLASH, "False", 512, None),
+        (FLASH, "True", 512, "half"),
+        (FLASH, "True", 1024, "75%"),
+        (FLASH, "True", 128, "12%"),
+        (EFFICIENT, "True", 512, "half"),
+        (EFFICIENT, "True", 1024, "25%"),
+        (EFFICIENT, "True", 128, "88%"),
+    ],
+)
+def test_of_attention_it_is_known_what_a_causal_mask_leaves(
+    tmp_path: Path, name: str, causal: str, keys: int, left: str | None
 ) -> None:
     made, b, h, s, d = product(Trace(0, 1), 0, 300 * US), 4, 16, 512, 128
-    heads = [[b, h, s, d], [b, h, keys, d], [b, h, keys, d], [], []]
-    types = [*["c10::BFloat16"] * 3, "Scalar", "Scalar"]
-    name = "aten::_scaled_dot_product_flash_attention"
-    inputs = {"Input Dims": heads, "Input type": types, "Concrete Inputs": ["", "", "", "0.", causal]}
+    heads = [[b, h, s, d], [b, h, keys, d], [b, h, keys, d]]
+    values = ["", "", "", "0.", causal] if name == FLASH else ["", "", "", "", "True", "0.", causal]
+    rest = len(values) - 3
+    inputs = {
+        "Input Dims": heads + [[]] * rest,
+        "Input type": ["c10::BFloat16"] * 3 + ["Scalar"] * rest,
+        "Concrete Inputs": values,
+    }
     made.event("cpu_op", name, MS, 20 * US, **inputs)
-    made.kernel("pytorch_flash::flash_fwd_kernel", MS + 50 * US, 100 * US, launch=MS + 5 * US)
+    made.kernel("fmha_kernel", MS + 50 * US, 100 * US, launch=MS + 5 * US)
     analysis = read(tmp_path, made)
     (row,) = records(analysis.mfu)
     of_attention = 4 * b * h * s * keys * d
     assert row["tflop"] == (2 * 4096**3 + of_attention) / 1e12
-    left_out = masked * of_attention / BF16_PEAK_TFLOP_PER_S / 1e3
-    assert (row["mfu_frac"] - row["mfu_causal_frac"]) * row["window_ns"] == pytest.approx(left_out, abs=1)
+    mask = np.tri(s, keys, keys - s if name == FLASH else 0) if causal == "True" else np.ones((s, keys))
+    left_out = (1 - mask.mean()) * of_attention / BF16_PEAK_TFLOP_PER_S / 1e3
+    assert (row["mfu_frac"] - row["mfu_causal_frac"]) * row["window_ns"] == pytest.approx(left_out, rel=1e-2, abs=1)
     notes = {row["operator"]: row["note"] for row in records(analysis.shapes)}
-    assert (notes[name] is not None) == bool(masked)
+    assert notes[name] == (left and f"counted in full, of which its causal mask leaves {left}")
 
 
 def test_a_rank_that_is_slow_at_a_shape_is_named(tmp_path: Path) -> None:

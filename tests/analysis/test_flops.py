@@ -11,7 +11,15 @@ from cpu_work import NONE, listed, operator, scalar, several, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.analysis.metrics.compute.flops import counted_once, counts, flops, handing_over
+from commtrace.analysis.metrics.compute.flops import (
+    ATTENTION_BACKWARD,
+    ATTENTION_FORWARD,
+    causally_masked_frac,
+    counted_once,
+    counts,
+    flops,
+    handing_over,
+)
 from commtrace.analysis.metrics.compute.operators import ProfiledOperator, matrix_dtype
 
 QUERY = tensor(2, 4, 8, 16)
@@ -74,6 +82,28 @@ CONVOLUTION = (tensor(2, 4, 9, 9), tensor(8, 2, 3, 3), tensor(8), listed(2, 2), 
 def test_flops(one: ProfiledOperator, expected: int) -> None:
     assert flops(one) == (expected, "")
     assert counts(one.name)
+
+
+CAUSAL = {name: where for name, where in (ATTENTION_FORWARD | ATTENTION_BACKWARD).items() if where.causal is not None}
+
+
+@given(
+    name=st.sampled_from(sorted(CAUSAL)),
+    queries=st.integers(1, 200),
+    keys=st.integers(1, 200),
+    mask=st.sampled_from(["True", "1", "2"]),
+)
+def test_a_causal_mask_leaves_out_what_lies_above_its_diagonal(name: str, queries: int, keys: int, mask: str) -> None:
+    where = CAUSAL[name]
+    heads = [tensor(2, *((n, 3) if where.length_first else (3, n)), 4) for n in (queries, keys, keys)]
+    assert where.causal is not None
+    between = (NONE,) * (where.causal - where.first - len(heads))
+    one = operator(name, *(NONE,) * where.first, *heads, *between, ([], "Scalar", mask))
+    flash = "flash_attn" in name or ("flash_attention" in name and "for_cpu" not in name)
+    from_bottom_right = flash or mask == "2"
+    kept = np.tri(queries, keys, keys - queries if from_bottom_right else 0).mean()
+    # of the square on the diagonal half is left out, not what lies on the diagonal
+    assert causally_masked_frac(one) == pytest.approx(1 - kept, abs=0.51 / max(queries, keys))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

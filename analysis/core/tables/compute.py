@@ -29,7 +29,7 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "ranks": ("int64", "ranks on which it ran"),
     "slowest_rank": ("Int64", "rank whose mean call takes longest; NA if there is one rank"),
     "slowest_over_frac": ("Float64", "how much longer than the median of all ranks that is"),
-    "note": ("string", "why FLOPs are NA"),
+    "note": ("string", "why FLOPs are NA; how many a causal mask leaves"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
@@ -84,7 +84,10 @@ _MFU = {
     "idle_ns": ("int64", "nothing runs: why, `account` and `idle` say"),
     "tflop": ("Float64", "1e12 floating-point operations of operators with a formula; NA if no shapes were recorded"),
     "mfu_frac": ("Float64", "at_peak_ns / window_ns; with one dtype, tflop / (window * peak)"),
-    "mfu_causal_frac": ("Float64", "mfu_frac if attention under a causal mask counts half; there it counts in full"),
+    "mfu_causal_frac": (
+        "Float64",
+        "mfu_frac if attention counts as far as causal masks leave it; there it counts in full",
+    ),
     "mfu_most_frac": (
         "Float64",
         "the same if kernels whose FLOPs are not known had run at the peak, or had as many as shapes allow",

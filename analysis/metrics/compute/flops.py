@@ -44,16 +44,26 @@ def most_flops(operator: ProfiledOperator) -> int | None:
     return None if formula is None else evaluated(operator, {operator.name: formula}, {}).value
 
 
-def is_half_masked(operator: ProfiledOperator) -> bool:
-    """Whether it is attention of as many queries as keys under a causal mask, so that half of its scores are masked."""
+def causally_masked_frac(operator: ProfiledOperator) -> float:
+    """The part of the scores of attention that its causal mask leaves out; 0 without one.
+
+    On the diagonal of the mask lies a square, of which half is left out, nothing of a single score. Where queries and
+    keys are not as many, their rest is left out or not, by the corner where the diagonal begins or ends.
+    """
     arguments = ATTENTION_FORWARD.get(operator.name) or ATTENTION_BACKWARD.get(operator.name)
     if arguments is None or arguments.causal is None:
-        return False
+        return 0.0
     try:
-        heads = arguments.heads(operator)
-        return heads.query[2] == heads.key[2] and operator.value(arguments.causal, "causal") in ("True", "1", "2")
+        heads, mask = arguments.heads(operator), operator.value(arguments.causal, "causal")
     except NotRecorded:
-        return False
+        return 0.0
+    queries, keys = heads.query[2], heads.key[2]
+    if mask not in ("True", "1", "2") or not queries or not keys:
+        return 0.0
+    square, rest = min(queries, keys), abs(queries - keys)
+    from_bottom_right = arguments.from_bottom_right or mask == "2"
+    left_out = square * rest if (queries > keys) == from_bottom_right else 0
+    return (left_out + (square**2 / 2 if square > 1 else 0)) / (queries * keys)
 
 
 def counts(name: str) -> bool:
@@ -290,13 +300,15 @@ def attention_heads(operator: ProfiledOperator, first: int, *, length_first: boo
 class AttentionArguments(NamedTuple):
     """Where query, key and value stand, one after the other, and how their dimensions are ordered.
 
-    At `causal` stands whether there is a causal mask: a truth value, or a number that is 1 or 2 for either kind.
+    At `causal` stands whether there is a causal mask: a truth value, or a number that is 1 if its diagonal begins at
+    the first query and key, 2 if it ends at the last ones. `from_bottom_right` says that of a truth value.
     """
 
     first: int = 0
     length_first: bool = False
     absent: tuple[int, ...] = ()
     causal: int | None = None
+    from_bottom_right: bool = False
 
     def heads(self, operator: ProfiledOperator) -> Heads:
         """Their shapes. Raises NotRecorded."""
@@ -305,30 +317,37 @@ class AttentionArguments(NamedTuple):
 
 # Operators of the flash-attention library and torch's around them take [batch, length, heads, head]. torch's formula
 # for its own takes these for [batch, heads, length, head], which counts heads as length. FlopCounterMode does not show
-# that: it counts the operator outside, which has them in that order. Here they are counted as they are.
-_FLASH_3 = AttentionArguments(length_first=True, absent=(3, 4, 7, 8, 9, 10, 11, 14, 15, 16), causal=24)
+# that: it counts the operator outside, which has them in that order. Here they are counted as they are. Its causal mask
+# is aligned to the last query and key since version 2.1; those of other kernels to the first ones.
+_FLASH_3 = AttentionArguments(
+    length_first=True, absent=(3, 4, 7, 8, 9, 10, 11, 14, 15, 16), causal=24, from_bottom_right=True
+)
 ATTENTION_FORWARD = {
-    "aten::_scaled_dot_product_flash_attention": AttentionArguments(causal=4),
+    "aten::_scaled_dot_product_flash_attention": AttentionArguments(causal=4, from_bottom_right=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu": AttentionArguments(causal=4),
     "aten::_scaled_dot_product_efficient_attention": AttentionArguments(causal=6),
     "aten::_scaled_dot_product_cudnn_attention": AttentionArguments(causal=6),
     "aten::_scaled_dot_product_fused_attention_overrideable": AttentionArguments(causal=5),
-    "aten::_flash_attention_forward": AttentionArguments(length_first=True, absent=(3, 4), causal=8),
+    "aten::_flash_attention_forward": AttentionArguments(
+        length_first=True, absent=(3, 4), causal=8, from_bottom_right=True
+    ),
     "aten::_efficient_attention_forward": AttentionArguments(length_first=True, absent=(4, 5), causal=9),
     # Source: Dao-AILab/flash-attention 2.8, flash_attn/flash_attn_interface.py and hopper/flash_attn_interface.py.
-    "flash_attn::_flash_attn_forward": AttentionArguments(length_first=True, causal=5),
+    "flash_attn::_flash_attn_forward": AttentionArguments(length_first=True, causal=5, from_bottom_right=True),
     "flash_attn_3::_flash_attn_forward": _FLASH_3,
     "flash_attn_3::fwd": _FLASH_3,
 }
 ATTENTION_BACKWARD = {
-    "aten::_scaled_dot_product_flash_attention_backward": AttentionArguments(1, causal=11),
+    "aten::_scaled_dot_product_flash_attention_backward": AttentionArguments(1, causal=11, from_bottom_right=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": AttentionArguments(1, causal=7),
     "aten::_scaled_dot_product_efficient_attention_backward": AttentionArguments(1, causal=11),
     "aten::_scaled_dot_product_cudnn_attention_backward": AttentionArguments(1, causal=14),
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": AttentionArguments(1, causal=13),
-    "aten::_flash_attention_backward": AttentionArguments(1, length_first=True, absent=(6, 7), causal=11),
+    "aten::_flash_attention_backward": AttentionArguments(
+        1, length_first=True, absent=(6, 7), causal=11, from_bottom_right=True
+    ),
     "aten::_efficient_attention_backward": AttentionArguments(1, length_first=True, absent=(6, 7), causal=14),
-    "flash_attn::_flash_attn_backward": AttentionArguments(1, length_first=True, causal=11),
+    "flash_attn::_flash_attn_backward": AttentionArguments(1, length_first=True, causal=11, from_bottom_right=True),
     "flash_attn_3::_flash_attn_backward": AttentionArguments(1, length_first=True, absent=(6, 7, 8, 9)),
     "flash_attn_3::bwd": AttentionArguments(1, length_first=True, absent=(9, 10, 11, 12)),
 }

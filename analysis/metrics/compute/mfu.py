@@ -91,8 +91,7 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
         if formula is not None and formula.flop is not None:
             computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
             computed.known_ns[dtype] = computed.known_ns.get(dtype, 0) + row["dur_ns"]
-            if formula.half_masked:
-                computed.masked[dtype] = computed.masked.get(dtype, 0) + formula.flop // 2
+            computed.masked[dtype] = computed.masked.get(dtype, 0) + formula.masked_flop
         elif row["unknown_ns"]:
             computed.unknown_ns += row["unknown_ns"]
             why = formula.reason if formula is not None else "no operator with shapes launched them"

@@ -15,14 +15,13 @@ from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records, text_codes
 from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
-from .flops import flops, is_half_masked, most_flops, multiplied_dtype
+from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
 from .moved_bytes import moved_bytes
 from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes
 from .peaks import Peak
 
 TF32 = "tf32"
 _MOST_LISTED = 4
-_HALF_MASKED = "counted in full, of which its causal mask leaves half"
 _MOST, _IMPLAUSIBLE = 1 << 80, "its shapes are implausible"
 SHORT_NS = 10_000
 """A kernel shorter than that is over before the next one can be launched."""
@@ -31,8 +30,8 @@ SHORT_NS = 10_000
 class Formula(NamedTuple):
     """What shapes say of each call of an operator: FLOPs and bytes, None with the reason, and its dtype.
 
-    `most_flop` is how many FLOPs there can be at most, None where that is not known. If `half_masked`, a causal mask
-    leaves half of them.
+    `most_flop` is how many FLOPs there can be at most, None where that is not known. Of `flop`, a causal mask
+    leaves out `masked_flop`.
     """
 
     flop: int | None
@@ -41,7 +40,7 @@ class Formula(NamedTuple):
     moved_bytes: int | None
     dtype: str | None
     shapes: str
-    half_masked: bool = False
+    masked_flop: int = 0
 
 
 @lru_cache(maxsize=1 << 14)  # few operators of a model differ, and all ranks have the same
@@ -63,7 +62,8 @@ def formula_of(name: str, inputs: str, item_bytes: int | None = None) -> Formula
         tensors = []
     dtype = multiplied_dtype(operator) or next((tensor.dtype for tensor in tensors), None)
     shapes = " ".join(filter(None, map(_shape, dims or ())))
-    return Formula(flop.value, most, flop.reason, moved.value, dtype, shapes, is_half_masked(operator))
+    masked = 0 if flop.value is None else round(flop.value * causally_masked_frac(operator))
+    return Formula(flop.value, most, flop.reason, moved.value, dtype, shapes, masked)
 
 
 def _shape(dims: Any) -> str:
@@ -212,10 +212,17 @@ def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapp
         "mb_per_call": None if formula.moved_bytes is None else formula.moved_bytes / 1e6,
         "tensor_core_frac": _frac(calls["tensor_ns"].sum(), total_ns) if calls["told_ns"].sum() else None,
         "ranks": len(by_rank),
-        "note": _HALF_MASKED if formula.half_masked else None if formula.flop is not None else formula.reason,
+        "note": formula.reason if formula.flop is None else _left_by_mask(formula.flop, formula.masked_flop),
     }
     row |= _speed(formula, row, _same([peaks.get(int(rank)) for rank in by_rank.index]))
     return row | _slowest(by_rank)
+
+
+def _left_by_mask(flop: int, masked_flop: int) -> str | None:
+    if not masked_flop:
+        return None
+    left = f"{1 - masked_flop / flop:.0%}"
+    return f"counted in full, of which its causal mask leaves {'half' if left == '50%' else left}"
 
 
 def _item_bytes(calls: pd.DataFrame) -> int | None:
