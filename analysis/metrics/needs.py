@@ -36,12 +36,13 @@ class _Needed(NamedTuple):
 def needs(joined: pd.DataFrame) -> pd.DataFrame:
     """When the last rank that each call needs had arrived (`needed_ns`), and which rank it was (`waited_for`).
 
-    `joined` holds calls with `collective_id`, `kind` (of the collective as a whole), `arrived_ns`, `is_source` (is it
-    that of the root, or a sender), `device` and `batch`. NA where it is not known. A call that needs no other rank, or
-    comes last itself, has its own arrival, and waited for no rank. Same index.
+    `joined` holds calls with `collective_id`, `kind` (of the collective as a whole), `pg_ranks`, `arrived_ns`,
+    `is_source` (is it that of the root, or a sender), `device` and `batch`. NA where it is not known. A call that needs
+    no other rank, or comes last itself, has its own arrival, and waited for no rank. Same index.
     """
     calls = _Calls.of(joined)
     last, source = calls.last(np.ones(len(joined), dtype=bool)), calls.last(calls.is_source)
+    in_tree = calls.of_kind("broadcast") & calls.on_cpu
     alone = _Needed(calls.arrived_ns, np.full(len(joined), _NOBODY))
     rules = [
         (calls.of_kind(*SYNCHRONISING), last),
@@ -50,7 +51,8 @@ def needs(joined: pd.DataFrame) -> pd.DataFrame:
         (calls.of_kind("send_recv") & (last.at_ns > calls.ended_ns), alone),
         (calls.of_kind("send_recv"), last),
         (calls.of_kind(*FROM_ROOT, *TO_ROOT) & calls.on_cpu & (source.rank == _UNKNOWN), source),
-        (calls.of_kind(*FROM_ROOT) & calls.on_cpu & ~calls.is_source, source),
+        (in_tree, _last_in_tree(joined, calls, in_tree)),
+        (calls.of_kind("scatter") & calls.on_cpu & ~calls.is_source, source),
         (calls.of_kind(*TO_ROOT) & calls.on_cpu & calls.is_source, last),
         (calls.of_kind(*_CHAINED) | (calls.of_kind("gather", "scatter") & calls.is_source), calls.last_in_time()),
         (calls.of_kind("gather", "scatter") & (source.rank == _UNKNOWN), source),
@@ -110,11 +112,15 @@ class _Calls(NamedTuple):
 
     @property
     def in_time_ns(self) -> Ints:
-        """The latest arrival that each call can have waited for: its end minus the time that the data need."""
+        """The latest arrival that each call can have waited for: its end minus the time that the data need.
+
+        On a CPU a sender is done as soon as its machine has the data, so that is its end.
+        """
         took = self.ended_ns - self.arrived_ns
         shortest = np.full(int(self.number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, self.number, took)
-        result: Ints = self.ended_ns - (shortest[self.number] * (1 - _JITTER_FRAC)).astype(np.int64)
+        needed = (shortest[self.number] * (1 - _JITTER_FRAC)).astype(np.int64)
+        result: Ints = self.ended_ns - np.where(self.on_cpu, 0, needed)
         return result
 
     def last_in_time(self) -> _Needed:
@@ -129,6 +135,37 @@ class _Calls(NamedTuple):
         at = np.empty(count, dtype=np.int64)
         at[order[limits] - count] = order[before[limits]]
         return _Needed(self.arrived_ns[at], self.rank[at])
+
+
+def _last_in_tree(joined: pd.DataFrame, calls: _Calls, among: Flags) -> _Needed:
+    """The last arrival that a rank waits for in a broadcast of gloo: of those above it, and those just below it.
+
+    Every rank gets the data from the one whose place, counted from the root's, lacks the highest bit of its own. It
+    sends them on to each rank below when that has come. Only for the calls of `among`, whose roots are known.
+    Source: facebookincubator/gloo, gloo/broadcast.cc.
+    """
+    at_ns, rank = calls.arrived_ns.copy(), calls.rank.copy()
+    for _, rows in pd.Series(np.flatnonzero(among)).groupby(calls.number[among]):
+        of_group = rows.to_numpy()
+        ranks, arrived_ns = calls.rank[of_group], calls.arrived_ns[of_group]
+        listed = joined["pg_ranks"].iloc[of_group[0]]
+        group = sorted(ranks.tolist()) if pd.isna(listed) else [int(one) for one in str(listed).split()]
+        place = np.array([group.index(one) for one in ranks.tolist()])
+        place = (place - place[calls.is_source[of_group]].max(initial=0)) % len(group)
+        is_above = _is_above(place[np.newaxis], place[:, np.newaxis])
+        further = place[np.newaxis] - place[:, np.newaxis]
+        is_below = is_above.T & (further & (further - 1) == 0)
+        others_ns = np.where(is_above | is_below, arrived_ns[np.newaxis], arrived_ns[:, np.newaxis])
+        last = others_ns.argmax(axis=1)
+        later = others_ns.max(axis=1) > arrived_ns
+        at_ns[of_group], rank[of_group] = others_ns.max(axis=1), np.where(later, ranks[last], ranks)
+    return _Needed(at_ns, rank)
+
+
+def _is_above(place: Ints, other: Ints) -> Flags:
+    """Whether a broadcast passes `place` on the way from the root, whose place is 0, to the other one."""
+    result: Flags = (place < other) & (other % (1 << np.frexp(place)[1].astype(np.int64)) == place)
+    return result
 
 
 def _of_batches(needed: pd.DataFrame, batch: pd.Series[int]) -> pd.DataFrame:

@@ -125,6 +125,33 @@ def test_where_gpus_pass_data_on_whoever_waited_tells_whatever_the_root(kind):
     assert split([call(0, 0, 20, collective=kind), call(1, 30, 20, collective=kind)]) == [(0, 20), (0, 20)]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_broadcast_of_gloo_waits_along_its_tree(seed):
+    rng = random.Random(seed)
+    size = rng.randint(2, 11)
+    group = rng.sample(range(size), size) if rng.random() < 0.3 else list(range(size))
+    root = rng.randrange(size)
+    by_place = [group[(root + place) % size] for place in range(size)]
+    came = {rank: rng.randrange(1000) for rank in group}
+    parent = {place: int("0" + f"{place:b}"[1:], 2) for place in range(1, size)}
+    could, done, had = {}, {}, {}
+    for place, rank in enumerate(by_place):  # what each would take if data took no time, and what it took
+        could[place] = max(came[rank], could[parent[place]] if place else 0)
+        had[place] = max(came[rank], had[parent[place]] if place else 0) + (rng.randint(1, 90) if place else 0)
+    for place, rank in enumerate(by_place):
+        below = [came[by_place[child]] for child, of in parent.items() if of == place]
+        done[place] = max([could[place], *below]) - came[rank]
+        had[place] = max([had[place], *below]) + 1
+    rows = [call(rank, came[rank], had[place] - came[rank], collective="broadcast", root=group[root],
+                 pg_ranks=" ".join(map(str, group)), device="cpu") for place, rank in enumerate(by_place)]  # fmt: skip
+    assert [wait for wait, _ in split(rows, world_size=size)] == [done[place] for place in range(size)]
+
+
+def test_a_root_on_a_cpu_waits_though_its_own_part_is_short():
+    rows = [call(0, 0, 52, collective="scatter", root=0, **CPU), call(1, 50, 12, collective="scatter", root=0, **CPU)]
+    assert split(rows) == [(50, 2), (0, 12)]
+
+
 def test_a_receive_waits_for_its_sender():
     rows = [call(0, 40, 20, collective="send", root=1), call(1, 0, 60, collective="recv", root=0)]
     assert split(rows) == [(0, 20), (40, 20)]
