@@ -230,6 +230,23 @@ def test_what_makes_no_sense_is_refused(option: str, capsys: pytest.CaptureFixtu
     assert "Invalid value" in capsys.readouterr().err
 
 
+def test_a_batch_that_every_step_begins_with(tmp_path: Path) -> None:
+    """A CPU that waits 40 ms for a batch before anything else: its gain is that of all steps, also the first."""
+    for rank in range(2):
+        trace, now = Trace(rank, 2, backend="gloo"), 0
+        for step in range(4):
+            wait, late = (MS // 10, 40 * MS - MS // 10) if rank == 0 else (40 * MS, 0)
+            arrived = now + wait + 16 * MS
+            done = arrived + late + 2 * MS
+            trace.step(step, now, done + MS).annotation(LOADER, now, wait).op("aten::mm", now + wait, 15 * MS)
+            trace.c10d("allreduce_", arrived).gloo("all_reduce", arrived, done - arrived)
+            trace.op("aten::add_", done, MS)
+            now = done + MS
+        trace.write(tmp_path, f"x{rank}.json")
+    [row] = analyse(tmp_path, details=True).predict({"no_data_wait": True}).to_dict("records")
+    assert row["gain_ns"] == pytest.approx(40 * MS, rel=0.01)
+
+
 def test_a_slow_loader_on_cpus(tmp_path: Path) -> None:
     """A CPU that needs 40 ms for a batch, and 100 for its work: what it waits for is gone, but for 0.1 ms."""
     trace = Trace(0, 1, backend="gloo")

@@ -136,6 +136,7 @@ INJECTED = [
 ]
 """Names of captures: what is injected, on which ranks, and whether stacks are recorded."""
 SMALL, LARGE = (512, 4, 16), (1024, 8, 64)
+SLEEP_S = 0.1
 CAPS = (1, 5, 25, 100)
 
 
@@ -153,25 +154,21 @@ def step_ns(analysis: Analysis) -> float:
 
 
 def test_a_sleep_taken_out(tmp_path: Path) -> None:
-    late, calm = captured(tmp_path, "late", sleep=0.1, cap=100), captured(tmp_path, "calm", cap=100)
+    """What is slept on one rank is gone, on a machine of any speed: two captures of the same differ by more."""
+    late = captured(tmp_path, "late", sleep=SLEEP_S, cap=100)
     [row] = late.predict({"without_straggler": 1}).to_dict("records")
-    assert step_ns(late) > 3 * step_ns(calm)
-    # Of the sleep, that is; two captures without it differ by as much.
-    assert abs(row["step_ns"] - step_ns(calm)) < 0.1 * (step_ns(late) - step_ns(calm)) + 0.1 * step_ns(calm)
+    assert row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.1)
 
 
 def test_a_slow_loader_taken_out(tmp_path: Path) -> None:
-    """Of the time that a batch takes, 0.1 ms stays, and where nothing is slow it takes longer than that."""
+    """Of the time that a batch takes 0.1 ms stays; each step, the first too, begins with one."""
     pytest.importorskip("torch")
     script = tmp_path / "script.py"
     script.write_text(LOADING)
-    for name, sleep in (("late", 0.1), ("calm", 0)):
-        done = torchrun(2, script, tmp_path / name, sleep)
-        assert done.returncode == 0, done.stderr
-    late, calm = (analyse(tmp_path / name, details=True) for name in ("late", "calm"))
-    [row] = late.predict({"no_data_wait": True}).to_dict("records")
-    assert step_ns(late) > 3 * step_ns(calm)
-    assert abs(row["step_ns"] - step_ns(calm)) < 0.1 * (step_ns(late) - step_ns(calm)) + 0.1 * step_ns(calm)
+    done = torchrun(2, script, tmp_path / "late", SLEEP_S)
+    assert done.returncode == 0, done.stderr
+    [row] = analyse(tmp_path / "late", details=True).predict({"no_data_wait": True}).to_dict("records")
+    assert row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.1)
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def _delays(program: RankProgram, edges: Edges) -> Delays:
     for node, sources in edges.joins.items():
         joined[node] = max(int(program.end[source]) for source in sources)
     known = np.maximum(np.maximum(before, launched), joined)
-    measured = np.where(known == LONG_AGO, 0, program.start - known)
+    measured = np.where(known == LONG_AGO, program.rested, program.start - known)
     last = np.argmax([before, launched, joined], axis=0)
     usual = np.zeros(len(program), dtype=np.int64)
     sorts = [np.ones(len(program), dtype=bool)] if program.issued_by is None else [program.is_comm, ~program.is_comm]

@@ -47,7 +47,8 @@ class Graph:
     """The graph of all members of a cycle; their activities and calls are numbered one member after the other.
 
     `ends` are where the activities of each member end, `blocked` the calls that wait. `first` and `last` are the
-    activities that begin and end each piece, which is `alone` if it waits for nothing. Nodes are: `piece`; `end`, that
+    activities that begin and end each piece, which is `alone` if it waits for nothing; `rested` is how long a CPU did
+    nothing in a step before. Nodes are: `piece`; `end`, that
     of an activity, NONE within a piece; `shift`, of calls that wait; `inputs`, what each piece waits for, from
     `inputs_first` on; and `cpu`, what shifts its launches.
     """
@@ -55,6 +56,7 @@ class Graph:
     members: Sequence[Playing]
     ends: Ints
     start: Ints
+    rested: Ints
     is_met: Flags
     launch: Ints
     blocked: Ints
@@ -118,8 +120,10 @@ class Graph:
         after_launch = np.maximum.reduceat(since_launch, self.first, axis=0) + done[self.last]
         took[met] = delay[self.first[met]]
         after_launch[met] -= duration[self.first[met]]
-        starts_alone = np.where(self.alone, self.start[self.first], 0)[:, None]
-        begun = np.where(self.alone[:, None], starts_alone - delay[self.first], 0)
+        # What waits for nothing begins when it began, but a CPU goes on as soon as it has rested.
+        rested = self.rested[self.first, None]
+        alone = self.start[self.first, None] - np.where(rested > 0, rested, delay[self.first])
+        begun = np.where(self.alone[:, None], alone, 0)
         values = np.empty((self.levels[-1].stop if self.levels else len(self.constant), len(variants)), dtype=np.int64)
         values[: len(self.constant)] = self.constant[:, None]
         add, add_cpu = np.zeros_like(values), np.zeros_like(values)

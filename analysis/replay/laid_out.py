@@ -163,6 +163,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
         members=members,
         ends=cycle.ends,
         start=cycle.start,
+        rested=np.concatenate([member.program.rested for member in members]),
         is_met=is_met,
         launch=cycle.launch,
         blocked=cycle.blocked,

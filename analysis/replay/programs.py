@@ -83,6 +83,16 @@ class RankProgram:
         """Whether each activity keeps its distance from the one before, as a CPU worked in between."""
         return np.zeros(len(self), dtype=bool) if self.issued_by is None else ~self.is_comm
 
+    @property
+    def rested(self) -> Ints:
+        """How long a CPU did nothing in a step before the first activity of its trace, in ns; 0 for all others."""
+        rested = np.zeros(len(self), dtype=np.int64)
+        first = np.flatnonzero(self.paced)[:1]
+        for node in first.tolist():
+            start = int(self.start[node])
+            rested[node] = max(start - self.idle_since.get(int(self.step[node]), start), 0)
+        return rested
+
     def __len__(self) -> int:
         return len(self.start)
 
