@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -187,19 +188,36 @@ def _check_one_job(members: list[Member[F]]) -> None:
         raise MixedJobs(f"{too_high[0].file.path}: is rank {too_high[0].rank} of a world of {next(iter(sizes))}")
 
 
-def _check_copies(members: list[Member[F]]) -> None:
-    """Raise MixedJobs if a file is there under two names: it would be a rank, or a cycle, that never was."""
-    by_content: dict[tuple[int | None, bytes], Member[F]] = {}
+def _copies(members: Sequence[Member[F]]) -> list[list[Member[F]]]:
+    """Files that hold the same events at the same times."""
+    by_content: dict[tuple[int | None, bytes], list[Member[F]]] = {}
     for member in members:
-        if member.file.content is None:
-            continue
-        first = by_content.setdefault((member.file.pid, member.file.content), member)
-        if first is not member:
-            ranks = f"rank {member.rank}" if first.rank == member.rank else f"ranks {first.rank} and {member.rank}"
-            raise MixedJobs(
-                f"{member.file.path.parent}: {first.file.path.name} and {member.file.path.name}, of {ranks}, hold the "
-                "same events at the same times, to the nanosecond: one is a copy of the other; remove it"
-            )
+        if member.file.content is not None:
+            by_content.setdefault((member.file.pid, member.file.content), []).append(member)
+    return [same for same in by_content.values() if len(same) > 1]
+
+
+def _check_copies(members: Sequence[Member[F]]) -> None:
+    """Raise MixedJobs if a rank's file is there under two names: it would be a cycle that never was."""
+    for same in _copies(members):
+        for first, second in pairwise(sorted(same, key=lambda member: member.rank)):
+            if first.rank == second.rank:
+                raise MixedJobs(
+                    f"{first.file.path.parent}: {first.file.path.name} and {second.file.path.name}, of rank "
+                    f"{first.rank}, hold the same events at the same times, to the nanosecond: one is a copy of the "
+                    "other; remove it"
+                )
+
+
+def notes_on_copies(members: Sequence[Member[F]]) -> Iterator[str]:
+    """Yield which ranks' files hold the same events at the same times, if any do."""
+    first, *others = [ranges_of(sorted({member.rank for member in same})) for same in _copies(members)] or [""]
+    if first:
+        so_do = f"; so do those of {'; '.join(others)}" if others else ""
+        yield (
+            f"ranks {first}: their files hold the same events at the same times, to the nanosecond{so_do}: all but one "
+            "are copies, which never wait for each other"
+        )
 
 
 def _runs_of(members: Sequence[Member[F]]) -> tuple[RunFiles, ...]:

@@ -29,7 +29,7 @@ from .chosen_steps import notes_on_kinds, notes_on_marks, notes_on_steps, of_ste
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RunTables
 from .file_tables import Placed, TraceFile, joined_tables, trace_file
-from .rank_files import Member, cycles_in, host_of, joined_notes, members_of, notes_on, notes_on_clocks
+from .rank_files import Member, cycles_in, host_of, joined_notes, members_of, notes_on, notes_on_clocks, notes_on_copies
 from .side_files import (
     gpu_clock,
     kinds_of_steps,
@@ -336,7 +336,7 @@ def joined_run(
     if not members:
         raise NoTraces(none + "\n  ".join(lost))
     members, notes = chosen(members, options)
-    notes += notes_on_clocks(members)
+    notes += [*notes_on_clocks(members), *notes_on_copies(members)]
     notes += notes_on_marks(members, options.step_marker)
     notes += [*notes_on_kinds(members), *notes_on_steps(members, options)]
     config = side_content(file_of(members[0].file.path).with_name(RUN_FILE), lost if options.keep_going else None)
