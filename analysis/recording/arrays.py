@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 
 from ...common.wording import counted
 from ..core.escaping import encodable
-from .recording import ANNOTATION_SORT, DOUBLES, Annotation, Columns, RawTrace
+from ..core.tables.events import EVENT_SORTS, EventColumn
+from .recording import ANNOTATION_SORT, Annotation, Columns, RawTrace
 
 Int64s = NDArray[np.int64]
 EventFlags = NDArray[np.bool_]
-_DOUBLES = frozenset(name for names in DOUBLES.values() for name in names)
 
 
 def integers(column: bytes) -> Int64s:
@@ -28,20 +29,25 @@ def doubles(column: bytes) -> NDArray[np.float64]:
     return np.frombuffer(column, dtype=np.float64)
 
 
+def values_of(declared: EventColumn, columns: Columns) -> NDArray[Any]:
+    """The values of a declared column, read-only."""
+    column = columns[declared.name]
+    return integers(column) if declared.is_integer else doubles(column)
+
+
 def with_events(raw: RawTrace, kept: Mapping[str, EventFlags]) -> RawTrace:
     """The content with only the flagged events of these sorts, and all events of other sorts."""
-    only = {sort: _rows(getattr(raw, sort), flags) for sort, flags in kept.items() if sort != ANNOTATION_SORT}
+    only = {sort: _rows(sort, getattr(raw, sort), flags) for sort, flags in kept.items() if sort != ANNOTATION_SORT}
     if ANNOTATION_SORT in kept:
         of_all = zip(raw.annotations, kept[ANNOTATION_SORT].tolist(), strict=True)
         raw = msgspec.structs.replace(raw, annotations=[annotation for annotation, is_kept in of_all if is_kept])
     return msgspec.structs.replace(raw, **only)
 
 
-def _rows(columns: Columns, kept: EventFlags) -> Columns:
+def _rows(sort: str, columns: Columns, kept: EventFlags) -> Columns:
     if kept.all():
         return columns
-    of_type = {name: doubles if name in _DOUBLES else integers for name in columns}
-    return {name: of_type[name](column)[kept].tobytes() for name, column in columns.items()}
+    return {one.name: values_of(one, columns)[kept].tobytes() for one in EVENT_SORTS[sort].held}
 
 
 def durations(columns: Columns) -> Int64s:

@@ -9,22 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.tables.events import EVENT_SORTS, EventColumn
 from .header import Header
-from .recording import DOUBLES, INTEGERS, Columns, Events
+from .recording import Columns, Events
 from .values import MISSING, NOT_KNOWN
 
 
 def columns_of(sort: str, rows: int = 0, **known: Sequence[float] | NDArray[Any]) -> Columns:
-    """All columns of a sort of event, see `INTEGERS` and `DOUBLES`; those not given are not known."""
-    surplus = known.keys() - {*INTEGERS[sort], *DOUBLES[sort]}
+    """All columns of a sort of event, see `core.tables.events`; those not given are not known."""
+    surplus = known.keys() - EVENT_SORTS[sort].names
     if surplus or any(len(values) != rows for values in known.values()):
         raise ValueError(f"{sort}: expected {rows} values of each column, found {sorted(known)}")
-    integers = {name: _bytes("q", known.get(name, [MISSING] * rows)) for name in INTEGERS[sort]}
-    doubles = {name: _bytes("d", known.get(name, [NOT_KNOWN] * rows)) for name in DOUBLES[sort]}
-    return integers | doubles
+    return {
+        one.name: _bytes(one, known[one.name]) if one.name in known else unknown_column(one, rows)
+        for one in EVENT_SORTS[sort].held
+    }
 
 
-def _bytes(code: str, values: Sequence[float] | NDArray[Any]) -> bytes:
+def unknown_column(declared: EventColumn, rows: int) -> bytes:
+    """A column of which no value is known."""
+    return _bytes(declared, [MISSING if declared.is_integer else NOT_KNOWN] * rows)
+
+
+def _bytes(declared: EventColumn, values: Sequence[float] | NDArray[Any]) -> bytes:
+    code = "q" if declared.is_integer else "d"
     if isinstance(values, np.ndarray):
         return np.ascontiguousarray(values, dtype=code).tobytes()
     return array(code, values).tobytes()
@@ -36,7 +44,7 @@ def events_of(**known: Any) -> Events:
         "pids": [None] * 4, "names": [], "kinds": [], "operator_names": [], "call_names": [], "annotations": [],
         "comm_args": [], "gloo_threads": [],
     }  # fmt: skip
-    return Events(**{**nothing, **{sort: columns_of(sort) for sort in INTEGERS}, **known})
+    return Events(**{**nothing, **{sort: columns_of(sort) for sort in EVENT_SORTS}, **known})
 
 
 def header_of(**known: Any) -> Header:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .recording import DOUBLES, INTEGERS, NUMBER_BYTES, Columns, RawTrace
+from ..core.tables.events import EVENT_SORTS, EventColumn
+from .recording import NUMBER_BYTES, RawTrace
 from .values import MISSING, PLAUSIBLE_RANKS, Duration, Time
 
-_TIMES = {"ts": Time, "dur": Duration}
+_LIMITS = {"time": Time, "duration": Duration}
 _KINDS = {"compute", "comm", "memory"}
 _MOST_BASE_NS = 2**62
 _LEAST_PIDS = 3
@@ -14,14 +15,9 @@ _LEAST_PIDS = 3
 def is_consistent(trace: RawTrace) -> bool:
     """Whether all columns exist and have one length, times are in range, and every used name exists."""
     return (
-        all(_are_columns(getattr(trace, sort), {*INTEGERS[sort], *DOUBLES[sort]}) for sort in INTEGERS)
+        all(_are_columns(trace, sort) for sort in EVENT_SORTS)
         and len(trace.kinds) == len(trace.names)
         and _KINDS.issuperset(trace.kinds)
-        and _count_into(trace.activities, len(trace.names))
-        and _count_into(trace.operators, len(trace.operator_names))
-        and _count_into(trace.operators, len(trace.inputs), "inputs", absent=MISSING)
-        and _count_into(trace.modules, len(trace.operator_names))
-        and _count_into(trace.runtime, len(trace.call_names))
         and len(trace.pids) >= _LEAST_PIDS
         and _is_header(trace)
         and 0 <= trace.extent.read_bytes < _MOST_BASE_NS
@@ -32,30 +28,30 @@ def is_consistent(trace: RawTrace) -> bool:
     )
 
 
-def _are_columns(columns: Columns, names: set[str]) -> bool:
+def _are_columns(trace: RawTrace, sort: str) -> bool:
+    columns, declared = getattr(trace, sort), EVENT_SORTS[sort]
     sizes = {len(column) for column in columns.values()}
-    return columns.keys() == names and len(sizes) == 1 and not sizes.pop() % NUMBER_BYTES and _are_times(columns)
+    return (
+        columns.keys() == declared.names
+        and len(sizes) == 1
+        and not sizes.pop() % NUMBER_BYTES
+        and all(_is_possible(trace, one, columns[one.name]) for one in declared.held if columns[one.name])
+    )
 
 
-def _are_times(columns: Columns) -> bool:
+def _is_possible(trace: RawTrace, declared: EventColumn, column: bytes) -> bool:
+    """Whether all values of a column with values are in range: times, and numbers of texts."""
     import numpy as np  # slow to import, and needed only if there is something to check
 
-    for name, kind in _TIMES.items():
-        if columns.get(name):
-            values = np.frombuffer(columns[name], dtype=np.float64)
-            limits = kind.__metadata__[0]  # type: ignore[attr-defined]
-            if not (values.min() >= limits.ge and values.max() <= limits.le):  # NaN is neither
-                return False
-    return True
-
-
-def _count_into(columns: Columns, texts: int, name: str = "name", *, absent: int | None = None) -> bool:
-    """Whether every value of a column is a place in a list of so many texts, or `absent`."""
-    import numpy as np
-
-    column = np.frombuffer(columns[name], dtype=np.int64)
-    column = column[column != absent] if absent is not None else column
-    return not len(column) or bool(column.min() >= 0 and column.max() < texts)
+    if declared.held in _LIMITS:
+        times = np.frombuffer(column, dtype=np.float64)
+        limits = _LIMITS[declared.held].__metadata__[0]  # type: ignore[attr-defined]
+        return bool(times.min() >= limits.ge and times.max() <= limits.le)  # NaN is neither
+    if declared.texts is None:
+        return True
+    numbers = np.frombuffer(column, dtype=np.int64)
+    numbers = numbers[numbers != MISSING] if declared.detailed else numbers
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < len(getattr(trace, declared.texts)))
 
 
 def _is_header(trace: RawTrace) -> bool:

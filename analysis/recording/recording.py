@@ -8,36 +8,17 @@ import msgspec
 
 from ..core import markers
 from ..core.expressions import MOST_LETTERS, cut_name
+from ..core.tables.events import EVENT_SORTS
 from .header import Header
 from .row_bytes import tables_bytes
 from .values import Duration, Int64, Time
 
-INTEGERS = {
-    "activities": ("device", "stream", "name", "correlation", "external_id", "size"),
-    "launches": ("correlation", "thread", "external_id"),
-    "runtime": ("thread", "name", "correlation"),
-    "operators": ("thread", "name", "inputs", "sequence", "forward_thread"),
-    "memory": ("device_type", "device", "allocated", "reserved"),
-    "stream_waits": ("correlation", "device", "stream", "recorded", "recorded_stream"),
-    "modules": ("thread", "name"),
-}
-"""The columns of each sort of events that hold integers."""
-DOUBLES = {
-    "activities": ("ts", "dur", "blocks_per_sm", "occupancy_percent"),
-    "launches": ("ts",),
-    "runtime": ("ts", "dur"),
-    "operators": ("ts", "dur"),
-    "memory": ("ts",),
-    "stream_waits": ("ts",),
-    "modules": ("ts", "dur"),
-}
-"""The columns that hold other numbers. Every sort has all of its columns, equally long."""
 ANNOTATION_SORT = "annotations"
 """The sort of events that are no columns."""
 NUMBER_BYTES = 8
 Columns = dict[str, bytes]
-"""Name of a column -> its values: native 64 bit integers, or doubles for `ts` and `dur`, which are us, and for other
-numbers that are not integers; NaN where they are missing."""
+"""Name of a column -> its values, as `core.tables.events` says: native 64 bit integers, MISSING where they are missing,
+or doubles, NaN there. All columns of a kind are there, equally long."""
 
 
 class Annotation(msgspec.Struct, array_like=True, frozen=True):
@@ -182,13 +163,7 @@ class RawTrace(Events, kw_only=True):
     def needed_bytes(self) -> int:
         """Upper bound of its memory with all tables made from it, in bytes."""
         return self.lists_bytes + tables_bytes(
-            activities=len(self.activities["ts"]) // NUMBER_BYTES,
-            launches=len(self.launches["ts"]) // NUMBER_BYTES,
-            runtime=len(self.runtime["ts"]) // NUMBER_BYTES,
-            operators=len(self.operators["ts"]) // NUMBER_BYTES,
-            memory=len(self.memory["ts"]) // NUMBER_BYTES,
-            stream_waits=len(self.stream_waits["ts"]) // NUMBER_BYTES,
-            modules=len(self.modules["ts"]) // NUMBER_BYTES,
+            **{sort: len(getattr(self, sort)["ts"]) // NUMBER_BYTES for sort in EVENT_SORTS},
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_names) + len(self.call_names) + len(self.inputs),

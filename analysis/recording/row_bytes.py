@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..core.tables.events import EVENT_SORTS
+
 # Bytes that a row takes at most in all tables made from it, and a name and its letters, as measured.
-_ROW_BYTES = {
-    "activities": 300, "launches": 150, "runtime": 150, "operators": 260, "memory": 120,
-    "stream_waits": 150, "modules": 150,
+_ROW_BYTES = {name: sort.event_bytes for name, sort in EVENT_SORTS.items()} | {
     "annotations": 1_500, "calls": 3_300, "names": 300, "letters": 4,
 }  # fmt: skip
 _FILE_BYTES = 150_000  # however little it holds

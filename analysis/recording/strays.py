@@ -16,21 +16,13 @@ from numpy.typing import NDArray
 
 from ...common.wording import counted, listed
 from ..core.escaping import encodable
+from ..core.tables.events import EVENT_SORTS
 from .arrays import EventFlags, doubles, integers, with_events
-from .recording import ANNOTATION_SORT, DOUBLES, INTEGERS, Columns, RawTrace
+from .recording import ANNOTATION_SORT, Columns, RawTrace
 from .values import MISSING
 
-_WORDS = {
-    "activities": "GPU event",
-    "launches": "launch",
-    "runtime": "runtime call",
-    "operators": "operator",
-    "memory": "allocator event",
-    "stream_waits": "stream wait",
-    "modules": "module call",
-    ANNOTATION_SORT: "annotation",
-}
-_WITHOUT_DURATION = frozenset(sort for sort, names in DOUBLES.items() if "dur" not in names)
+_WORDS = {name: sort.one for name, sort in EVENT_SORTS.items()} | {ANNOTATION_SORT: "annotation"}
+_WITHOUT_DURATION = frozenset(name for name, sort in EVENT_SORTS.items() if not sort.has_durations)
 _ROUNDED_US = 1.0  # some versions write whole us
 _SKEW_US = 10e3  # of the clocks of a GPU and its host
 # Programs pause for minutes. Kineto's zero is 1970, or up to three months before the trace.
@@ -88,7 +80,7 @@ def without_strays(path: Path, raw: RawTrace) -> RawTrace:
 
 
 def _spans(raw: RawTrace) -> dict[str, _Span]:
-    spans = {sort: _span(getattr(raw, sort)) for sort in INTEGERS}
+    spans = {sort: _span(getattr(raw, sort)) for sort in EVENT_SORTS}
     start, dur = (np.array([getattr(one, name) for one in raw.annotations], dtype=np.float64) for name in ("ts", "dur"))
     return spans | {ANNOTATION_SORT: _Span(start, start + np.maximum(dur, 0.0))}
 

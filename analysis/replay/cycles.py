@@ -12,7 +12,7 @@ from ...common.nccl_tests import SYNCHRONISING
 from ..core.kinds import MEMORY
 from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
-from ..core.tables.device_time import CPU_OPERATORS, STREAM_WAITS
+from ..core.tables.events import CPU_OPERATORS, STREAM_WAITS
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import HostTables
 from .cpu_programs import cpu_program

@@ -24,7 +24,7 @@ from ...common.wording import counted, ranges_of
 from ..core import markers
 from ..core.kinds import COMM, NEXT
 from ..core.steps import LATER_STEPS, NO_STEP, Mark, steps_at, windows_of
-from ..core.tables.communication import ACTIVITIES
+from ..core.tables.events import ACTIVITIES
 from ..errors import NoSuchSteps
 from ..recording.options import ReadOptions
 from .file_tables import TraceFile

@@ -12,7 +12,7 @@ from ..core import markers
 from ..core.intervals import Spans, Times, complement, spans, subtract, union
 from ..core.kinds import COMM, COMPUTE
 from ..core.steps import with_steps
-from ..core.tables.communication import ACTIVITIES
+from ..core.tables.events import ACTIVITIES
 from .file_tables import TraceFile
 
 # Sent and received on the calling thread, not on one of gloo's.

@@ -17,9 +17,11 @@ from ..core.intervals import Times
 from ..core.kinds import NEXT
 from ..core.schema import Row, Schema, bare, grouped, records
 from ..core.steps import LATER_STEPS, NEVER, NO_STEP
-from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import (
+from ..core.tables.communication import ANNOTATIONS, COMM_ARGS
+from ..core.tables.events import (
+    ACTIVITIES,
     CPU_OPERATORS,
+    LAUNCHES,
     MEMORY_EVENTS,
     MODULES,
     OPERATOR_CALLS,

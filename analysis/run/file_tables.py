@@ -17,9 +17,11 @@ from ..core import markers
 from ..core.escaping import encodable
 from ..core.schema import Row
 from ..core.steps import NO_STEP, steps_at
-from ..core.tables.communication import ACTIVITIES, ANNOTATIONS, COMM_ARGS, LAUNCHES
-from ..core.tables.device_time import (
+from ..core.tables.communication import ANNOTATIONS, COMM_ARGS
+from ..core.tables.events import (
+    ACTIVITIES,
     CPU_OPERATORS,
+    LAUNCHES,
     MEMORY_EVENTS,
     MODULES,
     OPERATOR_CALLS,

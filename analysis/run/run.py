@@ -16,8 +16,9 @@ from ..core import markers
 from ..core.escaping import encodable
 from ..core.kinds import COMM
 from ..core.schema import Row, records
-from ..core.tables.communication import ACTIVITIES, CLOCK_PROBES, PROCESS_GROUPS, STEP_MARKS, TRACES
+from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, STEP_MARKS, TRACES
 from ..core.tables.device_time import STEP_TIMES
+from ..core.tables.events import ACTIVITIES
 from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name

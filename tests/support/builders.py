@@ -17,7 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analysis.core.tables.communication import ACTIVITIES, CALLS, TRACES
+from commtrace.analysis.core.tables.communication import CALLS, TRACES
+from commtrace.analysis.core.tables.events import ACTIVITIES
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 

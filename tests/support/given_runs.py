@@ -11,7 +11,7 @@ from commtrace.analysis.ceilings.files import Ceiling
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.steps import InSteps, with_steps
 from commtrace.analysis.core.tables import communication as schema
-from commtrace.analysis.core.tables.device_time import MODULES, OPERATOR_CALLS, RUNTIME_CALLS
+from commtrace.analysis.core.tables.events import MODULES, OPERATOR_CALLS, RUNTIME_CALLS
 from commtrace.analysis.recording.header import Header
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.run.cpu_activities import cpu_activities

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.tables.communication import ANNOTATIONS
-from commtrace.analysis.core.tables.device_time import CPU_OPERATORS, RUNTIME_CALLS
+from commtrace.analysis.core.tables.events import CPU_OPERATORS, RUNTIME_CALLS
 from commtrace.analysis.metrics.device.idle import HostTables
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run

@@ -38,14 +38,16 @@ from .comparison import CHANGED_KERNELS as CHANGED_KERNELS
 from .comparison import CHANGED_OPERATORS as CHANGED_OPERATORS
 from .comparison import CHANGED_REGIONS as CHANGED_REGIONS
 from .comparison import COMPARISON as COMPARISON
-from .device_time import CPU_OPERATORS as CPU_OPERATORS
 from .device_time import GPUS as GPUS
 from .device_time import KERNELS as KERNELS
 from .device_time import KERNELS_DEVICES as KERNELS_DEVICES
-from .device_time import MEMORY_EVENTS as MEMORY_EVENTS
 from .device_time import OPERATORS as OPERATORS
 from .device_time import OPERATORS_DEVICES as OPERATORS_DEVICES
 from .device_time import STEP_TIMES as STEP_TIMES
+from .events import ACTIVITIES as ACTIVITIES
+from .events import CPU_OPERATORS as CPU_OPERATORS
+from .events import LAUNCHES as LAUNCHES
+from .events import MEMORY_EVENTS as MEMORY_EVENTS
 from .lateness import HANGS as HANGS
 from .lateness import HOSTS as HOSTS
 from .lateness import LATENESS as LATENESS
@@ -104,15 +106,6 @@ CLOCK_PROBES = Schema("clock_probes", "moment at which a rank's clock was compar
     "uncertainty_ns": ("int64", "the offset is wrong by at most this much"),
 })  # fmt: skip
 
-LAUNCHES = Schema("launching_calls", "runtime call that launched a device activity", {
-    "rank": RANK,
-    "cycle": CYCLE,
-    "correlation": ("int64", "the same as that of the activity"),
-    "thread": ("int64", "thread id"),
-    "start_ns": ("int64", "start"),
-    "external_id": ("Int64", "id of the enclosing operator"),
-})  # fmt: skip
-
 ANNOTATIONS = Schema("annotations", "CPU annotation of a step, a collective or a batch, or c10d operator", {
     "rank": RANK,
     "cycle": CYCLE,
@@ -149,24 +142,6 @@ COMM_ARGS = Schema("comm_args", "NCCL argument record, of a kernel or a record_p
     "comms_id": ("string", "id that is equal on all ranks of one collective"),
     "root": ("Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself"),
     "peer": ("Int64", "global rank of the peer of a send or receive"),
-})  # fmt: skip
-
-ACTIVITIES = Schema("activities", "device activity", {
-    "rank": RANK,
-    "cycle": CYCLE,
-    "device": DEVICE,
-    "stream": ("int64", "stream; on CPU runs the thread"),
-    "kind": ("string", "compute, comm or memory; next: a device began with a step that is left out"),
-    "name": ("string", "kernel, copy or operator"),
-    "start_ns": ("int64", "start on that rank's clock, since the epoch where the trace has a base time"),
-    "dur_ns": ("int64", "end - start, >= 0"),
-    "step": STEP,
-    "idle_since_ns": ("Int64", "of the first activity of a step: since when its devices waited in that step; else NA"),
-    "correlation": ("Int64", "id shared with the launch, NA on CPU runs"),
-    "external_id": ("Int64", "id of the operator that launched it"),
-    "size_bytes": ("Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else"),
-    "blocks_per_sm": ("Float64", "blocks of the kernel / SMs of the GPU, NA where the trace does not say"),
-    "occupancy_frac": ("Float64", "achieved occupancy of the kernel as Kineto estimates it, in steps of 0.01"),
 })  # fmt: skip
 
 CEILING = Schema("ceiling", "measurement of a ceiling", {

@@ -12,37 +12,6 @@ _PARTIAL_RUN = ("boolean", "a file of any rank contradicts itself, or is damaged
 
 # --- what a reader gives -------------------------------------------------------------------------------------------
 
-CPU_OPERATORS = Schema("cpu_operators", "CPU operator of a GPU run, read with details only", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "thread": ("int64", "thread id"),
-    "name": ("string", "aten::mm, autograd::engine::evaluate_function: MulBackward0, ..."),
-    "start_ns": ("int64", "start"),
-    "dur_ns": ("int64", "duration"),
-})  # fmt: skip
-
-OPERATOR_CALLS = Schema("operator_calls", "call of an operator on a CPU of which shapes or autograd are known", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "thread": ("int64", "thread id"),
-    "name": ("string", "aten::mm, autograd::engine::evaluate_function: MulBackward0, ..."),
-    "start_ns": ("int64", "start"),
-    "dur_ns": ("int64", "duration"),
-    "inputs": ("string", "shapes, types and some values of its inputs, as JSON"),
-    "sequence": ("Int64", "number that autograd gives a forward operator and its backward one"),
-    "forward_thread": ("Int64", "thread that called the forward operator, of a backward one"),
-})  # fmt: skip
-
-RUNTIME_CALLS = Schema("runtime_calls", "call of the CUDA runtime on a CPU, read with details only", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "thread": ("int64", "thread id"),
-    "name": ("string", "cudaLaunchKernel, cudaEventRecord, cudaStreamSynchronize, ..."),
-    "correlation": ("Int64", "the same as that of the activity it launched, if it launched one"),
-    "start_ns": ("int64", "start"),
-    "dur_ns": ("int64", "duration"),
-})  # fmt: skip
-
 CAPTURED_CALLS = Schema("captured_calls", "call that added a kernel, copy or fill to a CUDA graph", {
     "rank": _RANK,
     "cycle": ("int64", "number of the file that traces the capture"),
@@ -52,35 +21,6 @@ CAPTURED_CALLS = Schema("captured_calls", "call that added a kernel, copy or fil
     "thread": ("int64", "thread id"),
     "start_ns": ("int64", "start"),
     "kernel": ("string", "name of the kernel, or `copy` or `fill`; NA if the trace does not name it"),
-})  # fmt: skip
-
-MODULES = Schema("modules", "call of an nn.Module, read with details only, captured with_stack or with_modules", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "thread": ("int64", "thread id"),
-    "name": ("string", "class and number: nn.Module: Linear_3"),
-    "start_ns": ("int64", "start"),
-    "dur_ns": ("int64", "duration"),
-})  # fmt: skip
-
-STREAM_WAITS = Schema("stream_waits", "call that made a stream wait for an event, read with details only", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "correlation": ("Int64", "of the call"),
-    "device": _DEVICE,
-    "stream": ("Int64", "stream that waits"),
-    "recorded": ("Int64", "correlation of the call that recorded the event; NA where the trace does not tell"),
-    "recorded_stream": ("Int64", "stream on which it was recorded; NA where the trace does not tell"),
-    "start_ns": ("int64", "start"),
-})  # fmt: skip
-
-MEMORY_EVENTS = Schema("memory", "allocation or release, read with details only, captured with profile_memory", {
-    "rank": _RANK,
-    "cycle": _CYCLE,
-    "device": _DEVICE,
-    "time_ns": ("int64", "when"),
-    "allocated_bytes": ("Int64", "allocated on the device from then on"),
-    "reserved_bytes": ("Int64", "held by the caching allocator from then on"),
 })  # fmt: skip
 
 STEP_TIMES = Schema("step_times", "rank and step listed in its side file, profiled or not", {

@@ -13,16 +13,12 @@ from ...recording.recording import Annotation
 from ...recording.values import PLAUSIBLE_RANKS
 from .cuts import NO_JSON
 from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent, OperatorArgs
+from .fields import integer_id
 
 _MOST_ELEMS = 1 << 53
 _BY_VALUES = re.compile(r"conv|att|_mm|softmax|norm|::(?:sum|mean|amax|amin)$")
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
-
-
-def integer_id(value: int | str) -> int:
-    """A thread, stream or device id; -1 for Kineto's own bookkeeping rows, which have names instead."""
-    return value if isinstance(value, int) else -1
 
 
 def annotations_of(events: Iterable[tuple[CpuEvent, bytes]]) -> list[Annotation]:

@@ -7,29 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from ...core.markers import FRAMES_KEPT, MODULE
 from ...recording.recording import Unread, with_unread
-from ...recording.values import MISSING, NOT_KNOWN, Duration, Int64, Time
+from ...recording.values import Duration, Int64, Time
 from .cuts import NO_JSON
+from .fields import arguments_of
 
-
-class ActivityArgs(msgspec.Struct, gc=False, frozen=True):
-    """Arguments of kernels, copies and fills."""
-
-    correlation: Int64 | None = MISSING
-    external_id: Int64 | None = msgspec.field(default=MISSING, name="External id")
-    external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")  # torch <= 1.12
-    device: Int64 | None = MISSING
-    stream: Int64 | None = MISSING
-    # Of kernels on NVIDIA GPUs, estimated by Kineto from the launch and the GPU's properties. Anything goes: a writer
-    # that cannot divide by an unknown number of SMs must not make the file unreadable.
-    blocks_per_sm: Any = msgspec.field(default=NOT_KNOWN, name="blocks per SM")
-    occupancy_percent: Any = msgspec.field(default=NOT_KNOWN, name="est. achieved occupancy %")
-    size: Any = msgspec.field(default=MISSING, name="bytes")  # of copies and fills
+if TYPE_CHECKING:
+    ActivityArgs: TypeAlias = Any
+    LaunchArgs: TypeAlias = Any
+    OperatorArgs: TypeAlias = Any
+    MemoryArgs: TypeAlias = Any
+else:
+    ActivityArgs = arguments_of("activities")
+    LaunchArgs = arguments_of("launches", "runtime")
+    MemoryArgs = arguments_of("memory")
+    # With record_shapes: shapes of the inputs, their types, and values, which make up the column `inputs`.
+    OperatorArgs = arguments_of("operators", beside=[
+        ("dims", msgspec.Raw, msgspec.field(default=msgspec.Raw(), name="Input Dims")),
+        ("types", msgspec.Raw, msgspec.field(default=msgspec.Raw(b"[]"), name="Input type")),
+        ("values", msgspec.Raw, msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")),
+    ])  # fmt: skip
 
 
 class Activity(msgspec.Struct, gc=False, kw_only=True):
@@ -42,14 +44,6 @@ class Activity(msgspec.Struct, gc=False, kw_only=True):
     ts: Time
     dur: Duration | None = 0.0
     args: ActivityArgs = ActivityArgs()
-
-
-class LaunchArgs(msgspec.Struct, gc=False, frozen=True):
-    """Arguments of a runtime call."""
-
-    correlation: Int64 | None = MISSING
-    external_id: Int64 | None = msgspec.field(default=MISSING, name="External id")
-    external_id_1: Int64 | None = msgspec.field(default=MISSING, name="external id")
 
 
 class Launch(msgspec.Struct, gc=False, kw_only=True):
@@ -80,20 +74,10 @@ class CpuEvent(msgspec.Struct, gc=False, kw_only=True):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class OperatorArgs(msgspec.Struct, gc=False):
-    """What an operator was called with, if shapes were recorded, and which forward operator it belongs to."""
-
-    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input type")
-    values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")
-    sequence: Any = msgspec.field(default=MISSING, name="Sequence number")
-    forward_thread: Any = msgspec.field(default=MISSING, name="Fwd thread id")
-
-
 class OperatorEvent(msgspec.Struct, gc=False):
     """The arguments of an operator."""
 
-    args: OperatorArgs = msgspec.field(default_factory=OperatorArgs)
+    args: OperatorArgs = OperatorArgs()
 
 
 class PointEvent(msgspec.Struct, gc=False):
@@ -160,17 +144,8 @@ class CommEvent(msgspec.Struct, gc=False):
     args: CommArgs = msgspec.field(default_factory=CommArgs)
 
 
-class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
-    """Bytes allocated on a device after an allocation or release, with profile_memory."""
-
-    device_type: Int64 | None = msgspec.field(default=MISSING, name="Device Type")
-    device: Int64 | None = msgspec.field(default=MISSING, name="Device Id")
-    allocated: Int64 | None = msgspec.field(default=MISSING, name="Total Allocated")
-    reserved: Int64 | None = msgspec.field(default=MISSING, name="Total Reserved")
-
-
 class MemoryEvent(msgspec.Struct, gc=False, kw_only=True):
-    """An allocation or release. Times in us."""
+    """An allocation or release, with profile_memory. Times in us."""
 
     ts: Time
     args: MemoryArgs = MemoryArgs()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
 
-from ...recording.recording import INTEGERS, Columns, Events, latest, with_unread
+from ...core.tables.events import EVENT_SORTS
+from ...recording.recording import Columns, Events, latest, with_unread
 from ...recording.values import MISSING
 from .stream import Surrounding
 
@@ -34,13 +36,12 @@ class Joining:
         self._is_gapless = True
         self._state: tuple[int, ...] = ()
         self._ended_at: int | None = None
-        self._names = _Numbers()
-        self._operators = _Numbers()
-        self._calls = _Numbers()
-        self._inputs = _Numbers()
-        self._columns: dict[str, dict[str, bytearray]] = {name: {} for name in INTEGERS}
+        self._texts = {one.texts: _Numbers() for sort in EVENT_SORTS.values() for one in sort.held if one.texts}
+        self._columns: dict[str, dict[str, bytearray]] = {
+            name: {one.name: bytearray() for one in sort.held} for name, sort in EVENT_SORTS.items()
+        }
         self._gloo_threads: set[int] = set()
-        self._texts: dict[str, str] = {}
+        self._shared: dict[str, str] = {}
         self._others = Events(
             pids=[None] * 4, names=[], kinds=[], operator_names=[], call_names=[], annotations=[],
             activities={}, launches={}, runtime={}, operators={}, memory={}, stream_waits={}, modules={},
@@ -60,16 +61,12 @@ class Joining:
             follows = follows and (events.zero_us == others.zero_us)
         self._is_gapless = self._is_gapless and follows
         self.surrounding, self._ended_at = part.surrounding, part.ended_at
-        _renumber(events.activities, [self._names[key] for key in zip(events.kinds, events.names, strict=True)])
-        of_operators = [self._operators[name] for name in events.operator_names]
-        _renumber(events.operators, of_operators)
-        _renumber(events.operators, [self._inputs[text] for text in events.inputs], "inputs")
-        _renumber(events.modules, of_operators)
-        _renumber(events.runtime, [self._calls[name] for name in events.call_names])
-        for kind, columns in self._columns.items():
-            added: Columns = getattr(events, kind)
-            for name in list(added):
-                columns.setdefault(name, bytearray()).extend(added.pop(name))
+        of_part = {name: [known[key] for key in _keys(events, name)] for name, known in self._texts.items()}
+        for sort, columns in self._columns.items():
+            added: Columns = getattr(events, sort)
+            for one in EVENT_SORTS[sort].held:
+                column = added.pop(one.name)
+                columns[one.name].extend(_renumbered(column, of_part[one.texts]) if one.texts else column)
         others.pids = [new if old is None else old for old, new in zip(others.pids, events.pids, strict=True)]
         others.window_end = latest(others.window_end, events.window_end)
         others.launched += events.launched
@@ -83,7 +80,7 @@ class Joining:
 
     def _with_shared_texts(self, args: dict[str, Any]) -> dict[str, Any]:
         """Share equal texts between rows, as most rows have the same ones."""
-        return {key: self._texts.setdefault(v, v) if type(v) is str else v for key, v in args.items()}
+        return {key: self._shared.setdefault(v, v) if type(v) is str else v for key, v in args.items()}
 
     def events(self) -> Events | None:
         """The events; None if the added parts are not the whole file."""
@@ -91,11 +88,8 @@ class Joining:
             return None
         return msgspec.structs.replace(
             self._others,
-            names=[name for _, name in self._names],
-            kinds=[kind for kind, _ in self._names],
-            operator_names=list(self._operators),
-            call_names=list(self._calls),
-            inputs=list(self._inputs),
+            kinds=[kind for kind, _ in self._texts["names"]],
+            **{name: [text for _, text in known] for name, known in self._texts.items()},
             gloo_threads=sorted(self._gloo_threads),
             **self._columns,
         )
@@ -109,7 +103,13 @@ class _Numbers(dict[Any, int]):
         return self[key]
 
 
-def _renumber(columns: Columns, numbers: Sequence[int], column: str = "name") -> None:
-    if list(numbers) != list(range(len(numbers))):
-        old = array("q", columns[column])
-        columns[column] = array("q", [MISSING if at == MISSING else numbers[at] for at in old]).tobytes()
+def _keys(events: Events, texts: str) -> Iterable[tuple[str, str]]:
+    """What tells the texts of a list apart: a name that both kernels and copies have is two."""
+    kept: list[str] = getattr(events, texts)
+    return zip(events.kinds if texts == "names" else repeat(""), kept, strict=False)
+
+
+def _renumbered(column: bytes, numbers: Sequence[int]) -> bytes:
+    if list(numbers) == list(range(len(numbers))):
+        return column
+    return array("q", [MISSING if at == MISSING else numbers[at] for at in array("q", column)]).tobytes()

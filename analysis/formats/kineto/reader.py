@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress, islice
+from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ from ....common.wording import counted
 from ...core.escaping import encodable
 from ...core.kinds import COMM, MEMORY, kernel_kind, memory_kind
 from ...core.markers import DETAILS, STEERING
+from ...core.tables.events import EVENT_SORTS
 from ...errors import DamagedTrace, TooLarge, TraceError
 from ...recording.compression import is_regular, packed_bytes, unpacked_bytes
 from ...recording.options import Progress, ReadOptions
 from ...recording.recording import (
-    DOUBLES,
-    INTEGERS,
     Annotation,
     Columns,
     Events,
@@ -39,9 +38,9 @@ from ...recording.recording import (
     with_unread,
 )
 from ...recording.row_bytes import shapes_bytes, tables_bytes
-from ...recording.values import MISSING, NOT_KNOWN
+from ...recording.values import MISSING
 from .absolute import Timed, TooFarApart, have_decimals, is_absolute, times_from, zero_us_near
-from .arguments import annotations_of, call_records, comm_row, inputs_of, integer_id, without_shapes
+from .arguments import annotations_of, call_records, comm_row, inputs_of, without_shapes
 from .events import (
     KERNEL_CATEGORIES,
     MTIA_ACTIVITIES,
@@ -54,7 +53,6 @@ from .events import (
     Launch,
     MalformedEvent,
     MemoryEvent,
-    OperatorArgs,
     OperatorEvent,
     PointEvent,
     ProcessEvent,
@@ -64,6 +62,7 @@ from .events import (
     is_idle,
     sorted_texts,
 )
+from .fields import integer_id, values_in
 from .foreign import check_device, notes_on_unread
 from .header import header, header_so_far
 from .joining import Joining, Part
@@ -161,7 +160,7 @@ def _read(
         damage, around = encodable(str(err)), header_so_far(stream.surrounding)
         file_bytes = None if stream.is_packing_broken or not is_regular(path) else unpacked_bytes(path)
         extent = Extent(reading.good_bytes, None if file_bytes is None else max(0, file_bytes - reading.good_bytes))
-    if not reading.activities["ts"] and not reading.with_operators:
+    if not reading.columns["activities"]["ts"] and not reading.with_operators:
         # A machine with GPUs, and a run that did not use them: all operators matter, not only those for collectives.
         _LOG.info("%r: has no activity of a GPU, so it is read again with all operators", str(path))
         return _read(path, _Reading(path, reading.options, True), progress, counted=counted)
@@ -222,12 +221,7 @@ class _Reading:
     call_ids: dict[str, int] = field(default_factory=dict)
     input_ids: dict[str, int] = field(default_factory=dict)
     ids: dict[str, dict[str, int]] = field(default_factory=dict)
-    activities: dict[str, array[Any]] = field(default_factory=lambda: _arrays("activities"))
-    launches: dict[str, array[Any]] = field(default_factory=lambda: _arrays("launches"))
-    runtime: dict[str, array[Any]] = field(default_factory=lambda: _arrays("runtime"))
-    operators: dict[str, array[Any]] = field(default_factory=lambda: _arrays("operators"))
-    memory: dict[str, array[Any]] = field(default_factory=lambda: _arrays("memory"))
-    modules: dict[str, array[Any]] = field(default_factory=lambda: _arrays("modules"))
+    columns: dict[str, dict[str, array[Any]]] = field(default_factory=lambda: _arrays())
     annotations: list[Annotation] = field(default_factory=list)
     comm_args: list[dict[str, Any]] = field(default_factory=list)
     gloo_threads: set[int] = field(default_factory=set)
@@ -251,12 +245,7 @@ class _Reading:
     def needed_bytes(self) -> int:
         """Upper bound of the memory of everything read so far and the tables made from it."""
         return self._lists_bytes + tables_bytes(
-            activities=len(self.activities["ts"]),
-            launches=len(self.launches["ts"]),
-            runtime=len(self.runtime["ts"]),
-            operators=len(self.operators["ts"]),
-            memory=len(self.memory["ts"]),
-            modules=len(self.modules["ts"]),
+            **{sort: len(columns["ts"]) for sort, columns in self.columns.items()},
             annotations=len(self.annotations),
             calls=len(self.comm_args),
             names=len(self.names) + len(self.operator_ids) + len(self.call_ids) + len(self.input_ids),
@@ -325,18 +314,20 @@ class _Reading:
         self.unread = with_unread(self.unread, _of_private_devices(named))
         self.unread = with_unread(self.unread, texts.unread)
         self.processes.update(name for name in (process.process for process in processes) if name is not None)
-        self._extend_activities(activities, names)
-        self._extend_launches(launches)
-        self._extend_runtime(calls)
-        self._extend_memory(memory)
+        self._extend("activities", activities, name=names)
+        self._extend("launches", launches)
+        self._extend("runtime", calls, name=self._numbered(self.call_ids, [call.name for call in calls]))
+        self._extend("memory", memory)
         handed_over = [e for e in operators if e.name.startswith(_HANDING_OVER)]
         is_work = [not e.name.startswith(_HANDING_OVER) and not _STEP.match(e.name) for e in operators]
         work = list(compress(operators, is_work))
         self._extend_pids(annotations, launches, handed_over, work)
-        if self.options.details or not self.activities["ts"]:  # else they matter on CPU runs only
-            self._extend_operators(self.operators, work)
-            self._extend_inputs(work, list(compress(inputs, is_work)))
-        self._extend_operators(self.modules, modules)
+        if self.options.details or not self.columns["activities"]["ts"]:  # else they matter on CPU runs only
+            args = list(compress(inputs, is_work))
+            name = self._numbered(self.operator_ids, [event.name for event in work])
+            called_with = map(inputs_of, work, args) if args else repeat(None, len(work))
+            self._extend("operators", work, args, name=name, inputs=self._numbered(self.input_ids, called_with))
+        self._extend("modules", modules, [], name=self._numbered(self.operator_ids, [event.name for event in modules]))
 
     def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
         """Count times from a zero near these events, if doubles of their times are not exact."""
@@ -359,7 +350,7 @@ class _Reading:
     def _move_zero(self, zero_us: int) -> None:
         """Count everything read so far from another zero."""
         later_us, self.zero_us = zero_us - self.zero_us, zero_us
-        for columns in (self.activities, self.launches, self.runtime, self.operators, self.memory, self.modules):
+        for columns in self.columns.values():
             columns["ts"] = array("d", [ts - later_us for ts in columns["ts"]])
         self.annotations = [
             msgspec.structs.replace(annotation, ts=annotation.ts - later_us) for annotation in self.annotations
@@ -375,13 +366,7 @@ class _Reading:
             kinds=self.kinds,
             operator_names=list(self.operator_ids),
             call_names=list(self.call_ids),
-            activities=_bytes(self.activities),
-            launches=_bytes(self.launches),
-            runtime=_bytes(self.runtime),
-            operators=_bytes(self.operators),
-            memory=_bytes(self.memory),
-            stream_waits=_bytes(_arrays("stream_waits")),
-            modules=_bytes(self.modules),
+            **{sort: _bytes(columns) for sort, columns in self.columns.items()},
             annotations=self.annotations,
             comm_args=self.comm_args,
             gloo_threads=sorted(self.gloo_threads),
@@ -433,65 +418,22 @@ class _Reading:
             if self.pids[sort] is None:
                 self.pids[sort] = next((e.pid for e in events if isinstance(e.pid, int)), None)
 
-    def _extend_activities(self, events: list[Activity], names: list[int]) -> None:
-        args = [event.args for event in events]
-        columns = self.activities
-        columns["device"].fromlist(_either([a.device for a in args], [e.pid for e in events]))
-        columns["stream"].fromlist(_either([a.stream for a in args], [e.tid for e in events]))
-        columns["name"].fromlist(names)
-        columns["correlation"].fromlist(_integers([a.correlation for a in args]))
-        columns["external_id"].fromlist(_external_ids(args))
-        columns["size"].fromlist(_sizes([a.size for a in args]))
-        columns["ts"].fromlist([e.ts for e in events])
-        columns["dur"].fromlist(_durations(events))
-        columns["blocks_per_sm"].extend(_numbers_known([a.blocks_per_sm for a in args]))
-        columns["occupancy_percent"].extend(_numbers_known([a.occupancy_percent for a in args]))
+    def _extend(
+        self, sort: str, events: Sequence[Any], args: Sequence[Any] | None = None, **numbers: list[int]
+    ) -> None:
+        """Add events, whose arguments are `args` if they are not in them, and their texts by `numbers`."""
+        args = [event.args for event in events] if args is None else args
+        for one in EVENT_SORTS[sort].held:
+            known = numbers.get(one.name)
+            values = values_in(one, events, args) if known is None else array("q", known)
+            self.columns[sort][one.name].extend(values)
 
-    def _extend_launches(self, events: Sequence[Launch]) -> None:
-        args = [event.args for event in events]
-        columns = self.launches
-        columns["correlation"].fromlist(_integers([a.correlation for a in args]))
-        columns["thread"].fromlist(_numbers([e.tid for e in events]))
-        columns["external_id"].fromlist(_external_ids(args))
-        columns["ts"].fromlist([e.ts for e in events])
-
-    def _extend_runtime(self, events: list[RuntimeCall]) -> None:
-        known, columns = self.call_ids, self.runtime
+    def _numbered(self, known: dict[str, int], texts: Iterable[str | None]) -> list[int]:
+        """The number of each text among those `known`, to which new ones are added; MISSING for None."""
         before = len(known)
-        columns["thread"].fromlist(_numbers([e.tid for e in events]))
-        columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
+        numbers = [MISSING if text is None else known.setdefault(text, len(known)) for text in texts]
         self._letters += _last_letters(known, len(known) - before)
-        columns["correlation"].fromlist(_integers([e.args.correlation for e in events]))
-        columns["ts"].fromlist([e.ts for e in events])
-        columns["dur"].fromlist(_durations(events))
-
-    def _extend_operators(self, columns: dict[str, array[Any]], events: list[CpuEvent]) -> None:
-        known = self.operator_ids
-        before = len(known)
-        columns["thread"].fromlist(_numbers([e.tid for e in events]))
-        columns["name"].fromlist([known.setdefault(e.name, len(known)) for e in events])
-        self._letters += _last_letters(known, len(known) - before)
-        columns["ts"].fromlist([e.ts for e in events])
-        columns["dur"].fromlist(_durations(events))
-
-    def _extend_inputs(self, events: list[CpuEvent], args: list[OperatorArgs]) -> None:
-        columns, known = self.operators, self.input_ids
-        if not args:  # read without details
-            for name in ("inputs", "sequence", "forward_thread"):
-                columns[name].fromlist([MISSING] * len(events))
-            return
-        before = len(known)
-        texts = map(inputs_of, events, args)
-        columns["inputs"].fromlist([MISSING if text is None else known.setdefault(text, len(known)) for text in texts])
-        self._letters += _last_letters(known, len(known) - before)
-        columns["sequence"].fromlist(_sizes([a.sequence for a in args]))
-        columns["forward_thread"].fromlist(_sizes([a.forward_thread for a in args]))
-
-    def _extend_memory(self, events: list[MemoryEvent]) -> None:
-        columns = self.memory
-        for name in ("device_type", "device", "allocated", "reserved"):
-            columns[name].fromlist(_integers([getattr(e.args, name) for e in events]))
-        columns["ts"].fromlist([e.ts for e in events])
+        return numbers
 
 
 def _last_letters(names: dict[str, int], count: int) -> int:
@@ -508,50 +450,13 @@ def _of_private_devices(calls: Sequence[RuntimeCall]) -> dict[str, Unread]:
     return unread
 
 
-def _arrays(sort: str) -> dict[str, array[Any]]:
-    return {name: array("q") for name in INTEGERS[sort]} | {name: array("d") for name in DOUBLES[sort]}
+def _arrays() -> dict[str, dict[str, array[Any]]]:
+    return {
+        name: {one.name: array("q" if one.is_integer else "d") for one in sort.held}
+        for name, sort in EVENT_SORTS.items()
+    }
 
 
 def _bytes(columns: dict[str, array[Any]]) -> Columns:
     """The columns as bytes; they are used up, as both forms would take twice the memory."""
     return {name: columns.pop(name).tobytes() for name in list(columns)}
-
-
-def _integers(values: list[Any]) -> list[int]:
-    """Integers, with MISSING for the rare nulls of JSON."""
-    return [MISSING if v is None else v for v in values] if None in values else values
-
-
-def _sizes(values: list[Any]) -> list[int]:
-    """Numbers from 0, such as sizes in bytes, MISSING for anything else; kernels have none."""
-    return [value if type(value) is int and 0 <= value < 2**63 else MISSING for value in values]
-
-
-def _either(values: list[Any], otherwise: list[Any]) -> list[int]:
-    """Arguments of events; where one is missing, the row in which the event is drawn."""
-    integers = _integers(values)
-    if MISSING not in integers:
-        return integers
-    return [b if a == MISSING else a for a, b in zip(integers, _numbers(otherwise), strict=True)]
-
-
-def _external_ids(args: list[Any]) -> list[int]:
-    ids = _integers([a.external_id for a in args])
-    return _either(ids, _integers([a.external_id_1 for a in args])) if MISSING in ids else ids
-
-
-def _durations(events: list[Activity] | list[CpuEvent] | list[RuntimeCall]) -> list[float]:
-    return [e.dur or 0.0 for e in events]
-
-
-def _numbers(values: list[Any]) -> list[int]:
-    """Ids of threads, streams and devices: integers except in Kineto's own bookkeeping rows."""
-    return [integer_id(v) for v in values] if str in map(type, values) else values
-
-
-def _numbers_known(values: list[Any]) -> array[float]:
-    """Doubles, NaN for anything that is no number or does not fit."""
-    try:
-        return array("d", values)
-    except (TypeError, OverflowError):
-        return array("d", [v if isinstance(v, (int, float)) and abs(v) < 2**63 else NOT_KNOWN for v in values])

@@ -16,13 +16,15 @@ from isal import isal_zlib
 
 from ...core.budget import Budget
 from ...core.markers import C10D, LOADING, OF_BACKENDS, STEERING
-from ...recording.arrays import doubles, integers
+from ...core.tables.events import EVENT_SORTS, EventColumn
+from ...recording.arrays import values_of
+from ...recording.building import columns_of, unknown_column
 from ...recording.checks import is_consistent
 from ...recording.header import Header
 from ...recording.options import ReadOptions
-from ...recording.recording import DOUBLES, INTEGERS, Columns, CommRow, Extent, RawTrace
+from ...recording.recording import NUMBER_BYTES, Columns, CommRow, Extent, RawTrace
 from ...recording.row_bytes import tables_bytes
-from ...recording.values import MISSING, Int64, Time
+from ...recording.values import Int64, Time
 from .columns import BadColumn, CodedColumn, coded_doubles, coded_integers, doubles_from, integers_from
 from .outline import object_bytes, outline_of
 from .rows import CodedRows, annotations_in, coded_annotations, coded_comm_args, comm_args_in, named_annotations
@@ -33,10 +35,6 @@ _SUM_BYTES = 32
 _GZIP = 31  # the window of zlib, and a gzip header around it
 _SMALLEST, _FAST = 9, 2
 _MOST_ROWS = 2**40
-_LATER = ("stream_waits", "modules")
-"""Sorts of events that older recordings of this version do not have."""
-_LATER_COLUMNS = {"activities": {"size"}, "operators": {"inputs", "sequence", "forward_thread"}}
-"""Columns that older recordings do not have either: written where they say something."""
 
 
 class TraceSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +106,7 @@ def packed(trace: RawTrace, source: TraceSource, notes: list[str], *, how: Liter
         version=VERSION,
         source=source,
         notes=notes,
-        sorts={sort: _columns_of(sort, getattr(trace, sort)) for sort in INTEGERS},
+        sorts={sort: _columns_of(sort, getattr(trace, sort)) for sort in EVENT_SORTS},
         annotations=coded_annotations(trace.annotations),
         comm_args=coded_comm_args(trace.comm_args),
         **{name: getattr(trace, name) for name in _PLAIN},
@@ -158,7 +156,9 @@ def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = 
     is_read = with_calls or not rows["activities"]  # what CPUs run is made from the marks
     unread = () if is_read else (*OF_BACKENDS, C10D)
     try:
-        columns: dict[str, Any] = {sort: _bytes_of(sort, content.sorts.get(sort, {}), rows[sort]) for sort in INTEGERS}
+        columns: dict[str, Any] = {
+            sort: _bytes_of(sort, content.sorts.get(sort, {}), rows[sort]) for sort in EVENT_SORTS
+        }
         trace = RawTrace(
             **columns,
             annotations=annotations_in(content.annotations, what, budget, unread),
@@ -175,7 +175,7 @@ def trace_of(content: Content, what: str, budget: Budget, *, with_calls: bool = 
 
 def _checked_rows(content: Content, what: str, budget: Budget) -> dict[str, int]:
     """Number of rows of each sort of event, if all of them may be made. Raises as `trace_of` does."""
-    rows = {sort: _rows(content.sorts.get(sort, {})) for sort in INTEGERS}
+    rows = {sort: _rows(content.sorts.get(sort, {})) for sort in EVENT_SORTS}
     others = {"annotations": content.annotations.kind.rows, "calls": content.comm_args.kind.rows}
     if max(*rows.values(), *others.values()) > _MOST_ROWS:
         raise _not_as_written("too many rows")
@@ -195,8 +195,9 @@ def without_details(content: Content, options: ReadOptions, what: str, budget: B
     if not content.detailed:
         return content
     operators, on_gpu = content.sorts.get("operators", {}), _rows(content.sorts.get("activities", {})) > 0
-    without = {sort: _NONE[sort] for sort in ("runtime", "memory", "stream_waits", "modules")}
-    without["operators"] = _NONE["operators"] if on_gpu else _without(operators, _LATER_COLUMNS["operators"])
+    without = {name: _NONE[name] for name, sort in EVENT_SORTS.items() if sort.detailed}
+    of_details = {one.name for one in EVENT_SORTS["operators"].held if one.detailed}
+    without["operators"] = _NONE["operators"] if on_gpu else _without(operators, of_details)
 
     def is_kept(name: str) -> bool:
         return name.startswith((C10D, LOADING)) or bool(STEERING.match(name)) or options.may_mark(name)
@@ -217,24 +218,36 @@ def _without(columns: dict[str, CodedColumn], names: Collection[str]) -> dict[st
 
 
 def _columns_of(sort: str, columns: Columns) -> dict[str, CodedColumn]:
-    coded = {
-        name: coded_integers(integers(columns[name]))
-        for name in INTEGERS[sort]
-        if name not in _LATER_COLUMNS.get(sort, ()) or (integers(columns[name]) != MISSING).any()
+    """The coded columns; of those that older recordings do not have, the ones that say something."""
+    return {
+        one.name: _coded(one, columns)
+        for one in EVENT_SORTS[sort].held
+        if not one.since or columns[one.name] != unknown_column(one, len(columns[one.name]) // NUMBER_BYTES)
     }
-    return coded | {name: coded_doubles(doubles(columns[name])) for name in DOUBLES[sort]}
+
+
+def _coded(declared: EventColumn, columns: Columns) -> CodedColumn:
+    values = values_of(declared, columns)
+    return coded_integers(values) if declared.is_integer else coded_doubles(values)
 
 
 def _bytes_of(sort: str, columns: dict[str, CodedColumn], rows: int) -> Columns:
-    if not columns and sort in _LATER:
-        return dict.fromkeys((*INTEGERS[sort], *DOUBLES[sort]), b"")
-    later = _LATER_COLUMNS.get(sort, set()) - columns.keys()
-    if columns.keys() != {*INTEGERS[sort], *DOUBLES[sort]} - later:
+    declared = EVENT_SORTS[sort]
+    if not columns and declared.later:
+        return columns_of(sort)
+    lacking = {one.name for one in declared.held if one.since} - columns.keys()
+    if columns.keys() != declared.names - lacking:
         raise BadColumn(f"the columns of {sort} are {', '.join(sorted(columns))}")
-    decoded: dict[str, Any] = {name: integers_from(columns[name], rows) for name in INTEGERS[sort] if name not in later}
-    decoded |= {name: np.full(rows, MISSING) for name in later}
-    decoded |= {name: doubles_from(columns[name], rows) for name in DOUBLES[sort]}
-    return {name: np.ascontiguousarray(column).tobytes() for name, column in decoded.items()}
+    return {
+        one.name: unknown_column(one, rows) if one.name in lacking else _decoded(one, columns, rows)
+        for one in declared.held
+    }
+
+
+def _decoded(declared: EventColumn, columns: dict[str, CodedColumn], rows: int) -> bytes:
+    column = columns[declared.name]
+    decoded = integers_from(column, rows) if declared.is_integer else doubles_from(column, rows)
+    return np.ascontiguousarray(decoded).tobytes()
 
 
 def _rows(columns: dict[str, CodedColumn]) -> int:
@@ -243,5 +256,5 @@ def _rows(columns: dict[str, CodedColumn]) -> int:
     return column.rows
 
 
-_NONE = {sort: _columns_of(sort, dict.fromkeys((*INTEGERS[sort], *DOUBLES[sort]), b"")) for sort in INTEGERS}
+_NONE = {sort: _columns_of(sort, columns_of(sort)) for sort in EVENT_SORTS}
 """The columns of each sort of events if there are none."""

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...recording.recording import DOUBLES, INTEGERS
+from ...core.tables.events import EVENT_SORTS
 
 _NOTHING = msgspec.Raw()
 _CHUNK_BYTES = 1 << 20
-_NAMES = {name for columns in (*INTEGERS.values(), *DOUBLES.values()) for name in columns} | {"seq", "comms_id"}
+_NAMES = frozenset({"seq", "comms_id"}).union(*(sort.names for sort in EVENT_SORTS.values()))
 # Numbers in a column are a few bytes; a whole column that is not known takes about so much for each of its bytes.
 _COLUMN_BYTES = 40
 
@@ -45,7 +45,7 @@ class _Rows(msgspec.Struct):
 
 
 _ROWS, _COLUMNS = msgspec.msgpack.Decoder(_Rows), msgspec.msgpack.Decoder(_Columns)
-_SORTS = msgspec.msgpack.Decoder(msgspec.defstruct("_Sorts", [(sort, msgspec.Raw, _NOTHING) for sort in INTEGERS]))
+_SORTS = msgspec.msgpack.Decoder(msgspec.defstruct("_Sorts", [(sort, msgspec.Raw, _NOTHING) for sort in EVENT_SORTS]))
 
 
 def object_bytes(payload: bytes | memoryview, fields: type[Any]) -> int:
@@ -58,7 +58,7 @@ def object_bytes(payload: bytes | memoryview, fields: type[Any]) -> int:
             continue
         if name == "sorts":
             sorts = _SORTS.decode(raw)
-            known = [getattr(sorts, sort) for sort in INTEGERS]
+            known = [getattr(sorts, sort) for sort in EVENT_SORTS]
             total += _COLUMN_BYTES * (len(raw) - sum(map(len, known))) + sum(
                 _columns_bytes(columns) for columns in known
             )

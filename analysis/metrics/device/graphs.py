@@ -18,8 +18,8 @@ from ....common.wording import counted
 from ...core import markers
 from ...core.kinds import COMM, COMPUTE
 from ...core.schema import bare, grouped, records
-from ...core.tables.communication import ANNOTATIONS, LAUNCHES
-from ...core.tables.device_time import CPU_OPERATORS, MODULES, OPERATOR_CALLS
+from ...core.tables.communication import ANNOTATIONS
+from ...core.tables.events import CPU_OPERATORS, LAUNCHES, MODULES, OPERATOR_CALLS
 from ..clocks.frame import Ints
 
 _FIRST = -10

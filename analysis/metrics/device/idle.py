@@ -23,7 +23,8 @@ from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, grouped
 from ...core.steps import Mark, Window, windows_by_process
-from ...core.tables.device_time import IDLE, IDLE_STEPS, MODULES
+from ...core.tables.device_time import IDLE, IDLE_STEPS
+from ...core.tables.events import MODULES
 from ..clocks.frame import Flags, Ints
 
 NOT_READ = (
