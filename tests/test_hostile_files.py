@@ -17,9 +17,9 @@ ATTACKS = Path(__file__).parent / "attacks"
         [("side_files", 2)],
         [
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 15), ("damaged_traces", 15)),
-            *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68), ("seams", 4_000)),
+            *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68), ("url_words", 600)),
             *(("memory", 4), ("recordings_changed", 30), ("page_server", 12), ("on_demand", 60), ("clock_jumps", 2)),
-            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1)),
+            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1), ("seams", 4_000)),
             *(("store_peers", 12), ("watched_folders", 200), ("full_disks", 3)),
         ],
     ),

@@ -26,6 +26,7 @@ from training_builders import Trained, write_training
 
 from commtrace.analysis.core.places import filesystem
 from commtrace.analysis.core.places.place import address, path_at, path_named
+from commtrace.analysis.core.places.redaction import hide_secrets
 from commtrace.analysis.errors import MissingLibrary, UnreachableFile, UnreadableFile
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import ReadSizes
@@ -393,6 +394,24 @@ def test_urls_are_shown_without_secrets(url, shown, name):
     assert path_named(path) is path
     with pytest.raises(TypeError, match="is not on this machine"):
         os.fspath(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "shown"),
+    [
+        (f"https://user:{SECRET}@host/x", f"no user: {SECRET}, users", "no user: ***, users"),
+        ("https://user:ron@host/x", "ron, strong ron.json /mnt/ron/x ron_2", "***, strong ron.json /mnt/ron/x ron_2"),
+        ("https://user:ron@host/x", "'ron' user:ron@host ron@host =ron;", "'***' user:***@host ***@host =***;"),
+        ("https://user:p%20q@host/x", "p%20q p+q %70%20q user:p%2520q", "*** *** *** user:***"),
+        ("https://ann:hunter2@host/x", "Basic YW5uOmh1bnRlcjI= of ann", "Basic ***= of ***"),
+        ("https://host/x?versionId=3sL4kqtJ", "versionId 3sL4kqtJ, 3sL4kqtJlcpX", "versionId ***, ***"),
+        ("https://host/x?X-Amz-Expires=300&X-Amz-Signature=abc", "300 s, host, abc", "300 s, host, ***"),
+        ("https://host/x?token=abc", "https://host/x?token=abcdef or =abc/y", "https://host/x or =***/y"),
+        ("s3://b/tokens=9/monkey=1/apiKey=2/x", "authors=3", "authors=3"),
+    ],
+)
+def test_secrets_are_hidden_in_texts_and_words_stay(url, text, shown):
+    assert hide_secrets(f"{url}: {text}", [url]) == f"{path_named(url)}: {shown}"
 
 
 def test_what_is_beside_or_in_a_url_shows_no_more_of_it(memory):
