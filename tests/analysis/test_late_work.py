@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 from builders import MS, US, Collective, Trace, analysed, traces_of
@@ -336,3 +338,33 @@ def test_a_cause_before_the_first_step_is_not_in_the_mean_of_the_others(tmp_path
             trace.op("aten::mm", begin + 900 * US, 150 * US)
         trace.write(tmp_path, f"node_{rank}.0.pt.trace.json")
     assert "gives its device work 10.0 ms per step later than the others" in sentence(analyse(tmp_path, details=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_gpu_what_a_rank_does_longer_is_said_whatever_else_made_it_late(tmp_path: Path, seed: int) -> None:
+    """Rank 1 is blocked for long in every step, and in one of them computes for longer still."""
+    rng = random.Random(seed)
+    steps, world = rng.randint(4, 7), rng.randint(2, 4)
+    blocked = [[rng.randrange(2 * MS, 5 * MS, US) for _ in range(world)] for _ in range(steps)]
+    for own in blocked:
+        own[1] += 60 * MS
+    computed = [[rng.randrange(250 * MS, 254 * MS, US) for _ in range(world)] for _ in range(steps)]
+    computed[rng.randrange(steps)][1] += rng.randrange(66 * MS, 80 * MS, US)
+    whole = {"0": range(world)}
+    traces = [Trace(rank, world, groups=whole, backend="gloo", device_names=(), host="node") for rank in range(world)]
+    begin = 0
+    for step in range(steps):
+        came = [begin + blocked[step][rank] + computed[step][rank] for rank in range(world)]
+        end = max(came) + MS
+        for rank, trace in enumerate(traces):
+            trace.step(step, begin, end + 100 * US)
+            trace.op("aten::mm", came[rank] - computed[step][rank], computed[step][rank])
+            trace.c10d("allreduce_", came[rank], 2 * US).gloo("all_reduce", came[rank] + 2 * US, end - came[rank])
+        begin = end + 100 * US
+    for rank, trace in enumerate(traces):
+        trace.write(tmp_path, f"node_{rank}.0.pt.trace.json")
+    found = analyse(tmp_path, details=True)
+    longer = [mine - median(others) for own in blocked for mine, others in [(own[1], own[:1] + own[2:])]]
+    said = re.search(r"in Python, outside of any operator, ([0-9.]+) ms per step longer", found.summary())
+    assert said, found.summary()
+    assert float(said[1]) == pytest.approx(sum(longer) / steps / 1e6, rel=0.05)  # a step that is not counted aside

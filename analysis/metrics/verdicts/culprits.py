@@ -11,7 +11,7 @@ from ....common.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices
-from .doing import Doing, in_python, on_cpu, on_device, only_step, region_on_device
+from .doing import Doing, in_python, longer_on_cpu, on_cpu, on_device, only_step, region_on_device
 from .slow_devices import SlowDevice
 
 _MOST_NAMED = 3
@@ -197,15 +197,18 @@ class Culprits(NamedTuple):
         if steps > 1 and pd.notna(before) and before >= _MOST_OF_IT * whole / steps:
             steps -= 1  # what made it late in the first one was before the trace
         more_ms = whole / 1e6 / steps if steps else float(new.median().max()) / 1e6
-        return _Late(rank, because, more_ms, " per step" if self.steps else "")
+        return _Late(rank, because, more_ms, " per step" if self.steps else "", steps=steps or 1)
 
     def _does(self, late: _Late, *, several: bool = False) -> str:
         *does, more = _DOES[late.because]
-        doing = does[several]
+        doing, more_ms = does[several], late.more_ms
         if self.on_cpu and late.because == "cpu":
             python, more = on_cpu(self.late_work, late.rank), "longer"
             doing = in_python(python, several=several)
-        return f"{doing} {length(late.more_ms)}{late.per} {more} than the others{late.where}"
+            # How late that made it says less: it may do other things longer, too, or others may be late.
+            longer_ms = longer_on_cpu(self.late_work, late.rank) / late.steps
+            more_ms = longer_ms if longer_ms > 0 else more_ms
+        return f"{doing} {length(more_ms)}{late.per} {more} than the others{late.where}"
 
     def _doing(self, late: _Late) -> Doing | None:
         """What the CPU of a late rank did, but for what `_does` says of a run without a GPU."""
@@ -304,13 +307,14 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
 
 
 class _Late(NamedTuple):
-    """Reason and amount of a rank's lateness: per step, per occasion, or in one step only."""
+    """Reason and amount of a rank's lateness: per step, which is the mean of `steps`, per occasion, or in one step."""
 
     rank: int
     because: str
     more_ms: float
     per: str
     where: str = ""
+    steps: int = 1
 
 
 def length(ms: float) -> str:

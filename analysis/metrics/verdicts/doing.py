@@ -172,6 +172,12 @@ def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> i
     return int(extra.idxmax())
 
 
+def longer_on_cpu(late_work: pd.DataFrame, rank: int) -> float:
+    """How much longer than others a rank gave its device no work, over all steps, in ms; 0 where that is not known."""
+    of_rank = late_work[(late_work["rank"] == rank) & (late_work["kind"] == TOTAL) & (late_work["what"] == ALL_CPU)]
+    return float(of_rank["extra_ns"].sum()) / 1e6
+
+
 def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
     """The extra time of a rank by activity, over all steps, with `frac`, its share of all extra time of its CPU or GPU.
 
