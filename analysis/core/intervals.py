@@ -70,6 +70,14 @@ def clip(a: Spans, start: int, end: int) -> Spans:
     return intersect(a, Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64)))
 
 
+def last(a: Spans, length: int) -> Spans:
+    """The last `length` of `a`; all of it if that is shorter."""
+    before = total(a) - length
+    behind = np.cumsum(a.ends - a.starts)
+    starts = np.maximum(a.starts, a.ends - np.maximum(behind - before, 0))
+    return Spans(starts[starts < a.ends], a.ends[starts < a.ends])
+
+
 def covered(a: Spans, starts: Times, ends: Times) -> Times:
     """How much of each interval [starts[i], ends[i]) is covered by `a`; all of shape (n,)."""
     return _until(a, ends) - _until(a, starts)

@@ -169,7 +169,7 @@ _OF_IDLE: tuple[Row, ...] = (
     },
     {
         "remedy": "no_long_calls",
-        "what": "no call that takes 100 times as long as usual",
+        "what": "no call or operator that takes 100 times as long as usual",
         "how": "see `syncs`: warm up before capturing, as by schedule(wait=1, warmup=3); or CUDA_MODULE_LOADING=EAGER",
     },
     {

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from ..core import markers
-from ..core.intervals import Spans, Times, spans
+from ..core.intervals import Spans, Times, last, spans, union
 from ..metrics.clocks.frame import Flags
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import Host, HostTables
+from ..metrics.device.unusual import long_operators
 
 NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -47,10 +48,22 @@ class HostTime:
         """When each of these threads, or any, collected Python's garbage."""
         return self._annotated(self.host.annotations["name"] == markers.PYTHON_GC, threads)
 
+    def unusual(self, threads: Collection[int]) -> list[Spans]:
+        """When each of these threads was in an operator that takes unusually long by itself, after the usual time."""
+        by_thread: dict[int, list[Spans]] = {thread: [] for thread in threads}
+        for each in long_operators(self.host):
+            if each.thread in by_thread:
+                by_thread[each.thread].append(last(each.own, each.over_ns))
+        return [self._shifted(union(NO_TIME, *of_thread)) for of_thread in by_thread.values()]
+
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of this name."""
         named = self._operators[self._operators["name"] == operator]
         return {thread: _spans(named[named["thread"] == thread]) for thread in threads}
+
+    def _shifted(self, when: Spans) -> Spans:
+        """These spans of the rank's own clock on the common one."""
+        return _spans(self._on_common_clock(pd.DataFrame({"start_ns": when.starts, "dur_ns": when.ends - when.starts})))
 
     def _annotated(self, which: pd.Series[bool], threads: Collection[int] | None) -> list[Spans]:
         marks = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])

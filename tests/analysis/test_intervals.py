@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.analysis.core.intervals import Spans, clip, complement, intersect, spans, subtract, total, union
+from commtrace.analysis.core.intervals import Spans, clip, complement, intersect, last, spans, subtract, total, union
 
 END = 24
 TIME = st.integers(0, END)
@@ -119,3 +119,10 @@ def test_nanoseconds_since_the_epoch_stay_exact():
 @pytest.mark.parametrize("operation", [union, intersect, subtract])
 def test_nothing_with_nothing_is_nothing(operation):
     assert total(operation(merged([]), merged([]))) == 0
+
+
+@given(PAIRS, st.integers(0, END + 2))
+def test_last_has_the_cells_at_the_end(a, length):
+    found = last(merged(a), length)
+    assert_merged(found)
+    assert cells(found) == set(sorted(covered(a), reverse=True)[:length])

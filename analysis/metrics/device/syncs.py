@@ -1,35 +1,31 @@
-"""Runtime calls that block, allocate, copy to pageable memory, or take far longer than others of their name.
+"""Runtime calls that block, allocate, copy to pageable memory, or take unusually long, and operators that do.
 
 A call costs a device its starved time (see `idle`) during the call: nothing was queued, and the thread that was to
-launch the next activity was in the call. If it takes unusually long, the launch itself costs that, too.
+launch the next activity was in the call. If it takes unusually long, the launch itself costs that, too. An operator
+that takes unusually long by itself costs what is starved during its own time.
 
 Source: CUDA, API synchronization behavior: a transfer from the device to pageable memory returns once it is complete.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ...core import markers
-from ...core.intervals import Times, covered, spans, subtract, union
+from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, total, union
 from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
 from ...core.steps import NO_STEP, steps_at
 from ...core.tables.device_time import SYNCS, SYNCS_STEPS
 from ..clocks.frame import Ints
-from .idle import NEEDED, Host, HostTables, gaps_of
+from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 from .launches import names_around
+from .unusual import LongOperator, long_operators, over_usual
 
 _KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
 _LONG = 3
-_SEVERAL = 3  # calls of one name, from where their median tells what is usual
-_TIMES_MEDIAN, _LEAST_NS = 100, 1_000_000
-"""What a long call takes at least. A first use, which loads a module or creates a handle, takes milliseconds."""
-_IDLE_FROM = 0.5  # of a long call: a launch into a full queue takes long as well, but waits for a device that works
+_IDLE_FROM = 0.5  # of a long one: a launch into a full queue takes long as well, but waits for a device that works
 _NAMED = ["kind", "name"]
 _KEYS = ["kind", "name", "operator", "annotation"]
 
@@ -71,30 +67,52 @@ def _of_none() -> pd.DataFrame:
 
 
 def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
+    gaps = [gaps_of(activities, host, [])[1] for activities in devices]
+    found = pd.concat([_calls_of(host, devices, gaps), _operators_of(host, gaps)], ignore_index=True)
+    start = found["start_ns"].to_numpy()
+    step = steps_at(start, host.step_marks)
+    found = found.assign(
+        rank=rank,
+        annotation=names_around(host.user_ranges, found["thread"].to_numpy(), start),
+        step=pd.Series(step, dtype="Int64").mask(step == NO_STEP),
+    )
+    kept = (found["kind"] != "long") | (found["lost_ns"] >= _IDLE_FROM * found["dur_ns"])
+    return found.loc[kept, list(_of_none())]
+
+
+def _calls_of(host: Host, devices: list[pd.DataFrame], gaps: list[Gaps]) -> pd.DataFrame:
     calls, kinds = host.calls, kinds_of_calls(host, devices)
     names, took = host.runtime_calls["name"].to_numpy(dtype=object), calls.end_ns - calls.start_ns
     kinds = np.where((kinds < 0) & (over_usual(names, took) > 0), _LONG, kinds)
     chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
-    if not len(chosen):
-        return _of_none()
     thread, start, kind = calls.thread[chosen], calls.start_ns[chosen], kinds[chosen]
     lost = np.zeros(len(chosen), dtype=np.int64)
-    for activities in devices:
-        lost += _lost(activities, host, thread, start, calls.end_ns[chosen], kind)
-    step = steps_at(start, host.step_marks)
-    found = pd.DataFrame({
-        "rank": rank,
+    for of_device in gaps:
+        lost += _lost(of_device, thread, start, calls.end_ns[chosen], kind)
+    return pd.DataFrame({
         "kind": pd.Series(_KINDS[kind], dtype="string"),
         "name": host.runtime_calls["name"].astype("string").array.take(chosen),
         "operator": names_around(host.operator_ranges, thread, start),
-        "annotation": names_around(host.user_ranges, thread, start),
-        "step": pd.Series(step, dtype="Int64").mask(step == NO_STEP),
-        "dur_ns": calls.end_ns[chosen] - start,
+        "thread": thread,
+        "start_ns": start,
+        "dur_ns": took[chosen],
         "lost_ns": lost,
     })  # fmt: skip
-    kept: pd.DataFrame = found[(kind != _LONG) | (lost >= _IDLE_FROM * (calls.end_ns[chosen] - start))]
-    return kept
+
+
+def _operators_of(host: Host, gaps: list[Gaps]) -> pd.DataFrame:
+    """Operators that take unusually long by themselves; `operator` is the one around each, `dur_ns` its own time."""
+    found = long_operators(host)
+    return pd.DataFrame({
+        "kind": pd.Series(["long"] * len(found), dtype="string"),
+        "name": pd.Series([each.name for each in found], dtype="string"),
+        "operator": pd.Series([each.within for each in found], dtype="string"),
+        "thread": np.array([each.thread for each in found], dtype=np.int64),
+        "start_ns": np.array([each.start_ns for each in found], dtype=np.int64),
+        "dur_ns": np.array([total(each.own) for each in found], dtype=np.int64),
+        "lost_ns": np.array([_lost_in(each, gaps) for each in found], dtype=np.int64),
+    })  # fmt: skip
 
 
 def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
@@ -107,27 +125,6 @@ def kinds_of_calls(host: Host, devices: list[pd.DataFrame]) -> Ints:
     return np.select([calls.is_sync, calls.is_alloc, copying], [0, 1, 2], default=-1)
 
 
-def over_usual(names: NDArray[Any], took_ns: Times) -> Times:
-    """How much longer each call takes than usual, if that is far longer, in ns; else 0.
-
-    Usual is the median of its name, and of all calls for one that is made once or twice, such as loading a module, and
-    launches nothing: a graph may take long each time. It may be any call that does not copy: how long a copy takes
-    depends on its size.
-    """
-    codes, unique = pd.factorize(names)
-    by_name = pd.Series(took_ns).groupby(codes)
-    usual = by_name.transform("median").to_numpy()
-    copies, launches = (
-        np.array([word in str(name) for name in [*unique, ""]], dtype=bool)[codes]
-        for word in (markers.COPYING_CALL, markers.LAUNCHING_CALL)
-    )
-    if len(took_ns):
-        is_rare = (by_name.transform("size").to_numpy() < _SEVERAL) & ~launches
-        usual = np.where(is_rare, np.minimum(usual, np.median(took_ns)), usual)
-    is_long = (took_ns >= _LEAST_NS) & (took_ns >= _TIMES_MEDIAN * usual) & ~copies
-    return np.where(is_long, took_ns - usual, 0).astype(np.int64)
-
-
 def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
     """Correlations of copies to pageable memory."""
     copies = activities[(activities["kind"] == MEMORY) & activities["correlation"].notna()]
@@ -135,19 +132,25 @@ def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
     return copies["correlation"][chosen].to_numpy(dtype=np.int64)
 
 
-def _lost(activities: pd.DataFrame, host: Host, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
+def _lost_in(operator: LongOperator, gaps: list[Gaps]) -> int:
+    """Starved time of all devices during the own time of an operator, in ns."""
+    return sum(total(intersect(operator.own, _starved(of_device, operator.thread))) for of_device in gaps)
+
+
+def _starved(gaps: Gaps, thread: int) -> Spans:
+    """When a device had nothing to do, and this thread was to launch the next activity."""
+    here = gaps.is_known & (gaps.thread == thread)
+    return spans(gaps.start_ns[here], gaps.begun_ns[here])
+
+
+def _lost(gaps: Gaps, thread: Ints, start: Times, end: Times, kind: Ints) -> Times:
     """Starved time of the device during each call, if it is long launching time too, in ns, each ns counted once."""
-    gaps = gaps_of(activities, host, [])[1]
     lost = np.zeros(len(start), dtype=np.int64)
-    for number in np.unique(thread):
-        of_thread = gaps.is_known & (gaps.thread == number)
-        starved, launching = (
-            spans(start_ns[of_thread], end_ns[of_thread])
-            for start_ns, end_ns in ((gaps.start_ns, gaps.begun_ns), (gaps.begun_ns, gaps.done_ns))
-        )
+    for number in np.unique(thread).tolist():
+        starved, of_thread = _starved(gaps, number), gaps.is_known & (gaps.thread == number)
         for which in range(len(_KINDS)):
             if which == _LONG:
-                starved = union(starved, launching)
+                starved = union(starved, spans(gaps.begun_ns[of_thread], gaps.done_ns[of_thread]))
             here = (kind == which) & (thread == number)
             # What two calls share, one within the other, belongs to the one that began first.
             reach = np.maximum.accumulate(end[here])

@@ -17,7 +17,7 @@ from ...core.intervals import Spans, clip, complement, subtract, union
 from ...core.markers import COPY_KINDS, COPYING_OPERATORS, FROM_PAGEABLE
 from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
-from ...metrics.device.syncs import over_usual
+from ...metrics.device.unusual import over_usual
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
@@ -69,13 +69,13 @@ def no_gc(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_long_calls(ranks: Collection[int] | None = None) -> Scenario:
-    """Let calls that take far longer than others of their name, as first uses do, take their median."""
+    """Let calls and operators that take far longer than others of their name, as first uses do, take their median."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [_not_long(m) if m.program.host is not None and _is_meant(m, ranks) else m for m in members]
 
     assumes = "each takes as long as the median of its name: what it did is done before the steps"
-    return Scenario(_who("no unusually long calls", ranks), assumes, (change,))
+    return Scenario(_who("no unusually long calls and operators", ranks), assumes, (change,))
 
 
 def no_blocking(
@@ -223,16 +223,20 @@ def _after_launches(member: Playing) -> Playing:
 
 
 def _not_long(member: Playing) -> Playing:
-    """Let calls that neither block nor allocate take no longer than usual, and what they launch begin sooner."""
-    program = member.program
+    """Let operators, and calls that neither block nor allocate, take as long as usual, so that more begins sooner."""
+    program, host = member.program, member.program.host
+    assert host is not None
     over = over_usual(program.call_name, program.call_end - program.call_start)
     over[_named(program, is_sync) | _named(program, is_alloc)] = 0
-    if not over.any():
+    threads = _launching(program)
+    of_operators = host.unusual(threads)
+    if not over.any() and not any(len(each.starts) for each in of_operators):
         return member
     by_thread = []
-    for thread in _launching(program):
+    for thread, by_operators in zip(threads, of_operators, strict=True):
         of_thread = (over > 0) & (program.call_thread == thread)
-        by_thread.append(_spans((program.call_end - over)[of_thread], program.call_end[of_thread]))
+        of_calls = _spans((program.call_end - over)[of_thread], program.call_end[of_thread])
+        by_thread.append(union(of_calls, by_operators))
     before = _after_launches(with_producers(member))
     sooner = _sooner(member, _alone(program, by_thread))
     # What a launch begins waits for the end of the call as well, by as much as that shows in the trace.
