@@ -164,7 +164,7 @@ def _hosts(run: Run) -> Hosts:
     ranks = run.world_size or len(run.ranks)
     if len(number_on) > 1:
         return Hosts(run.hosts, ranks, most)
-    return Hosts(run.hosts, ranks, None if run.is_of_cpus else max(most, len(run.gpus_listed)))
+    return Hosts(run.hosts, ranks, None if run.is_of_cpus else max([most, *map(len, run.gpus_listed.values())]))
 
 
 def _new_links(text: Any) -> NewLinks:

@@ -591,15 +591,14 @@ class Analysis:
         return in_steps(self._computed, self.counted_steps)
 
     @cached_property
-    def _peaks(self) -> dict[int, Peak | None]:
-        """The peak of each rank's device; None where it is not known."""
-        names = self.run.traces.drop_duplicates("rank")[["rank", "device_name"]]
-        return {row["rank"]: peak_of(row["device_name"], self.peaks) for row in records(names)}
+    def _peaks(self) -> dict[tuple[int, str], Peak | None]:
+        """The peak of each device, by rank and device; None where it is not known."""
+        return {device: peak_of(name, self.peaks) for device, name in self.run.device_names.items()}
 
     @property
     def peak_notes(self) -> tuple[str, ...]:
         """Which peaks its devices are compared with, and who says so; nothing of devices without one."""
-        names = sorted(self.run.traces["device_name"].dropna().unique()) or [None]
+        names: list[str | None] = [*self.run.models] or [None]
         found = [(name, peak_of(name, self.peaks)) for name in names]
         return tuple(said(name, peak) for name, peak in found if peak is not None)
 
@@ -618,9 +617,8 @@ class Analysis:
     @described
     def shapes_ranks(self) -> pd.DataFrame:
         """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
-        names = {row["rank"]: row["device_name"] for row in records(self.run.traces[["rank", "device_name"]])}
         clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in self.run.gpu_clocks.items()}
-        return self._marked(shapes_ranks(self._computed_in_steps, clocks, names))
+        return self._marked(shapes_ranks(self._computed_in_steps, clocks, self.run.device_names))
 
     @cached_property
     @described
@@ -1057,7 +1055,9 @@ class Analysis:
     @described
     def gpus(self) -> pd.DataFrame:
         """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
-        return self._marked(self._work.gpus(self.run.traces))
+        table, names = self._work.gpus(), self.run.device_names
+        named = [names.get(device) for device in zip(table["rank"], table["device"], strict=True)]
+        return self._marked(table.assign(device_name=pd.array(named, dtype="string")))
 
     @cached_property
     def device_time(self) -> pd.DataFrame:

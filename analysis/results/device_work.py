@@ -55,8 +55,8 @@ class DeviceWork(Protocol):
     def exposed_waits(self) -> pd.DataFrame:
         """The exposed wait of each call, by step."""
 
-    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
-        """One row per rank and GPU."""
+    def gpus(self) -> pd.DataFrame:
+        """One row per rank and GPU, without its model."""
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """See `RanByRank`, as for the next two."""
@@ -92,9 +92,9 @@ class WorkHere:
         """The exposed wait of each call, by step."""
         return exposed_waits(self._profiles, self._splits)
 
-    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
-        """One row per rank and GPU."""
-        return gpus(self.tables.activities, self.tables.annotations, traces)
+    def gpus(self) -> pd.DataFrame:
+        """One row per rank and GPU, without its model."""
+        return gpus(self.tables.activities, self.tables.annotations)
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """When calls were ready to run."""
@@ -145,9 +145,9 @@ class WorkByRank:
         none = exposed_waits((), MEMBERS.empty())
         return pd.concat([none, *(part.waits for part in self._times)], ignore_index=True)
 
-    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:
-        """One row per rank and GPU."""
-        return GPUS.concat(self.tables.by_rank(_gpus, _of_ranks(traces, self._ranks)))
+    def gpus(self) -> pd.DataFrame:
+        """One row per rank and GPU, without its model."""
+        return GPUS.concat(self.tables.by_rank(_gpus, dict.fromkeys(sorted(self._ranks), ())))
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """When calls were ready to run."""
@@ -235,7 +235,7 @@ class WorkUntimed:
         """The table without rows."""
         return exposed_waits((), MEMBERS.empty())
 
-    def gpus(self, traces: pd.DataFrame) -> pd.DataFrame:  # noqa: ARG002 - as DeviceWork has it
+    def gpus(self) -> pd.DataFrame:
         """The table without rows."""
         return GPUS.empty()
 
@@ -271,8 +271,8 @@ def _times(tables: EventTables, split: pd.DataFrame) -> _Times:
     )
 
 
-def _gpus(tables: EventTables, traces: pd.DataFrame) -> pd.DataFrame:
-    return gpus(tables.activities, tables.annotations, traces)
+def _gpus(tables: EventTables) -> pd.DataFrame:
+    return gpus(tables.activities, tables.annotations)
 
 
 def _kernel_sums(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -63,7 +64,7 @@ class Run:
     capture, in bytes, and in how many steps; `gpu_clocks` its clock at the end in MHz, and what held that down.
     `sharing` are the ranks that share their GPU with others, and `gloo_beside_gpu` says whether CPUs communicated too.
     `launched` are the calls of a rank that launched work which its trace does not show. `gpus_listed` are the names of
-    the GPUs of the trace that lists most. If not `runs_python`, all of its processes are
+    the GPUs that the trace of a rank lists. If not `runs_python`, all of its processes are
     known to run other programs. In its `unshown_steps` a rank launched work that its trace does not show. If
     only some steps were read, these are `only_steps`, and `recorded_steps` are all steps in the files, by rank and
     cycle. `step_marks` give the kinds of steps, and `step_marker` is the regular expression that found them, if one
@@ -87,7 +88,7 @@ class Run:
     sharing: frozenset[int] = frozenset()
     gloo_beside_gpu: bool = False
     launched: dict[int, int] = field(default_factory=dict)
-    gpus_listed: tuple[str, ...] = ()
+    gpus_listed: dict[int, tuple[str, ...]] = field(default_factory=dict)
     runs_python: bool = True
     unshown_steps: dict[int, frozenset[int]] = field(default_factory=dict)
     replicas: dict[int, int] | None = field(default_factory=dict)
@@ -172,10 +173,26 @@ class Run:
     @property
     def idle_gpus(self) -> tuple[str, ...]:
         """The GPUs that a trace lists where only CPUs were active: unused, or not traced. None in jobs on gloo."""
-        if not (self.gpus_listed and self.devices and self.is_of_cpus):
+        listed = max(self.gpus_listed.values(), key=len, default=())
+        if not (listed and self.devices and self.is_of_cpus):
             return ()
         on_gloo = self.traces["backend"].eq(markers.GLOO).any() or self.activities["kind"].eq(COMM).any()
-        return () if on_gloo else self.gpus_listed
+        return () if on_gloo else listed
+
+    @cached_property
+    def device_names(self) -> dict[tuple[int, str], str | None]:
+        """The model of each device with activity, by rank and device; None where it is not known."""
+        of_rank = {row["rank"]: row["device_name"] for row in records(self.traces.drop_duplicates("rank"))}
+        used = Counter(rank for rank, device in self.devices if device != "cpu")
+        return {
+            (rank, device): _model(self.gpus_listed.get(rank, ()), device, of_rank.get(rank), is_only=used[rank] < 2)
+            for rank, device in sorted(self.devices)
+        }
+
+    @property
+    def models(self) -> list[str]:
+        """The models of its devices, as far as they are known, by name."""
+        return sorted({*self.traces["device_name"].dropna(), *filter(None, self.device_names.values())})
 
     @property
     def ranks(self) -> list[int]:
@@ -410,7 +427,7 @@ def _assemble(name: str, members: list[Member[TraceFile]], config: dict[str, Any
         sharing=frozenset(rank for ranks in shared for rank in ranks),
         gloo_beside_gpu=any(m.file.gloo_beside_gpu for m in members),
         launched={m.rank: m.file.launched for m in members if m.file.launched},
-        gpus_listed=max((m.file.header.device_names for m in members), key=len, default=()),
+        gpus_listed={m.rank: names for m in members if (names := m.file.header.device_names)},
         runs_python=any(m.file.header.runs_python for m in members),
         unshown_steps={
             rank: frozenset().union(*(m.file.unshown_steps for m in members if m.rank == rank))
@@ -468,14 +485,24 @@ def _device_name(member: Member[TraceFile]) -> str | None:
     The list holds the devices that the process may use, and is numbered by that; kernels may carry the number that the
     device has in its host. If all of the list are of one model, that does not matter.
     """
-    names, used = member.file.header.device_names, member.file.first_device
-    device = member.side.record.device
+    used, device = member.file.first_device, member.side.record.device
     index = device.index if used is None else used
     if not isinstance(index, int):
         return device.name
+    return _listed_model(member.file.header.device_names, index) or device.name
+
+
+def _listed_model(names: Sequence[str], index: int) -> str | None:
     listed = names[index] if 0 <= index < len(names) else None
     models = {name for name in names if name}  # ROCm may leave names empty
-    return listed or (models.pop() if len(models) == 1 else device.name)
+    return listed or (models.pop() if len(models) == 1 else None)
+
+
+def _model(listed: Sequence[str], device: str, of_rank: str | None, *, is_only: bool) -> str | None:
+    """The model of one of a rank's devices. That `of_rank` is of the first that ran something."""
+    if device == "cpu" or is_only or len(set(filter(None, listed))) < 2:
+        return of_rank
+    return _listed_model(listed, int(device))
 
 
 _Group = tuple[str, str, str, tuple[int, ...]]  # name, description, backend and ranks

@@ -39,7 +39,7 @@ def _facts(analysis: Analysis) -> Iterator[tuple[str, str]]:
     yield "bytes", _bytes(run.traces)
     yield "ranks", _ranks(analysis)
     yield "steps", _steps(analysis)
-    yield "device", ", ".join(sorted(set(run.traces["device_name"].dropna()))) or "not named in the traces"
+    yield "device", ", ".join(run.models) or "not named in the traces"
     yield "backend", ", ".join(sorted(set(run.traces["backend"].dropna()))) or "not named in the traces"
     yield "versions", "; ".join(sorted(set(run.traces["versions"].dropna()))) or "not in the traces"
     yield "calls", _calls(analysis)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pandas as pd
+
 from ...common.wording import counted, ranges_of
 from ..ceilings.yardsticks import Yardstick, yardstick
 from ..core.escaping import printable
@@ -189,7 +191,7 @@ def first_screen(analysis: Analysis) -> FirstScreen:
 
 def _facts(analysis: Analysis) -> Iterator[str]:
     run = analysis.run
-    names = sorted(set(run.traces["device_name"].dropna()))
+    names = run.models
     of_world = f" of {run.world_size}" if run.world_size not in (None, len(run.ranks)) else ""
     yield f"{counted(len(run.ranks), 'rank')}{of_world}" + (f" on {', '.join(names)}" if names else "")
     hosts = {host for host in run.hosts.values() if host is not None}
@@ -254,7 +256,10 @@ def _tiles(
 
 
 def _mfu(analysis: Analysis) -> Mfu | None:
-    """MFU of the typical step; None where shapes or the peak are not known, or too little is to tell it."""
+    """MFU of the typical step; None where shapes or the peak are not known, or too little is to tell it.
+
+    Of devices of several models it is the share of what all of them do at their peaks.
+    """
     if not (analysis.run.details and analysis.run.has_starts):
         return None
     steps = list(analysis.typical_step.steps)
@@ -263,8 +268,15 @@ def _mfu(analysis: Analysis) -> Mfu | None:
     window_ns = rows["window_ns"].sum()
     if not len(rows) or rows["at_peak_ns"].isna().any() or not window_ns:
         return None
-    frac = float(rows["at_peak_ns"].sum() / window_ns)
-    most = float((rows["mfu_most_frac"] * rows["window_ns"]).sum() / window_ns)
+    models = [analysis.run.device_names.get(device) for device in zip(rows["rank"], rows["device"], strict=True)]
+    of_model = rows.assign(
+        model=pd.array(models, dtype="string"),
+        most_ns=rows["mfu_most_frac"] * rows["window_ns"],
+    ).groupby("model", dropna=False)[["window_ns", "at_peak_ns", "most_ns", "tflop"]].sum()  # fmt: skip
+    if not of_model["at_peak_ns"].all():
+        return None
+    at_peaks = of_model.mul(of_model["tflop"] / of_model["at_peak_ns"], axis=0).sum()
+    frac, most = (float(at_peaks[name] / at_peaks["window_ns"]) for name in ("at_peak_ns", "most_ns"))
     without = float(rows["without_flop_frac"].fillna(0.0).mean())
     if without > _MOST_WITHOUT_FLOP and most - frac > _WIDEST_MFU:
         return None
@@ -323,8 +335,7 @@ def yardstick_of(analysis: Analysis, rows: list[Row]) -> Yardstick | None:
     Where hosts have no name, groups as large as fit in one are taken to be in one.
     """
     run = analysis.run
-    names = set(run.traces["device_name"].dropna())
-    link = yardstick(names.pop()) if len(names) == 1 else None
+    link = yardstick(run.models[0]) if len(run.models) == 1 else None
     hosts = run.hosts
     for row in rows:
         members = [int(rank) for rank in (row["pg_ranks"] or "").split()] or list(run.ranks)

@@ -14,6 +14,7 @@ from builders import MS, US, Trace
 from commtrace import analyse
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.show.first_screen import first_screen
 from commtrace.cli import main
 
 BF16_PEAK_TFLOP_PER_S = 989.4
@@ -31,10 +32,11 @@ def product(
     size: int = 4096,
     name: str = "sm90_xmma_gemm_bf16bf16",
     dtype: str = "c10::BFloat16",
+    device: int | None = None,
 ) -> Trace:
     """A product of matrices, launched at `at`, which runs 50 us later."""
     made.event("cpu_op", "aten::mm", at, 20 * US, **matrices(size, size, size, dtype))
-    return made.kernel(name, at + 50 * US, took, launch=at + 5 * US)
+    return made.kernel(name, at + 50 * US, took, launch=at + 5 * US, device=device)
 
 
 def read(folder: Path, *traces: Trace) -> Analysis:
@@ -282,6 +284,69 @@ def test_float32_counts_against_the_peak_of_what_multiplied_it(
     assert (row["at_peak_ns"], row["note"]) == (round(2 * 4096**3 / peak / 1e3), None)
     (row,) = records(analysis.shapes)
     assert (row["dtype"], row["peak_frac"]) == (dtype, pytest.approx(2 * 4096**3 / took / peak / 1e3))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_precision_that_ran_counts_against_its_own_peak(tmp_path: Path, seed: int) -> None:
+    """The same operator on the same shapes, as when a program sets allow_tf32 between two models."""
+    draw = random.Random(seed)
+    kernels = {
+        "ampere_s1688gemm_128x128_ldg4_stages_32x1_tn": ("tf32", 156),
+        "ampere_sgemm_128x128_tn": ("float32", 19.5),
+    }
+    ran = [*kernels, *draw.choices([*kernels], k=6)]
+    took = [draw.randint(8000, 9000) * US for _ in ran]
+    draw.shuffle(ran)
+    made = Trace(0, 1)
+    for place, (kernel, own) in enumerate(zip(ran, took, strict=True)):
+        product(made, place * 10 * MS, own, name=kernel, dtype="float")
+    made.device_names = ["NVIDIA A100-SXM4-80GB"]
+    analysis = read(tmp_path, made)
+    rows = {row["dtype"]: row for row in records(analysis.shapes)}
+    for kernel, (dtype, peak) in kernels.items():
+        of_kernel = [own for name, own in zip(ran, took, strict=True) if name == kernel]
+        row = rows.pop(dtype)
+        assert (row["calls"], row["total_ns"]) == (len(of_kernel), sum(of_kernel))
+        assert row["peak_frac"] == pytest.approx(len(of_kernel) * 2 * 4096**3 / sum(of_kernel) / peak / 1e3)
+    assert not rows
+    (row,) = records(analysis.mfu)
+    at_peak = sum(2 * 4096**3 / kernels[name][1] / 1e3 for name in ran)
+    assert row["at_peak_ns"] == pytest.approx(at_peak, abs=1)
+
+
+MODELS = {"NVIDIA H100 80GB HBM3": (989.4, 3.35), "NVIDIA L4": (121, 0.3), "NVIDIA A40": (149.7, 0.696)}
+"""Their peaks in bfloat16, in TFLOP/s, and the bandwidth of their memory, in TB/s."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_device_of_a_process_has_the_peak_of_its_model(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    models = [*draw.sample([*MODELS], 2), *draw.choices([*MODELS, "Some GPU"], k=seed % 3)]
+    draw.shuffle(models)
+    made, took = Trace(0, 1, device_names=models), [draw.randint(1500, 3000) * US for _ in models]
+    for device, own in enumerate(took):
+        product(made, device * 4 * MS, own, device=device)
+    analysis = read(tmp_path, made)
+    flop = 2 * 4096**3
+    for row in records(analysis.mfu):
+        peak, _ = MODELS.get(models[int(row["device"])], (None, None))
+        assert row["at_peak_ns"] == (peak and round(flop / peak / 1e3))
+    (row,) = records(analysis.shapes)
+    if "Some GPU" in models:
+        assert (row["peak_frac"], row["memory_frac"], row["peak_from"]) == (None, None, None)
+    else:  # each call beside the peak of where it ran
+        assert row["peak_frac"] == pytest.approx(sum(flop / MODELS[name][0] / 1e3 for name in models) / sum(took))
+        at_memory = sum(3 * 4096**2 * 2 / MODELS[name][1] / 1e3 for name in models)
+        assert row["memory_frac"] == pytest.approx(at_memory / sum(took))
+    named = {int(row["device"]): row["device_name"] for row in records(analysis.gpus)}
+    assert named == dict(enumerate(models))
+    reached = first_screen(analysis).mfu
+    possible = [MODELS[name][0] * own if name in MODELS else None for name, own in zip(models, took, strict=True)]
+    if None in possible:
+        assert reached is None
+    else:
+        assert reached is not None
+        assert reached.frac == pytest.approx(len(models) * flop / 1e3 / sum(possible), rel=1e-4)  # of whole ns
 
 
 def test_categories_hold_what_no_operator_launched(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ least these bytes by the bandwidth of memory, however few requests there are. Do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from ..typical_step import EDGES
 from .categories import category
 from .flops import ATTENTION_FORWARD, counts
 from .operators import NotRecorded, ProfiledOperator
-from .peaks import Peak
+from .peaks import DevicePeaks
 
 _ATTENTION = "attention forward"
 _SIZE = ["kind", "requests", "tokens"]
@@ -56,10 +55,10 @@ def least_read(name: str, inputs: str) -> Read:
     return Read(matrices[1].size_bytes if is_product else None, None)
 
 
-def serving_floors(steps: pd.DataFrame, work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame:
+def serving_floors(steps: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
     """One row per kind and size of steps: what each device must read in a step, and how long that takes at least.
 
-    `work` is a row per kernel with its operator, `peaks` are those of each rank's device.
+    `work` is a row per kernel with its operator, `peaks` are those of each device.
     """
     known = steps[steps["kind"].notna() & ~steps["left_out"].isin(EDGES)]
     of_step = dict(iter(work[work["step"].isin(known["step"])].groupby("step")))
@@ -70,10 +69,10 @@ def serving_floors(steps: pd.DataFrame, work: pd.DataFrame, peaks: Mapping[int, 
     return SERVING_FLOORS.frame(_row(dict(zip(_SIZE, size, strict=True)), own) for size, own in sizes)
 
 
-def _of_step(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> Row:
+def _of_step(work: pd.DataFrame, peaks: DevicePeaks) -> Row:
     """Means over the devices."""
     rows: list[Row] = []
-    for (rank, _), ran in grouped(work, ["rank", "device"]):
+    for (rank, device), ran in grouped(work, ["rank", "device"]):
         calls = ran.dropna(subset=["operator", "inputs"]).drop_duplicates("call")
         read = [least_read(name, inputs) for name, inputs in zip(calls["operator"], calls["inputs"], strict=True)]
         weights = sum(one.weights or 0 for one in read)
@@ -83,7 +82,7 @@ def _of_step(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> Row:
             category(_text(row.operator), _text(row.kernel)) == _ATTENTION and not _has_cache(row.operator, row.inputs)
             for row in attention.itertuples()
         )
-        peak = peaks.get(rank)
+        peak = peaks.get((rank, device))
         tb_per_s = None if peak is None else peak.tb_per_s
         rows.append({
             "weights_bytes": weights,

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...core.schema import Row, Schema, records
 from .categories import takes_float32_as_tf32
-from .peaks import Peak
+from .peaks import DevicePeaks, Peak
 from .shapes import TF32, formula_of, of_kernels
 from .without_flops import has_no_flops
 
@@ -24,10 +24,10 @@ _MENTIONED = 0.01
 _COPIED = ("window_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memory_ns", "idle_ns")
 
 
-def mfu(schema: Schema, breakdown: pd.DataFrame, work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame:
+def mfu(schema: Schema, breakdown: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
     """One row for each of the breakdown, by step or not, with what its FLOPs would take at the peak.
 
-    `work` is from `compute_work`; `peaks` are those of the device of each rank, None where they are not known.
+    `work` is from `compute_work`; `peaks` are those of each device.
     """
     keys = [key for key in ("rank", "device", "step") if key in schema.columns]
     of_device = _flop_by_device(work, keys)
@@ -111,7 +111,7 @@ def _multiplies_nothing(work: pd.DataFrame) -> pd.Series[bool]:
     return number.map({row["number"]: has_no_flops(row["operator"], row["kernel"]) for row in distinct})
 
 
-def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None], keys: list[str]) -> Row:
+def _row(row: Row, computed: _Computed | None, peaks: DevicePeaks, keys: list[str]) -> Row:
     has_split = row["exposed_wait_ns"] is not None
     result: Row = {key: row[key] for key in (*keys, *_COPIED)}
     result["exposed_unsplit_ns"] = row["exposed_unsplit_ns"] if has_split else row["exposed_comm_ns"]
@@ -125,7 +125,7 @@ def _row(row: Row, computed: _Computed | None, peaks: Mapping[int, Peak | None],
     if unknown_frac is not None and unknown_frac >= _MENTIONED:
         why = max(computed.reasons, key=lambda reason: computed.reasons[reason])
         notes.append(f"FLOPs of {unknown_frac:.0%} of the time of kernels that multiply, or may, are not known: {why}")
-    peak = peaks.get(row["rank"])
+    peak = peaks.get((row["rank"], row["device"]))
     unlisted = [dtype for dtype in computed.flop if peak is None or peak.of(dtype) is None]
     if unlisted:
         of_dtype = f" for {' and '.join(dtype or 'an unknown dtype' for dtype in unlisted)}" if peak is not None else ""

@@ -43,6 +43,10 @@ class Peak(NamedTuple):
         return " and ".join(sorted(found)) or None
 
 
+DevicePeaks = Mapping[tuple[int, str], Peak | None]
+"""Those of each device, by rank and device; None where they are not known."""
+
+
 def peak_of(device: str | None, given: GivenPeaks) -> Peak | None:
     """Peaks of a device by its name, with those that are given in place of the vendor's; None if there are none."""
     known = None if device is None else peak(device)

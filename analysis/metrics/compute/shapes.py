@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from statistics import harmonic_mean
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +20,7 @@ from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
 from .moved_bytes import moved_bytes
 from .operators import Amount, NotRecorded, ProfiledOperator, list_item_bytes
-from .peaks import Peak
+from .peaks import DevicePeaks, Peak
 
 TF32 = "tf32"
 _MOST_LISTED = 4
@@ -76,10 +78,11 @@ def _shape(dims: Any) -> str:
     return f"[{' '.join([*filter(None, map(_shape, dims[:_MOST_LISTED])), *more])}]"
 
 
-def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame:
+def shapes(work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
     """One row per operator and inputs over all ranks and devices, the one that took longest first.
 
-    `work` is from `compute_work`; `peaks` are those of the device of each rank, None where they are not known.
+    What ran as TF32 in some calls and as float32 in others has a row for each. `work` is from `compute_work`; `peaks`
+    are those of each device.
     """
     known = work[work["inputs"].notna()]
     if not len(known):
@@ -93,6 +96,7 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
         tf32=of_kernels(kernel, takes_float32_as_tf32),
     )
     calls = known.groupby(["operator", "inputs", "rank", "call"], sort=False).agg(
+        device=("device", "first"),
         total_ns=("dur_ns", "sum"),
         kernels=("kernel", "count"),
         kernel=("kernel", "first"),
@@ -104,8 +108,9 @@ def shapes(work: pd.DataFrame, peaks: Mapping[int, Peak | None]) -> pd.DataFrame
     )
     whole_ns = int(calls["total_ns"].sum())
     rows = [
-        _row(str(name), str(inputs), of_shape, whole_ns, peaks)
-        for (name, inputs), of_shape in calls.groupby(level=["operator", "inputs"], sort=False)
+        _row(str(name), str(inputs), dtype, of_shape, whole_ns, peaks)
+        for (name, inputs), of_both in calls.groupby(level=["operator", "inputs"], sort=False)
+        for dtype, of_shape in _by_precision(formula_of(str(name), str(inputs)).dtype, of_both)
     ]
     rows.sort(key=lambda row: (-row["total_ns"], row["operator"], row["inputs"] or ""))
     return SHAPES.frame(rows)
@@ -190,12 +195,19 @@ def _slowest(by_rank: pd.Series[float]) -> Row:
     return {"slowest_rank": int(by_rank.idxmax()), "slowest_over_frac": over}
 
 
-def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapping[int, Peak | None]) -> Row:
+def _by_precision(dtype: str | None, calls: pd.DataFrame) -> Iterator[tuple[str | None, pd.DataFrame]]:
+    """Yield the calls that had their inputs in float32 multiplied as TF32, and the others; of another type all."""
+    if dtype != "float32" or not calls["tf32"].any():
+        yield dtype, calls
+    else:
+        yield from ((TF32 if tf32 else dtype, own) for tf32, own in calls.groupby("tf32"))
+
+
+def _row(name: str, inputs: str, dtype: str | None, calls: pd.DataFrame, whole_ns: int, peaks: DevicePeaks) -> Row:
     formula = formula_of(name, inputs, _item_bytes(calls))
     total_ns, count = int(calls["total_ns"].sum()), len(calls)
     by_rank = calls.groupby(level="rank")["total_ns"].mean()
     kernel = calls["kernel"].iloc[0]
-    dtype = TF32 if formula.dtype == "float32" and calls["tf32"].any() else formula.dtype
     row: Row = {
         "operator": name,
         "category": category(name, None if pd.isna(kernel) else str(kernel)),
@@ -214,7 +226,8 @@ def _row(name: str, inputs: str, calls: pd.DataFrame, whole_ns: int, peaks: Mapp
         "ranks": len(by_rank),
         "note": formula.reason if formula.flop is None else _left_by_mask(formula.flop, formula.masked_flop),
     }
-    row |= _speed(formula, row, _same([peaks.get(int(rank)) for rank in by_rank.index]))
+    devices = Counter(zip(calls.index.get_level_values("rank").tolist(), calls["device"].tolist(), strict=True))
+    row |= _speed(formula, row, [(peaks.get(device), ran) for device, ran in devices.items()])
     return row | _slowest(by_rank)
 
 
@@ -231,30 +244,40 @@ def _item_bytes(calls: pd.DataFrame) -> int | None:
     return None if pd.isna(least) or least != most else int(least)
 
 
-def _speed(formula: Formula, row: Row, peak: Peak | None) -> Row:
-    """The columns of speed, and how near to the peak that is. FLOPs per ns are 1e-3 TFLOP/s."""
+def _speed(formula: Formula, row: Row, calls_at: list[tuple[Peak | None, int]]) -> Row:
+    """The columns of speed, and how near to the peak that is. FLOPs per ns are 1e-3 TFLOP/s.
+
+    `calls_at` is how many calls ran on devices of each peak.
+    """
     flop, moved, total_ns = formula.flop, formula.moved_bytes, row["total_ns"]
     if not total_ns:
         return {}
     tflop_per_s = None if flop is None else flop * row["calls"] / total_ns / 1e3
     tb_per_s = None if moved is None else moved * row["calls"] / total_ns / 1e3
-    best = None if peak is None else peak.of(row["dtype"])
-    memory = None if peak is None else peak.tb_per_s
+    best = _mean_rate((None if peak is None else peak.of(row["dtype"]), calls) for peak, calls in calls_at)
+    memory = _mean_rate((None if peak is None else peak.tb_per_s, calls) for peak, calls in calls_at)
     speed: Row = {"tflop_per_s": tflop_per_s, "tb_per_s": tb_per_s}
     speed["peak_frac"] = tflop_per_s / best if tflop_per_s is not None and best else None
     speed["memory_frac"] = tb_per_s / memory if tb_per_s is not None and memory else None
-    if peak is not None:
-        known = {"peak_frac": row["dtype"], "memory_frac": MEMORY_PEAK}
-        speed["peak_from"] = peak.origin(name for column, name in known.items() if speed[column] is not None)
+    known = {"peak_frac": row["dtype"], "memory_frac": MEMORY_PEAK}
+    names = [name for column, name in known.items() if speed[column] is not None]
+    origins = {origin for peak, _ in calls_at if peak is not None and (origin := peak.origin(names))}
+    speed["peak_from"] = " and ".join(sorted(origins)) or None
     if flop and moved and best and memory:
         speed["bound"] = "compute" if flop / best > moved / memory else "memory"
     return speed
 
 
+def _mean_rate(calls_at: Iterable[tuple[float | None, int]]) -> float | None:
+    """At which rate all calls, each of as much work, take as long as each at its own; None if one is not known."""
+    calls_of: Counter[float | None] = Counter()
+    for rate, calls in calls_at:
+        calls_of[rate] += calls
+    rates = [rate for rate in calls_of if rate]
+    if len(rates) < len(calls_of):
+        return None
+    return rates[0] if len(rates) == 1 else harmonic_mean(rates, [calls_of[rate] for rate in rates])
+
+
 def _frac(part: Any, whole: float) -> float | None:
     return float(part) / whole if whole else None
-
-
-def _same(peaks: list[Peak | None]) -> Peak | None:
-    """The peak that all have; None where they differ, or one is not known."""
-    return peaks[0] if all(peak == peaks[0] for peak in peaks) else None

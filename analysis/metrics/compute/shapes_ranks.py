@@ -52,11 +52,11 @@ class Clock(NamedTuple):
 
 
 def shapes_ranks(
-    work: pd.DataFrame, clocks: Mapping[int, Clock], device_names: Mapping[int, str | None]
+    work: pd.DataFrame, clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
 ) -> pd.DataFrame:
     """One row per rank and device that ran shapes which other ranks ran too, the slowest first.
 
-    `work` is from `compute_work`; `clocks` and `device_names` are by rank, for those ranks where they are known.
+    `work` is from `compute_work`; `clocks` are by rank, where they are known, `device_names` by rank and device.
     """
     compared = _compared(work)
     if not len(compared):
@@ -203,7 +203,7 @@ def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) 
 
 
 def _row(
-    one: _Device, others: list[_Device], clocks: Mapping[int, Clock], device_names: Mapping[int, str | None]
+    one: _Device, others: list[_Device], clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
 ) -> Row:
     slow = one.slow()
     extra = (one.took - one.usual) * one.calls
@@ -242,8 +242,8 @@ def _clock(rank: int, others: list[int], clocks: Mapping[int, Clock]) -> Row:
     }
 
 
-def _other_model(one: _Device, others: list[_Device], device_names: Mapping[int, str | None]) -> Row:
-    own, names = device_names.get(one.rank), [device_names.get(other.rank) for other in others]
+def _other_model(one: _Device, others: list[_Device], device_names: Mapping[tuple[int, str], str | None]) -> Row:
+    own, *names = (device_names.get((each.rank, each.device)) for each in (one, *others))
     usual = max(names, key=names.count)
     differs = own is not None and usual is not None and own != usual
     return {"note": f"its device is {own}, most others are {usual}"} if differs else {}

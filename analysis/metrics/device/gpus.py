@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...core import markers
 from ...core.intervals import Times, clip, spans, total
 from ...core.kinds import is_copy
-from ...core.schema import Row, records
+from ...core.schema import Row
 from ...core.tables.device_time import GPUS
 
 # A last step that launched less than this part of what the one before it launched counts as cut off.
@@ -41,22 +41,18 @@ class _Busy(NamedTuple):
     occupancy_known_ns: int
 
 
-def gpus(activities: pd.DataFrame, annotations: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank and GPU that ran a kernel, over all its cycles."""
-    names = {(r["rank"], r["cycle"]): r["device_name"] for r in records(traces)}
+def gpus(activities: pd.DataFrame, annotations: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank and GPU that ran a kernel, over all its cycles; its model is not known here."""
     on_gpu = activities[activities["device"] != "cpu"]
     busy_of: dict[tuple[int, str], list[_Busy]] = {}
-    named: dict[tuple[int, str], str | None] = {}
     for (rank, cycle), of_rank in on_gpu.groupby(["rank", "cycle"], sort=True):
         here = annotations[(annotations["rank"] == rank) & (annotations["cycle"] == cycle)]
         steps = _all_steps(of_rank, here)
         for device, on_device in of_rank.groupby("device", sort=True):
             busy = _busy(on_device, steps)
             if busy is not None:
-                key = int(str(rank)), str(device)
-                busy_of.setdefault(key, []).append(busy)
-                named.setdefault(key, names.get((rank, cycle)))
-    return GPUS.frame(_row(*key, named[key], cycles) for key, cycles in sorted(busy_of.items()))
+                busy_of.setdefault((int(str(rank)), str(device)), []).append(busy)
+    return GPUS.frame(_row(*key, cycles) for key, cycles in sorted(busy_of.items()))
 
 
 def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps | None:
@@ -135,7 +131,7 @@ def _efficient_ns(starts: Times, ends: Times, blocks: NDArray[np.float64], steps
     return float((np.maximum(running, 0.0) * np.diff(edges)).sum())
 
 
-def _row(rank: int, device: str, name: str | None, cycles: list[_Busy]) -> Row:
+def _row(rank: int, device: str, cycles: list[_Busy]) -> Row:
     window_ns = sum(c.window_ns for c in cycles)
     efficient = [c.efficient_ns for c in cycles if c.efficient_ns is not None]
     occupied = [c.occupied_ns for c in cycles if c.occupied_ns is not None]
@@ -143,7 +139,6 @@ def _row(rank: int, device: str, name: str | None, cycles: list[_Busy]) -> Row:
     row: dict[str, Any] = {
         "rank": rank,
         "device": device,
-        "device_name": name,
         "steps": sum(c.steps for c in cycles),
         "window_ns": window_ns,
         "busy_ns": busy_ns,
