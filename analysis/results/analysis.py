@@ -482,7 +482,7 @@ class Analysis:
     @described
     def serving_floors(self) -> pd.DataFrame:
         """One row per kind and size of steps: how long reading weights and cache takes at least. Needs `details`."""
-        return self._marked(serving_floors(self.steps, self._computed, self._peaks))
+        return self._marked(serving_floors(self.steps, self.run.step_marks, self._computed, self._peaks))
 
     @cached_property
     @described

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import MS, US, Trace
@@ -66,6 +67,80 @@ def test_a_step_takes_at_least_what_reading_its_weights_takes(tmp_path: Path, se
     assert row["floor_ns"] == pytest.approx(weights / 3.35e12 * 1e9, abs=1)
     assert row["floor_frac"] == pytest.approx(row["floor_ns"] / row["window_ns"])
     assert (row["cache_bytes"], row["note"] is None) == ((None, False) if paged else (0, True))
+
+
+def inputs_of(*given: list[int] | None) -> dict[str, Any]:
+    """Arguments of an operator: tensors of bfloat16, tables of integers where a shape begins with -1, None without."""
+    return {
+        "Input Dims": [[] if shape is None else shape[1:] if shape[:1] == [-1] else shape for shape in given],
+        "Input type": ["" if shape is None else "int" if shape[:1] == [-1] else BF16 for shape in given],
+        "Concrete Inputs": [""] * len(given),
+    }
+
+
+def paged_attention(rng: random.Random) -> tuple[str, dict[str, Any], int, int]:
+    """A call of paged attention that is drawn, bytes of a token, and of the pages that it may read."""
+    pages, page, heads, head, requests = rng.randint(90, 9000), rng.choice([1, 16]), rng.randint(1, 8), 64, 4
+    each = rng.randint(2, 99)
+    cache, token = [pages, page, heads, head], 2 * heads * head * 2
+    may_read = min(requests * each, pages) * page * token
+    name = rng.choice(
+        ["_vllm_fa2_C::varlen_fwd", "_vllm_fa3_C::fwd", "_C::paged_attention_v1", "aiter::mha_batch_prefill"]
+    )
+    query, table, some = [4, heads * 2, head], [-1, requests, each], [-1, requests + 1]
+    if name == "_vllm_fa2_C::varlen_fwd":
+        return name, inputs_of(query, cache, cache, None, some, some, some, None, table), token, may_read
+    if name == "_vllm_fa3_C::fwd":
+        return (
+            name,
+            inputs_of(query, cache, cache, *[None] * 4, some, *[None] * 3, some, None, None, table),
+            token,
+            may_read,
+        )
+    if name == "_C::paged_attention_v1":
+        keys, values = [pages, heads, head // 8, page, 8], [pages, heads, head, page]
+        return name, inputs_of(query, query, keys, values, None, None, table, some), token, may_read
+    slots = [pages * page, heads, head]
+    listed = min(requests * each * page, pages * page)
+    return name, inputs_of(query, slots, slots, some, some, [-1, listed]), token, listed * token
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_a_cache_in_pages_it_is_known_how_much_is_read_at_least_and_at_most(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    trace, weights = Trace(device_names=["NVIDIA H100 80GB HBM3"]), 4096 * 1024 * 2
+    now, least, most = 0, 0, 0
+    requests, layers, is_decode = rng.randint(1, 4), rng.randint(1, 5), seed % 3 != 0
+    by_writers = seed % 2 == 0
+    trace.event("cpu_op", "aten::mm", 0, 20 * US, **inputs_of([4, 4096], [4096, 1024]))
+    trace.kernel("gemm", 10 * US, 100 * US, launch=5 * US)
+    for _ in range(layers):
+        now += 200 * US
+        name, given, token, may_read = paged_attention(rng)
+        if by_writers:  # attention shows nothing, what puts new tokens into the cache does
+            blocks, heads = rng.randint(90, 9000), rng.randint(1, 8)
+            new, cache, token = [4, heads, 64], [blocks, 16, heads, 64], 2 * heads * 64 * 2
+            trace.event("cpu_op", "_C_cache_ops::reshape_and_cache_flash", now, 10 * US,
+                        **inputs_of(new, new, cache, cache, [-1, 4]))  # fmt: skip
+            trace.kernel("reshape_and_cache_flash_kernel", now + 30 * US, 5 * US, launch=now + 5 * US)
+            name, given, may_read = "vllm::unified_attention_with_output", inputs_of(new, new), blocks * 16 * token
+        trace.event("cpu_op", name, now + 20 * US, 20 * US, **given)
+        trace.kernel("flash_fwd_splitkv_kernel", now + 50 * US, 100 * US, launch=now + 25 * US)
+        trace.kernel("flash_fwd_splitkv_combine_kernel", now + 150 * US, 10 * US, launch=now + 35 * US)
+        least, most = least + token, most + may_read
+    trace.annotation(f"step[DECODE bs={requests}]" if is_decode else "step[EXTEND bs=2 toks=4]", 0, now + 200 * US)
+    trace.write(tmp_path)
+    [row] = records(analyse(tmp_path, details=True).serving_floors)
+    assert row["cache_most_bytes"] == most
+    assert row["floor_most_ns"] == pytest.approx((weights + row["cache_most_bytes"]) / 3.35e12 * 1e9, abs=1)
+    if not is_decode:
+        assert row["cache_bytes"] is None
+        assert row["floor_ns"] == pytest.approx(weights / 3.35e12 * 1e9, abs=1)
+    else:
+        assert row["cache_bytes"] == requests * least
+        assert row["floor_ns"] == pytest.approx((weights + row["cache_bytes"]) / 3.35e12 * 1e9, abs=1)
+    assert ("at least a token of each request" in row["note"]) == is_decode
+    assert row["note"].endswith("at most all that its pages hold")
 
 
 def test_without_shapes_nothing_is_known_and_a_note_says_why(tmp_path: Path) -> None:
