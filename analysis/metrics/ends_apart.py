@@ -7,11 +7,14 @@ Definitions: docs/metrics/clocks.md.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING
+
+if TYPE_CHECKING:
+    from pandas.core.groupby import SeriesGroupBy
 
 APART_NS = 1_000_000
 
@@ -41,15 +44,24 @@ def ends_apart(
     ended = participation.loc[counted, ["collective_id", "rank"]]
     ended["host"] = ended["rank"].map(clocks.set_index("rank")["host"])
     ended["end_ns"] = (participation["arrived_ns"] + participation["dur_ns"]).reindex(ended.index)
-    ended = ended.dropna(subset=["host"]).sort_values("end_ns", kind="stable")
-    of_host = ended.groupby(["collective_id", "host"], sort=False)["end_ns"]
-    # The middle one, and of an even number the earlier of the two.
-    middle = of_host.cumcount() == (of_host.transform("size") - 1) // 2
-    usual = ended[middle].set_index(["collective_id", "host"])["end_ns"]
-    ended = ended[of_host.transform("size") > 1].join(usual.rename("usual_ns"), on=["collective_id", "host"])
     found = []
-    for rank, own in (ended["end_ns"] - ended["usual_ns"]).groupby(ended["rank"]):
+    for rank, own in from_usual_ns(ended).groupby(ended["rank"]):
         apart = own[own.abs() >= APART_NS]
         if len(apart):
             found.append(EndsApart(int(str(rank)), len(apart), len(own), round(apart.median())))
     return found
+
+
+def from_usual_ns(ended: pd.DataFrame) -> pd.Series[int]:
+    """How much later than usual on its host each call ends, in ns; without those that are alone on their host.
+
+    `ended` has the columns `collective_id`, `host` and `end_ns`. Usual is the middle one of the ends, and of an even
+    number the earlier of the two.
+    """
+    place = ["collective_id", "host"]
+    ordered = ended.dropna(subset=["host"]).sort_values("end_ns", kind="stable")
+    of_host: SeriesGroupBy[int, Any] = ordered.groupby(place, sort=False)["end_ns"]
+    size = of_host.transform("size")
+    usual = ordered[of_host.cumcount() == (size - 1) // 2].set_index(place)["end_ns"]
+    beside = ordered[size > 1].join(usual.rename("usual_ns"), on=place)
+    return beside["end_ns"] - beside["usual_ns"]

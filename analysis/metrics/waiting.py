@@ -6,6 +6,7 @@ docs/metrics/wait-and-transfer.md.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 from ...common.nccl_tests import SYNCHRONISING, bus_factor
 from ..core.tables.communication import COLLECTIVES, MEMBERS, PARTICIPATION
 from .clocks.table import NO_STARTS, aligned, unclear
+from .ends_apart import APART_NS, from_usual_ns
 from .needs import FROM_ROOT, TO_ROOT, needs
 from .partial import waited_for_present
 
@@ -168,8 +170,12 @@ def collectives(
     participation: pd.DataFrame,
     clocks: pd.DataFrame,
     world_size: int | None,
+    sharing: Collection[int] = frozenset(),
 ) -> pd.DataFrame:
-    """One row per collective: arrival and end skew, and bounds of its transfer time and bandwidth."""
+    """One row per collective: arrival and end skew, and bounds of its transfer time and bandwidth.
+
+    `sharing` are ranks that share a GPU, which takes turns between them, so that they need not end together.
+    """
     joined = _joined(calls, matches, clocks)
     joined["ended_ns"] = joined["arrived_ns"] + joined["dur_ns"]
     joined["end_ns"] = joined["start_ns"] + joined["dur_ns"]
@@ -195,8 +201,10 @@ def collectives(
     size = table["group_size"].mask(table["collective"].isin(["send_recv"]), 2)
     table["group_size"] = size.mask(size.isna() & table["complete"], members)
     table = table.join(_imbalance(joined))
-    table["note"] = _notes(grouped["note"].first(), table)
+    even = table["certain"] & table["imbalance_frac"].isna()
+    joined["agrees"] = _agree(joined, joined["collective_id"].map(even).astype(bool), clocks, sharing)
     table = table.join(_times(joined, grouped["comparable"].first()))
+    table["note"] = _notes(grouped["note"].first(), table, joined["agrees"].groupby(joined["collective_id"]).any())
     return COLLECTIVES.conform(_with_bandwidth(table, members).drop(columns="sufficient").reset_index())
 
 
@@ -212,8 +220,30 @@ def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:
     return table.astype({"hot_rank": "Int64", "imbalance_frac": "Float64"})
 
 
-def _notes(given: pd.Series[str], table: pd.DataFrame) -> pd.Series[str]:
-    """Why each collective is unmatched or not certain, or which ranks it lacks."""
+def _agree(
+    joined: pd.DataFrame, even: pd.Series[bool], clocks: pd.DataFrame, sharing: Collection[int]
+) -> pd.Series[bool]:
+    """Whether each call ends when others of its host do; the earlier one of two that do not.
+
+    `even` are calls of collectives that were matched for certain and move as much on all ranks.
+    """
+    comparable = even & joined["kind"].isin(SYNCHRONISING) & joined["comparable"] & ~joined["untimed"]
+    comparable &= (joined["device"] != "cpu") & ~joined["rank"].isin(sharing)
+    host = joined["rank"].map(clocks.set_index("rank")["host"])
+    ends = joined.loc[comparable, ["collective_id"]].assign(host=host, end_ns=joined["ended_ns"])
+    apart = from_usual_ns(ends).abs() >= APART_NS
+    of_host = apart.groupby([ends["collective_id"].reindex(apart.index), ends["host"].reindex(apart.index)], sort=False)
+    size = of_host.transform("size")
+    none = (size > 2) & (of_host.transform("sum") == size - 1)
+    return ~(apart | none).reindex(joined.index, fill_value=False)
+
+
+def _notes(given: pd.Series[str], table: pd.DataFrame, agree: pd.Series[bool]) -> pd.Series[str]:
+    """Why each collective is unmatched or not certain, which ranks it lacks, or that no ends of a host `agree`."""
+    apart = [
+        f"its ends on one host differ by up to {ns / 1e6:.3f} ms, and none agree" for ns in table["end_skew_ns"][~agree]
+    ]
+    given = given.mask(~agree, pd.Series(apart, index=agree.index[~agree], dtype="string").reindex(given.index))
     partial = ~table["complete"] & given.isna() & table["pg_ranks"].notna()
     lists = zip(table["pg_ranks"][partial], table["ranks"][partial].str.split().map(frozenset), strict=True)
     missing = [[rank for rank in group.split() if rank not in seen] for group, seen in lists]
@@ -233,8 +263,13 @@ def _times(joined: pd.DataFrame, comparable: pd.Series[bool]) -> pd.DataFrame:
     kind = grouped["kind"].first()
     eager = kind.isin(["send_recv"]) & (handed_over < last).fillna(False)
     begun = last.mask(kind.isin(FROM_ROOT) | eager, sent).mask(kind.isin(TO_ROOT), first)
-    middle = (grouped["transfer_ns"].median().astype("Float64") // 1).astype("Int64")
-    low, done = min_dur, ended
+    agreeing = joined["transfer_ns"].where(joined["agrees"]).groupby(joined["collective_id"])
+    middle = (agreeing.median().astype("Float64") // 1).astype("Int64")
+    # A rank that ends late was held up, also where it came last.
+    low, done = (
+        min_dur.mask((~grouped["agrees"].all() & (middle > 0) & (middle < min_dur)).fillna(False), middle),
+        ended,
+    )
     received = _received_on_cpu(joined)
     if len(received):
         arrived_at, took = (received[c].reindex(low.index) for c in ("ended_ns", "transfer_ns"))

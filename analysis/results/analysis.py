@@ -429,6 +429,7 @@ class Analysis:
                 participation=self._participation,
                 clocks=self.clocks,
                 world_size=self._members_at_most,
+                sharing=self.run.sharing,
             )
         )
 
