@@ -329,6 +329,7 @@ class Analysis:
                 annotations=tables.annotations,
                 comm_args=tables.comm_args,
                 process_groups=run.process_groups,
+                hosts=run.hosts,
             )
         return calls_module.Communication(calls_module.shown_once(found.calls), found.pending)
 

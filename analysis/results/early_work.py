@@ -17,6 +17,7 @@ from ..core.intervals import Spans, spans, subtract, union
 from ..core.schema import Row
 from ..core.tables.communication import CALLS, PENDING
 from ..metrics.calls.calls import CallRows, Communication, Metadata, calls_of_file
+from ..metrics.calls.gpu import only_group
 from ..metrics.device.breakdown import Device, DeviceProfile, computing_spans, profiles
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile
@@ -105,10 +106,13 @@ def _overlap(seen: Iterable[DeviceProfile]) -> bool:
 
 
 def calls_of(file: TraceFile) -> CallRows | None:
-    """The calls of a file; None if it does not list its process groups."""
+    """The calls of a file; None if it does not list its process groups, or only other files tell which is whose."""
     if not file.header.process_groups:
         return None
-    told = Metadata(file.annotation_rows, file.comm_rows, listed_groups(file))
+    groups = listed_groups(file)
+    if (file.ran["device"] == "cpu").any() and not only_group(groups):
+        return None
+    told = Metadata(file.annotation_rows, file.comm_rows, groups)
     return calls_of_file(file.ran, file.launches, told)
 
 

@@ -27,7 +27,9 @@ def rows_of(folder, *traces: Trace, comm_names=()) -> list[Row]:
 
 
 def calls_of(run: Run) -> pd.DataFrame:
-    return communication(run.activities, run.launches, run.annotations, run.comm_args, run.process_groups).calls
+    return communication(
+        run.activities, run.launches, run.annotations, run.comm_args, run.process_groups, run.hosts
+    ).calls
 
 
 def row_of(folder, trace: Trace, **options) -> Row:

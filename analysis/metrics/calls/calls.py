@@ -23,6 +23,7 @@ from ...core.kinds import COMM
 from ...core.schema import Row, bare, grouped, plain
 from ...core.tables.communication import CALLS, PENDING
 from .gloo import gloo_rows
+from .gloo_groups import groups_of_threads
 from .gpu import KEPT, Sources, grouped_by_stream, only_group
 from .issued import number_calls, same_collective, set_steps, together
 
@@ -45,11 +46,15 @@ class CallRows(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The rows of one rank and cycle that describe its calls: annotations, arguments and process groups."""
+    """The rows of one rank and cycle that describe its calls: annotations, arguments and process groups.
+
+    `of_threads` has the process group of each thread of gloo, where several ranks had to be compared to know it.
+    """
 
     annotations: list[Row]
     comm_args: list[Row]
     groups: list[Row]
+    of_threads: Mapping[int, Row] = {}
 
 
 def communication(
@@ -58,16 +63,19 @@ def communication(
     annotations: pd.DataFrame,
     comm_args: pd.DataFrame,
     process_groups: pd.DataFrame,
+    hosts: Mapping[int, str | None],
 ) -> Communication:
     """All communication calls by rank and start, NA where no source has a value; and all pending calls.
 
-    The arguments are the tables of these names.
+    The arguments are the tables of these names, and the host of each rank, None where it is not known.
     """
     ran, launched = dict(grouped(activities, _KEY)), dict(grouped(launches, _KEY))
     names = annotations["name"].str
     marked = names.startswith(markers.PROFILER_STEP, na=False)
+    of_threads: dict[int, dict[int, Row]] = {}
     if (activities["device"] == "cpu").any():
         marked |= True
+        of_threads = groups_of_threads(annotations, process_groups, hosts)
     else:  # c10d's annotations are needed only where no call has arguments
         marked |= names.startswith((*markers.OF_BACKENDS, *([] if len(comm_args) else [markers.C10D])), na=False)
     annotated, with_args = _rows_by(annotations[marked], _KEY), _rows_by(comm_args, _KEY)
@@ -75,7 +83,8 @@ def communication(
     rows: list[Row] = []
     pending: list[Row] = []
     for key in sorted({*ran, *with_args}):
-        metadata = Metadata(annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], []))
+        told = annotated.get(key, []), with_args.get(key, []), groups_of.get(key[:1], [])
+        metadata = Metadata(*told, of_threads.get(key[0], {}))
         ran_here, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), metadata)
         rows += _numbered(ran_here, len(rows))
         pending += others
@@ -96,7 +105,7 @@ def _of_one_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Met
     if not kernels and not metadata.comm_args:
         return CallRows([], [])
     if kernels and kernels[0]["device"] == "cpu":
-        rows, others = gloo_rows(kernels, metadata.annotations, only_group(metadata.groups))
+        rows, others = gloo_rows(kernels, metadata.annotations, only_group(metadata.groups), metadata.of_threads)
     else:
         sources = Sources(kernels, launches, metadata.annotations, metadata.comm_args, metadata.groups)
         rows = grouped_by_stream(sources.rows(), activities)

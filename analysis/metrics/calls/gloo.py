@@ -80,10 +80,13 @@ class _Issued:
     row: Row | None = None
 
 
-def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str, Any]) -> tuple[list[Row], list[Row]]:
+def gloo_rows(
+    activities: list[Row], annotations: list[Row], group: Mapping[str, Any], of_threads: Mapping[int, Row]
+) -> tuple[list[Row], list[Row]]:
     """The calls of one rank from its gloo activities, by start; and those that were issued but do not run in the trace.
 
-    `group` has the columns of its process group, as far as they are known.
+    `group` has the columns of its process group, as far as they are known, and `of_threads` those of what single
+    threads of gloo run.
     """
     size = group.get("group_size")
     c10d = sorted(_named(markers.C10D, annotations), key=itemgetter("start_ns"))
@@ -98,7 +101,8 @@ def gloo_rows(activities: list[Row], annotations: list[Row], group: Mapping[str,
             end_ns = activity["start_ns"] + activity["dur_ns"]
             source.row["dur_ns"] = max(source.row["dur_ns"], end_ns - source.row["start_ns"])
             continue
-        row = {key: activity[key] for key in _KEPT} | dict(group) | _metadata(annotation, source)
+        of_group = of_threads.get(activity["stream"], group)
+        row = {key: activity[key] for key in _KEPT} | dict(of_group) | _metadata(annotation, source)
         rows.append(row)
         if source is not None:
             source.row = row
