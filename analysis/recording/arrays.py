@@ -50,15 +50,15 @@ def _rows(sort: str, columns: Columns, kept: EventFlags) -> Columns:
     return {one.name: values_of(one, columns)[kept].tobytes() for one in EVENT_SORTS[sort].held}
 
 
-def durations(columns: Columns) -> Int64s:
+def durations(us: NDArray[np.float64]) -> Int64s:
     """Durations in ns; negative ones, which some writers produce, are 0."""
-    return np.maximum(in_ns(doubles(columns["dur"])), 0)
+    return np.maximum(in_ns(us), 0)
 
 
 def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[Int64s, Int64s]:
     """Start and duration of each annotation, in ns."""
     start_ns = in_ns(np.array([a.ts for a in annotations])) + base_ns
-    return start_ns, np.maximum(in_ns(np.array([a.dur for a in annotations])), 0)
+    return start_ns, durations(np.array([a.dur for a in annotations]))
 
 
 def negative_durations(path: Path, raw: RawTrace) -> list[str]:

@@ -59,6 +59,7 @@ def with_activities(file: TraceFile) -> TraceFile:
 
 def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:
     return ACTIVITIES.conform(pd.DataFrame({
+        **dict.fromkeys(ACTIVITIES.columns, pd.NA),
         "rank": 0,
         "cycle": 0,
         "device": "cpu",
@@ -67,13 +68,6 @@ def _activities(events: pd.DataFrame, kind: str) -> pd.DataFrame:
         "name": events["name"],
         "start_ns": events["start_ns"],
         "dur_ns": events["dur_ns"],
-        "step": pd.NA,
-        "idle_since_ns": pd.NA,
-        "correlation": pd.NA,
-        "external_id": pd.NA,
-        "size_bytes": pd.NA,
-        "blocks_per_sm": pd.NA,
-        "occupancy_frac": pd.NA,
     }))  # fmt: skip
 
 

@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 
 from ..core import markers
 from ..core.escaping import encodable
-from ..core.schema import Row
+from ..core.schema import Row, Schema
 from ..core.steps import NO_STEP, steps_at
 from ..core.tables.communication import ANNOTATIONS, COMM_ARGS
 from ..core.tables.events import (
     ACTIVITIES,
     CPU_OPERATORS,
+    EVENT_SORTS,
     LAUNCHES,
     MEMORY_EVENTS,
     MODULES,
     OPERATOR_CALLS,
     RUNTIME_CALLS,
     STREAM_WAITS,
+    EventColumn,
 )
 from ..recording.arrays import (
     Int64s,
@@ -37,6 +39,7 @@ from ..recording.arrays import (
     integers,
     negative_durations,
     repairs,
+    values_of,
 )
 from ..recording.contradictions import begun_before_launch, met_on_streams, without_repeated
 from ..recording.options import ReadOptions
@@ -55,7 +58,7 @@ _CPU = 0  # c10::DeviceType
 _LONG_AGO_NS = 10**18  # in 2001: times that count from the epoch are later, all others earlier
 _PLAIN = ReadOptions()
 _MANY = 20
-_MOST_BYTES = 1 << 44  # 17 TB: more than any device has
+_EVERY = slice(None)
 _ARRAYS: Any = pd.arrays  # its stubs know only some of its classes
 
 
@@ -144,14 +147,15 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
     marked_steps = _steps_by_torch(raw.annotations, raw.zero_ns)
     raw, step_marks, step_notes = with_marked_steps(raw, options.step_marker, options.first_step(path.name))
     base_ns = raw.zero_ns
-    activities, cpu_ops = _activity_table(raw, base_ns), _cpu_op_table(raw, base_ns)
+    kinds = _texts(raw.kinds, integers(raw.activities["name"]))
+    activities, cpu_ops = _table("activities", ACTIVITIES, raw, base_ns, kind=kinds), _cpu_op_table(raw, base_ns)
     marked_ns = annotation_times(raw.annotations, base_ns)
     known_clock = raw.damage is None or bool(base_ns)
     known_clock = known_clock or _is_absolute(activities["start_ns"], cpu_ops["start_ns"], marked_ns[0])
     gloo = sum(one.name.startswith(markers.GLOO_MARK) for one in raw.annotations) if len(activities) else 0
     annotations, comm_rows = _annotation_rows(raw.annotations, marked_ns), _comm_rows(raw.comm_args, base_ns)
     missing = missing_ends(activities, _called(raw, base_ns), _ids_of(comm_rows))
-    runtime_calls = _runtime_table(raw, base_ns)
+    runtime_calls = _table("runtime", RUNTIME_CALLS, raw, base_ns)
     met = met_on_streams(path, raw)
     cut = () if raw.damage else cut_notes(activities, missing, annotations)
     is_whole = raw.detailed and not len(missing.first_ns)
@@ -182,9 +186,9 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         cpu_ops=cpu_ops,
         operator_calls=_operator_call_table(raw, base_ns),
         runtime_calls=runtime_calls,
-        memory=_memory_table(raw.memory, base_ns),
-        stream_waits=_stream_wait_table(raw.stream_waits, base_ns),
-        modules=_module_table(raw, base_ns),
+        memory=_memory_table(raw, base_ns),
+        stream_waits=_table("stream_waits", STREAM_WAITS, raw, base_ns),
+        modules=_table("modules", MODULES, raw, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
         times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),
@@ -292,38 +296,54 @@ def _is_absolute(*times_ns: pd.Series[int] | Int64s) -> bool:
     return any(int(times.max()) > _LONG_AGO_NS for times in times_ns if len(times))
 
 
-def _activity_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
-    columns = raw.activities
-    name = integers(columns["name"])
-    if not len(name):
-        return ACTIVITIES.empty()
-    device, devices = pd.factorize(integers(columns["device"]))
-    return ACTIVITIES.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "device": _texts([str(d) for d in devices], device),
-        "stream": integers(columns["stream"]).copy(),  # bytes are read-only
-        "kind": _texts(raw.kinds, name),
-        "name": _texts(raw.names, name),
-        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
-        "dur_ns": durations(columns),
-        "step": _known(np.full(len(name), MISSING)),
-        "idle_since_ns": _known(np.full(len(name), MISSING)),
-        "correlation": _known(integers(columns["correlation"])),
-        "external_id": _known(integers(columns["external_id"])),
-        "size_bytes": _known(_plausible(integers(columns["size"]))),
-        "blocks_per_sm": _above(0, columns["blocks_per_sm"]),
-        "occupancy_frac": _above(-1e-9, columns["occupancy_percent"]) / 100,
-    }, copy=False))  # fmt: skip
+def _table(
+    sort: str, schema: Schema, raw: RawTrace, base_ns: int, rows: Int64s | slice = _EVERY, **made: Any
+) -> pd.DataFrame:
+    """A table of the events of a sort, or of these rows of them; what is `made` is not taken from their columns."""
+    columns, count = getattr(raw, sort), len(integers(getattr(raw, sort)["ts"])[rows])
+    if not count:
+        return schema.empty()
+    of_table = {one.shown: one for one in EVENT_SORTS[sort].columns}
+    known = {"rank": 0, "cycle": 0, **made}
+    return schema.conform(
+        pd.DataFrame(
+            {
+                name: known[name] if name in known else _shown(of_table[name], raw, columns, base_ns, rows, count)
+                for name in schema.columns
+            },
+            copy=False,
+        )
+    )
+
+
+def _shown(
+    declared: EventColumn, raw: RawTrace, columns: Columns, base_ns: int, rows: Int64s | slice, count: int
+) -> Any:
+    """A column as tables show it."""
+    if declared.held is None:
+        return _known(np.full(count, MISSING))
+    values = values_of(declared, columns)[rows]
+    if declared.held == "time":
+        return in_ns(values) + base_ns
+    if declared.held == "duration":
+        return durations(values)
+    if declared.texts is not None:
+        return _texts(getattr(raw, declared.texts), values)
+    if declared.dtype == "string":
+        numbers, distinct = pd.factorize(values)
+        return _texts([str(number) for number in distinct], numbers)
+    if declared.dtype == "int64":
+        return values.copy()  # bytes are read-only
+    known = np.isfinite(values) & (values > declared.above) & (values <= declared.most)
+    if declared.is_integer:
+        return _known(np.where(known, values, MISSING))
+    return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known) / declared.per
 
 
 def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     """Launches of the activities. A correlation may have several calls; the first one counts."""
     columns = raw.launches
-    if not columns["ts"]:
-        return LAUNCHES.empty()
-    start_ns = in_ns(doubles(columns["ts"])) + base_ns
-    correlation = integers(columns["correlation"])
+    start_ns, correlation = in_ns(doubles(columns["ts"])), integers(columns["correlation"])
     # In a damaged file, launches may be the only sign that there were activities.
     if raw.damage is None:
         known = pd.Series(correlation).isin(integers(raw.activities["correlation"])).to_numpy()
@@ -333,14 +353,19 @@ def _launch_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     order = np.flatnonzero(of_activities)
     order = order[np.argsort(start_ns[order], kind="stable")]
     order = order[~pd.Series(correlation[order]).duplicated().to_numpy()]
-    return LAUNCHES.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "correlation": correlation[order],
-        "thread": integers(columns["thread"])[order],
-        "start_ns": start_ns[order],
-        "external_id": _known(integers(columns["external_id"])[order]),
-    }, index=range(len(order)), copy=False))  # fmt: skip
+    return _table("launches", LAUNCHES, raw, base_ns, order)
+
+
+def _operator_call_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    inputs, sequence = (integers(raw.operators[name]) for name in ("inputs", "sequence"))
+    rows = np.flatnonzero((inputs != MISSING) | (sequence != MISSING))
+    return _table("operators", OPERATOR_CALLS, raw, base_ns, rows)
+
+
+def _memory_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
+    device_type, ordinal = (integers(raw.memory[name]) for name in ("device_type", "device"))
+    device = np.where(device_type == _CPU, "cpu", ordinal.astype(str)).astype(object)
+    return _table("memory", MEMORY_EVENTS, raw, base_ns, device=device)
 
 
 def _called(raw: RawTrace, base_ns: int) -> Called:
@@ -379,87 +404,9 @@ def _cpu_op_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
     return pd.DataFrame({
         "thread": integers(columns["thread"]),
         "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
-        "dur_ns": durations(columns),
+        "dur_ns": durations(doubles(columns["dur"])),
         "name": np.array(raw.operator_names, dtype=object)[integers(columns["name"])],
     })  # fmt: skip
-
-
-def _operator_call_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
-    columns = raw.operators
-    if not columns["ts"]:
-        return OPERATOR_CALLS.empty()
-    inputs, sequence = integers(columns["inputs"]), integers(columns["sequence"])
-    rows = np.flatnonzero((inputs != MISSING) | (sequence != MISSING))
-    if not len(rows):
-        return OPERATOR_CALLS.empty()
-    return OPERATOR_CALLS.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "thread": integers(columns["thread"])[rows],
-        "name": _texts(raw.operator_names, integers(columns["name"])[rows]),
-        "start_ns": in_ns(doubles(columns["ts"]))[rows] + base_ns,
-        "dur_ns": durations(columns)[rows],
-        "inputs": _texts_or_none(raw.inputs, inputs[rows]),
-        "sequence": _known(sequence[rows]),
-        "forward_thread": _known(integers(columns["forward_thread"])[rows]),
-    }, copy=False))  # fmt: skip
-
-
-def _module_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
-    columns = raw.modules
-    if not columns["ts"]:
-        return MODULES.empty()
-    return MODULES.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "thread": integers(columns["thread"]).copy(),
-        "name": _texts(raw.operator_names, integers(columns["name"])),
-        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
-        "dur_ns": durations(columns),
-    }, copy=False))  # fmt: skip
-
-
-def _runtime_table(raw: RawTrace, base_ns: int) -> pd.DataFrame:
-    columns = raw.runtime
-    if not columns["ts"]:
-        return RUNTIME_CALLS.empty()
-    return RUNTIME_CALLS.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "thread": integers(columns["thread"]).copy(),
-        "name": _texts(raw.call_names, integers(columns["name"])),
-        "correlation": _known(integers(columns["correlation"])),
-        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
-        "dur_ns": durations(columns),
-    }, copy=False))  # fmt: skip
-
-
-def _stream_wait_table(columns: Columns, base_ns: int) -> pd.DataFrame:
-    if not columns["ts"]:
-        return STREAM_WAITS.empty()
-    known = {name: _known(integers(columns[name])) for name in ("correlation", "stream", "recorded", "recorded_stream")}
-    return STREAM_WAITS.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "device": integers(columns["device"]).astype(str).astype(object),
-        "start_ns": in_ns(doubles(columns["ts"])) + base_ns,
-        **known,
-    }))  # fmt: skip
-
-
-def _memory_table(columns: Columns, base_ns: int) -> pd.DataFrame:
-    if not columns["ts"]:
-        return MEMORY_EVENTS.empty()
-    of_cpu = integers(columns["device_type"]) == _CPU
-    ordinals = integers(columns["device"]).astype(str)
-    return MEMORY_EVENTS.conform(pd.DataFrame({
-        "rank": 0,
-        "cycle": 0,
-        "device": np.where(of_cpu, "cpu", ordinals).astype(object),
-        "time_ns": in_ns(doubles(columns["ts"])) + base_ns,
-        "allocated_bytes": _known(integers(columns["allocated"])),
-        "reserved_bytes": _known(integers(columns["reserved"])),
-    }))  # fmt: skip
 
 
 def _known(values: Int64s) -> Any:
@@ -468,23 +415,6 @@ def _known(values: Int64s) -> Any:
     return pd.arrays.IntegerArray(np.where(missing, 0, values), missing)
 
 
-def _plausible(sizes: Int64s) -> Int64s:
-    """Sizes in bytes, MISSING for those too large for any copy, whose sums might overflow."""
-    return np.where((sizes >= 0) & (sizes < _MOST_BYTES), sizes, MISSING)
-
-
-def _above(limit: float, column: bytes) -> Any:
-    """Numbers, NA if not known or not above the limit, which some versions of Kineto write."""
-    values = doubles(column)
-    known = (values > limit) & np.isfinite(values)
-    return _ARRAYS.FloatingArray(np.where(known, values, 0.0), ~known)
-
-
-def _texts_or_none(distinct: list[str], numbers: Int64s) -> Any:
-    """A text column from its distinct texts, NA where the number is MISSING."""
-    return pd.array(distinct, dtype="string").take(np.where(numbers == MISSING, -1, numbers), allow_fill=True)
-
-
 def _texts(distinct: list[str], numbers: NDArray[Any]) -> Any:
-    """A text column from its distinct texts, each checked once."""
-    return pd.array(distinct, dtype="string").take(numbers)
+    """A text column from its distinct texts, each checked once; NA where the number is MISSING."""
+    return pd.array(distinct, dtype="string").take(np.where(numbers == MISSING, -1, numbers), allow_fill=True)

@@ -6,6 +6,7 @@ tables of events. A new column is one line here, with `since`. Conventions of ta
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -49,8 +50,8 @@ class EventColumn:
     field: str | None = None
     strict: bool = False
     texts: str | None = None
-    above: float | None = None
-    most: int | None = None
+    above: float = -math.inf
+    most: float = math.inf
     per: int = 1
     since: int = 0
     detailed: bool = False
@@ -153,7 +154,7 @@ _ACTIVITY = EventSort("activities", "GPU event", (
     ),
     EventColumn(
         "size_bytes", "Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else", "integer",
-        name="size", keys=("bytes",), most=_MOST_BYTES, since=18,
+        name="size", keys=("bytes",), above=-1, most=_MOST_BYTES, since=18,
     ),
     # Of kernels on NVIDIA GPUs, estimated by Kineto from the launch and the GPU's properties. A writer that cannot
     # divide by an unknown number of SMs must not make the file unreadable; some versions write 0.
