@@ -36,9 +36,11 @@ class EventColumn:
     counts where no argument does. If it is `strict`, an event with anything else there is malformed; otherwise, a value
     that is no number is not known.
 
+    What `nsight` names has it in the tables of an export of Nsight Systems that tell what a device did.
+
     A text counts into the list `texts` of the file. In tables, values that are not above `above`, or exceed `most`, are
-    NA, and the others are divided by `per`. Readers before version `since` of Kineto's did not read it, so recordings
-    have it where it says something; all have what is 0. If it is `detailed`, it is read with details only.
+    NA, and the others are divided by `per`. Columns that were added later count up in `since`: recordings have them
+    where they say something, as older ones have none. If it is `detailed`, it is read with details only.
     """
 
     shown: str
@@ -48,6 +50,7 @@ class EventColumn:
     name: str = ""
     keys: tuple[str, ...] = ()
     field: str | None = None
+    nsight: str | None = None
     strict: bool = False
     texts: str | None = None
     above: float = -math.inf
@@ -136,9 +139,10 @@ _EXTERNAL_KEYS = ("External id", "external id")  # torch <= 1.12 writes the seco
 _DEVICE = ("string", "CUDA ordinal on that rank, or `cpu`")
 
 _ACTIVITY = EventSort("activities", "GPU event", (
-    EventColumn("device", *DEVICE, "integer", keys=("device",), field="pid", strict=True),
+    EventColumn("device", *DEVICE, "integer", keys=("device",), field="pid", nsight="deviceId", strict=True),
     EventColumn(
-        "stream", "int64", "stream; on CPU runs the thread", "integer", keys=("stream",), field="tid", strict=True
+        "stream", "int64", "stream; on CPU runs the thread", "integer",
+        keys=("stream",), field="tid", nsight="streamId", strict=True,
     ),
     EventColumn("kind", "string", "compute, comm or memory; next: a device began with a step that is left out"),
     EventColumn("name", "string", "kernel, copy or operator", "text", field="name", texts="names"),
@@ -148,13 +152,13 @@ _ACTIVITY = EventSort("activities", "GPU event", (
     EventColumn(
         "idle_since_ns", "Int64", "of the first activity of a step: since when its devices waited in that step; else NA"
     ),
-    replace(_ID, meaning="id shared with the launch, NA on CPU runs"),
+    replace(_ID, meaning="id shared with the launch, NA on CPU runs", nsight="correlationId"),
     EventColumn(
         "external_id", "Int64", "id of the operator that launched it", "integer", keys=_EXTERNAL_KEYS, strict=True
     ),
     EventColumn(
         "size_bytes", "Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else", "integer",
-        name="size", keys=("bytes",), above=-1, most=_MOST_BYTES, since=18,
+        name="size", keys=("bytes",), nsight="bytes", above=-1, most=_MOST_BYTES, since=1,
     ),
     # Of kernels on NVIDIA GPUs, estimated by Kineto from the launch and the GPU's properties. A writer that cannot
     # divide by an unknown number of SMs must not make the file unreadable; some versions write 0.
@@ -198,15 +202,15 @@ _OPERATOR = EventSort("operators", "operator", (
     _DUR,
     EventColumn(
         "inputs", "string", "shapes, types and some values of its inputs, as JSON", "text", texts="inputs",
-        since=20, detailed=True,
+        since=2, detailed=True,
     ),
     EventColumn(
         "sequence", "Int64", "number that autograd gives a forward operator and its backward one", "integer",
-        keys=("Sequence number",), since=20, detailed=True,
+        keys=("Sequence number",), since=2, detailed=True,
     ),
     EventColumn(
         "forward_thread", "Int64", "thread that called the forward operator, of a backward one", "integer",
-        keys=("Fwd thread id",), since=20, detailed=True,
+        keys=("Fwd thread id",), since=2, detailed=True,
     ),
 ), (
     EventTable("cpu_operators", "CPU operator of a GPU run, read with details only",
@@ -261,6 +265,8 @@ EVENT_SORTS = {
     sort.name: sort for sort in (_ACTIVITY, _LAUNCH, _RUNTIME_CALL, _OPERATOR, _ALLOCATION, _STREAM_WAIT, _MODULE_CALL)
 }
 """The sorts of events that are columns of a file."""
+COLUMNS = max(one.since for sort in EVENT_SORTS.values() for one in sort.held)
+"""How often columns were added: a part of the versions of readers that read what is declared here."""
 
 (ACTIVITIES,) = _ACTIVITY.schemas
 (LAUNCHES,) = _LAUNCH.schemas

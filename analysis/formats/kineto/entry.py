@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from ...core.tables.events import COLUMNS
 from ..format import Parts, Reader, TraceFormat
 
 
@@ -24,7 +25,7 @@ def _takes_what_is_left(path: Path, begin: Callable[[], bytes]) -> bool:  # noqa
 
 KINETO = TraceFormat(
     name="Kineto",
-    version=20,
+    version=18 + COLUMNS,
     file_names=("*.json", "*.json.gz"),
     recognises=_takes_what_is_left,
     reader=_reader,

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....common.wording import counted
 from ...core.kinds import COMM, COMPUTE, kernel_kind, memory_kind
+from ...core.tables.events import EVENT_SORTS
 from ...recording.arrays import Int64s
 from ...recording.values import MISSING
 from .tables import ExportTables, stacked
@@ -18,6 +19,8 @@ GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 NAME_COLUMNS = ("demangledName", "shortName", "mangledName")
 """Columns that name a kernel, the one that Kineto writes first."""
 _PLACE = ("start", "end", "deviceId", "streamId")
+_DECLARED = {one.name: one.nsight for one in EVENT_SORTS["activities"].held if one.nsight}
+_OTHERS = tuple(name for name in _DECLARED.values() if name not in _PLACE)
 _GRID = ("gridX", "gridY", "gridZ")
 _BETWEEN_GPUS, _ON_DEVICES = 10, 8
 # CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind as Kineto spells them. Nsight Systems counts the latter from 0.
@@ -49,8 +52,7 @@ class Names:
 class DeviceColumns:
     """Activities as columns, times in ns as in the export.
 
-    `blocks` are the blocks of a kernel, `size` the bytes of a copy or fill, MISSING for the rest.
-
+    They have their names in recordings, but for `start` and `end`, and the `blocks` of kernels, MISSING for the rest.
     `peer_copies` are correlations and sizes of copies between GPUs. `notes` say what is not told apart.
     """
 
@@ -81,25 +83,15 @@ def device_columns(tables: ExportTables, comm_names: tuple[str, ...]) -> DeviceC
     )
 
 
-def _placed(
-    columns: dict[str, Int64s], name: Int64s, *, blocks: Int64s | None = None, size: Int64s | None = None
-) -> dict[str, Int64s]:
-    nothing = np.full(len(name), MISSING)
-    return {
-        "start": columns["start"],
-        "end": columns["end"],
-        "device": columns["deviceId"],
-        "stream": columns["streamId"],
-        "correlation": columns["correlationId"],
-        "name": name,
-        "blocks": nothing if blocks is None else blocks,
-        "size": nothing if size is None else size,
-    }
+def _placed(columns: dict[str, Int64s], name: Int64s, blocks: Int64s | None = None) -> dict[str, Int64s]:
+    declared = {own: columns[written] for own, written in _DECLARED.items()}
+    times = {"start": columns["start"], "end": columns["end"]}
+    return {**times, **declared, "name": name, "blocks": np.full(len(name), MISSING) if blocks is None else blocks}
 
 
 def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     named = [column for column in NAME_COLUMNS if tables.database.has(KERNEL_TABLE, column)]
-    columns = tables.columns(KERNEL_TABLE, _PLACE, ("correlationId", *NAME_COLUMNS, *_GRID), owner="globalPid")
+    columns = tables.columns(KERNEL_TABLE, _PLACE, (*_OTHERS, *NAME_COLUMNS, *_GRID), owner="globalPid")
     text = np.full(len(columns["start"]), MISSING)
     for column in reversed(named):
         text = np.where(columns[column] == MISSING, text, columns[column])
@@ -115,11 +107,11 @@ def _kernels(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     blocks = np.where(known, 1, MISSING)
     for size in sizes:
         blocks = np.where(known & (np.abs(blocks) < 2**31), blocks * np.where(known, size, 1), MISSING)
-    return _placed(columns, name, blocks=blocks)
+    return _placed(columns, name, blocks)
 
 
 def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list[tuple[int, int]]]:
-    others = ("correlationId", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "bytes")
+    others = (*_OTHERS, "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
     columns = tables.columns(COPY_TABLE, _PLACE, others, owner="globalPid")
     way, source, target = (columns[column] for column in ("copyKind", "srcDeviceId", "dstDeviceId"))
     elsewhere = (way == _ON_DEVICES) & (source != MISSING) & (target != MISSING) & (source != target)
@@ -135,20 +127,20 @@ def _copies(tables: ExportTables, names: Names) -> tuple[dict[str, Int64s], list
     between = (way == _BETWEEN_GPUS) & (columns["correlationId"] != MISSING) & (columns["bytes"] >= 0)
     peer_copies = list(zip(columns["correlationId"][between].tolist(), columns["bytes"][between].tolist(), strict=True))
     of_copy = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-    return _placed(columns, of_copy, size=columns["bytes"]), peer_copies
+    return _placed(columns, of_copy), peer_copies
 
 
 def _fills(tables: ExportTables, names: Names) -> dict[str, Int64s]:
-    columns = tables.columns(FILL_TABLE, _PLACE, ("correlationId", "memKind", "bytes"), owner="globalPid")
+    columns = tables.columns(FILL_TABLE, _PLACE, (*_OTHERS, "memKind"), owner="globalPid")
     distinct, which = np.unique(columns["memKind"], return_inverse=True)
     texts = (f"Memset ({_PLACES.get(kind, 'Unknown')})" for kind in distinct.tolist())
     numbers = np.array([names.add(name, memory_kind(name)) for name in texts], dtype=np.int64)
-    return _placed(columns, numbers[which.reshape(-1)], size=columns["bytes"])
+    return _placed(columns, numbers[which.reshape(-1)])
 
 
 def _graphs(tables: ExportTables, names: Names) -> dict[str, Int64s]:
     """Launches of CUDA graphs that were traced as a whole, whose kernels are not known."""
-    columns = tables.columns(GRAPH_TABLE, _PLACE, ("correlationId",), owner="globalPid")
+    columns = tables.columns(GRAPH_TABLE, _PLACE, _OTHERS, owner="globalPid")
     count = len(columns["start"])
     return _placed(columns, np.full(count, names.add("CUDA graph", COMPUTE) if count else 0))
 

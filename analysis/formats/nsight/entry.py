@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ...core.tables.events import COLUMNS
 from ...recording.shared_files import shared_rank
 from ..format import RanksInFiles, Reader, TraceFormat
 from .exporting import EXPORT, REPORTS
@@ -33,7 +34,7 @@ def _recognised(path: Path, begin: Callable[[], bytes]) -> bool:
 
 NSIGHT = TraceFormat(
     name="Nsight Systems",
-    version=5,
+    version=3 + COLUMNS,
     file_names=tuple(f"*{ending}" for ending in _EXPORTS),
     recognises=_recognised,
     reader=_reader,

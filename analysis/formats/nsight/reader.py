@@ -205,18 +205,9 @@ def _activities(columns: dict[str, Int64s], first: int, gpus: Mapping[int, sessi
     multiprocessors = {number: gpu.multiprocessors for number, gpu in gpus.items() if gpu.multiprocessors}
     of_device = np.array([multiprocessors.get(n, NOT_KNOWN) for n in columns["device"].tolist()], dtype=np.float64)
     blocks = np.where(columns["blocks"] == MISSING, NOT_KNOWN, columns["blocks"].astype(np.float64))
+    known = {name: values for name, values in columns.items() if name not in ("start", "end", "blocks")}
     count = len(columns["start"])
-    return columns_of(
-        "activities",
-        count,
-        device=columns["device"],
-        stream=columns["stream"],
-        name=columns["name"],
-        correlation=columns["correlation"],
-        size=columns["size"],
-        **_times(columns, first),
-        blocks_per_sm=blocks / of_device,
-    )
+    return columns_of("activities", count, **known, **_times(columns, first), blocks_per_sm=blocks / of_device)
 
 
 def _launches(calls: CallColumns, correlations: Int64s, first: int) -> Columns:
