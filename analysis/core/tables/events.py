@@ -245,7 +245,7 @@ _STREAM_WAIT = EventSort("stream_waits", "stream wait", (
     EventColumn(
         "recorded_stream", "Int64", "stream on which it was recorded; NA where the trace does not tell", "integer"
     ),
-    _START,
+    replace(_START, field=None),
 ), (
     EventTable("stream_waits", "call that made a stream wait for an event, read with details only"),
 ), working_bytes=34, detailed=True, later=True)  # fmt: skip
