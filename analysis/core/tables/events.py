@@ -160,6 +160,10 @@ _ACTIVITY = EventSort("activities", "GPU event", (
         "size_bytes", "Int64", "bytes of a copy or fill, NA where the trace does not say, and of all else", "integer",
         name="size", keys=("bytes",), nsight="bytes", above=-1, most=_MOST_BYTES, since=1,
     ),
+    EventColumn(
+        "registers", "Int64", "registers of each thread of the kernel, NA where the trace does not say", "integer",
+        keys=("registers per thread",), nsight="registersPerThread", above=0, since=3,
+    ),
     # Of kernels on NVIDIA GPUs, estimated by Kineto from the launch and the GPU's properties. A writer that cannot
     # divide by an unknown number of SMs must not make the file unreadable; some versions write 0.
     EventColumn(
