@@ -27,8 +27,10 @@ from nsight_exports import (
 from commtrace import analyse
 from commtrace.analysis.core.markers import COMPILING
 from commtrace.analysis.core.schema import records
+from commtrace.analysis.core.tables.events import EVENT_SORTS, EventColumn
 from commtrace.analysis.errors import MixedJobs, NotATrace
 from commtrace.analysis.formats.nsight.reader import read_nsight
+from commtrace.analysis.recording.arrays import integers
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.replay.cycles import Played, rank_programs
 from commtrace.analysis.replay.edges import gpu_edges
@@ -262,6 +264,22 @@ def test_copies_fills_and_graphs(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found.calls[["collective", "size_bytes"]].to_numpy().tolist() == [["peer_copy", 4096]] * 2
     assert any("1 run of CUDA graphs traced as a whole" in note for note in found.run.notes)
+
+
+@pytest.mark.parametrize(
+    "written", [one for one in EVENT_SORTS["activities"].held if one.nsight], ids=lambda one: one.name
+)
+def test_columns_of_kernels_are_read_where_they_are_declared(tmp_path: Path, written: EventColumn) -> None:
+    """Also such as these exports do not have yet: whatever is declared is asked for."""
+    export = small()
+    path = export.write(tmp_path / "report.sqlite")
+    with sqlite3.connect(path) as database:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")]
+        if written.nsight not in columns:
+            database.execute(f'ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN "{written.nsight}"')
+        database.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{written.nsight}" = 40 + rowid')
+    raw = read_nsight(path, ReadOptions())
+    assert sorted(integers(raw.activities[written.name]).tolist()) == [41, 42]
 
 
 def test_blocks_per_multiprocessor(tmp_path: Path) -> None:
