@@ -12,6 +12,7 @@ from worked_examples import FOLDER, Section, examples, parts, sections, solved
 
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.tables import communication as schema
+from commtrace.analysis.core.tables.events import EVENT_SORTS
 
 INDEX = (FOLDER / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.name != "README.md")
@@ -32,7 +33,7 @@ COPIED = {
 }
 # And by table: what a training wrote down, and what it was.
 COPIED_IN = {
-    "activities": {"size_bytes"},
+    "activities": {one.shown for one in EVENT_SORTS["activities"].held},
     "participation": {"size_bytes"},
     "cycles": {"run_id"},
     "serving": {"engine"},
