@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Concatenate, TypeVar
 
-from .core.schema import PlainTable, Schema
+from . import tables
+from .core.declaring import DECLARED, Arguments, InputKind, TableEntry, Topic, Worst
 from .core.tables import (
     account,
     communication,
@@ -21,7 +22,6 @@ from .core.tables import (
     regions,
     replay,
     roles,
-    serving,
     sweeps,
     training,
 )
@@ -30,134 +30,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Holder = TypeVar("Holder")
-Arguments = ParamSpec("Arguments")
-
-
-class Topic(str, Enum):
-    """The heading under which `commtrace table` lists a table."""
-
-    overview = "Overview"
-    time = "Where time goes"
-    communication = "Communication"
-    waiting = "Who waits"
-    foresight = "What if"
-    across = "Across runs"
-    scale = "Many ranks"
-
-
-class InputKind(str, Enum):
-    """What holds a table; the value is how a command names its input."""
-
-    run = "RUN"
-    traces = "RUN..."
-    cycles = "DIR"
-    sweep = "SWEEP"
-    trainings = "RUNS"
-    sides = "A B"
-    series = "A B C..."
-    dumps = "DUMPS..."
-
-
-_FAR = 1.5
-"""By this factor the worst value differs from the usual one, if it is to stand out."""
-
-
-@dataclass(frozen=True)
-class Worst:
-    """By which column rows are bad: the largest value is, or the smallest."""
-
-    column: str
-    smallest: bool = False
-
-    @property
-    def header(self) -> str:
-        """The column, in words."""
-        return self.column.removesuffix("_ns").removesuffix("_frac").replace("_", " ")
-
-    def ranked(self, values: PlainTable) -> list[int]:
-        """Numbers of the rows, the worst first; those without a value last."""
-        column = values.columns[self.column]
-        sign = 1 if self.smallest else -1
-        return sorted(range(len(column)), key=lambda row: (column[row] is None, sign * (column[row] or 0)))
-
-    def place(self, values: PlainTable) -> tuple[int, str] | None:
-        """Row and column of the worst value; None where it is not far from that of the other rows."""
-        known = sorted(value for value in values.columns[self.column] if value is not None)
-        if not known:
-            return None
-        usual = known[len(known) // 2] if self.smallest else known[(len(known) - 1) // 2]  # the median
-        stands_out = known[0] * _FAR < usual if self.smallest else known[-1] > usual * _FAR
-        return (self.ranked(values)[0], self.column) if stands_out else None
-
-
-@dataclass(frozen=True)
-class TableEntry:
-    """One table, and everything said about it outside its schema."""
-
-    schema: Schema
-    topic: Topic
-    about: str
-    """One line: the help of its command, or of the option that selects it."""
-    section: str
-    """Page and heading in docs/metrics that explain it, as in a link."""
-    of: InputKind = InputKind.run
-    command: str | None = None
-    """The words after `commtrace` that print it; None for tables that only the library has."""
-    shown: tuple[str, ...] = ()
-    """Columns for people; CSV and JSON have all. Empty: all of them."""
-    narrow: tuple[str, ...] = ()
-    """Those of them that matter most, in that order, where a terminal has not room for all; the others come after."""
-    worst: Worst | None = None
-    """Of a table with a row per rank: which ranks are shown where there are many."""
-    below: str | None = None
-    """A column of sentences, which stand below their rows on a terminal that has no room beside them."""
-    optional: tuple[str, ...] = ()
-    """Columns that people do not see where no row has a value of them."""
-    negligible: tuple[str, ...] = ()
-    """Columns by which people see no row in which all of them are shown as 0.0."""
-    adds_up: bool = False
-    """Whether `share_frac` of its rows adds up to 1: people are told how much of it they do not see."""
-    title: str | None = None
-    """Its heading in the summary or report that shows it, too."""
-    none_found: str | None = None
-    """What it means to have no rows, if that is a result."""
-    none_measured: str | None = None
-    """Why there are no rows, if that is not a result."""
-    needs_calls: bool = False
-    """Whether that holds only for a run that communicates."""
-    needs_starts: bool = False
-    """Whether to have no rows says something only of a run that says when calls began."""
-    in_steps: bool = False
-    """Whether it is of the steps that count only, unless all that was recorded is asked for."""
-    by_launch: bool = False
-    """Whether its rows rest on what launched each kernel: of graphs, traces of their capture may say it."""
-    in_seconds: bool = False
-    """Whether its times are those of whole epochs, which people read in seconds."""
-
-    @property
-    def name(self) -> str:
-        """The table's name: that of the attribute that holds it, and in JSON."""
-        return self.schema.name
-
-    @property
-    def verb(self) -> str:
-        """The name of the command that prints it, without options and `table`; empty where there is none."""
-        return (self.command or "").removeprefix("table ").split(" ")[0]
-
-    @property
-    def options(self) -> str:
-        """The options of that command that select it; empty where it is what the command prints by itself."""
-        return (self.command or "").removeprefix("table ").partition(" ")[2]
-
 
 _DEVICE_TIME = (
     "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
     "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
 )  # fmt: skip
-_NO_KINDS = (
-    "no annotation gives the kind of a step, or ranks disagree on it; vLLM, SGLang and others annotate it; "
-    "otherwise name it with --steps and a group named kind"
-)
 _IDLE = (
     "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
     "operator_ns", "outside_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "drained_ns",
@@ -174,12 +51,6 @@ _ACCOUNT_NARROW = (
 )  # fmt: skip
 _ACCOUNT_PARTS = (
     "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
-)  # fmt: skip
-_SERVING_NARROW = (
-    "engine", "kind", "tokens", "steps", "window_ns", "tokens_per_s", "exposed_us_per_token", "exposed_frac", "note",
-)  # fmt: skip
-_SERVING_FITS_NARROW = (
-    "engine", "kind", "steps", "exposed_us_per_token", "exposed_frac", "intercept_us", "slope_us_per_token", "note",
 )  # fmt: skip
 _GAPS = (
     "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
@@ -302,48 +173,6 @@ _ENTRIES = (
         command="table steps",
         none_measured=_NO_STEPS,
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
-    ),
-    TableEntry(
-        serving.SERVING,
-        Topic.time,
-        "Steps by kind and size: time, tokens a second, what a token costs.",
-        "serving.md#by-kind-and-size",
-        command="serving",
-        none_measured=_NO_KINDS,
-        optional=("engine",),
-        narrow=_SERVING_NARROW,
-        below="note",
-    ),
-    TableEntry(
-        serving.SERVING_RANKS,
-        Topic.time,
-        "What each rank serves: of replicas, one may decode while another prefills.",
-        "serving.md#replicas",
-        command="serving --by rank",
-        none_measured=_NO_KINDS,
-        optional=("engine",),
-    ),
-    TableEntry(
-        serving.SERVING_FLOORS,
-        Topic.time,
-        "How long a step takes at least: to read weights and cache.",
-        "serving.md#the-least-that-a-step-takes",
-        command="serving --by floor",
-        none_measured=_NO_KINDS,
-        optional=("engine",),
-        below="note",
-        by_launch=True,
-    ),
-    TableEntry(
-        serving.SERVING_FITS,
-        Topic.time,
-        "The same by kind, with a fit of time over tokens.",
-        "serving.md#time-over-tokens",
-        command="serving --by kind",
-        none_measured=_NO_KINDS,
-        optional=("engine",),
-        narrow=_SERVING_FITS_NARROW,
-        below="note",
     ),
     TableEntry(
         device_time.IDLE,
@@ -611,20 +440,6 @@ _ENTRIES = (
         none_measured="no launch is in the trace, or nothing but CPUs ran anything",
     ),
     TableEntry(
-        device_time.COPY_TIMES,
-        Topic.time,
-        "Copies and fills: bytes, bandwidth, and time that nothing hides.",
-        "copies.md#copies-and-fills",
-        command="table copies",
-        narrow=(
-            "rank", "device", "stream", "direction", "memory", "copies", "size_bytes", "total_ns",
-            "bandwidth_gb_per_s", "exposed_ns", "unsized", "note",
-        ),
-        none_found="no device copied or filled memory by itself",
-        none_measured="no device copied or filled memory by itself",
-        in_steps=True,
-    ),
-    TableEntry(
         communication.CALLS,
         Topic.communication,
         "Every communication call of every rank.",
@@ -725,15 +540,6 @@ _ENTRIES = (
             "collective", "size_bytes", "process_group", "busbw_gb_per_s", "ceiling_busbw_gb_per_s",
             "of_ceiling_frac", "calls", "ceiling_note", "dtype",
         ),
-    ),
-    TableEntry(
-        communication.TRAFFIC,
-        Topic.communication,
-        "How much each rank sends to each other rank.",
-        "bandwidth.md#between-two-ranks",
-        command="table traffic",
-        none_found="no rank sends to a single other rank, and there is no all_to_all",
-        narrow=("rank", "to_rank", "collective", "size_bytes", "algbw_gb_per_s", "calls", "transfer_ns"),
     ),
     TableEntry(
         communication.FITS,
@@ -1311,7 +1117,28 @@ _ENTRIES = (
     ),
 )  # fmt: skip
 
-CATALOG: Mapping[str, TableEntry] = {entry.name: entry for entry in _ENTRIES}
+
+def in_reading_order(entries: Iterable[TableEntry], declared: Iterable[TableEntry]) -> dict[str, TableEntry]:
+    """The entries by name, and each declared table behind the one that it names, or at the end.
+
+    Raises LookupError where there is none of that name.
+    """
+    found = list(entries)
+    missing = list(reversed([*declared]))  # so that of two behind the same one the first is next to it
+    while missing:
+        names = [entry.name for entry in found]
+        entry = next((one for one in missing if one.after is None or one.after in names), None)
+        if entry is None:
+            raise LookupError(f"tables declared behind no other: {', '.join(one.name for one in missing)}")
+        found.insert(len(found) if entry.after is None else names.index(entry.after) + 1, entry)
+        missing.remove(entry)
+    return {entry.name: entry for entry in found}
+
+
+for _module in iter_modules(tables.__path__, f"{tables.__name__}."):
+    import_module(_module.name)
+
+CATALOG: Mapping[str, TableEntry] = in_reading_order(_ENTRIES, DECLARED)
 """The tables by name, in the order in which people read about them."""
 
 

@@ -181,7 +181,8 @@ FORMER_OPTIONS = {
 
 def table_commands() -> dict[str, Command]:
     """The commands of `commtrace table`, by the name of the table in hyphens. Imports the catalog of tables."""
-    from .analysis.catalog import CATALOG, Topic
+    from .analysis.catalog import CATALOG
+    from .analysis.core.declaring import Topic
 
     firsts = {entry.verb: entry for entry in [*CATALOG.values()][::-1] if entry.verb}
     return {

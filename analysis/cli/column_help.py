@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..catalog import CATALOG, TableEntry
+from ..catalog import CATALOG
+from ..core.declaring import TableEntry
 from .inputs import SparingInputs
 
 

@@ -85,7 +85,7 @@ def print_of_engines(name: str, engines: Mapping[str, Analysis], writing: Writin
     if not tables:
         raise NothingMeasured("; ".join(without))
     notes = [f"{engine}: {note}" for engine, one in engines.items() for note in one.run.notes]
-    from ..metrics.serving import of_engines
+    from ..tables.serving import of_engines
 
     _print_with_notes(name, of_engines(tables), (*notes, *without), writing)
     finish_failed([failure for one in engines.values() for failure in one.run.failed])

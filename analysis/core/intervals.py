@@ -6,14 +6,16 @@ Every function returns merged spans and expects them, except `union`, which make
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from .frames import np
 
-Times = NDArray[np.int64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-_MIN, _MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+Times: TypeAlias = "NDArray[np.int64]"
+
+_MIN, _MAX = -(1 << 63), (1 << 63) - 1
 
 
 class Spans(NamedTuple):

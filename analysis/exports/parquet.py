@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...common.version import version
-from ..catalog import CATALOG, InputKind, TableEntry
+from ..catalog import CATALOG
+from ..core.declaring import InputKind, TableEntry
 from ..core.schema import Schema, bare
 from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
 from ..core.tables.device_time import STEP_TIMES

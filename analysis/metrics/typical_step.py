@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
-import pandas as pd
-
 from ...common.wording import counted, ranks_in_words
+from ..core.frames import pd
 from ..core.schema import Row, grouped, records
 from ..core.step_names import NOT_TRAINING
 from ..core.tables.communication import STEPS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
-from ..catalog import Worst
+from ..core.declaring import Worst
 from ..core.schema import PlainTable
 
 _OF_ALL: dict[str, Callable[[list[Any]], Any]] = {"min": min, "median": median_low, "max": max}

@@ -6,15 +6,17 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
-from ..catalog import CATALOG, InputKind, described
+from ..catalog import CATALOG, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
+from ..core.declaring import VALUES, InputKind, TableEntry, Value
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.intervals import Spans, spans
@@ -37,29 +39,25 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
-from ..metrics.compute.least_bytes import serving_floors
 from ..metrics.compute.mfu import mfu
-from ..metrics.compute.peaks import Peak, peak_of, said
+from ..metrics.compute.peaks import peak_of, said
 from ..metrics.compute.shapes import categories, shapes, time_by_shape
 from ..metrics.compute.shapes_ranks import Clock, shapes_ranks
-from ..metrics.compute.work import compute_work
 from ..metrics.damaged import resting_on
-from ..metrics.device import copies as copies_module
 from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
 from ..metrics.device import launch_times
 from ..metrics.device import queues as queue_module
 from ..metrics.device import syncs as syncs_module
-from ..metrics.device.graphs import Captured, captured
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, idle_in_ranges, largest_gaps
 from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
-from ..metrics.over_steps import breakdown_over, in_steps, over_steps, placed
+from ..metrics.over_steps import breakdown_over, in_steps, over_steps
 from ..metrics.over_time import collectives_over_time
-from ..metrics.pairs import traffic, waits
+from ..metrics.pairs import waits
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.regions import table as regions_module
@@ -69,8 +67,7 @@ from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles import table as roles_module
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
-from ..metrics.serving import serving, serving_fits, serving_ranks
-from ..metrics.typical_step import CycleSteps, Replicas, TypicalStep, traced_steps, typical_step
+from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.devices import unequal_devices
 from ..metrics.verdicts.of_idle import idle_causes
@@ -79,8 +76,10 @@ from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
+from ..tables.values import WITH_DETAILS, captured_graphs, computed, device_peaks, engine_replicas, placed_activities
 from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed, kernel_sums_by_rank
 from .early_work import Early
+from .table_attributes import TableAttributes
 
 if TYPE_CHECKING:
     from ..replay.critical import CriticalPath
@@ -98,7 +97,6 @@ _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 """A late rank is compared with so many; fewer where their files have to be read once more."""
-_WITH_DETAILS = "recordings packed --no-details have none; in Python, analyse(..., details=True) reads them"
 
 
 _LOG = logging.getLogger("commtrace.analysis")
@@ -116,7 +114,7 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Analysis:
+class Analysis(TableAttributes):
     """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
 
     With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
@@ -276,7 +274,7 @@ class Analysis:
         if not run.has_starts:
             raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
         if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {_WITH_DETAILS}")
+            raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {WITH_DETAILS}")
         return Played(
             activities=run.activities,
             runtime_calls=run.runtime_calls,
@@ -304,6 +302,23 @@ class Analysis:
             raise UnknownTable(f"{name!r} is not a table of a run; those are {known}")
         found: pd.DataFrame = getattr(self, name)
         return found
+
+    def of(self, make: Callable[..., Value]) -> Value:
+        """What a function that is declared as a `value` makes of this run; made once."""
+        if make not in self._made:
+            self._made[make] = self._make(make)
+        found: Value = self._made[make]
+        return found
+
+    @cached_property
+    def _made(self) -> dict[Callable[..., Any], Any]:
+        return {}
+
+    def _make(self, make: Callable[..., Value]) -> Value:
+        return make(**{name: self._need(name) for name in signature(make).parameters})
+
+    def _need(self, name: str) -> Any:
+        return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
 
     @cached_property
     @described
@@ -462,35 +477,9 @@ class Analysis:
             for ran in self.run.tables.ran
         ]
         marks, unshown = self.run.step_marks, self.run.unshown_steps
-        return self._marked(traced_steps(self.breakdown_steps, cycles, marks, self._replicas, unshown, self.about))
-
-    @property
-    def _replicas(self) -> Replicas:
-        return Replicas(self.run.replicas, are_all=not self.run.missing_ranks)
-
-    @cached_property
-    @described
-    def serving(self) -> pd.DataFrame:
-        """One row per kind and size of steps: how long they take, tokens a second, and what a token costs."""
-        return self._marked(serving(self.steps, self.run.step_marks, self._replicas))
-
-    @cached_property
-    @described
-    def serving_fits(self) -> pd.DataFrame:
-        """One row per kind of step: its time over its tokens, as a straight line."""
-        return self._marked(serving_fits(self.steps, self.run.step_marks, self._replicas))
-
-    @cached_property
-    @described
-    def serving_floors(self) -> pd.DataFrame:
-        """One row per kind and size of steps: how long reading weights and cache takes at least. Needs `details`."""
-        return self._marked(serving_floors(self.steps, self.run.step_marks, self._computed, self._peaks))
-
-    @cached_property
-    @described
-    def serving_ranks(self) -> pd.DataFrame:
-        """One row per rank and kind of its own steps, which differ between replicas."""
-        return self._marked(serving_ranks(self.steps, self.breakdown_steps, self.run.step_marks, self._replicas))
+        return self._marked(
+            traced_steps(self.breakdown_steps, cycles, marks, self.of(engine_replicas), unshown, self.about)
+        )
 
     @cached_property
     def typical_step(self) -> TypicalStep:
@@ -554,48 +543,14 @@ class Analysis:
         idle = self.idle_steps if self.run.details and self.run.has_starts else None
         return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
 
-    @cached_property
-    def _computed(self) -> pd.DataFrame:
-        """What ran with its operator, without communication. Raises NothingMeasured if operators were not read."""
-        run = self.run
-        if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
-        graphs = self._captured
-        return compute_work(
-            graphs.launched(self._placed),
-            graphs.beside("launches", run.launches),
-            graphs.beside("operator_calls", run.operator_calls),
-            run.annotations,
-        )
-
-    @cached_property
-    def _captured(self) -> Captured:
-        """What launched the kernels of CUDA graphs, where traces of their capture are beside those of the run."""
-        run = self.run
-        calls, tables = run.captures
-        return captured(
-            activities=run.activities,
-            runtime_calls=run.runtime_calls,
-            step_marks=run.step_marks,
-            captured_calls=calls,
-            tables={
-                name: getattr(tables, name) for name in ("cpu_operators", "operator_calls", "annotations", "modules")
-            },
-        )
-
     @property
     def graph_notes(self) -> tuple[str, ...]:
         """Of which replayed CUDA graphs nothing is known but their kernels, and why; if any capture was traced."""
-        return self._captured.notes if self.run.details else ()
+        return self.of(captured_graphs).notes if self.run.details else ()
 
     @property
     def _computed_in_steps(self) -> pd.DataFrame:
-        return in_steps(self._computed, self.counted_steps)
-
-    @cached_property
-    def _peaks(self) -> dict[tuple[int, str], Peak | None]:
-        """The peak of each device, by rank and device; None where it is not known."""
-        return {device: peak_of(name, self.peaks) for device, name in self.run.device_names.items()}
+        return in_steps(self.of(computed), self.counted_steps)
 
     @property
     def peak_notes(self) -> tuple[str, ...]:
@@ -608,12 +563,12 @@ class Analysis:
     @described
     def shapes(self) -> pd.DataFrame:
         """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
-        return self._marked(shapes(self._computed_in_steps, self._peaks))
+        return self._marked(shapes(self._computed_in_steps, self.of(device_peaks)))
 
     @property
     def time_by_shape(self) -> pd.DataFrame:
         """One row per kernel that ran, or operator of a CPU, with the shapes of its inputs. Needs `details`."""
-        return time_by_shape(self._computed)
+        return time_by_shape(self.of(computed))
 
     @cached_property
     @described
@@ -632,13 +587,13 @@ class Analysis:
     @described
     def mfu(self) -> pd.DataFrame:
         """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
-        return self._marked(mfu(MFU, self.breakdown, self._computed_in_steps, self._peaks))
+        return self._marked(mfu(MFU, self.breakdown, self._computed_in_steps, self.of(device_peaks)))
 
     @cached_property
     @described
     def mfu_steps(self) -> pd.DataFrame:
         """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
-        return self._marked(mfu(MFU_STEPS, self.breakdown_steps, self._computed, self._peaks))
+        return self._marked(mfu(MFU_STEPS, self.breakdown_steps, self.of(computed), self.of(device_peaks)))
 
     @cached_property
     @described
@@ -707,14 +662,14 @@ class Analysis:
         """What regions took, without those inside. Raises NothingMeasured if operators were not read."""
         run = self.run
         if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
+            raise NothingMeasured(f"{run.name}: was read without operators; {WITH_DETAILS}")
         return region_times(
             activities=run.activities,
             host_tables=self.host_tables,
             operator_calls=run.operator_calls,
             calls=self.calls,
             participation=MEMBERS.empty() if self._is_alone else self._split,
-            captured=self._captured,
+            captured=self.of(captured_graphs),
         )
 
     @cached_property
@@ -758,12 +713,6 @@ class Analysis:
 
     @cached_property
     @described
-    def copies(self) -> pd.DataFrame:
-        """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
-        return self._marked(copies_module.copies(self._placed, self.counted_steps))
-
-    @cached_property
-    @described
     def launches(self) -> pd.DataFrame:
         """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
         return self._marked(launch_times.launches(self._ran_in_steps, self.host_tables))
@@ -774,14 +723,9 @@ class Analysis:
         """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
         return self._marked(launch_times.launches_names(self._ran_in_steps, self.host_tables))
 
-    @cached_property
-    def _placed(self) -> pd.DataFrame:
-        """The activities of the run, those launched before the recording in the step in whose window they began."""
-        return placed(self.run.activities)
-
     @property
     def _ran_in_steps(self) -> pd.DataFrame:
-        return in_steps(self._placed, self.counted_steps)
+        return in_steps(self.of(placed_activities), self.counted_steps)
 
     @cached_property
     @described
@@ -895,12 +839,6 @@ class Analysis:
     def waits(self) -> pd.DataFrame:
         """One row per rank that waited, and rank that is to blame for it."""
         return self._marked(waits(participation=self._waiting.participation, lateness=self._waiting.lateness))
-
-    @cached_property
-    @described
-    def traffic(self) -> pd.DataFrame:
-        """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
-        return self._marked(traffic(calls=self.calls, collectives=self.collectives, matches=self.matches))
 
     @cached_property
     @described
@@ -1064,7 +1002,9 @@ class Analysis:
     @cached_property
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
-        found = kernels_module.device_time(activities=self._placed, calls=self.calls, participation=self._members)
+        found = kernels_module.device_time(
+            activities=self.of(placed_activities), calls=self.calls, participation=self._members
+        )
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
 
@@ -1120,8 +1060,8 @@ class Analysis:
     def _annotated_in(self) -> pd.Series[str]:
         run = self.run
         if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without annotations; {_WITH_DETAILS}")
-        graphs = self._captured
+            raise NothingMeasured(f"{run.name}: was read without annotations; {WITH_DETAILS}")
+        graphs = self.of(captured_graphs)
         return annotated_in(
             activities=graphs.launched(run.activities),
             launches=graphs.beside("launches", run.launches),
@@ -1133,8 +1073,8 @@ class Analysis:
         """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
         run = self.run
         if not run.details and not run.is_of_cpus:
-            raise NothingMeasured(f"{run.name}: was read without operators; {_WITH_DETAILS}")
-        graphs = self._captured
+            raise NothingMeasured(f"{run.name}: was read without operators; {WITH_DETAILS}")
+        graphs = self.of(captured_graphs)
         return launched_in(
             activities=graphs.launched(run.activities),
             launches=graphs.beside("launches", run.launches),
@@ -1303,6 +1243,23 @@ _COMPARED = [
     "kernel_extra_ns",
     "operator",
 ]
+
+
+def _attribute(entry: TableEntry, make: Callable[..., pd.DataFrame]) -> cached_property[pd.DataFrame]:
+    """The attribute of `Analysis` that holds a declared table."""
+
+    def table(analysis: Analysis) -> pd.DataFrame:
+        return entry.schema.described(analysis._marked(analysis._make(make)))  # noqa: SLF001 - a method of it
+
+    table.__doc__ = make.__doc__
+    attribute = cached_property(table)
+    attribute.__set_name__(Analysis, entry.name)
+    return attribute
+
+
+for _entry in CATALOG.values():
+    if _entry.make is not None:
+        setattr(Analysis, _entry.name, _attribute(_entry, _entry.make))
 
 
 def _without(table: pd.DataFrame, rows: pd.Series[bool], columns: list[str]) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pandas as pd
 
 from ...common.wording import counted
-from ..catalog import CATALOG, InputKind
+from ..catalog import CATALOG
+from ..core.declaring import InputKind
 from ..core.escaping import printable
 from ..core.schema import records
 from ..render import as_csv, as_latex, as_markdown, as_text

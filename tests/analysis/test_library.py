@@ -15,7 +15,8 @@ from sweep_builders import Cell, write_sweep
 import commtrace.analysis.reading.cache
 import commtrace.analysis.reading.executor
 from commtrace import analyse, analyse_sweep, compare
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.cli import main
 

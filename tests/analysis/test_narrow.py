@@ -13,7 +13,8 @@ from simulator import PRESETS, simulate
 from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
 
 from commtrace import analyse
-from commtrace.analysis.catalog import CATALOG, TableEntry, Worst
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import TableEntry, Worst
 from commtrace.analysis.core.escaping import printable
 from commtrace.analysis.core.schema import PlainTable
 from commtrace.analysis.render import as_text

@@ -16,7 +16,8 @@ from builders import Collective, traces_of
 from pandas.testing import assert_frame_equal
 
 from commtrace import Analysis, analyse
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.core.kinds import COMM
 from commtrace.analysis.errors import MissingLibrary, NothingMeasured, NotPredictable
 from commtrace.analysis.exports.parquet import PARQUET_SUFFIX, check_pyarrow, write_parquet

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import NoSuchRanks, NothingMeasured
 from commtrace.analysis.recording.options import ReadOptions, numbers_in
 from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes

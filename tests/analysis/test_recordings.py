@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from recordings import as_file, content_in, odd_contents
 
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.budget import Budget
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, NotPredictable, TooLarge, TraceError
 from commtrace.analysis.formats.kineto.reader import read_kineto
 from commtrace.analysis.formats.recordings.columns import (

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace import analyse
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.core.row_choice import BadChoice, Condition, RowChoice, SortBy
 from commtrace.analysis.core.schema import PlainTable, Schema
 from commtrace.cli import main

@@ -17,7 +17,8 @@ from samples import with_slow
 from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
 
 from commtrace import Analysis, analyse
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.core.tables.lateness import RANKS
 from commtrace.analysis.render import as_text
 from commtrace.analysis.render.fitting import Column, fitted, shortened

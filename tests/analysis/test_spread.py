@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from builders import Collective, write_run
 
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
 from commtrace.analysis.reading.executor import Processes, results
 from commtrace.analysis.recording.options import ReadOptions

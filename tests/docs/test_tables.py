@@ -30,6 +30,11 @@ def test_the_index_of_definitions_is_what_the_catalog_says() -> None:
     assert GENERATOR["index"]() == index, "docs/metrics/README.md is out of date: run python tests/docs/table_page.py"
 
 
+def test_editors_know_the_tables_that_are_declared() -> None:
+    known = GENERATOR["ATTRIBUTES"].read_text(encoding="utf-8")
+    assert GENERATOR["attributes"]() == known, "run python tests/docs/table_page.py"
+
+
 @pytest.mark.parametrize("table", [entry.schema for entry in CATALOG.values()], ids=lambda table: table.name)
 def test_a_table_can_be_had_in_python(table: Schema) -> None:
     if f"commtrace.analyse_sweep(SWEEP).{table.name}" in PAGE:

@@ -11,12 +11,8 @@ LAYERS: dict[str, dict[str, str]] = {
     "analysis": {
         "errors": "",
         "core": "errors",
-        "catalog": "core errors",
         "glossary": "",
-        "explanation": "glossary catalog core errors",
-        "render": "catalog core errors",
         "ceilings": "core errors",
-        "training": "render catalog core errors",
         "lab": "core errors",
         "recording": "core errors",
         "formats": "recording core errors",
@@ -25,7 +21,12 @@ LAYERS: dict[str, dict[str, str]] = {
         "metrics": "core errors",
         "streaming": "metrics formats recording core errors",
         "replay": "metrics core errors",
-        "results": "replay metrics run reading recording ceilings render catalog core errors",
+        "tables": "run metrics core errors",
+        "catalog": "tables core errors",
+        "explanation": "glossary catalog core errors",
+        "render": "catalog core errors",
+        "training": "render catalog core errors",
+        "results": "tables replay metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
         "comparison": "results metrics recording render catalog core errors",
         "show": "comparison results metrics ceilings render catalog core errors",
@@ -39,8 +40,8 @@ LAYERS: dict[str, dict[str, str]] = {
         "timed_dumps": "hang metrics reading formats catalog core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
-            "lab results replay streaming metrics run reading formats recording ceilings render explanation glossary "
-            "catalog core errors"
+            "lab results tables replay streaming metrics run reading formats recording ceilings render explanation "
+            "glossary catalog core errors"
         ),
     },
     "profiling": {

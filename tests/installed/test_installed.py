@@ -13,7 +13,8 @@ RUNS = [ROOT / "traces/resnet18-ddp-w2", *sorted(path.parent for path in (ROOT /
 ALL_TABLES = """
 import sys, commtrace
 from pathlib import Path; assert (Path(commtrace.__file__).parent / "analysis").is_dir()
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.cli import main
 for name in ("summary", *(e.command for e in CATALOG.values() if e.of is InputKind.run and not e.options)):
     sys.stderr.write(f"-- {name}\\n")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from beside_checkout import SHARED
 
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import NothingMeasured, NotPredictable
 from commtrace.analysis.recording.compression import unpacked_bytes
 from commtrace.analysis.render import as_csv

@@ -11,7 +11,8 @@ from typing import Any
 import fsspec.core
 import pytest
 
-from commtrace.analysis.catalog import CATALOG, InputKind
+from commtrace.analysis.catalog import CATALOG
+from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render import as_csv

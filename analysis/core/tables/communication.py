@@ -446,17 +446,6 @@ BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with
     "ceiling_note": ("string", "why one of the two is unknown"),
 })  # fmt: skip
 
-TRAFFIC = Schema("traffic", "sender, receiver and collective", {
-    "rank": ("int64", "rank that sends"),
-    "to_rank": ("int64", "rank that receives"),
-    "collective": ("string", "send_recv or all_to_all"),
-    "calls": ("int64", "sends, or calls of all_to_all"),
-    "size_bytes": ("Int64", "bytes sent; of an all_to_all that part which goes to this rank; NA if not recorded"),
-    "transfer_ns": ("Int64", "sum of the transfer times of the sends; NA for all_to_all, which has no pairs"),
-    "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns, of the sends for which both are known"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
 FITS = Schema("fits", "process group and collective with at least three sizes", {
     "process_group": GROUP,
     "pg_ranks": PG_RANKS,

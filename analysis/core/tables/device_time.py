@@ -156,22 +156,6 @@ GAPS = Schema("gaps", "gap in what a device ran", {
     "partial": _PARTIAL,
 })  # fmt: skip
 
-COPY_TIMES = Schema("copies", "rank, device, stream, direction and memory of the host", {
-    "rank": _RANK,
-    "device": _DEVICE,
-    "stream": ("int64", "stream"),
-    "direction": ("string", "HtoD, DtoH, DtoD, PtoP (between GPUs), HtoH ..., or memset; NA where the name has none"),
-    "memory": ("string", "of the host: pinned, pageable or managed; NA without any, and where the trace does not say"),
-    "copies": ("int64", "how many"),
-    "size_bytes": ("Int64", "bytes of those whose size is known; NA if none is"),
-    "total_ns": ("int64", "sum of the durations"),
-    "bandwidth_gb_per_s": ("Float64", "size_bytes / sum of the durations of those of known size; NA if that is 0"),
-    "exposed_ns": ("int64", "time in which nothing else ran on the device: no kernel, and no copy of another row"),
-    "unsized": ("int64", "copies whose size is not known"),
-    "note": ("string", "why something is NA"),
-    "partial": _PARTIAL,
-})  # fmt: skip
-
 _LAUNCH_TIMES = {
     "activities": ("int64", "kernels, copies and fills"),
     "launches": ("Int64", "calls of the runtime or driver that launched them; one launch of a graph is one call"),

@@ -6,7 +6,7 @@ least these bytes by the bandwidth of memory, however few requests there are. Do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ import pandas as pd
 
 from ....common.wording import counted
 from ...core.schema import Row, grouped, records
-from ...core.tables.serving import SERVING_FLOORS
 from ..typical_step import EDGES
 from .cached import Cached, cache_written, read_in_pages
 from .categories import category
@@ -65,10 +64,8 @@ def least_read(name: str, inputs: str) -> Read:
     return Read(weights=matrices[1].size_bytes if is_product else None, written=cache_written(operator))
 
 
-def serving_floors(
-    steps: pd.DataFrame, step_marks: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks
-) -> pd.DataFrame:
-    """One row per kind and size of steps: what each device must read in a step, and how long that takes at least.
+def floors(steps: pd.DataFrame, step_marks: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks) -> Iterator[Row]:
+    """Yield a row per kind and size of steps: what each device must read in a step, and how long that takes at least.
 
     `work` is a row per kernel with its operator, `peaks` are those of each device. `step_marks` say how many requests
     each rank itself decodes.
@@ -83,7 +80,7 @@ def serving_floors(
         index=known.index,
     )
     sizes = known[[*_SIZE, "window_ns"]].join(read).groupby(_SIZE, sort=True, dropna=False)
-    return SERVING_FLOORS.frame(_row(dict(zip(_SIZE, size, strict=True)), own) for size, own in sizes)
+    return (_row(dict(zip(_SIZE, size, strict=True)), own) for size, own in sizes)
 
 
 def _of_step(step: int, work: pd.DataFrame, requests: Mapping[tuple[int, int], int], peaks: DevicePeaks) -> Row:

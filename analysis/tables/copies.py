@@ -9,17 +9,34 @@ Source: bandwidth is bytes / duration, which Kineto writes as `memory bandwidth 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import pandas as pd
+from ..core import markers
+from ..core.declaring import TableEntry, Topic
+from ..core.frames import np, pd
+from ..core.intervals import spans, subtract, total
+from ..core.kinds import MEMORY, is_copy
+from ..core.schema import Row, Schema, grouped
+from ..core.tables.columns import PARTIAL, RANK
 
-from ...core import markers
-from ...core.intervals import spans, subtract, total
-from ...core.kinds import MEMORY, is_copy
-from ...core.schema import Row, grouped
-from ...core.tables.device_time import COPY_TIMES
-from ..clocks.frame import Flags, Ints
+if TYPE_CHECKING:
+    from ..metrics.clocks.frame import Flags, Ints
+
+COPY_TIMES = Schema("copies", "rank, device, stream, direction and memory of the host", {
+    "rank": RANK,
+    "device": ("string", "CUDA ordinal on that rank, or `cpu`"),
+    "stream": ("int64", "stream"),
+    "direction": ("string", "HtoD, DtoH, DtoD, PtoP (between GPUs), HtoH ..., or memset; NA where the name has none"),
+    "memory": ("string", "of the host: pinned, pageable or managed; NA without any, and where the trace does not say"),
+    "copies": ("int64", "how many"),
+    "size_bytes": ("Int64", "bytes of those whose size is known; NA if none is"),
+    "total_ns": ("int64", "sum of the durations"),
+    "bandwidth_gb_per_s": ("Float64", "size_bytes / sum of the durations of those of known size; NA if that is 0"),
+    "exposed_ns": ("int64", "time in which nothing else ran on the device: no kernel, and no copy of another row"),
+    "unsized": ("int64", "copies whose size is not known"),
+    "note": ("string", "why something is NA"),
+    "partial": PARTIAL,
+})  # fmt: skip
 
 NO_SIZES = "the trace does not say how many bytes"
 NO_DIRECTION = "the trace does not say in which direction"
@@ -37,14 +54,39 @@ class _Way(NamedTuple):
     touches_host: bool
 
 
-def copies(activities: pd.DataFrame, steps: Collection[int] = ()) -> pd.DataFrame:
-    """One row per rank, device, stream, direction and kind of host memory, the longest first; of these steps, or all.
+@TableEntry(
+    COPY_TIMES,
+    Topic.time,
+    "Copies and fills: bytes, bandwidth, and time that nothing hides.",
+    "copies.md#copies-and-fills",
+    command="table copies",
+    after="queue_times",
+    narrow=(
+        "rank",
+        "device",
+        "stream",
+        "direction",
+        "memory",
+        "copies",
+        "size_bytes",
+        "total_ns",
+        "bandwidth_gb_per_s",
+        "exposed_ns",
+        "unsized",
+        "note",
+    ),
+    none_found="no device copied or filled memory by itself",
+    none_measured="no device copied or filled memory by itself",
+    in_steps=True,
+)
+def copies(placed_activities: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed.
 
-    What ran in other steps still hides a copy.
+    The longest are first; of these steps, or all without any. What ran in other steps still hides a copy.
     """
     cycles_of: dict[tuple[int, str, int, _Way], list[Row]] = {}
-    for (rank, device, _), rows in grouped(activities, ["rank", "device", "cycle"], _NEEDED):
-        for way, stream, row in _of_device(rows, steps):
+    for (rank, device, _), rows in grouped(placed_activities, ["rank", "device", "cycle"], _NEEDED):
+        for way, stream, row in _of_device(rows, counted_steps):
             cycles_of.setdefault((rank, device, stream, way), []).append(row)
     table = COPY_TIMES.frame(_summed(*key, cycles=cycles) for key, cycles in cycles_of.items())
     order = ["rank", "device", "total_ns", "stream"]
