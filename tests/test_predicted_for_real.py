@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from capturing import torchrun
 from conftest import made_once
+from noise import expect
 
 from commtrace import analyse
 from commtrace.analysis.errors import NothingMeasured
@@ -93,30 +94,31 @@ gc.disable()
 def step(cause, guilty):
     optimizer.zero_grad()
     loss = model(batch).square().mean()
+    begun = time.perf_counter()
     if cause == "gc" and guilty:
         gc.collect()
     if cause == "copy" and guilty:
         for _ in range(24):
             copied.copy_(large)
-    if cause in ("item", "no item"):
-        time.sleep(0.03 if rank else 0.15)
+    injected = time.perf_counter() - begun
+    if cause == "item":
+        time.sleep(0.06 if rank else 0.3)
         metric = loss.detach().clone()
         reduced = dist.all_reduce(metric, async_op=True)
-        if cause == "item":
-            reduced.wait()
-            metric.item()
-        time.sleep(0.15 if rank else 0.03)
         reduced.wait()
+        metric.item()
+        time.sleep(0.3 if rank else 0.06)
     loss.backward()
     optimizer.step()
+    return 0.3 + 0.3 - 0.36 if cause == "item" else injected
 
 for name, cause, ranks, stacks in json.loads(sys.argv[2]):
     took = []
     with capture(folder / name, wait=2, warmup=1, active=9, with_stack=stacks, model=model) as session:
         for _ in range(12):
             begun = time.perf_counter()
-            step(cause, rank in ranks)
-            took.append(time.perf_counter() - begun)
+            injected = step(cause, rank in ranks)
+            took.append((time.perf_counter() - begun, injected))
             session.step()
     (folder / f"{name}-{rank}.json").write_text(json.dumps(took[3:]))
 del model
@@ -124,15 +126,12 @@ gc.collect()
 dist.destroy_process_group()
 """
 INJECTED = [
-    ("calm", "", [], False),
-    ("calm with stacks", "", [], True),
     ("gc on 1", "gc", [1], False),
     ("gc", "gc", [0, 1], False),
     ("gc with stacks", "gc", [0, 1], True),
     ("copy on 1", "copy", [1], False),
     ("copy", "copy", [0, 1], False),
     ("item", "item", [0, 1], False),
-    ("no item", "no item", [0, 1], False),
 ]
 """Names of captures: what is injected, on which ranks, and whether stacks are recorded."""
 SMALL, LARGE = (512, 4, 16), (1024, 8, 64)
@@ -153,11 +152,15 @@ def step_ns(analysis: Analysis) -> float:
     return float(analysis.breakdown_steps["window_ns"].mean())
 
 
+def noise_ns(analysis: Analysis) -> float:
+    """By how much the steps of a rank differ: standard deviation, of the rank where it is largest."""
+    return float(analysis.breakdown_steps.groupby("rank")["window_ns"].std().max())
+
+
 def test_a_sleep_taken_out(tmp_path: Path) -> None:
     """What is slept on one rank is gone, on a machine of any speed: two captures of the same differ by more."""
     late = captured(tmp_path, "late", sleep=SLEEP_S, cap=100)
-    [row] = late.predict({"without_straggler": 1}).to_dict("records")
-    assert row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.1)
+    expect_sleep_gained(late, {"without_straggler": 1})
 
 
 def test_a_slow_loader_taken_out(tmp_path: Path) -> None:
@@ -167,8 +170,13 @@ def test_a_slow_loader_taken_out(tmp_path: Path) -> None:
     script.write_text(LOADING)
     done = torchrun(2, script, tmp_path / "late", SLEEP_S)
     assert done.returncode == 0, done.stderr
-    [row] = analyse(tmp_path / "late", details=True).predict({"no_data_wait": True}).to_dict("records")
-    assert row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.1)
+    expect_sleep_gained(analyse(tmp_path / "late", details=True), {"no_data_wait": True})
+
+
+def expect_sleep_gained(late: Analysis, change: Mapping[str, Any]) -> None:
+    [row] = late.predict(change).to_dict("records")
+    holds = row["gain_ns"] / 1e9 == pytest.approx(SLEEP_S, rel=0.1)
+    expect(holds, noise_ns(late), 0.1 * SLEEP_S * 1e9, f"{row['gain_ns']} ns instead of {SLEEP_S} s")
 
 
 @pytest.fixture(scope="module")
@@ -185,25 +193,29 @@ def injected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("cause", "without", "change"),
+    ("cause", "change"),
     [
-        ("gc on 1", "calm", {"without_straggler": 1}),
-        ("gc with stacks", "calm with stacks", {"no_gc": True}),
-        ("copy on 1", "calm", {"without_straggler": 1}),
-        ("copy on 1", "calm", {"no_copies": "all"}),
-        ("copy", "calm", {"no_copies": "all"}),
-        ("item", "no item", {"no_sync": "aten::item"}),
+        ("gc on 1", {"without_straggler": 1}),
+        ("gc with stacks", {"no_gc": True}),
+        ("copy on 1", {"without_straggler": 1}),
+        ("copy on 1", {"no_copies": "all"}),
+        ("copy", {"no_copies": "all"}),
+        ("item", {"no_sync": "aten::item"}),
     ],
 )
-def test_a_cause_taken_out(injected: Path, cause: str, without: str, change: Mapping[str, Any]) -> None:
-    """The gain is measured from outside, by a clock in the script, and predicted to 10 %."""
-    late_s, calm_s = (outside_s(injected, name) for name in (cause, without))
-    gain_s = mean(late_s) - mean(calm_s)
-    noise_s = 2 * (stdev(calm_s) ** 2 / len(calm_s) + stdev(late_s) ** 2 / len(late_s)) ** 0.5
-    if noise_s > 0.2 * gain_s:
-        pytest.skip(f"this machine is too busy: the gain of {gain_s:.3f} s is known to {noise_s:.3f} s only")
+def test_a_cause_taken_out(injected: Path, cause: str, change: Mapping[str, Any]) -> None:
+    """The gain is what was put in, by a clock in the script, and predicted to 10 %.
+
+    Of `.item()` it is what ranks that are late in turn no longer wait for each other.
+    """
+    per_step = outside_s(injected, cause)
+    gain_s = mean(put_in for _, put_in in per_step)
     [row] = analyse(injected / cause, details=True).predict(change).to_dict("records")
-    assert abs(row["gain_ns"] / 1e9 - gain_s) < 0.1 * gain_s + noise_s
+    predicted_s = row["gain_ns"] / 1e9
+    holds = predicted_s == pytest.approx(gain_s, rel=0.1)
+    expect(
+        holds, stdev(step - put_in for step, put_in in per_step), 0.1 * gain_s, f"{predicted_s} instead of {gain_s} s"
+    )
 
 
 def test_garbage_that_was_not_recorded(injected: Path) -> None:
@@ -212,28 +224,34 @@ def test_garbage_that_was_not_recorded(injected: Path) -> None:
         analyse(injected / "gc", details=True).predict({"no_gc": True})
 
 
-def outside_s(folder: Path, name: str) -> list[float]:
-    """How long the traced steps of a capture took, as the slower rank's clock says."""
-    times = (json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in (0, 1))
-    return [max(step) for step in zip(*times, strict=True)]
+def outside_s(folder: Path, name: str) -> list[tuple[float, float]]:
+    """How long each traced step of a capture took, and what was put into it, as clocks of the ranks say: the longer."""
+    ranks = (json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in (0, 1))
+    return [(max(a[0], b[0]), max(a[1], b[1])) for a, b in zip(*ranks, strict=True)]
 
 
 def test_other_buckets(tmp_path: Path) -> None:
     """Each from each. A machine that others use is not equally fast in all four captures, so half may be wrong.
 
-    Where it is quiet, all sixteen are right: docs/predict.md.
+    Where it is quiet, all sixteen are right: docs/predict.md. How much it varies in speed, a fifth capture shows, like
+    the first.
     """
     runs = {cap: captured(tmp_path, f"cap{cap}", cap=cap, size=LARGE) for cap in CAPS}
+    again = captured(tmp_path, "again", cap=CAPS[0], size=LARGE)
+    noise = max(
+        abs(step_ns(again) / step_ns(runs[CAPS[0]]) - 1), *(noise_ns(run) / step_ns(run) for run in runs.values())
+    )
     right = 0
     for run in runs.values():
         for cap, row in zip(CAPS, run.predict(*({"bucket_mb": cap} for cap in CAPS)).to_dict("records"), strict=True):
             true = step_ns(runs[cap])
             right += row["low_ns"] <= true <= row["high_ns"] or abs(row["step_ns"] / true - 1) < 0.15
-    assert right >= 8
+    expect(right >= 8, noise, 0.1, f"{right} of 16 are right")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 4, reason="four ranks on fewer cores compute longer than two do")
 def test_more_ranks(tmp_path: Path) -> None:
     two, four = (captured(tmp_path, f"w{ranks}", ranks=ranks, size=(128, 4, 8)) for ranks in (2, 4))
     [row] = two.predict({"world_size": 4}).to_dict("records")
-    assert row["low_ns"] <= step_ns(four) <= row["high_ns"]
+    holds = row["low_ns"] <= step_ns(four) <= row["high_ns"]
+    expect(holds, max(map(noise_ns, (two, four))), 0.1 * step_ns(four), f"{row} instead of {step_ns(four)} ns")

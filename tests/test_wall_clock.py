@@ -5,10 +5,13 @@ import os
 import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from noise import expect
 
 from commtrace import analyse
 
@@ -17,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SIZES_BYTES = [4 << 20, 16 << 20, 64 << 20]
 CALLS = 15
 ATTEMPTS = 8
+Ratios = dict[tuple[int, int], list[float]]
+"""(rank, size in bytes) -> of each call: its duration in the trace over its duration outside."""
 
 SCRIPT = f"""
 import json, sys, time
@@ -54,37 +59,44 @@ def capture_timed(folder: Path) -> Path:
     return run
 
 
-def traced_over_outside(run: Path) -> dict[tuple[int, int], float]:
-    """(rank, size in bytes) -> median duration in the trace over median duration outside."""
+def traced_over_outside(run: Path) -> Ratios:
     calls = analyse(run).calls
-    ratios = {}
-    for rank in (0, 1):
-        outside_ns = json.loads(Path(f"{run}.{rank}.json").read_text())
-        for size in SIZES_BYTES:
-            own = calls[(calls["rank"] == rank) & (calls["size_bytes"] == size)]
-            assert len(own) == len(outside_ns[str(size)]) == CALLS
-            issued_to_done_ns = own["start_ns"] + own["dur_ns"] - own["issue_ns"]
-            ratios[rank, size] = issued_to_done_ns.median() / statistics.median(outside_ns[str(size)])
-    return ratios
+    return {
+        (rank, int(size)): over(calls, rank, int(size), times_ns)
+        for rank in (0, 1)
+        for size, times_ns in json.loads(Path(f"{run}.{rank}.json").read_text()).items()
+    }
 
 
-def within_five_percent(
-    tmp_path: Path, capture: Callable[[Path], Path], ratios_of: Callable[[Path], dict[tuple[int, int], float]]
-) -> dict[tuple[int, int], float]:
-    """(rank, size) -> trace over outside, where they were more than 5 % apart in every capture.
+def over(calls: pd.DataFrame, rank: int, size: int, outside_ns: list[float]) -> list[float]:
+    """Of each call of a size on a rank, in order: its duration in the trace over that outside."""
+    own = calls[(calls["rank"] == rank) & (calls["size_bytes"] == size)].sort_values("issue_ns")
+    assert len(own) == len(outside_ns) == CALLS
+    return ((own["start_ns"] + own["dur_ns"] - own["issue_ns"]) / outside_ns).tolist()
+
+
+def expect_five_percent(tmp_path: Path, capture: Callable[[Path], Path], ratios_of: Callable[[Path], Ratios]) -> None:
+    """Expect the medians of trace and clock within 5 % of each other, for each rank and size in some capture.
 
     On a busy machine a caller is woken late, which makes the time outside longer and is no error of the trace: what
-    differs is measured again, a few times.
+    differs is measured again, a few times. Callers are late now more, now less, and a wrong trace is wrong alike: it is
+    noise if the calls of all captures differ from each other by half of what is asserted.
     """
+    seen: Ratios = defaultdict(list)
     differ: dict[tuple[int, int], float] = {}
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         ratios = ratios_of(capture(folder))
-        differ = {key: r for key, r in ratios.items() if abs(r - 1) > 0.05 and (attempt == 0 or key in differ)}
+        assert len(ratios) == 2 * len(SIZES_BYTES)
+        for key, of_calls in ratios.items():
+            seen[key] += of_calls
+        medians = {key: statistics.median(of_calls) for key, of_calls in ratios.items()}
+        differ = {key: r for key, r in medians.items() if abs(r - 1) > 0.05 and (attempt == 0 or key in differ)}
         if not differ:
-            break
-    return differ
+            return
+    noise = min(statistics.stdev(seen[key]) for key in differ)
+    expect(False, noise, 0.025, differ)
 
 
 def measure_traced(folder: Path) -> Path:
@@ -104,26 +116,23 @@ def measure_traced(folder: Path) -> Path:
     return folder / "run"
 
 
-def traced_over_comms(run: Path) -> dict[tuple[int, int], float]:
-    """(rank, size in bytes) -> median duration in the trace over the median that comms.json has for the same calls."""
+def traced_over_comms(run: Path) -> Ratios:
+    """Outside is what comms.json has for the same calls."""
     measured = json.loads((run / "comms.json").read_text())["results"]
     assert [result["size"] for result in measured] == SIZES_BYTES
     calls = analyse(run).calls
-    ratios = {}
-    for result in measured:
-        for rank, times_us in enumerate(result["traced_times_us"]):
-            own = calls[(calls["rank"] == rank) & (calls["size_bytes"] == result["size"])]
-            assert len(own) == len(times_us) == CALLS
-            issued_to_done_ns = own["start_ns"] + own["dur_ns"] - own["issue_ns"]
-            ratios[rank, result["size"]] = issued_to_done_ns.median() / (statistics.median(times_us) * 1000)
-    return ratios
+    return {
+        (rank, result["size"]): over(calls, rank, result["size"], [1000 * time_us for time_us in times_us])
+        for result in measured
+        for rank, times_us in enumerate(result["traced_times_us"])
+    }
 
 
 def test_comms_measures_what_its_trace_shows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert within_five_percent(tmp_path, measure_traced, traced_over_comms) == {}
+    expect_five_percent(tmp_path, measure_traced, traced_over_comms)
 
 
 def test_all_reduce_takes_as_long_in_the_trace_as_outside(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert within_five_percent(tmp_path, capture_timed, traced_over_outside) == {}
+    expect_five_percent(tmp_path, capture_timed, traced_over_outside)

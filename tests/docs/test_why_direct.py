@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from capturing import ROOT, torchrun
+from noise import expect
 
 from commtrace import Analysis, analyse
 from commtrace.analysis.core.schema import records
@@ -41,6 +42,12 @@ def overlapped(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return run_of(OVERLAPPED, tmp_path_factory.mktemp("overlapped"))
 
 
+def expect_unless_busy(analysis: Analysis, holds: bool, said: object) -> None:
+    """Expect it, unless steps of a rank, which are all alike, differ by a tenth of the sleep."""
+    steps_ns = analysis.breakdown_steps.groupby("rank")["window_ns"]
+    expect(holds, float(steps_ns.std().max()), 0.1 * SLEEP_NS, said)
+
+
 def test_every_all_reduce_is_found_on_all_four_ranks(straggler: Analysis) -> None:
     found = straggler.collectives
     assert found["collective"].tolist() == ["all_reduce"] * 6
@@ -53,45 +60,50 @@ def test_the_others_wait_for_as_long_as_the_slow_rank_sleeps(straggler: Analysis
     waits = straggler.participation
     others = waits.loc[waits["rank"] != LATE, "wait_ns"]
     # Two cores for four ranks: medians, and a sleep that is long against what the ranks take from each other.
-    assert others.median() == pytest.approx(SLEEP_NS, rel=0.1)
-    assert waits.loc[waits["rank"] == LATE, "wait_ns"].median() < 0.1 * SLEEP_NS
+    wait_ns, own_ns = others.median(), waits.loc[waits["rank"] == LATE, "wait_ns"].median()
+    holds = wait_ns == pytest.approx(SLEEP_NS, rel=0.1) and own_ns < 0.1 * SLEEP_NS
+    expect_unless_busy(straggler, holds, (wait_ns, own_ns))
 
 
 @pytest.mark.alone
 def test_the_slow_rank_is_named_with_what_it_did(straggler: Analysis) -> None:
     (run,) = records(straggler.verdicts.head(1))
-    assert run["verdict"] == "skew-bound"
-    assert re.search(
-        rf"for rank {LATE}, which is (mostly )?blocked in Python, outside of any operator,", run["because"]
-    )
+    doing = rf"for rank {LATE}, which is (mostly )?blocked in Python, outside of any operator,"
+    is_said = run["verdict"] == "skew-bound" and re.search(doing, run["because"])
+    expect_unless_busy(straggler, bool(is_said), run["because"])
     ranks = straggler.ranks.set_index("rank")
-    assert ranks["times_last"].idxmax() == ranks["caused_wait_ns"].idxmax() == LATE
+    is_last = ranks["times_last"].idxmax() == ranks["caused_wait_ns"].idxmax() == LATE
+    expect_unless_busy(straggler, is_last, ranks)
     late = straggler.lateness[straggler.lateness["rank"] == LATE]
-    assert late["extra_cpu_ns"].median() == pytest.approx(SLEEP_NS, rel=0.1)
+    extra_ns = late["extra_cpu_ns"].median()
+    expect_unless_busy(straggler, extra_ns == pytest.approx(SLEEP_NS, rel=0.1), extra_ns)
 
 
 @pytest.mark.alone
 def test_lateness_that_is_carried_over_is_no_new_one(overlapped: Analysis) -> None:
     late = overlapped.lateness[overlapped.lateness["rank"] == LATE]
     bucket = late["collective_id"] % 4
-    assert set(late.loc[bucket > 0, "because"].dropna()) == {"compute"}
-    assert (late.loc[bucket > 0, "extra_compute_ns"].groupby(bucket).median() > 0.5 * SLEEP_NS).all()
+    because = set(late.loc[bucket > 0, "because"].dropna())
+    expect_unless_busy(overlapped, because == {"compute"}, because)
+    extra_ns = late.loc[bucket > 0, "extra_compute_ns"].groupby(bucket).median()
+    expect_unless_busy(overlapped, (extra_ns > 0.5 * SLEEP_NS).all(), extra_ns)
     new = late["new_ns"].groupby(bucket).median()
-    assert new[1] > 0.5 * SLEEP_NS > 2 * max(new[2], new[3])
-    assert late.loc[bucket == 1, "kernel"].str.contains("SlowBackward").all()
+    expect_unless_busy(overlapped, new[1] > 0.5 * SLEEP_NS > 2 * max(new[2], new[3]), new)
+    kernels = late.loc[bucket == 1, "kernel"]
+    expect_unless_busy(overlapped, kernels.str.contains("SlowBackward").all(), kernels)
 
 
 @pytest.mark.alone
 def test_the_rank_behind_compute_is_named_with_what_took_longer(overlapped: Analysis) -> None:
     (run,) = records(overlapped.verdicts.head(1))
-    assert f"for rank {LATE}, which computes " in run["because"]
-    assert re.search(r" ms per step longer than the others, mostly in .*SlowBackward", run["because"])
+    doing = rf"for rank {LATE}, which computes .* ms per step longer than the others, mostly in .*SlowBackward"
+    expect_unless_busy(overlapped, re.search(doing, run["because"]) is not None, run["because"])
 
 
 @pytest.mark.alone
 def test_whole_durations_understate_the_bandwidth(straggler: Analysis) -> None:
     (row,) = records(straggler.bandwidth)
-    assert row["busbw_from_dur_gb_per_s"] < 0.5 * row["busbw_gb_per_s"]
+    expect_unless_busy(straggler, row["busbw_from_dur_gb_per_s"] < 0.5 * row["busbw_gb_per_s"], row)
 
 
 def test_the_figures_of_the_run_in_the_repository() -> None:
