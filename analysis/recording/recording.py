@@ -8,7 +8,7 @@ import msgspec
 
 from ..core import markers
 from ..core.expressions import MOST_LETTERS, cut_name
-from ..core.tables.events import EVENT_SORTS
+from ..core.tables.events import COMM_ARGUMENTS, EVENT_SORTS
 from .header import Header
 from .row_bytes import tables_bytes
 from .values import Duration, Int64, Time
@@ -36,31 +36,18 @@ class Annotation(msgspec.Struct, array_like=True, frozen=True):
 if TYPE_CHECKING:
     CommRow = dict[str, Any]
 else:
+    _TYPES = {"integer": Int64, "string": str, "time": Time}
+    _Declared = TypedDict(
+        "_Declared",
+        # What stands in a field of an event itself is known if it is there.
+        {one.name: _TYPES[one.held] if one.field else _TYPES[one.held] | None for one in COMM_ARGUMENTS.columns},
+        total=False,
+    )
 
-    class CommRow(TypedDict, total=False):
+    class CommRow(_Declared, total=False):
         """Required keys of rows from a file or from another process."""
 
         source: Literal["kernel", "record_param_comms"]
-        correlation: Int64 | None
-        external_id: Int64 | None
-        thread: Int64
-        ts: Time
-        op: str | None
-        dtype: str | None
-        in_elems: Int64 | None
-        out_elems: Int64 | None
-        in_bytes: Int64 | None
-        out_bytes: Int64 | None
-        size_bytes: Int64 | None
-        in_split: str | None
-        out_split: str | None
-        group_size: Int64 | None
-        process_group: str | None
-        pg_ranks: str | None
-        seq: Int64 | None
-        comms_id: str | None
-        root: Int64 | None
-        peer: Int64 | None
 
 
 class Unread(msgspec.Struct, frozen=True):

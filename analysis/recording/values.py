@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from ..core.tables.events import PLAUSIBLE_RANKS as PLAUSIBLE_RANKS
+
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Times until the year 2116, durations of at most 104 days: in ns, their sums and differences fit 64 bits. NaN fits
 # neither.
@@ -15,5 +17,3 @@ MISSING = -(2**63)
 """A missing integer. No id or count comes near it."""
 NOT_KNOWN = float("nan")
 """The same for numbers that are not integers."""
-PLAUSIBLE_RANKS = 1 << 24
-"""No job has more; a larger number is not a count of ranks."""

@@ -10,7 +10,7 @@ import pytest
 from builders import US, Trace
 from recordings import as_file, content_in
 
-from commtrace.analysis.core.tables.events import EVENT_SORTS, EventColumn
+from commtrace.analysis.core.tables.events import COMM_ARGUMENTS, EVENT_SORTS, EventColumn
 from commtrace.analysis.errors import DamagedTrace
 from commtrace.analysis.formats.kineto.reader import read_kineto
 from commtrace.analysis.formats.recordings.content import TraceSource, packed
@@ -88,6 +88,25 @@ def test_what_is_no_number_is_not_known_or_makes_the_event_malformed(tmp_path, s
         elif isinstance(odd, (list, dict)):
             with pytest.raises(DamagedTrace, match="is not as Kineto writes it"):
                 read(tmp_path, sort, [{key: odd}])
+
+
+@pytest.mark.parametrize(
+    ("declared", "key"), [(one, key) for one in COMM_ARGUMENTS.columns for key in one.keys], ids=name
+)
+def test_what_is_written_of_a_collective_is_in_its_row(tmp_path, declared, key):
+    draw = random.Random(key)
+    limits = max(declared.above + 1, -5), min(declared.most, 1 << 40)
+    values = [draw.randint(*map(int, limits)) for _ in range(9)] if declared.held == "integer" else ["3", "7 11"]
+    given = [{"Collective name": "allreduce", key: value} for value in values]
+    if declared.most < 1 << 60:
+        given += [{"Collective name": "allreduce", key: odd} for odd in (int(declared.above), int(declared.most) + 1)]
+    trace = Trace(0, 1).kernel("first", 2 * US, 3 * US)
+    for place, more in enumerate(given):
+        args = {"device": 0, "stream": 7, "correlation": 100 + place} | more
+        trace.event("kernel", "ncclDevKernel_AllReduce_Sum_f32", (10 + 2 * place) * US, US, **args)
+    rows = trace_file(path := trace.write(tmp_path), read_kineto(path, DETAILED), DETAILED).comm_args
+    shown = rows[declared.shown].astype(object)
+    assert shown.where(shown.notna(), None).tolist() == [*values, *[None] * (len(given) - len(values))]
 
 
 @pytest.mark.parametrize(("sort", "declared"), LATER, ids=name)

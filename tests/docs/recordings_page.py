@@ -21,11 +21,11 @@ def page_with_columns(page: str) -> str:
 
 
 def columns() -> str:
-    """A row for each column that recordings have."""
-    from commtrace.analysis.core.tables.events import EVENT_SORTS
+    """A row for each column that recordings have, of events and of the arguments of collectives."""
+    from commtrace.analysis.core.tables.events import COMM_ARGUMENTS, EVENT_SORTS
 
     lines = ["| sort | column | holds | in Kineto's event | in tables | meaning |", "|---|---|---|---|---|---|"]
-    for sort in EVENT_SORTS.values():
+    for sort in (*EVENT_SORTS.values(), COMM_ARGUMENTS):
         for one in sort.held:
             told = (f"`{sort.name}`", f"`{one.name}`", _held(one), _written(one), _shown(one), one.meaning)
             lines.append(f"| {' | '.join(told)} |")

@@ -45,6 +45,7 @@ from .device_time import OPERATORS as OPERATORS
 from .device_time import OPERATORS_DEVICES as OPERATORS_DEVICES
 from .device_time import STEP_TIMES as STEP_TIMES
 from .events import ACTIVITIES as ACTIVITIES
+from .events import COMM_ARGS as COMM_ARGS
 from .events import CPU_OPERATORS as CPU_OPERATORS
 from .events import LAUNCHES as LAUNCHES
 from .events import MEMORY_EVENTS as MEMORY_EVENTS
@@ -116,32 +117,6 @@ ANNOTATIONS = Schema("annotations", "CPU annotation of a step, a collective or a
     "in_dims": ("object", "shapes of the inputs, nested lists, or None"),
     "in_types": ("object", "types of the inputs, list of names, or None"),
     "in_values": ("object", "values of the scalar inputs, list of strings, or None"),
-})  # fmt: skip
-
-COMM_ARGS = Schema("comm_args", "NCCL argument record, of a kernel or a record_param_comms", {
-    "rank": RANK,
-    "cycle": CYCLE,
-    "source": ("string", "kernel or record_param_comms"),
-    "correlation": ("Int64", "of the kernel"),
-    "external_id": ("Int64", "id of the record_param_comms"),
-    "thread": ("Int64", "thread id of the record_param_comms"),
-    "start_ns": ("Int64", "start of the record_param_comms"),
-    "op": ("string", "name of the collective as recorded: allreduce, _allgather_base, ..."),
-    "dtype": ("string", "element type as recorded: Float, BFloat16, ..."),
-    "in_elems": ("Int64", "input elements of this rank"),
-    "out_elems": ("Int64", "output elements of this rank"),
-    "in_bytes": ("Int64", "bytes of them, where only these are recorded"),
-    "out_bytes": ("Int64", "likewise of the output"),
-    "size_bytes": ("Int64", "size S, where the format tells that, but neither elements nor dtype"),
-    "in_split": ("string", "input split sizes, as recorded"),
-    "out_split": ("string", "output split sizes, as recorded"),
-    "group_size": ("Int64", "ranks in the process group"),
-    "process_group": ("string", "name of the process group"),
-    "pg_ranks": PG_RANKS,
-    "seq": ("Int64", "sequence number within the process group"),
-    "comms_id": ("string", "id that is equal on all ranks of one collective"),
-    "root": ("Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself"),
-    "peer": ("Int64", "global rank of the peer of a send or receive"),
 })  # fmt: skip
 
 CEILING = Schema("ceiling", "measurement of a ceiling", {

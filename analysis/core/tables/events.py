@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ..schema import Schema
-from .columns import CYCLE, DEVICE, RANK, STEP
+from .columns import CYCLE, DEVICE, PG_RANKS, RANK, STEP
 
 _VALUE_BYTES = 8
 _NULLABLE_BYTES = 9
@@ -20,10 +20,14 @@ _NULLABLE_BYTES = 9
 _MOST_BYTES = (1 << 44) - 1
 """17 TB: more than any device has, and few enough to be summed."""
 
-Held = Literal["integer", "text", "time", "duration", "number"]
+MOST_ELEMS = 1 << 53
+PLAUSIBLE_RANKS = 1 << 24
+"""No job has more; a larger number is not a count of ranks."""
+
+Held = Literal["integer", "text", "time", "duration", "number", "string"]
 """What readers and recordings hold of an event, in 64 bits: an integer; the number of a text, in a list of texts that
 the file has once; a moment since the file's zero, or a duration, both in us; or a number that may have decimals. The
-first two are integers, the others doubles."""
+first two are integers, the others doubles. Rows that are not columns have texts of their own, which are strings."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +269,51 @@ _MODULE_CALL = EventSort("modules", "module call", (
     EventTable("modules", "call of an nn.Module, read with details only, captured with_stack or with_modules"),
 ), working_bytes=70, detailed=True, later=True)  # fmt: skip
 
+COMM_ARGUMENTS = EventSort("comm_args", "record of arguments", (
+    EventColumn("source", "string", "kernel or record_param_comms", "string"),
+    replace(_ID, meaning="of the kernel"),
+    EventColumn("external_id", "Int64", "id of the record_param_comms", "integer", keys=_EXTERNAL_KEYS, strict=True),
+    replace(_THREAD, dtype="Int64", meaning="thread id of the record_param_comms"),
+    replace(_START, dtype="Int64", meaning="start of the record_param_comms"),
+    EventColumn(
+        "op", "string", "name of the collective as recorded: allreduce, _allgather_base, ...", "string",
+        keys=("Collective name",),
+    ),
+    EventColumn("dtype", "string", "element type as recorded: Float, BFloat16, ...", "string", keys=("dtype",)),
+    EventColumn(
+        "in_elems", "Int64", "input elements of this rank", "integer",
+        keys=("In msg nelems", "In msg size"), above=-1, most=MOST_ELEMS, strict=True,  # torch 2.2 writes the second
+    ),
+    EventColumn(
+        "out_elems", "Int64", "output elements of this rank", "integer",
+        keys=("Out msg nelems", "Out msg size"), above=-1, most=MOST_ELEMS, strict=True,
+    ),
+    EventColumn("in_bytes", "Int64", "bytes of them, where only these are recorded", "integer"),
+    EventColumn("out_bytes", "Int64", "likewise of the output", "integer"),
+    EventColumn(
+        "size_bytes", "Int64", "size S, where the format tells that, but neither elements nor dtype", "integer"
+    ),
+    EventColumn("in_split", "string", "input split sizes, as recorded", "string", keys=("In split size",)),
+    EventColumn("out_split", "string", "output split sizes, as recorded", "string", keys=("Out split size",)),
+    EventColumn(
+        "group_size", "Int64", "ranks in the process group", "integer",
+        keys=("Group size",), above=0, most=PLAUSIBLE_RANKS, strict=True,
+    ),
+    EventColumn("process_group", "string", "name of the process group", "string", keys=("Process Group Name",)),
+    EventColumn("pg_ranks", *PG_RANKS, "string", keys=("Process Group Ranks",)),
+    EventColumn("seq", "Int64", "sequence number within the process group", "integer", keys=("Seq",), strict=True),
+    EventColumn("comms_id", "string", "id that is equal on all ranks of one collective", "string", keys=("Comms Id",)),
+    EventColumn(
+        "root", "Int64", "rank within the group: the root, the peer of a send or receive, or else the rank itself",
+        "integer", keys=("Rank",), strict=True,
+    ),
+    EventColumn("peer", "Int64", "global rank of the peer of a send or receive", "integer"),
+), (
+    EventTable("comm_args", "NCCL argument record, of a kernel or a record_param_comms"),
+), working_bytes=0)  # fmt: skip
+"""What kernels and record_param_comms say of a collective. These are rows, and no columns of a file: few, and of few
+kinds. What stands in no key is worked out from several, or told by other formats."""
+
 EVENT_SORTS = {
     sort.name: sort for sort in (_ACTIVITY, _LAUNCH, _RUNTIME_CALL, _OPERATOR, _ALLOCATION, _STREAM_WAIT, _MODULE_CALL)
 }
@@ -273,6 +322,7 @@ COLUMNS = max(one.since for sort in EVENT_SORTS.values() for one in sort.held)
 """How often columns were added: a part of the versions of readers that read what is declared here."""
 
 (ACTIVITIES,) = _ACTIVITY.schemas
+(COMM_ARGS,) = COMM_ARGUMENTS.schemas
 (LAUNCHES,) = _LAUNCH.schemas
 (RUNTIME_CALLS,) = _RUNTIME_CALL.schemas
 CPU_OPERATORS, OPERATOR_CALLS = _OPERATOR.schemas

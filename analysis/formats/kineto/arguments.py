@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from ....common.nccl_tests import collective_name
+from ...core.tables.events import COMM_ARGUMENTS, MOST_ELEMS
 from ...recording.recording import Annotation
-from ...recording.values import PLAUSIBLE_RANKS
 from .cuts import NO_JSON
 from .events import AnnotationArgs, CommArgs, CpuEvent, MalformedEvent, OperatorArgs
-from .fields import integer_id
+from .fields import integer_id, value_in
 
-_MOST_ELEMS = 1 << 53
 _BY_VALUES = re.compile(r"conv|att|_mm|softmax|norm|::(?:sum|mean|amax|amin)$")
 _comm_args = msgspec.json.Decoder(CommArgs, strict=False)
 _annotation_args = msgspec.json.Decoder(AnnotationArgs, strict=False)
@@ -53,7 +52,7 @@ def without_shapes(event: CpuEvent) -> Annotation:
 def _are_shapes(dims: list[Any] | None) -> bool:
     """Whether every input is a shape or a list of shapes."""
     shapes = [s for d in dims or () for s in (d if _are(list, d) else [d])]
-    return all(_are(int, s) and all(abs(n) <= _MOST_ELEMS for n in s) for s in shapes)
+    return all(_are(int, s) and all(abs(n) <= MOST_ELEMS for n in s) for s in shapes)
 
 
 def _are(kind: type, values: Any) -> bool:
@@ -79,33 +78,17 @@ def _decoded(decoder: msgspec.json.Decoder[Any], event: CpuEvent, text: bytes) -
 
 def comm_row(source: str, args: CommArgs) -> dict[str, Any]:
     """A row of the table of arguments; impossible values become None."""
-    external_id = args.external_id if args.external_id is not None else args.external_id_1
     # Both ends of a message may be named, the rank itself among them.
     receives = collective_name(args.op or "") == "recv"
     ends = (args.src_rank, args.dst_rank) if receives else (args.dst_rank, args.src_rank)
-    return {
+    made = {
         "source": source,
-        "correlation": args.correlation,
-        "external_id": external_id,
-        "op": args.op,
-        "dtype": args.dtype,
-        "in_elems": _if_in(args.in_elems if args.in_elems is not None else args.in_elems_2_2, 0, _MOST_ELEMS),
-        "out_elems": _if_in(args.out_elems if args.out_elems is not None else args.out_elems_2_2, 0, _MOST_ELEMS),
-        "in_split": args.in_split,
-        "out_split": args.out_split,
-        "group_size": _if_in(args.group_size, 1, PLAUSIBLE_RANKS),
-        "process_group": args.process_group,
         "pg_ranks": _ranks_in(args.pg_ranks),
-        "seq": args.seq,
         "comms_id": None if args.comms_id is None else str(args.comms_id),
-        "root": args.rank,
         "peer": next((end for end in ends if end is not None), None),
     }
-
-
-def _if_in(number: int | None, least: int, most: int) -> int | None:
-    """The number if it lies in this range, else None."""
-    return number if number is not None and least <= number <= most else None
+    of_row = (one for one in COMM_ARGUMENTS.columns if one.keys or one.name in made)
+    return {one.name: made[one.name] if one.name in made else value_in(one, args) for one in of_row}
 
 
 def _ranks_in(text: str | None) -> str | None:

@@ -12,20 +12,29 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from ...core.markers import FRAMES_KEPT, MODULE
+from ...core.tables.events import COMM_ARGUMENTS
 from ...recording.recording import Unread, with_unread
 from ...recording.values import Duration, Int64, Time
 from .cuts import NO_JSON
-from .fields import arguments_of
+from .fields import arguments_of, row_arguments_of
 
 if TYPE_CHECKING:
     ActivityArgs: TypeAlias = Any
     LaunchArgs: TypeAlias = Any
     OperatorArgs: TypeAlias = Any
     MemoryArgs: TypeAlias = Any
+    CommArgs: TypeAlias = Any
 else:
     ActivityArgs = arguments_of("activities")
     LaunchArgs = arguments_of("launches", "runtime")
     MemoryArgs = arguments_of("memory")
+    # Of NCCL kernels and record_param_comms; ids of communicators are unsigned 64 bit, and `bytes` those of a copy.
+    CommArgs = row_arguments_of(COMM_ARGUMENTS, beside=[
+        ("comms_id", int | str | None, msgspec.field(default=None, name="Comms Id")),
+        ("src_rank", Int64 | None, msgspec.field(default=None, name="Src Rank")),
+        ("dst_rank", Int64 | None, msgspec.field(default=None, name="Dst Rank")),
+        ("bytes", Int64 | None, None),
+    ])  # fmt: skip
     # With record_shapes: shapes of the inputs, their types, and values, which make up the column `inputs`.
     OperatorArgs = arguments_of("operators", beside=[
         ("dims", msgspec.Raw, msgspec.field(default=msgspec.Raw(), name="Input Dims")),
@@ -111,31 +120,6 @@ class AnnotationArgs(msgspec.Struct, gc=False):
     in_dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
     in_types: list[str] | None = msgspec.field(default=None, name="Input type")
     in_values: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
-
-
-class CommArgs(msgspec.Struct, gc=False):
-    """Arguments of NCCL kernels and of record_param_comms; torch 2.2 called the element counts sizes."""
-
-    correlation: Int64 | None = None
-    external_id: Int64 | None = msgspec.field(default=None, name="External id")
-    external_id_1: Int64 | None = msgspec.field(default=None, name="external id")
-    op: str | None = msgspec.field(default=None, name="Collective name")
-    dtype: str | None = None
-    in_elems: Int64 | None = msgspec.field(default=None, name="In msg nelems")
-    out_elems: Int64 | None = msgspec.field(default=None, name="Out msg nelems")
-    in_elems_2_2: Int64 | None = msgspec.field(default=None, name="In msg size")
-    out_elems_2_2: Int64 | None = msgspec.field(default=None, name="Out msg size")
-    in_split: str | None = msgspec.field(default=None, name="In split size")
-    out_split: str | None = msgspec.field(default=None, name="Out split size")
-    group_size: Int64 | None = msgspec.field(default=None, name="Group size")
-    process_group: str | None = msgspec.field(default=None, name="Process Group Name")
-    pg_ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
-    seq: Int64 | None = msgspec.field(default=None, name="Seq")
-    comms_id: int | str | None = msgspec.field(default=None, name="Comms Id")  # unsigned 64 bit
-    rank: Int64 | None = msgspec.field(default=None, name="Rank")
-    src_rank: Int64 | None = msgspec.field(default=None, name="Src Rank")
-    dst_rank: Int64 | None = msgspec.field(default=None, name="Dst Rank")
-    bytes: Int64 | None = None  # of a copy
 
 
 class CommEvent(msgspec.Struct, gc=False):

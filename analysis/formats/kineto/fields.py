@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ...core.tables.events import EVENT_SORTS, EventColumn
+from ...core.tables.events import EVENT_SORTS, EventColumn, EventSort
 from ...recording.values import MISSING, NOT_KNOWN, Int64
 
 
@@ -19,6 +19,26 @@ def arguments_of(*sorts: str, beside: Iterable[tuple[str, Any, Any]] = ()) -> An
     declared = {one.name: one for sort in sorts for one in EVENT_SORTS[sort].held}
     fields = chain.from_iterable(map(_fields_of, declared.values()))
     return msgspec.defstruct(f"{sorts[0].title()}Args", [*fields, *beside], gc=False, frozen=True)
+
+
+def row_arguments_of(sort: EventSort, beside: Sequence[tuple[str, Any, Any]]) -> Any:
+    """The structure of the arguments that make up a row of this sort, and fields `beside` them or in their place."""
+    others = {name for name, *_ in beside}
+    fields = [
+        (name, Int64 | None if one.held == "integer" else str | None, msgspec.field(default=None, name=key))
+        for one in sort.columns
+        if one.name not in others
+        for name, key in zip(_names_of(one), one.keys, strict=True)
+    ]
+    return msgspec.defstruct(f"{sort.name.title()}Args", [*fields, *beside], gc=False)
+
+
+def value_in(declared: EventColumn, args: Any) -> Any:
+    """The value of a row; None if it is missing or impossible."""
+    given = (getattr(args, name) for name in _names_of(declared))
+    value = next((one for one in given if one is not None), None)
+    is_possible = not isinstance(value, int) or declared.above < value <= declared.most
+    return value if is_possible else None
 
 
 def _fields_of(declared: EventColumn) -> Iterator[tuple[str, Any, Any]]:
