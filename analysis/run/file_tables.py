@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,19 +125,10 @@ class TraceFile(ReadFile):
 
     def without_tables(self) -> TraceFile:
         """The file without its tables."""
+        held = EVENT_SCHEMAS.keys() & {one.name for one in fields(self)}
+        nothing: dict[str, Any] = {name: EVENT_SCHEMAS[name].empty() for name in held}
         return replace(
-            self,
-            activities=ACTIVITIES.empty(),
-            launches=LAUNCHES.empty(),
-            annotation_rows=[],
-            comm_rows=[],
-            cpu_ops=self.cpu_ops[:0],
-            operator_calls=OPERATOR_CALLS.empty(),
-            runtime_calls=RUNTIME_CALLS.empty(),
-            memory=MEMORY_EVENTS.empty(),
-            stream_waits=STREAM_WAITS.empty(),
-            modules=MODULES.empty(),
-            ran=ACTIVITIES.empty(),
+            self, **nothing, annotation_rows=[], comm_rows=[], cpu_ops=self.cpu_ops[:0], ran=ACTIVITIES.empty()
         )
 
 
@@ -219,18 +210,11 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
     """Concatenate the tables of files, sorted by rank and cycle."""
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in EVENT_SCHEMAS}
     for file, rank, cycle in files:
-        parts = {
+        made = {
             "activities": file.ran,
-            "launches": file.launches,
-            "annotations": file.annotations,
-            "comm_args": file.comm_args,
             "cpu_operators": file.cpu_ops if len(file.activities) else CPU_OPERATORS.empty(),
-            "operator_calls": file.operator_calls,
-            "runtime_calls": file.runtime_calls,
-            "memory": file.memory,
-            "stream_waits": file.stream_waits,
-            "modules": file.modules,
         }
+        parts = {name: made[name] if name in made else getattr(file, name) for name in EVENT_SCHEMAS}
         for name, table in parts.items():
             if len(table):
                 tables[name].append(of_rank(table, rank, cycle))
