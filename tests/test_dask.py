@@ -1,7 +1,9 @@
 """Runs read by workers of dask.distributed in this process; tests/test_dask_processes.py has processes."""
 
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +15,12 @@ from distributed import Client
 import commtrace.analysis.reading.dask_executor
 from commtrace.analysis.errors import ClusterError, DamagedTrace
 from commtrace.analysis.reading.dask_executor import DaskExecutor, dask_client
+from commtrace.analysis.reading.executor import Processes
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import OpenRun, analyse
+from commtrace.analysis.results.spreading import SpreadReading
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +30,7 @@ SHOWN = ("breakdown", "breakdown_steps", "participation", "lateness", "ranks", "
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=None) as found:
+    with Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as found:
         yield found
 
 
@@ -103,6 +108,123 @@ def test_a_scheduler_that_is_not_there(capsys, monkeypatch, where, told):
     dask_client.cache_clear()
     assert main(["breakdown", "--dask", where, str(DATA / "nccl-straggler")]) == 1
     assert told in capsys.readouterr().err
+
+
+def answering(bytes_sent: bytes) -> str:
+    """The address of something that answers whoever connects with these bytes, and then says nothing more."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    open_ones = []
+
+    def serve():
+        while True:
+            open_ones.append(listening.accept()[0])
+            open_ones[-1].sendall(bytes_sent)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"", "no scheduler can be reached there: what is there has not answered for 0.3 s; is it running?"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is no scheduler of Dask"),
+        ((1 << 60).to_bytes(8, "little"), "what answers there is no scheduler of Dask"),
+    ],
+    ids=["silent", "HTTP", "an exabyte"],
+)
+def test_an_address_of_something_else(capsys, monkeypatch, answer, told):
+    monkeypatch.setattr(commtrace.analysis.reading.dask_executor, "_CONNECTING_S", 0.3)
+    where = answering(answer)
+    assert main(["breakdown", "--dask", where, str(DATA / "nccl-straggler")]) == 1
+    assert capsys.readouterr().err.startswith(f"error: --dask {where}: {told}")
+
+
+def test_the_address_of_a_worker(capsys):
+    with Client(processes=False, n_workers=1, dashboard_address=":0", protocol="tcp") as client:
+        [where] = client.scheduler_info()["workers"]
+        assert main(["breakdown", "--dask", where, str(DATA / "nccl-straggler")]) == 1
+    told = f"error: --dask {where}: what answers there is no scheduler of Dask, but a Worker; name the address that"
+    assert capsys.readouterr().err.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"[]", "has no address"),
+        (b"5", "has no address"),
+        (b"{}", "has no address"),
+        (b'{"address": 8786}', "has no address"),
+        (b'{"address"', "Input data was truncated"),
+        (b"\xff\xfe\x00", "JSON is malformed"),
+        (b"", "Input data was truncated"),
+    ],
+)
+def test_a_file_that_no_scheduler_wrote(capsys, tmp_path, content, told):
+    where = tmp_path / "scheduler.json"
+    where.write_bytes(content)
+    assert main(["breakdown", "--dask", str(where), str(DATA / "nccl-straggler")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --dask {where}: is not the file of a scheduler: {told}")
+    assert said.endswith("; name one that `dask scheduler --scheduler-file` wrote, or the scheduler's address\n")
+
+
+class Answering:
+    """A client of Dask whose only worker answers a question for its versions so."""
+
+    status = "running"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def run(self, *_, **__):
+        return {"tcp://10.0.0.1:4000": self.answer}
+
+
+@pytest.mark.parametrize("answer", [None, ["2.0"], "2.0", 7, ModuleNotFoundError("No module named 'pandas'")])
+def test_a_worker_that_does_not_say_its_versions(answer):
+    with pytest.raises(ClusterError) as told:
+        DaskExecutor(Answering(answer))
+    why = answer if isinstance(answer, Exception) else f"it has {type(answer).__name__} for its versions"
+    assert str(told.value).startswith(
+        f"Dask: worker tcp://10.0.0.1:4000 cannot use commtrace: {why}; install commtrace"
+    )
+
+
+class Returning(Processes):
+    """Does the work here, and returns what `change` makes of each result and of that of the call before."""
+
+    def __init__(self, change):
+        super().__init__(0)
+        self.change, self.before = change, None
+
+    def submit(self, function, *arguments, **_):
+        def changed():
+            result = function(*arguments)
+            self.before, before = result, self.before
+            return self.change(result, before)
+
+        return super().submit(changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda part, before: None, "NoneType"),
+        (lambda part, before: tuple(part), "tuple"),
+        (lambda part, before: part.kept, "KeptFile"),
+        (lambda part, before: part._replace(kept=None), "ReadPart"),
+        (lambda part, before: before or part, r"what it read of .*\.gz"),
+    ],
+)
+def test_a_worker_that_returns_something_else(change, told):
+    reading = SpreadReading(
+        [TraceInput(path) for path in sorted((DATA / "nccl-straggler").glob("*.gz"))], ReadOptions(), Returning(change)
+    )
+    with pytest.raises(
+        ClusterError, match=rf"^Dask: a worker was to read .*\.gz, and returned {told}; start the workers"
+    ):
+        list(reading.parts(None))
 
 
 def test_a_scheduler_without_workers():

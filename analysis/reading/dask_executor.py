@@ -7,6 +7,7 @@ Nothing stays on a worker between two calls, so one that is lost costs only what
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import platform
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...common.version import version
+from ..core.small_files import NotJson, json_file
 from ..errors import ClusterError, MissingLibrary, UnreachableFile, UnreadableFile
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _RETRIES = 3
 _CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
 _CONNECTING_S = 30
 _PATIENCE_S = 30  # then the log says for whom one waits, again and again
+_SCHEDULER_FILE = "name one that `dask scheduler --scheduler-file` wrote, or the scheduler's address"
 # What has to be the same on both sides, because tables are sent as these libraries pickle them.
 _SHARED = ("pandas", "numpy", "msgspec")
 
@@ -160,21 +163,67 @@ def dask_client(where: str) -> Client:
     untyped: Any = distributed
     # What it logs when a scheduler is lost, reconnecting included, is said by our own error.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    address = where if "://" in where else _address_in(where)
     try:
-        if "://" in where:
-            client = untyped.Client(where, timeout=_CONNECTING_S)
-        elif Path(where).is_file():
-            client = untyped.Client(scheduler_file=where, timeout=_CONNECTING_S)
-        else:
+        kind = untyped.utils.LoopRunner().run_sync(_kind_of, address)
+        if kind != "Scheduler":
             raise ClusterError(
-                f"--dask {where}: is neither 'local', nor the address of a scheduler as tcp://host:8786, nor a file "
-                "that one wrote with --scheduler-file"
+                f"--dask {where}: what answers there is no scheduler of Dask{kind and f', but a {kind}'}; name the "
+                "address that `dask scheduler` prints"
             )
+        client = untyped.Client(address, timeout=_CONNECTING_S)
     except (OSError, TimeoutError, ValueError) as err:
         raise ClusterError(f"--dask {where}: no scheduler can be reached there: {err}; is it running?") from err
     atexit.register(client.close)
     found: Client = client
     return found
+
+
+def _address_in(where: str) -> str:
+    """The address in the file of a scheduler. Raises ClusterError."""
+    try:
+        content = json_file(Path(where))
+    except FileNotFoundError:
+        raise ClusterError(
+            f"--dask {where}: is neither 'local', nor the address of a scheduler as tcp://host:8786, nor a file "
+            "that one wrote with --scheduler-file"
+        ) from None
+    except (OSError, NotJson) as err:
+        raise ClusterError(f"--dask {where}: is not the file of a scheduler: {err}; {_SCHEDULER_FILE}") from err
+    address = content.get("address") if isinstance(content, dict) else None
+    if not isinstance(address, str):
+        raise ClusterError(f"--dask {where}: is not the file of a scheduler: has no address; {_SCHEDULER_FILE}")
+    return address
+
+
+async def _kind_of(address: str) -> str:
+    """What answers there: 'Scheduler', another part of Dask, or '' for something else.
+
+    Dask itself waits without end for an answer to its greeting. Raises OSError, TimeoutError, ValueError.
+    """
+    import distributed
+
+    untyped: Any = distributed
+    security = untyped.Security().get_connection_args("client")
+
+    async def answer() -> Any:
+        comm = await untyped.comm.connect(address, timeout=_CONNECTING_S, **security)
+        try:
+            await comm.write({"op": "identity"})
+            return await comm.read()
+        finally:
+            comm.abort()
+
+    try:
+        found = await asyncio.wait_for(answer(), 1.1 * _CONNECTING_S)
+    except asyncio.TimeoutError:  # no OSError in Python 3.10
+        raise TimeoutError(f"what is there has not answered for {_CONNECTING_S} s") from None
+    except (OSError, ValueError):
+        raise
+    except Exception:  # noqa: BLE001 - whatever Dask makes of the bytes of something else
+        return ""
+    kind = found.get("type") if isinstance(found, dict) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def _check_versions(client: Client) -> None:
@@ -203,9 +252,10 @@ def _check_versions(client: Client) -> None:
             f"{untyped.scheduler.address}"
         )
     for address, found in answers.items():
-        if isinstance(found, Exception):
+        if not isinstance(found, dict):
+            told = found if isinstance(found, BaseException) else f"it has {type(found).__name__} for its versions"
             raise ClusterError(
-                f"Dask: worker {address} cannot use commtrace: {found}; install commtrace {wanted['commtrace']} there"
+                f"Dask: worker {address} cannot use commtrace: {told}; install commtrace {wanted['commtrace']} there"
             )
         other = [f"{name} {found.get(name, 'missing')} instead of {wanted[name]}" for name in wanted
                  if found.get(name) != wanted[name]]  # fmt: skip

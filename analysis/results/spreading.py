@@ -14,7 +14,7 @@ import msgspec
 
 from ..core.budget import GB, default_limit_bytes
 from ..core.process import keep_freed_memory
-from ..errors import TooLarge, TraceError
+from ..errors import ClusterError, TooLarge, TraceError
 from ..reading.cache import Cache
 from ..reading.executor import Executor, results
 from ..reading.trace_input import TraceInput
@@ -77,6 +77,7 @@ class SpreadReading:
             if isinstance(part, TraceError):
                 yield part
                 continue
+            _check_part(self.paths[number], part)
             try:
                 budget.draw(f"{self.paths[number]}: with all files before it", _needed_bytes(part))
             except TooLarge as err:
@@ -88,6 +89,16 @@ class SpreadReading:
         if self._cache is None or self._sizes[number] >= self.options.sizes.cache_bytes:
             return self._cache
         return Cache(keeps=False)
+
+
+def _check_part(path: Path, part: object) -> None:
+    """Raise ClusterError if a worker returned anything but what it read of this file."""
+    read = part.kept.file.path if isinstance(part, ReadPart) and isinstance(part.kept, KeptFile) else None
+    if read != path.absolute():
+        told = type(part).__name__ if read is None else f"what it read of {read}"
+        raise ClusterError(
+            f"Dask: a worker was to read {path}, and returned {told}; start the workers again, with the same commtrace"
+        )
 
 
 def _found_at(path: Path, part: ReadPart, known: dict[Groups, Groups]) -> ReadPart:
