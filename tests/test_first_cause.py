@@ -23,7 +23,7 @@ REMEDIES = {
     "sync-bound": {"no_syncs"},
     "allocator-bound": {"no_allocations"},
     "input-bound": {"no_data_wait"},
-    "launch-bound": {"launch_ahead", "no_gc", "no_long_calls"},
+    "launch-bound": {"launch_ahead", "no_gc", "no_long_calls", "no_compilation"},
 }
 REMEDIES["mixed"] = {name for names in REMEDIES.values() for name in names} - {"no_straggler", "slow_links"}
 SCENARIOS = {
@@ -37,6 +37,7 @@ SCENARIOS = {
     "no_data_wait": "no waiting for data",
     "no_gc": "no garbage collection",
     "no_long_calls": "no unusually long calls",
+    "no_compilation": "nothing compiled",
     "launch_ahead": "everything launched in time",
 }
 A_LOSS = 0.05

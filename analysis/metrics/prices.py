@@ -27,6 +27,8 @@ _OF_IDLE = {
 """Names of remedies, and the parts of a step, or of idle time, that they are about."""
 _OF_CPU = {"no_data_wait": markers.LOADING, "no_gc": markers.PYTHON_GC}
 """Names of remedies, and how annotations begin that show, without a GPU, when a CPU did what they are about."""
+OF_EVENTS = {"no_long_calls": "long", "no_compilation": "compile"}
+"""Names of remedies, and the kind of rows of `syncs` that they are about."""
 
 
 class Gain(NamedTuple):
@@ -114,8 +116,7 @@ def worth_pricing(
         for name, begins in _OF_CPU.items()
         if times.where(names.str.startswith(begins), 0.0).groupby(of_cpus["rank"]).sum().max() >= least
     ]
-    long = syncs_steps[syncs_steps["kind"] == "long"]
-    counted = long[long["step"].isin(list(typical.steps))] if typical.steps else long
-    of_long = counted.groupby("rank")["lost_ns"].sum().max() / max(len(typical.steps), 1)
-    of_calls = ["no_long_calls"] if len(counted) and of_long >= least else []
+    counted = syncs_steps[syncs_steps["step"].isin(list(typical.steps))] if typical.steps else syncs_steps
+    lost = counted.groupby(["kind", "rank"])["lost_ns"].sum() / max(len(typical.steps), 1)
+    of_calls = [name for name, kind in OF_EVENTS.items() if kind in lost and lost[kind].max() >= least]
     return [*of_step, *of_idle, *of_cpu, *of_calls]

@@ -173,6 +173,11 @@ _OF_IDLE: tuple[Row, ...] = (
         "how": "see `syncs`: warm up before capturing, as by schedule(wait=1, warmup=3); or CUDA_MODULE_LOADING=EAGER",
     },
     {
+        "remedy": "no_compilation",
+        "what": "nothing compiled in a step",
+        "how": "see `syncs`: compile in steps before the traced ones, keep a cache of it, fewer shapes that change",
+    },
+    {
         "remedy": "launch_ahead",
         "what": "every kernel launched in time",
         "how": "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",

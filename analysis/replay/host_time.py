@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from ..core.intervals import Spans, Times, last, spans, union
 from ..metrics.clocks.frame import Flags
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import Host, HostTables
-from ..metrics.device.unusual import long_operators
+from ..metrics.device.unusual import Event, compilations, long_operators
 
 NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -50,16 +50,24 @@ class HostTime:
 
     def unusual(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads was in an operator that takes unusually long by itself, after the usual time."""
-        by_thread: dict[int, list[Spans]] = {thread: [] for thread in threads}
-        for each in long_operators(self.host):
-            if each.thread in by_thread:
-                by_thread[each.thread].append(last(each.own, each.over_ns))
-        return [self._shifted(union(NO_TIME, *of_thread)) for of_thread in by_thread.values()]
+        return self._of_events(long_operators(self.host), threads)
+
+    def compiling(self, threads: Collection[int]) -> list[Spans]:
+        """When each of these threads compiled, and did nothing meanwhile that is priced by itself."""
+        return self._of_events(compilations(self.host), threads)
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of this name."""
         named = self._operators[self._operators["name"] == operator]
         return {thread: _spans(named[named["thread"] == thread]) for thread in threads}
+
+    def _of_events(self, events: Sequence[Event], threads: Collection[int]) -> list[Spans]:
+        """What each of these threads did for longer than usual in its events."""
+        by_thread: dict[int, list[Spans]] = {thread: [] for thread in threads}
+        for each in events:
+            if each.thread in by_thread:
+                by_thread[each.thread].append(last(each.own, each.over_ns))
+        return [self._shifted(union(NO_TIME, *of_thread)) for of_thread in by_thread.values()]
 
     def _shifted(self, when: Spans) -> Spans:
         """These spans of the rank's own clock on the common one."""

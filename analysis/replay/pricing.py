@@ -58,6 +58,7 @@ _SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "no_data_wait": host.no_data_wait,
     "no_gc": host.no_gc,
     "no_long_calls": host.no_long_calls,
+    "no_compilation": host.no_compilation,
     "launch_ahead": host.no_launch_overhead,
 }
 """What all ranks have in common: the names of remedies, and how it is played without."""

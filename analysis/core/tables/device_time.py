@@ -206,7 +206,7 @@ STREAM_QUEUES_TIMES = Schema("queue_times", "change in how many launches wait on
 _KIND_OF_CALL = (
     "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory; "
     "long: none of these, or an operator, and takes 1 ms and 100 times as long as usual or more, mostly while a device "
-    "is idle"
+    "is idle; compile: a range in which something compiles"
 )
 _LOST = (
     "starved time of devices during these calls: sync_ns of `idle` if sync, alloc_ns if alloc; "
@@ -214,11 +214,11 @@ _LOST = (
 )
 _SYNCS = {
     "kind": ("string", _KIND_OF_CALL),
-    "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ...; or an operator that is long by itself"),
+    "name": ("string", "cudaStreamSynchronize, cudaMalloc, cudaFree, ...; or an operator that is long, or a range"),
     "operator": ("string", "innermost CPU operator around it; NA outside of all"),
     "annotation": ("string", "innermost annotation around it, steps excepted; NA outside of all"),
     "calls": ("int64", "how often"),
-    "total_ns": ("int64", "sum of the durations, of operators of their own time"),
+    "total_ns": ("int64", "sum of the durations; of operators and ranges, of their own time"),
     "longest_ns": ("int64", "longest"),
     "lost_ns": ("int64", _LOST),
     "partial": _PARTIAL,

@@ -184,7 +184,7 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", (
         "no_straggler, slow_links, no_jitter, no_bubble, overlap, faster_links, no_copies, no_syncs, no_allocations, "
-        "no_data_wait, no_gc, no_long_calls, launch_ahead or no_idle"
+        "no_data_wait, no_gc, no_long_calls, no_compilation, launch_ahead or no_idle"
     )),
     "gain_ns": ("Int64", "by how much a typical step would be shorter, as played again; NA where that is not known"),
     "gain_low_ns": ("Int64", "the least it may be"),

@@ -105,7 +105,6 @@ class Host:
         marks = self.annotations[bare(self.annotations["thread"]) == thread]
         operators = self.operators[bare(self.operators["thread"]) == thread]
         communicating = _named(marks, _is_communicating)
-        compiling = [_spans(_named(table, _is_compiling)) for table in (marks, operators)]
         # Operators that hand a collective over are kept with the annotations.
         handing = _named(marks, lambda name: name.startswith((markers.C10D, markers.RECORD)))
         return {
@@ -115,8 +114,14 @@ class Host:
             "operator": union(_spans(operators), _spans(handing)),
             "gc": _spans(_named(marks, lambda name: name == markers.PYTHON_GC)),
             "cpu_comm": union(_spans(communicating), self._waits_for_gloo(thread, marks, operators)),
-            "compile": union(*compiling),
+            "compile": _spans(self.compiling(thread)),
         }
+
+    def compiling(self, thread: int) -> pd.DataFrame:
+        """Ranges in which a thread compiled; they may nest."""
+        tables = [table[bare(table["thread"]) == thread] for table in (self.annotations, self.operators)]
+        ranges = [_named(table, _is_compiling)[_RANGE] for table in tables]
+        return pd.concat([table for table in ranges if len(table)] or ranges[:1], ignore_index=True)
 
     def _waits_for_gloo(self, thread: int, marks: pd.DataFrame, operators: pd.DataFrame) -> Spans:
         """When a thread waited for a collective that it had handed to gloo.

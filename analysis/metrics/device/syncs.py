@@ -1,8 +1,8 @@
-"""Runtime calls that block, allocate, copy to pageable memory, or take unusually long, and operators that do.
+"""Runtime calls that block, allocate, copy to pageable memory, or take unusually long, and other events of a CPU.
 
 A call costs a device its starved time (see `idle`) during the call: nothing was queued, and the thread that was to
 launch the next activity was in the call. If it takes unusually long, the launch itself costs that, too. An operator
-that takes unusually long by itself costs what is starved during its own time.
+that takes unusually long by itself, or compiling, costs what is starved during its own time.
 
 Source: CUDA, API synchronization behavior: a transfer from the device to pageable memory returns once it is complete.
 """
@@ -21,7 +21,7 @@ from ...core.tables.device_time import SYNCS, SYNCS_STEPS
 from ..clocks.frame import Ints
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 from .launches import names_around
-from .unusual import LongOperator, long_operators, over_usual
+from .unusual import Event, compilations, long_operators, over_usual
 
 _KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
 _LONG = 3
@@ -68,7 +68,8 @@ def _of_none() -> pd.DataFrame:
 
 def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
     gaps = [gaps_of(activities, host, [])[1] for activities in devices]
-    found = pd.concat([_calls_of(host, devices, gaps), _operators_of(host, gaps)], ignore_index=True)
+    events = _of_events("long", long_operators(host), gaps), _of_events("compile", compilations(host), gaps)
+    found = pd.concat([_calls_of(host, devices, gaps), *events], ignore_index=True)
     start = found["start_ns"].to_numpy()
     step = steps_at(start, host.step_marks)
     found = found.assign(
@@ -101,11 +102,10 @@ def _calls_of(host: Host, devices: list[pd.DataFrame], gaps: list[Gaps]) -> pd.D
     })  # fmt: skip
 
 
-def _operators_of(host: Host, gaps: list[Gaps]) -> pd.DataFrame:
-    """Operators that take unusually long by themselves; `operator` is the one around each, `dur_ns` its own time."""
-    found = long_operators(host)
+def _of_events(kind: str, found: list[Event], gaps: list[Gaps]) -> pd.DataFrame:
+    """Operators or ranges of a kind; `operator` is the one around each, `dur_ns` its own time."""
     return pd.DataFrame({
-        "kind": pd.Series(["long"] * len(found), dtype="string"),
+        "kind": pd.Series([kind] * len(found), dtype="string"),
         "name": pd.Series([each.name for each in found], dtype="string"),
         "operator": pd.Series([each.within for each in found], dtype="string"),
         "thread": np.array([each.thread for each in found], dtype=np.int64),
@@ -132,9 +132,9 @@ def _copies_to_pageable(activities: pd.DataFrame) -> Ints:
     return copies["correlation"][chosen].to_numpy(dtype=np.int64)
 
 
-def _lost_in(operator: LongOperator, gaps: list[Gaps]) -> int:
-    """Starved time of all devices during the own time of an operator, in ns."""
-    return sum(total(intersect(operator.own, _starved(of_device, operator.thread))) for of_device in gaps)
+def _lost_in(event: Event, gaps: list[Gaps]) -> int:
+    """Starved time of all devices during the own time of an operator or a range, in ns."""
+    return sum(total(intersect(event.own, _starved(of_device, event.thread))) for of_device in gaps)
 
 
 def _starved(gaps: Gaps, thread: int) -> Spans:

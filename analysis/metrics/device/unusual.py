@@ -1,10 +1,11 @@
-"""Calls of the runtime and operators that take far longer than others of their name, mostly as they are a first use.
+"""What mostly happens once: calls and operators that take far longer than others of their name, and compiling.
 
 A first use loads a module, creates a handle or tries algorithms: a training loop that has warmed up does not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,16 +13,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core import markers
-from ...core.intervals import Spans, Times, covered, spans, subtract, union
+from ...core.intervals import Spans, Times, covered, spans, subtract, total, union
 from ...core.schema import bare
 from ...core.steps import NO_STEP, Mark, steps_at
 from ..clocks.frame import Flags, Ints
 from .idle import Host
-from .launches import enclosing
+from .launches import enclosing, names_around
 
 _SEVERAL = 3  # of one name, from where their median tells what is usual
 _TIMES_MEDIAN, _LEAST_NS = 100, 1_000_000
 """What a long one takes at least. A first use takes milliseconds."""
+_BEFORE_COMPILING = ("sync", "alloc", "data", "gc", "cpu_comm")
+"""What a thread may do while it compiles that counts first, as in idle time."""
 _WAITING = (markers.LOADING, markers.C10D, *markers.FUNCTIONAL)
 """How operators begin that take as long as what they wait for."""
 
@@ -46,8 +49,8 @@ def over_usual(names: NDArray[Any], took_ns: Times) -> Times:
     return np.where(_is_far_over(took_ns, usual) & ~copies, took_ns - usual, 0).astype(np.int64)
 
 
-class LongOperator(NamedTuple):
-    """An operator whose own time is far above the median of its name, by `over_ns`; `within` is the one around it."""
+class Event(NamedTuple):
+    """An operator or a range with its `own` time, of which `over_ns` is more than usual; `within` is what is around."""
 
     name: str
     within: str | None
@@ -57,7 +60,28 @@ class LongOperator(NamedTuple):
     over_ns: int
 
 
-def long_operators(host: Host) -> list[LongOperator]:
+def compilations(host: Host) -> list[Event]:
+    """Ranges in which threads that make calls of the runtime compile, each without what is listed by itself.
+
+    Of ranges within each other only the outer one is an event.
+    """
+    found = []
+    for thread in np.unique(host.calls.thread).tolist():
+        ranges = host.compiling(thread)
+        start = ranges["start_ns"].to_numpy()
+        end = start + ranges["dur_ns"].to_numpy()
+        order = np.lexsort((-end, start))
+        outer = order[enclosing(start[order], end[order] - 1) < 0]
+        within = names_around(host.operator_ranges, np.full(len(outer), thread), start[outer] - 1)
+        elsewhere = _listed_elsewhere(host, thread, _BEFORE_COMPILING)
+        for at, around in zip(outer.tolist(), within, strict=True):
+            own = subtract(spans(start[[at]], end[[at]]), elsewhere)
+            name = str(ranges["name"].iloc[at])
+            found.append(Event(name, None if pd.isna(around) else around, thread, int(start[at]), own, total(own)))
+    return found
+
+
+def long_operators(host: Host) -> list[Event]:
     """Operators that take far longer by themselves than usual, on threads that make calls of the runtime.
 
     The own time of an operator is that without operators in it, and without what else has a name and a price: calls
@@ -95,7 +119,7 @@ class _Operators(NamedTuple):
     own_ns: Times
     not_own: Spans
 
-    def long(self, at: int, over_ns: int) -> LongOperator:
+    def long(self, at: int, over_ns: int) -> Event:
         """The operator at this position."""
         inner, outer = self.around == at, int(self.around[at])
         own = subtract(
@@ -103,7 +127,7 @@ class _Operators(NamedTuple):
             union(spans(self.start_ns[inner], self.end_ns[inner]), self.not_own),
         )
         within = None if outer < 0 else str(self.name[outer])
-        return LongOperator(str(self.name[at]), within, self.thread, int(self.start_ns[at]), own, over_ns)
+        return Event(str(self.name[at]), within, self.thread, int(self.start_ns[at]), own, over_ns)
 
 
 def _operators(host: Host, thread: int) -> _Operators:
@@ -115,7 +139,7 @@ def _operators(host: Host, thread: int) -> _Operators:
     # In traces with whole microseconds one often begins when the one before it ends: that is not around it.
     around = enclosing(start, end - 1)
     end = np.where(around >= 0, np.minimum(end, end[around]), end)
-    not_own = _listed_elsewhere(host, thread)
+    not_own = _listed_elsewhere(host, thread, (*_BEFORE_COMPILING, "compile"))
     own = end - start - covered(not_own, start, end)
     inner = np.zeros(len(own), dtype=np.int64)
     np.add.at(inner, around[around >= 0], own[around >= 0])
@@ -123,15 +147,15 @@ def _operators(host: Host, thread: int) -> _Operators:
     return _Operators(thread, name, start, end, around, own - inner, not_own)
 
 
-def _listed_elsewhere(host: Host, thread: int) -> Spans:
-    """When a thread did what may lie in an operator and has a name, and a price, of its own."""
+def _listed_elsewhere(host: Host, thread: int, causes: Sequence[str]) -> Spans:
+    """When a thread did what has a name, and a price, of its own: these causes of idle time, and long calls."""
     calls, did, here = host.calls, host.spans_of(thread), host.calls.thread == thread
     names = host.runtime_calls["name"].to_numpy(dtype=object)
     codes, unique = pd.factorize(names)
     copies = np.array([*(markers.COPYING_CALL in str(name) for name in unique), False], dtype=bool)[codes]
     chosen = here & (copies | (over_usual(names, calls.end_ns - calls.start_ns) > 0))
     others = spans(calls.start_ns[chosen], calls.end_ns[chosen])
-    return union(others, *(did[what] for what in ("sync", "alloc", "data", "gc", "cpu_comm", "compile")))
+    return union(others, *(did[cause] for cause in causes))
 
 
 def _is_far_over(took_ns: Times, usual_ns: NDArray[Any]) -> Flags:

@@ -11,7 +11,7 @@ from ....common.wording import listed
 from ...core.schema import records
 from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
 from ..device.idle import HOST
-from ..prices import Prices
+from ..prices import OF_EVENTS, Prices
 
 IDLE_CAUSES = {
     "sync_ns": "CPU in blocking calls",
@@ -40,7 +40,7 @@ _REMEDIES = {
     "sync-bound": ("no_syncs",),
     "allocator-bound": ("no_allocations",),
     "input-bound": ("no_data_wait",),
-    "launch-bound": ("launch_ahead", "no_gc", "no_long_calls"),
+    "launch-bound": ("launch_ahead", "no_gc", "no_long_calls", "no_compilation"),
 }
 """Verdicts on idle time, and their remedies: the larger gain of these is the price of the cause."""
 _ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
@@ -206,11 +206,13 @@ def _of_threads(threads: InPython, time: Callable[[float], str]) -> str:
 
 
 class LongCalls(NamedTuple):
-    """Calls of one name and operator that take far longer than others of their name, on the rank where they cost most.
+    """Calls, or operators, of one name that take far longer than others of it, on the rank where they cost most.
 
-    `cost_frac` is the part of the idle time of all devices that they cost on all ranks.
+    Or, as their `kind` says, ranges that compile. `operator` is the one around them, and `cost_frac` the part of the
+    idle time of all devices that they cost on all ranks.
     """
 
+    kind: str
     calls: int
     name: str
     operator: str | None
@@ -224,17 +226,18 @@ class LongCalls(NamedTuple):
 
         `syncs_steps` is the table of that name. Without `steps` all its rows count.
         """
-        long = syncs_steps[syncs_steps["kind"] == "long"]
+        long = syncs_steps[syncs_steps["kind"].isin(OF_EVENTS.values())]
         long = long[long["step"].isin(list(steps))] if steps else long
-        alike = long.groupby(["name", "operator"], dropna=False)
+        same = ["kind", "name", "operator"]
+        alike = long.groupby(same, dropna=False)
         cost_ns = alike["lost_ns"].transform("sum")
         if not len(long) or cost_ns.max() < _MENTIONED * idle_ns:
             return None
         most_costly = long[cost_ns == cost_ns.max()]
-        sums = most_costly.groupby(["name", "operator", "rank"], dropna=False)[["calls", "total_ns", "lost_ns"]].sum()
+        sums = most_costly.groupby([*same, "rank"], dropna=False)[["calls", "total_ns", "lost_ns"]].sum()
         [most] = records(sums.reset_index().nlargest(1, "lost_ns"))
         cost_frac = min(float(cost_ns.max()) / idle_ns, 1.0) if idle_ns else 0.0
-        return cls(most["calls"], most["name"], most["operator"], most["rank"], most["total_ns"], cost_frac)
+        return cls(**{key: most[key] for key in (*same, "calls", "rank", "total_ns")}, cost_frac=cost_frac)
 
     def shortly(self, time: Callable[[float], str]) -> str:
         """`: one cudaLaunchKernel takes 300.0 ms`, if that is most of the idle time, else empty."""
@@ -242,15 +245,19 @@ class LongCalls(NamedTuple):
 
     def sentence(self, time: Callable[[float], str]) -> str:
         """`; on rank 0 one cudaLaunchKernel in aten::mm takes 300.0 ms, at least 100 times as long as usual`."""
+        if self.kind == "compile":
+            return f"; on rank {self.rank} {self._named} {self._takes(time)}"
         within = "" if self.operator is None else f" in {self.operator}"
         return f"; on rank {self.rank} {self._named}{within} {self._takes(time)}, at least 100 times as long as usual"
 
     @property
     def _named(self) -> str:
+        if self.kind == "compile":
+            return f"compiling in `{self.name}`"
         return f"one {self.name}" if self.calls == 1 else f"{self.calls:,} calls of {self.name}"
 
     def _takes(self, time: Callable[[float], str]) -> str:
-        return f"take{'s' if self.calls == 1 else ''} {time(self.total_ns / 1e6)}"
+        return f"take{'s' if self.calls == 1 or self.kind == 'compile' else ''} {time(self.total_ns / 1e6)}"
 
 
 def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int], idle_ns: float) -> str:

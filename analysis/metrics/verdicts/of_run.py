@@ -195,7 +195,7 @@ def of_run(
             of_idle,
             "Devices are idle for",
             idle_reasons(idle, step.time, prices, ranges, threads)
-            + ("" if long is None else long.sentence(step.time))
+            + ("" if long is None or long.name in (ranges or ()) else long.sentence(step.time))
             + _before(gaps, step),
             step.idle,
             shortly=by_one or IDLE_SHORTLY.get(of_idle, ""),

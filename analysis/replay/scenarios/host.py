@@ -78,6 +78,16 @@ def no_long_calls(ranks: Collection[int] | None = None) -> Scenario:
     return Scenario(_who("no unusually long calls and operators", ranks), assumes, (change,))
 
 
+def no_compilation(ranks: Collection[int] | None = None) -> Scenario:
+    """Let ranges of the trace in which something compiles take no time on these ranks, or on all."""
+    return _taking(
+        lambda member, host: _alone(member.program, host.compiling(_launching(member.program))),
+        _who("nothing compiled", ranks),
+        "what compiles takes no time: it is done before the steps; what it launches or waits for is as before",
+        ranks,
+    )
+
+
 def no_blocking(
     names: Collection[str] | None = None, operator: str | None = None, ranks: Collection[int] | None = None
 ) -> Scenario:
@@ -119,8 +129,9 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
     """Let CPUs of these ranks, or of all, launch everything in time, as CUDA graphs do.
 
     An upper bound: all that the CPU does between two calls is gone, as far as it is no longer than 1 ms, but not what
-    has a scenario of its own: calls that wait for the device, data loaders, allocations and garbage collections. Two
-    ways: where launches are late, nothing is seen to wait for communication, and some of it may not.
+    has a scenario of its own: calls that wait for the device, data loaders, allocations, garbage collections,
+    compiling, and operators that take unusually long. Two ways: where launches are late, nothing is seen to wait for
+    communication, and some of it may not.
     """
 
     def sure(members: Sequence[Playing]) -> list[Playing]:
@@ -449,6 +460,8 @@ def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
         *_of_calls(program, _waits(member) | _allocating(program)),
         *host.loading(threads),
         *host.collecting(threads),
+        *host.compiling(threads),
+        *host.unusual(threads),
     ]
     first, last = int(program.call_start.min()), int(program.call_end.max())
     pauses = clip(complement(_spans(program.call_start, program.call_end)), first, last)
