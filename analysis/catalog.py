@@ -14,17 +14,16 @@ from .core.tables import (
     account,
     communication,
     comparison,
-    compute,
     cycles,
     device_time,
     hang,
     lateness,
     regions,
     replay,
-    roles,
     sweeps,
     training,
 )
+from .core.tables.columns import NO_SHAPES_RECORDED, NO_STEPS_MARKED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,36 +60,6 @@ _GAPS_NARROW = (
     "idle_ns", "cause", "call", "operator", "annotation", "module", "after", "before", "starved_ns", "queued_ns",
     "launching_ns", "start_ns", "thread",
 )  # fmt: skip
-_LAUNCHES = (
-    "activities", "launches", "call_ns", "call_mean_us", "delay_median_us", "delay_mean_us", "delay_max_us", "ran_ns",
-    "short_kernels", "long_calls", "long_delays", "unlaunched", "note", "partial",
-)  # fmt: skip
-_LAUNCHES_NARROW = (
-    "launches", "call_ns", "call_mean_us", "delay_median_us", "short_kernels", "long_delays", "long_calls",
-    "delay_max_us", "ran_ns", "unlaunched", "note",
-)  # fmt: skip
-_SHAPES = (
-    "operator", "inputs", "dtype", "category", "calls", "total_ns", "share_frac", "mean_us", "gflop_per_call",
-    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "peak_from", "tensor_core_frac",
-    "ranks", "slowest_rank", "slowest_over_frac", "note", "partial",
-)  # fmt: skip
-_SHAPES_NARROW = (
-    "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
-    "category", "slowest_rank", "slowest_over_frac", "memory_frac",
-)  # fmt: skip
-_SHAPES_RANKS = (
-    "slow_at", "slow_over_frac", "typical_over_frac", "agreeing_frac", "over_frac", "extra_ns", "shapes",
-    "compared_frac", "operator", "inputs", "clock_mhz", "usual_clock_mhz", "slowed_by", "kernel", "usual_kernel",
-)  # fmt: skip
-_CATEGORIES = (
-    "category", "total_ns", "share_frac", "kernels", "short_kernels", "operators", "tflop", "tflop_per_s",
-    "with_flop_frac", "slowest_rank", "slowest_over_frac", "partial",
-)  # fmt: skip
-_MFU = (
-    "window_ns", "mfu_frac", "mfu_causal_frac", "mfu_most_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns",
-    "exposed_wait_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac",
-    "without_flop_frac", "peak_from",
-)  # fmt: skip
 _REGIONS = (
     "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
     "exposed_memory_ns", "idle_ns", "hidden_ns", "total_ns", "cpu_self_ns", "cpu_ns", "kernels",
@@ -101,15 +70,10 @@ _REGIONS_NARROW = (
 )  # fmt: skip
 _SLOWEST_REGION = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
 _SLOWEST_OF_CLASS = ("slowest_region", "slowest_region_over_ns", "slowest_region_over_frac")
-_NO_STEPS = "no activity belongs to a step; call profiler.step() in the loop, or say by --steps what marks steps"
 _NO_REGIONS = (
     "no record_function, nn.Module or compiled region is in the traces, besides those that mark steps; put "
     "torch.profiler.record_function around parts of the step, or capture with_modules=True"
 )
-_NO_SHAPES = "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
-_NO_LAUNCH = "no device but CPUs ran anything, and these have no launches"
-_SYNCS = ("lost_ns", "calls", "total_ns", "longest_ns", "kind", "name", "operator", "annotation")
-_SYNCS_NARROW = ("name", "operator", "calls", "lost_ns", "total_ns", "annotation", "longest_ns", "kind")
 _COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
@@ -159,7 +123,7 @@ _ENTRIES = (
             "rank", "device", "step", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns",
             "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac", "partial",
         ),
-        none_measured=f"{_NO_STEPS}, or use `breakdown` without --by step",
+        none_measured=f"{NO_STEPS_MARKED}, or use `breakdown` without --by step",
         narrow=(
             "rank", "device", "step", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_wait_ns",
             "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "comm_ns", "partial",
@@ -171,7 +135,7 @@ _ENTRIES = (
         "How long each step took, what it consists of, and which steps count.",
         "steps.md#which-steps-count",
         command="table steps",
-        none_measured=_NO_STEPS,
+        none_measured=NO_STEPS_MARKED,
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
     ),
     TableEntry(
@@ -192,73 +156,8 @@ _ENTRIES = (
         "idle.md#by-step",
         command="idle --by step",
         shown=("rank", "device", "step", *_IDLE, "note", "partial"),
-        none_measured=f"{_NO_STEPS}, or use `idle` without --by step",
+        none_measured=f"{NO_STEPS_MARKED}, or use `idle` without --by step",
         narrow=("rank", "device", "step", *_IDLE_NARROW),
-    ),
-    TableEntry(
-        compute.MFU,
-        Topic.time,
-        "MFU: how much of its peak each device reached, and the rest.",
-        "compute.md#how-much-of-the-peak",
-        command="compute",
-        shown=("rank", "device", *_MFU, "note", "partial"),
-        narrow=("rank", "device", *_MFU),
-        worst=Worst("mfu_frac", smallest=True),
-        none_measured="no device shows any activity",
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        compute.MFU_STEPS,
-        Topic.time,
-        "The same, by step.",
-        "compute.md#how-much-of-the-peak",
-        command="compute --by step",
-        shown=("rank", "device", "step", *_MFU, "note", "partial"),
-        narrow=("rank", "device", "step", *_MFU),
-        none_measured=f"{_NO_STEPS}, or use `compute` without --by step",
-        by_launch=True,
-    ),
-    TableEntry(
-        compute.SHAPES,
-        Topic.time,
-        "How fast each operator computed, by the shapes of its inputs.",
-        "compute.md#operators-and-their-shapes",
-        command="compute --by shape",
-        shown=_SHAPES,
-        narrow=_SHAPES_NARROW,
-        below="note",
-        negligible=("share_frac",),
-        none_measured=_NO_SHAPES,
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        compute.SHAPES_RANKS,
-        Topic.time,
-        "What each rank's device is slower at than the others.",
-        "compute.md#slow-devices",
-        command="compute --by rank",
-        shown=("rank", "device", *_SHAPES_RANKS, "note", "partial"),
-        narrow=("rank", "device", *_SHAPES_RANKS),
-        worst=Worst("typical_over_frac"),
-        none_measured="no operator of 5 us or more ran three times with the same shapes on two ranks; capture several "
-        "ranks, and with record_shapes=True",
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        compute.CATEGORIES,
-        Topic.time,
-        "The same by category: GEMM, attention, elementwise and others.",
-        "compute.md#categories",
-        command="compute --by category",
-        shown=_CATEGORIES,
-        narrow=_CATEGORIES,
-        negligible=("share_frac",),
-        none_measured="no device shows any activity",
-        in_steps=True,
-        by_launch=True,
     ),
     TableEntry(
         regions.REGIONS,
@@ -348,7 +247,7 @@ _ENTRIES = (
         "account.md#what-adds-up",
         command="table account --by step",
         shown=("rank", "device", "step", *_ACCOUNT, "note", "partial"),
-        none_measured=f"{_NO_STEPS}, or use `table account` without --by step",
+        none_measured=f"{NO_STEPS_MARKED}, or use `table account` without --by step",
         narrow=("rank", "device", "step", *_ACCOUNT_NARROW),
     ),
     TableEntry(
@@ -373,71 +272,6 @@ _ENTRIES = (
         none_found="no device was idle between its first activity and its last",
         none_measured="no device was idle between its first activity and its last",
         in_steps=True,
-    ),
-    TableEntry(
-        device_time.SYNCS,
-        Topic.time,
-        "Calls of the runtime that block or allocate, and what they cost.",
-        "idle.md#blocking-and-allocating-calls",
-        command="table syncs",
-        shown=("rank", *_SYNCS, "partial"),
-        narrow=("rank", *_SYNCS_NARROW),
-        none_found="no call of the runtime blocked or allocated",
-        none_measured="no call of the runtime blocked or allocated",
-        in_steps=True,
-    ),
-    TableEntry(
-        device_time.SYNCS_STEPS,
-        Topic.time,
-        "The same, by step.",
-        "idle.md#blocking-and-allocating-calls",
-        command="table syncs --by step",
-        shown=("rank", "step", *_SYNCS, "partial"),
-        narrow=("rank", "step", *_SYNCS_NARROW),
-        none_found="no call of the runtime blocked or allocated",
-        none_measured="no call of the runtime blocked or allocated",
-    ),
-    TableEntry(
-        device_time.LAUNCH_TIMES,
-        Topic.time,
-        "What launching costs the CPU, and how long kernels wait for their start.",
-        "launches.md#launches",
-        command="table launches",
-        shown=("rank", "kind", *_LAUNCHES),
-        narrow=("rank", "kind", *_LAUNCHES_NARROW),
-        none_measured=_NO_LAUNCH,
-        in_steps=True,
-    ),
-    TableEntry(
-        device_time.LAUNCH_TIMES_NAMES,
-        Topic.time,
-        "The same, by kernel.",
-        "launches.md#launches",
-        command="table launches --by name",
-        shown=("rank", "name", *_LAUNCHES),
-        narrow=("rank", "name", *_LAUNCHES_NARROW),
-        none_measured=_NO_LAUNCH,
-        in_steps=True,
-    ),
-    TableEntry(
-        device_time.STREAM_QUEUES,
-        Topic.time,
-        "How many launches wait on each stream.",
-        "launches.md#queues",
-        command="table queue",
-        narrow=(
-            "rank", "device", "stream", "launches", "mean_depth", "max_depth", "empty_ns", "full_ns", "window_ns",
-            "unlaunched", "note",
-        ),
-        none_measured=_NO_LAUNCH,
-    ),
-    TableEntry(
-        device_time.STREAM_QUEUES_TIMES,
-        Topic.time,
-        "The same, over time.",
-        "launches.md#queues",
-        command="table queue --by time",
-        none_measured="no launch is in the trace, or nothing but CPUs ran anything",
     ),
     TableEntry(
         communication.CALLS,
@@ -575,26 +409,6 @@ _ENTRIES = (
         in_steps=True,
     ),
     TableEntry(
-        roles.GROUPS,
-        Topic.communication,
-        "What each process group is for: tensor, data, pipeline parallel ...",
-        "roles.md#process-groups",
-        command="table groups",
-        shown=(
-            "process_group", "group", "role", "role_from", "because", "description", "group_size", "calls", "partial",
-        ),
-        narrow=("group", "role", "because", "role_from", "calls", "process_group"),
-        none_measured="no trace lists process groups, and no call names one",
-    ),
-    TableEntry(
-        roles.PLACES,
-        Topic.communication,
-        "Where each rank is in the job: its place in every dimension.",
-        "roles.md#places-of-ranks",
-        command="table places",
-        optional=("place", *roles.COORDINATES),
-    ),
-    TableEntry(
         lateness.HOSTS,
         Topic.waiting,
         "Who waits, and for whom: one row per host.",
@@ -611,7 +425,7 @@ _ENTRIES = (
         "Waiting and lateness: one row per rank and step.",
         "ranks-and-hosts.md#by-step",
         command="table rank-steps",
-        none_measured=f"{_NO_STEPS}, or use `ranks`",
+        none_measured=f"{NO_STEPS_MARKED}, or use `ranks`",
         narrow=("rank", "device", "step", "window_ns", "exposed_wait_ns", "late_ns", "caused_wait_ns"),
     ),
     TableEntry(
@@ -648,15 +462,6 @@ _ENTRIES = (
         command="table late-work",
         none_found="no rank was late for a reason that the traces show",
         narrow=("rank", "step", "kind", "what", "extra_ns", "took_ns", "others_ns", "range", "operator"),
-    ),
-    TableEntry(
-        lateness.HANGS,
-        Topic.waiting,
-        "Collectives that some ranks issued and others never did.",
-        "hangs.md#when-a-collective-hangs",
-        command="hang",
-        needs_starts=True,
-        none_found="no collective hangs",
     ),
     TableEntry(
         hang.HANG_ORIGINS,
@@ -973,7 +778,7 @@ _ENTRIES = (
         shown=(*_TIMES_COMPARED, *_CHANCE, "operator", "inputs", "dtype", "note"),
         title="Shapes that differ most",
         narrow=("operator", "inputs", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
-        none_measured=_NO_SHAPES,
+        none_measured=NO_SHAPES_RECORDED,
     ),
     TableEntry(
         comparison.CHANGED_REGIONS,

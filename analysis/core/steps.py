@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from . import markers
+from .frames import np
 from .intervals import Times
 from .kinds import MEMORY
 from .schema import grouped
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 NO_STEP = -1
 """The step of an activity that belongs to none."""
 LATER_STEPS = 1 << 62
 """The step of the moment at which a device began with steps that were left out: it ends the window before."""
-_UNKNOWN = np.iinfo(np.int64).min
-NEVER = np.iinfo(np.int64).max
+_UNKNOWN, NEVER = -(1 << 63), (1 << 63) - 1
 _AT_ONCE_NS = 200_000
 """A device that begins within this time of a launch, or within that of other steps, had nothing else to do."""
 _LITTLE, _NEARLY_ALL, _LONGER = 0.1, 0.9, 2
@@ -32,7 +30,7 @@ it, and it is twice as long as any later pause with a queued kernel.
 Mark = tuple[str, int, int]
 """Name, start and duration in ns of an annotation."""
 
-_Ids = NDArray[np.int64]
+_Ids: TypeAlias = "NDArray[np.int64]"
 
 
 class Window(NamedTuple):

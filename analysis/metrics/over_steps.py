@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
-import pandas as pd
-
+from ..core.frames import np, pd
 from ..core.schema import bare, grouped
 from ..core.steps import NO_STEP, windows_of
 

@@ -24,8 +24,6 @@ from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, MEMBERS
-from ..core.tables.compute import MFU, MFU_STEPS
-from ..core.tables.device_time import SYNCS_STEPS
 from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
@@ -39,21 +37,16 @@ from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
-from ..metrics.compute.mfu import mfu
 from ..metrics.compute.peaks import peak_of, said
-from ..metrics.compute.shapes import categories, shapes, time_by_shape
-from ..metrics.compute.shapes_ranks import Clock, shapes_ranks
+from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
 from ..metrics.device import gaps as gaps_module
 from ..metrics.device import kernels as kernels_module
-from ..metrics.device import launch_times
 from ..metrics.device import queues as queue_module
-from ..metrics.device import syncs as syncs_module
 from ..metrics.device.idle import HostTables, IdleTables, idle_tables
 from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, idle_in_ranges, largest_gaps
 from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
-from ..metrics.hangs import hangs
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_steps import breakdown_over, in_steps, over_steps
 from ..metrics.over_time import collectives_over_time
@@ -64,7 +57,6 @@ from ..metrics.regions import table as regions_module
 from ..metrics.regions.computed import computed_in_regions
 from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.remedies import StepCosts, first_gains, remedies
-from ..metrics.roles import table as roles_module
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
@@ -76,7 +68,8 @@ from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
-from ..tables.values import WITH_DETAILS, captured_graphs, computed, device_peaks, engine_replicas, placed_activities
+from ..tables.syncs import SYNCS_STEPS
+from ..tables.values import WITH_DETAILS, captured_graphs, computed, engine_replicas, placed_activities
 from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed, kernel_sums_by_rank
 from .early_work import Early
 from .table_attributes import TableAttributes
@@ -364,21 +357,6 @@ class Analysis(TableAttributes):
 
     @cached_property
     @described
-    def groups(self) -> pd.DataFrame:
-        """One row per process group: what it is for, by its description or by its calls."""
-        windows = {(ran.rank, ran.cycle): (ran.step_began_ns, ran.ended_ns) for ran in self.run.tables.ran}
-        return self._marked(
-            roles_module.group_roles(self.run.process_groups, self.calls, roles_module.windows_of_steps(windows))
-        )
-
-    @cached_property
-    @described
-    def places(self) -> pd.DataFrame:
-        """One row per rank: its place in each dimension of the job's layout."""
-        return self._marked(roles_module.rank_places(self.run.ranks, self.groups))
-
-    @cached_property
-    @described
     def clocks(self) -> pd.DataFrame:
         """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
         if not self.run.has_starts:
@@ -549,51 +527,16 @@ class Analysis(TableAttributes):
         return self.of(captured_graphs).notes if self.run.details else ()
 
     @property
-    def _computed_in_steps(self) -> pd.DataFrame:
-        return in_steps(self.of(computed), self.counted_steps)
-
-    @property
     def peak_notes(self) -> tuple[str, ...]:
         """Which peaks its devices are compared with, and who says so; nothing of devices without one."""
         names: list[str | None] = [*self.run.models] or [None]
         found = [(name, peak_of(name, self.peaks)) for name in names]
         return tuple(said(name, peak) for name, peak in found if peak is not None)
 
-    @cached_property
-    @described
-    def shapes(self) -> pd.DataFrame:
-        """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
-        return self._marked(shapes(self._computed_in_steps, self.of(device_peaks)))
-
     @property
     def time_by_shape(self) -> pd.DataFrame:
         """One row per kernel that ran, or operator of a CPU, with the shapes of its inputs. Needs `details`."""
         return time_by_shape(self.of(computed))
-
-    @cached_property
-    @described
-    def shapes_ranks(self) -> pd.DataFrame:
-        """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
-        clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in self.run.gpu_clocks.items()}
-        return self._marked(shapes_ranks(self._computed_in_steps, clocks, self.run.device_names))
-
-    @cached_property
-    @described
-    def categories(self) -> pd.DataFrame:
-        """One row per category of operators and kernels, all ranks together. Needs `details`."""
-        return self._marked(categories(self._computed_in_steps))
-
-    @cached_property
-    @described
-    def mfu(self) -> pd.DataFrame:
-        """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
-        return self._marked(mfu(MFU, self.breakdown, self._computed_in_steps, self.of(device_peaks)))
-
-    @cached_property
-    @described
-    def mfu_steps(self) -> pd.DataFrame:
-        """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
-        return self._marked(mfu(MFU_STEPS, self.breakdown_steps, self.of(computed), self.of(device_peaks)))
 
     @cached_property
     @described
@@ -712,53 +655,9 @@ class Analysis(TableAttributes):
         return self._marked(gaps_module.gaps(self.run.activities, self.host_tables, self.counted_steps))
 
     @cached_property
-    @described
-    def launches(self) -> pd.DataFrame:
-        """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
-        return self._marked(launch_times.launches(self._ran_in_steps, self.host_tables))
-
-    @cached_property
-    @described
-    def launches_names(self) -> pd.DataFrame:
-        """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
-        return self._marked(launch_times.launches_names(self._ran_in_steps, self.host_tables))
-
-    @property
-    def _ran_in_steps(self) -> pd.DataFrame:
-        return in_steps(self.of(placed_activities), self.counted_steps)
-
-    @cached_property
-    @described
-    def queue(self) -> pd.DataFrame:
-        """One row per rank, device and stream: how many launches wait on it."""
-        return self._marked(queue_module.queue(self.launch_queues, queue_module.ranks_without_limit(self.run.traces)))
-
-    @cached_property
-    @described
-    def queue_times(self) -> pd.DataFrame:
-        """One row per change in how many launches wait on a stream."""
-        return self._marked(queue_module.queue_times(self.launch_queues))
-
-    @cached_property
     def launch_queues(self) -> list[queue_module.OnStream]:
         """Launches that wait on each stream, over time."""
         return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
-
-    @cached_property
-    @described
-    def syncs(self) -> pd.DataFrame:
-        """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
-        return self._marked(syncs_module.syncs(in_steps(self._blocking_calls, self.counted_steps)))
-
-    @cached_property
-    @described
-    def syncs_steps(self) -> pd.DataFrame:
-        """One row per rank, blocking or allocating call, operator and step."""
-        return self._marked(syncs_module.syncs_steps(self._blocking_calls))
-
-    @cached_property
-    def _blocking_calls(self) -> pd.DataFrame:
-        return syncs_module.blocking_calls(self.run.activities, self.host_tables)
 
     @cached_property
     def host_tables(self) -> HostTables:
@@ -934,20 +833,6 @@ class Analysis(TableAttributes):
     def hosts(self) -> pd.DataFrame:
         """One row per host with a name: how long its ranks waited, and how long others waited for them."""
         return self._marked(self._waiting.hosts)
-
-    @cached_property
-    @described
-    def hangs(self) -> pd.DataFrame:
-        """One row per process group with a collective that some ranks issued, but that never ran."""
-        return self._marked(
-            hangs(
-                pending=self.pending,
-                calls=self.calls,
-                matches=self.matches,
-                ends=self.run.ends_ns,
-                clocks=self.clocks,
-            )
-        )
 
     @cached_property
     @described

@@ -26,8 +26,50 @@ class TableAttributes:
     serving_fits: pd.DataFrame
     """One row per kind of step: its time over its tokens, as a straight line, by least squares."""
 
+    mfu: pd.DataFrame
+    """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
+
+    mfu_steps: pd.DataFrame
+    """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
+
+    shapes: pd.DataFrame
+    """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
+
+    shapes_ranks: pd.DataFrame
+    """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
+
+    categories: pd.DataFrame
+    """One row per category of operators and kernels, all ranks together. Needs `details`."""
+
+    syncs: pd.DataFrame
+    """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
+
+    syncs_steps: pd.DataFrame
+    """One row per rank, blocking or allocating call, operator and step."""
+
+    launches: pd.DataFrame
+    """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
+
+    launches_names: pd.DataFrame
+    """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays."""
+
+    queue: pd.DataFrame
+    """One row per rank, device and stream: how many launches wait on it."""
+
+    queue_times: pd.DataFrame
+    """One row per change in how many launches wait on a stream. None for streams without launches."""
+
     copies: pd.DataFrame
     """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
 
     traffic: pd.DataFrame
     """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
+
+    groups: pd.DataFrame
+    """One row per process group: what it is for, by its description or by its calls."""
+
+    places: pd.DataFrame
+    """One row per rank: its place in each dimension of the job's layout."""
+
+    hangs: pd.DataFrame
+    """One row per process group with a collective that some ranks issued, but that never ran."""

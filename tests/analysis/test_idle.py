@@ -15,10 +15,11 @@ from idle_runs import as_tables, call, detailed, gap, only, tables
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
 from commtrace.analysis.metrics.device.idle_pieces import idle_pieces
-from commtrace.analysis.metrics.device.syncs import blocking_calls, syncs, syncs_steps
+from commtrace.analysis.metrics.device.syncs import blocking_calls
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import analyse, analyse_with
+from commtrace.analysis.tables.syncs import syncs, syncs_steps
 from commtrace.cli import main
 
 BACKWARD = 777
@@ -512,7 +513,7 @@ def test_every_tick_counts_once(drawn):
         for part in ("idle", *QUEUE, *HOST, "drained", *counted):
             assert step[f"{part}_ns"] == inside[part], part
     each = blocking_calls(table, host)
-    for rows in (records(syncs(each)), records(syncs_steps(each))):
+    for rows in (records(syncs(each, ())), records(syncs_steps(each))):
         for kind in ("sync", "alloc"):
             assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == sums[kind]
         assert sum(r["calls"] for r in rows) == sum(c["name"] != "cudaLaunchKernel" for c in calls)

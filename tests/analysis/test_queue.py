@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from perfetto_reading import ReadTrack, tracks_of
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.device.queues import FULL, depth_of
+from commtrace.analysis.metrics.device.queues import depth_of
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.queue_depth import FULL
 from commtrace.analysis.timeline.drawing import run_timeline
 from commtrace.cli import main
 

@@ -24,6 +24,7 @@ from commtrace.analysis.metrics.roles.grid import Cell, Grid
 from commtrace.analysis.metrics.roles.names import described_role, group_in_words
 from commtrace.analysis.metrics.roles.table import group_roles, rank_places
 from commtrace.analysis.report.run_report import run_figures
+from commtrace.analysis.tables.roles import GROUPS, PLACES
 from commtrace.cli import main
 
 
@@ -156,8 +157,8 @@ def test_places_of_ranks(order):
         for name in sizes
         for group in [[str(other) for other, its in enumerate(numbers) if {**its, name: 0} == {**own, name: 0}]]
     ]
-    found = group_roles(PROCESS_GROUPS.frame(rows), NO_CALLS, lambda *_: None)
-    places = rank_places(range(len(numbers)), found)
+    found = GROUPS.frame(group_roles(PROCESS_GROUPS.frame(rows), NO_CALLS, lambda *_: None))
+    places = PLACES.frame(rank_places(range(len(numbers)), found))
     assert [{name: row[name] for name in sizes} for row in records(places)] == numbers
     last = {name: size - 1 for name, size in sizes.items()}
     assert records(places)[-1]["place"] == ", ".join(f"{name} {last[name]}" for name in ("tp", "cp", "pp", "dp"))
@@ -166,8 +167,8 @@ def test_places_of_ranks(order):
 def test_no_places_of_ranks_in_no_grid():
     """Rows and columns of [[0, 3], [2, 1]]: torch lists the ranks of a group in order, and these are in none."""
     groups = {"mesh_tp": [(0, 3), (1, 2)], "mesh_dp": [(0, 2), (1, 3)]}
-    found = group_roles(described(groups), NO_CALLS, lambda *_: None)
-    assert rank_places(range(4), found)[["tp", "dp", "place"]].isna().all(axis=None)
+    found = GROUPS.frame(group_roles(described(groups), NO_CALLS, lambda *_: None))
+    assert PLACES.frame(rank_places(range(4), found))[["tp", "dp", "place"]].isna().all(axis=None)
 
 
 def test_hybrid_sharding_has_a_flattened_group():
@@ -176,7 +177,7 @@ def test_hybrid_sharding_has_a_flattened_group():
 
 def test_a_world_that_lacks_ranks_is_none():
     groups = {"world": [(0, 1), (2, 3)], "mesh_tp": [(0, 1), (2, 3)]}
-    found = group_roles(described(groups), NO_CALLS, lambda *_: None)
+    found = GROUPS.frame(group_roles(described(groups), NO_CALLS, lambda *_: None))
     named = found[found["role"].notna()]
     assert dict(zip(named["process_group"], named["role"], strict=True)) == {"mesh_tp0": "tp", "mesh_tp1": "tp"}
 
@@ -207,7 +208,9 @@ def job(events):
         for group, name, size_bytes, at in events for step in range(3) for rank in ranks_of[group]
     ]  # fmt: skip
     calls = pd.DataFrame(rows).assign(root=pd.NA, batch=pd.NA, in_split=pd.NA, out_split=pd.NA)
-    found = group_roles(PROCESS_GROUPS.empty(), calls, lambda _rank, _cycle, step: (step * WINDOW_NS, WINDOW_NS))
+    found = GROUPS.frame(
+        group_roles(PROCESS_GROUPS.empty(), calls, lambda _rank, _cycle, step: (step * WINDOW_NS, WINDOW_NS))
+    )
     roles = {row["process_group"]: row["role"] for row in records(found)}
     return {group: roles[str(group)] for group in ranks_of}
 
@@ -378,8 +381,8 @@ def test_no_place_where_groups_of_one_role_contradict():
         {"rank": 1, "process_group": "a", "description": "mesh_tp", "pg_ranks": "0 1"},
         {"rank": 1, "process_group": "b", "description": "mesh_tp", "pg_ranks": "1 2"},
     ]
-    found = group_roles(PROCESS_GROUPS.frame(rows), NO_CALLS, lambda *_: None)
-    assert [row["place"] for row in records(rank_places([1], found))] == [None]
+    found = GROUPS.frame(group_roles(PROCESS_GROUPS.frame(rows), NO_CALLS, lambda *_: None))
+    assert [row["place"] for row in rank_places([1], found)] == [None]
 
 
 def _members(row):

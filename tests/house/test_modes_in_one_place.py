@@ -12,7 +12,7 @@ from commtrace.profiling.modes import MODES
 FOLDER = "modes"
 # `dp` there is a dimension of layouts such as Megatron's, beside `tp` and `pp`, and no mode of ours
 OF_LAYOUTS = {
-    *("metrics.rank_plan", "cli.scale.plan_ranks", "core.tables.roles"),
+    *("metrics.rank_plan", "cli.scale.plan_ranks", "tables.roles", "catalog"),
     *("metrics.roles.names", "metrics.roles.behaviour", "metrics.roles.table", "metrics.roles.grid"),
 }
 

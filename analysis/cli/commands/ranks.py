@@ -9,8 +9,8 @@ import typer
 
 from ....common.wording import ranks_in_words
 from ...catalog import CATALOG
-from ...core.tables.roles import COORDINATES
 from ...errors import NothingMeasured
+from ...metrics.roles.names import COORDINATES
 from ...recording.options import ReadOptions
 from ..output import ALL_ROWS, Writing, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces

@@ -40,6 +40,8 @@ TURN = (
     "place among the calls of its group, or to or from its peer, issued in that step, from 0; NA if unknown",
 )
 STEP = ("Int64", "N of the ProfilerStep#N in which it was launched; NA for none")
+STEP_NUMBER = ("int64", "N of ProfilerStep#N")
+STEP_OF_CALL = ("Int64", "N of the ProfilerStep#N in which the call began; NA outside of all")
 KIND = (
     "string",
     (
@@ -49,3 +51,9 @@ KIND = (
 )
 REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say, or ranks say different numbers")
 TOKENS = ("Int64", "tokens that the step processes, NA likewise")
+
+NO_STEPS_MARKED = "no activity belongs to a step; call profiler.step() in the loop, or say by --steps what marks steps"
+NO_SHAPES_RECORDED = (
+    "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
+)
+"""These two say why a table has no rows."""

@@ -49,7 +49,6 @@ from .events import COMM_ARGS as COMM_ARGS
 from .events import CPU_OPERATORS as CPU_OPERATORS
 from .events import LAUNCHES as LAUNCHES
 from .events import MEMORY_EVENTS as MEMORY_EVENTS
-from .lateness import HANGS as HANGS
 from .lateness import HOSTS as HOSTS
 from .lateness import LATENESS as LATENESS
 from .lateness import RANK_STEPS as RANK_STEPS

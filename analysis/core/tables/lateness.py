@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..schema import Schema
 from .columns import (
-    COLLECTIVE,
     DEVICE,
     DTYPE,
     GROUP,
@@ -139,19 +138,6 @@ WAITS = Schema("waits", "rank that waited, and rank that is to blame for it", {
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
 
-HANGS = Schema("hangs", "collective that some ranks issued, but that never ran", {
-    "collective": COLLECTIVE,
-    "process_group": GROUP,
-    "pg_ranks": PG_RANKS,
-    "size_bytes": SIZE,
-    "seq": ("Int64", "sequence number within the process group"),
-    "step": STEP,
-    "waiting": ("string", "ranks that issued it, ascending, separated by spaces"),
-    "missing": ("string", "ranks of the group that did not, of those with a trace"),
-    "waited_ns": ("int64", "from its last issue to the end of the traces of those that did not issue it, or of all"),
-    "usual_ns": ("int64", "the largest time between members of the group issuing a collective; or its longest call"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
 
 VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
     "process_group": GROUP,

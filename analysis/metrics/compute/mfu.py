@@ -7,12 +7,12 @@ hardware FLOPs utilisation). Definitions: docs/metrics/compute.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from ...core.schema import Row, Schema, records
+from ...core.schema import Row, records
 from .categories import takes_float32_as_tf32
 from .peaks import DevicePeaks, Peak
 from .shapes import TF32, formula_of, of_kernels
@@ -24,15 +24,14 @@ _MENTIONED = 0.01
 _COPIED = ("window_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memory_ns", "idle_ns")
 
 
-def mfu(schema: Schema, breakdown: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
-    """One row for each of the breakdown, by step or not, with what its FLOPs would take at the peak.
+def mfu_rows(keys: list[str], breakdown: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks) -> Iterator[Row]:
+    """Yield a row for each of the breakdown, by step or not, with what its FLOPs would take at the peak.
 
-    `work` is from `compute_work`; `peaks` are those of each device.
+    `keys` are its own. `work` is from `compute_work`; `peaks` are those of each device.
     """
-    keys = [key for key in ("rank", "device", "step") if key in schema.columns]
     of_device = _flop_by_device(work, keys)
     rows = records(breakdown)
-    return schema.frame(_row(row, of_device.get(tuple(row[key] for key in keys)), peaks, keys) for row in rows)
+    return (_row(row, of_device.get(tuple(row[key] for key in keys)), peaks, keys) for row in rows)
 
 
 class _Computed:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records, text_codes
-from ...core.tables.compute import CATEGORIES, SHAPES
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
 from .moved_bytes import moved_bytes
@@ -78,7 +77,7 @@ def _shape(dims: Any) -> str:
     return f"[{' '.join([*filter(None, map(_shape, dims[:_MOST_LISTED])), *more])}]"
 
 
-def shapes(work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
+def shape_rows(work: pd.DataFrame, peaks: DevicePeaks) -> list[Row]:
     """One row per operator and inputs over all ranks and devices, the one that took longest first.
 
     What ran as TF32 in some calls and as float32 in others has a row for each. `work` is from `compute_work`; `peaks`
@@ -86,7 +85,7 @@ def shapes(work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
     """
     known = work[work["inputs"].notna()]
     if not len(known):
-        return SHAPES.empty()
+        return []
     kernel = known["kernel"]
     item_bytes = {name: list_item_bytes(name) for name in kernel.dropna().unique()}
     known = known.assign(
@@ -113,7 +112,7 @@ def shapes(work: pd.DataFrame, peaks: DevicePeaks) -> pd.DataFrame:
         for dtype, of_shape in _by_precision(formula_of(str(name), str(inputs)).dtype, of_both)
     ]
     rows.sort(key=lambda row: (-row["total_ns"], row["operator"], row["inputs"] or ""))
-    return SHAPES.frame(rows)
+    return rows
 
 
 def time_by_shape(work: pd.DataFrame) -> pd.DataFrame:
@@ -143,10 +142,10 @@ def of_kernels(kernel: pd.Series[str], holds: Callable[[str], bool]) -> NDArray[
     return result
 
 
-def categories(work: pd.DataFrame) -> pd.DataFrame:
+def category_rows(work: pd.DataFrame) -> list[Row]:
     """One row per category of what ran, the one that took longest first; what no operator launched is in it, too."""
     if not len(work):
-        return CATEGORIES.empty()
+        return []
     # Few of them differ: names and inputs repeat in every step and on every rank.
     keys = ["operator", "inputs", "kernel"]
     number = work.groupby(keys, dropna=False, sort=False).ngroup()
@@ -179,7 +178,7 @@ def categories(work: pd.DataFrame) -> pd.DataFrame:
             **_slowest(own.groupby("rank")["dur_ns"].sum()),
         })  # fmt: skip
     rows.sort(key=lambda row: (-row["total_ns"], row["category"]))
-    return CATEGORIES.frame(rows)
+    return rows
 
 
 def _flop(operator: str | None, inputs: str | None) -> int | None:

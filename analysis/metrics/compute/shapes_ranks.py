@@ -16,7 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core.schema import Row, grouped, records
-from ...core.tables.compute import SHAPES_RANKS
 from .categories import category
 from .shapes import formula_of
 
@@ -51,21 +50,21 @@ class Clock(NamedTuple):
     slowed_by: tuple[str, ...]
 
 
-def shapes_ranks(
+def rows_of_devices(
     work: pd.DataFrame, clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
-) -> pd.DataFrame:
+) -> list[Row]:
     """One row per rank and device that ran shapes which other ranks ran too, the slowest first.
 
     `work` is from `compute_work`; `clocks` are by rank, where they are known, `device_names` by rank and device.
     """
     compared = _compared(work)
     if not len(compared):
-        return SHAPES_RANKS.empty()
+        return []
     ran_ns = work.groupby(_KEYS)["dur_ns"].sum().to_dict()
     devices = [_Device(key[0], key[1], own, int(ran_ns[key])) for key, own in grouped(compared, _KEYS)]
     rows = [_row(one, [other for other in devices if other is not one], clocks, device_names) for one in devices]
     rows.sort(key=lambda row: (-row["typical_over_frac"], row["rank"]))
-    return SHAPES_RANKS.frame(rows)
+    return rows
 
 
 def _compared(work: pd.DataFrame) -> pd.DataFrame:

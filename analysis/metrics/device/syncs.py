@@ -17,7 +17,6 @@ from ...core.intervals import Spans, Times, covered, intersect, spans, subtract,
 from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
 from ...core.steps import NO_STEP, steps_at
-from ...core.tables.device_time import SYNCS, SYNCS_STEPS
 from ..clocks.frame import Ints
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 from .launches import names_around
@@ -39,26 +38,6 @@ def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
     parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
     return pd.concat(parts, ignore_index=True) if parts else _of_none()
-
-
-def syncs(calls: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, call and operator, the most costly of a rank first."""
-    return SYNCS.conform(_summed(calls, ["rank"]))
-
-
-def syncs_steps(calls: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, call, operator and the step in which the call began."""
-    return SYNCS_STEPS.conform(_summed(calls, ["rank", "step"]))
-
-
-def _summed(calls: pd.DataFrame, over: list[str]) -> pd.DataFrame:
-    groups = calls.groupby([*over, *_KEYS], dropna=False, sort=True)
-    sums = groups.agg(
-        calls=("dur_ns", "size"), total_ns=("dur_ns", "sum"), longest_ns=("dur_ns", "max"), lost_ns=("lost_ns", "sum")
-    ).reset_index()
-    down = ["lost_ns", "total_ns"]
-    order = [*(True for _ in over), *(False for _ in down)]
-    return sums.sort_values([*over, *down], ascending=order, kind="stable", ignore_index=True)
 
 
 def _of_none() -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...core.tables.roles import COORDINATES
+from .names import COORDINATES
 
 _STANDS_OUT = 1.05  # times the median of all cells
 

@@ -9,6 +9,9 @@ import re
 
 from ....common.wording import counted, listed, ranks_in_words
 
+COORDINATES = ("tp", "cp", "pp", "dp", "ep")
+"""Columns of `places` with a place each."""
+
 WORLD = "world"
 DIMENSIONS = {
     "tp": "tensor",

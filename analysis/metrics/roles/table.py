@@ -11,9 +11,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.schema import Row, grouped, records, text_codes
-from ...core.tables.roles import COORDINATES, GROUPS, PLACES
 from .behaviour import LEAST_BYTES, Inferred, StepOf, inferred_role
-from .names import DIMENSIONS, WORLD, described_role, group_in_words
+from .names import COORDINATES, DIMENSIONS, WORLD, described_role, group_in_words
 
 _SINGLE = ("tp", "cp", "sp", "pp", "dp", "dp_shard", "dp_replicate", "ep", "etp", "edp")
 """In the order in which the place of a rank names them, as people do: `tp 0, pp 3, dp 1`."""
@@ -39,7 +38,7 @@ class _Group(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: StepOf) -> pd.DataFrame:
+def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: StepOf) -> list[Row]:
     """A row per process group: what it is for, and how that is known; those with most calls first.
 
     `process_groups` and `calls` are the tables of a run; `step_of` says when a step ran.
@@ -72,7 +71,7 @@ def group_roles(process_groups: pd.DataFrame, calls: pd.DataFrame, step_of: Step
     _without_contradictions(rows)
     for row in rows:
         row["group"] = group_in_words(row["role"], list(_ranks(row["pg_ranks"])), row["process_group"])
-    return GROUPS.frame(rows).sort_values("calls", ascending=False, kind="stable", ignore_index=True)
+    return sorted(rows, key=lambda row: -row["calls"])
 
 
 def with_roles(table: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
@@ -294,7 +293,7 @@ def _reduces_over_ring(reducing: Row, ring: Row) -> bool:
     } >= {*_ranks(ring["pg_ranks"])}
 
 
-def rank_places(ranks: Iterable[int], found: pd.DataFrame) -> pd.DataFrame:
+def rank_places(ranks: Iterable[int], found: pd.DataFrame) -> list[Row]:
     """A row per rank: its number in each dimension, counted from 0 along its group of that role.
 
     `found` is the table `groups`. A dimension without groups is NA for all ranks; where a rank has two groups of one
@@ -308,7 +307,7 @@ def rank_places(ranks: Iterable[int], found: pd.DataFrame) -> pd.DataFrame:
         row["dp"] = _data_place(known, found, rank)
         row["place"] = ", ".join(f"{role} {number}" for role, number in known.items()) if len(known) > 1 else None
         rows.append(row)
-    return PLACES.frame(rows)
+    return rows
 
 
 def _data_place(known: Mapping[str, int], found: pd.DataFrame, rank: int) -> int | None:

@@ -1,9 +1,20 @@
-"""Tables of what devices computed: operators with their shapes, and how much of the peak a step reached."""
+"""What devices computed: operators with their shapes, and how much of the peak a step reached."""
 
 from __future__ import annotations
 
-from ..schema import Schema
-from .columns import DEVICE, PARTIAL, PARTIAL_RUN, RANK
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ..core.declaring import TableEntry, Topic, Worst
+from ..core.schema import Schema
+from ..core.tables.columns import DEVICE, NO_SHAPES_RECORDED, NO_STEPS_MARKED, PARTIAL, PARTIAL_RUN, RANK, STEP_NUMBER
+from ..metrics.compute.peaks import DevicePeaks
+from ..metrics.over_steps import in_steps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..run.run import Run
 
 SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all ranks and devices together", {
     "operator": ("string", "outermost operator with a formula for its FLOPs around the launch, else the innermost one"),
@@ -103,5 +114,136 @@ _MFU = {
 }
 MFU = Schema("mfu", "rank and device", {"rank": RANK, "device": DEVICE, **_MFU})
 MFU_STEPS = Schema("mfu_steps", "rank, device and step", {
-    "rank": RANK, "device": DEVICE, "step": ("int64", "N of ProfilerStep#N"), **_MFU,
+    "rank": RANK, "device": DEVICE, "step": STEP_NUMBER, **_MFU,
 })  # fmt: skip
+
+_SHAPES_SHOWN = (
+    "operator", "inputs", "dtype", "category", "calls", "total_ns", "share_frac", "mean_us", "gflop_per_call",
+    "mb_per_call", "tflop_per_s", "tb_per_s", "peak_frac", "memory_frac", "bound", "peak_from", "tensor_core_frac",
+    "ranks", "slowest_rank", "slowest_over_frac", "note", "partial",
+)  # fmt: skip
+
+_SHAPES_NARROW = (
+    "operator", "inputs", "share_frac", "mean_us", "tflop_per_s", "peak_frac", "tb_per_s", "calls", "dtype", "bound",
+    "category", "slowest_rank", "slowest_over_frac", "memory_frac",
+)  # fmt: skip
+
+_RANKS_SHOWN = (
+    "slow_at", "slow_over_frac", "typical_over_frac", "agreeing_frac", "over_frac", "extra_ns", "shapes",
+    "compared_frac", "operator", "inputs", "clock_mhz", "usual_clock_mhz", "slowed_by", "kernel", "usual_kernel",
+)  # fmt: skip
+
+_CATEGORIES_SHOWN = (
+    "category", "total_ns", "share_frac", "kernels", "short_kernels", "operators", "tflop", "tflop_per_s",
+    "with_flop_frac", "slowest_rank", "slowest_over_frac", "partial",
+)  # fmt: skip
+
+_MFU_SHOWN = (
+    "window_ns", "mfu_frac", "mfu_causal_frac", "mfu_most_frac", "at_peak_ns", "below_peak_ns", "exposed_transfer_ns",
+    "exposed_wait_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "tflop", "compute_frac",
+    "without_flop_frac", "peak_from",
+)  # fmt: skip
+
+
+@TableEntry(
+    MFU,
+    Topic.time,
+    "MFU: how much of its peak each device reached, and the rest.",
+    "compute.md#how-much-of-the-peak",
+    command="compute",
+    after="idle_steps",
+    shown=("rank", "device", *_MFU_SHOWN, "note", "partial"),
+    narrow=("rank", "device", *_MFU_SHOWN),
+    worst=Worst("mfu_frac", smallest=True),
+    none_measured="no device shows any activity",
+    in_steps=True,
+    by_launch=True,
+)
+def mfu(
+    breakdown: pd.DataFrame, computed: pd.DataFrame, counted_steps: Collection[int], device_peaks: DevicePeaks
+) -> pd.DataFrame:
+    """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
+    from ..metrics.compute.mfu import mfu_rows
+
+    return MFU.frame(mfu_rows(["rank", "device"], breakdown, in_steps(computed, counted_steps), device_peaks))
+
+
+@TableEntry(
+    MFU_STEPS,
+    Topic.time,
+    "The same, by step.",
+    "compute.md#how-much-of-the-peak",
+    command="compute --by step",
+    shown=("rank", "device", "step", *_MFU_SHOWN, "note", "partial"),
+    narrow=("rank", "device", "step", *_MFU_SHOWN),
+    none_measured=f"{NO_STEPS_MARKED}, or use `compute` without --by step",
+    by_launch=True,
+)
+def mfu_steps(breakdown_steps: pd.DataFrame, computed: pd.DataFrame, device_peaks: DevicePeaks) -> pd.DataFrame:
+    """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
+    from ..metrics.compute.mfu import mfu_rows
+
+    return MFU_STEPS.frame(mfu_rows(["rank", "device", "step"], breakdown_steps, computed, device_peaks))
+
+
+@TableEntry(
+    SHAPES,
+    Topic.time,
+    "How fast each operator computed, by the shapes of its inputs.",
+    "compute.md#operators-and-their-shapes",
+    command="compute --by shape",
+    shown=_SHAPES_SHOWN,
+    narrow=_SHAPES_NARROW,
+    below="note",
+    negligible=("share_frac",),
+    none_measured=NO_SHAPES_RECORDED,
+    in_steps=True,
+    by_launch=True,
+)
+def shapes(computed: pd.DataFrame, counted_steps: Collection[int], device_peaks: DevicePeaks) -> pd.DataFrame:
+    """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
+    from ..metrics.compute.shapes import shape_rows
+
+    return SHAPES.frame(shape_rows(in_steps(computed, counted_steps), device_peaks))
+
+
+@TableEntry(
+    SHAPES_RANKS,
+    Topic.time,
+    "What each rank's device is slower at than the others.",
+    "compute.md#slow-devices",
+    command="compute --by rank",
+    shown=("rank", "device", *_RANKS_SHOWN, "note", "partial"),
+    narrow=("rank", "device", *_RANKS_SHOWN),
+    worst=Worst("typical_over_frac"),
+    none_measured="no operator of 5 us or more ran three times with the same shapes on two ranks; capture several "
+    "ranks, and with record_shapes=True",
+    in_steps=True,
+    by_launch=True,
+)
+def shapes_ranks(run: Run, computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
+    from ..metrics.compute.shapes_ranks import Clock, rows_of_devices
+
+    clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in run.gpu_clocks.items()}
+    return SHAPES_RANKS.frame(rows_of_devices(in_steps(computed, counted_steps), clocks, run.device_names))
+
+
+@TableEntry(
+    CATEGORIES,
+    Topic.time,
+    "The same by category: GEMM, attention, elementwise and others.",
+    "compute.md#categories",
+    command="compute --by category",
+    shown=_CATEGORIES_SHOWN,
+    narrow=_CATEGORIES_SHOWN,
+    negligible=("share_frac",),
+    none_measured="no device shows any activity",
+    in_steps=True,
+    by_launch=True,
+)
+def categories(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """One row per category of operators and kernels, all ranks together. Needs `details`."""
+    from ..metrics.compute.shapes import category_rows
+
+    return CATEGORIES.frame(category_rows(in_steps(computed, counted_steps)))

@@ -8,13 +8,29 @@ very long.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
+from ..core.declaring import TableEntry, Topic
+from ..core.frames import pd
+from ..core.schema import Row, Schema, records
+from ..core.tables.columns import COLLECTIVE, GROUP, PARTIAL_MEMBER, PG_RANKS, SIZE, STEP
 
-from ..core.schema import Row, records
-from ..core.tables.lateness import HANGS
-from .clocks.table import aligned
+if TYPE_CHECKING:
+    from ..run.run import Run
+
+HANGS = Schema("hangs", "collective that some ranks issued, but that never ran", {
+    "collective": COLLECTIVE,
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "size_bytes": SIZE,
+    "seq": ("Int64", "sequence number within the process group"),
+    "step": STEP,
+    "waiting": ("string", "ranks that issued it, ascending, separated by spaces"),
+    "missing": ("string", "ranks of the group that did not, of those with a trace"),
+    "waited_ns": ("int64", "from its last issue to the end of the traces of those that did not issue it, or of all"),
+    "usual_ns": ("int64", "the largest time between members of the group issuing a collective; or its longest call"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
 
 _GROUP = ["process_group", "pg_ranks"]
 # Multiples of what is usual in the group: how far apart members issue the same collective, and how long a call takes.
@@ -22,18 +38,29 @@ _FAR_LONGER, _ENDLESS = 5, 30
 _LEAST_NS, _LEAST_ENDLESS_NS = 5_000_000, 1_000_000_000
 
 
+@TableEntry(
+    HANGS,
+    Topic.waiting,
+    "Collectives that some ranks issued and others never did.",
+    "hangs.md#when-a-collective-hangs",
+    command="hang",
+    after="late_work",
+    needs_starts=True,
+    none_found="no collective hangs",
+)
 def hangs(
-    pending: pd.DataFrame, calls: pd.DataFrame, matches: pd.DataFrame, ends: pd.Series[int], clocks: pd.DataFrame
+    run: Run, pending: pd.DataFrame, calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per process group with a collective that hangs, in the order in which they were issued.
+    """One row per process group with a collective that some ranks issued, but that never ran.
 
-    `ends` is when each rank's trace ends, on its own clock, by rank.
+    They are in the order in which they were issued.
     """
     if not len(pending):
         return HANGS.empty()
     issued = calls[calls["issue_ns"].notna()]
     done = issued.assign(issued_ns=_common(issued["issue_ns"], issued["rank"], clocks)).merge(matches, on="call_id")
     stuck = pending.assign(issued_ns=_common(pending["issue_ns"], pending["rank"], clocks))
+    ends = run.ends_ns
     ended = _common(ends, pd.Series(ends.index, ends.index), clocks)
     of_group = dict(list(done.groupby(_GROUP)))
     rows: list[tuple[int, Row]] = []
@@ -46,6 +73,8 @@ def hangs(
 
 
 def _common(times: pd.Series[int], rank: pd.Series[int], clocks: pd.DataFrame) -> pd.Series[int]:
+    from ..metrics.clocks.table import aligned
+
     return aligned(times.astype("int64"), rank, clocks)
 
 

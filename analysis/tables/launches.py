@@ -10,33 +10,98 @@ calls of some names count; here it is a kind or name of activities, and any call
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
+from ..core.declaring import TableEntry, Topic
+from ..core.frames import np, pd
+from ..core.kinds import NEXT
+from ..core.schema import Schema, bare, grouped
+from ..core.tables.columns import PARTIAL, RANK
+from ..metrics.over_steps import in_steps
 
-from ...core.kinds import NEXT
-from ...core.schema import bare, grouped
-from ...core.tables.device_time import LAUNCH_TIMES, LAUNCH_TIMES_NAMES
-from .idle import NOT_READ, HostTables
+if TYPE_CHECKING:
+    from ..metrics.device.idle import HostTables
+
+_COLUMNS = {
+    "activities": ("int64", "kernels, copies and fills"),
+    "launches": ("Int64", "calls of the runtime or driver that launched them; one launch of a graph is one call"),
+    "unlaunched": ("Int64", "activities without such a call in the trace"),
+    "call_ns": ("Int64", "CPU time in these calls"),
+    "call_mean_us": ("Float64", "call_ns / launches"),
+    "delay_mean_us": ("Float64", "from the end of a call to the start of the first that it launched, mean; at least 0"),
+    "delay_median_us": ("Float64", "the same, median"),
+    "delay_max_us": ("Float64", "the same, longest"),
+    "ran_ns": ("int64", "sum of the durations of the activities"),
+    "short_kernels": ("Int64", "calls that took longer than all that they launched"),
+    "long_calls": ("Int64", "calls of more than 50 us"),
+    "long_delays": ("Int64", "delays of more than 100 us"),
+    "note": ("string", "why something is NA"),
+    "partial": PARTIAL,
+}  # fmt: skip
+LAUNCH_TIMES = Schema("launches", "rank and kind of activity", {
+    "rank": RANK, "kind": ("string", "compute, comm or memory"), **_COLUMNS,
+})  # fmt: skip
+LAUNCH_TIMES_NAMES = Schema("launches_names", "rank and kernel, copy or fill", {
+    "rank": RANK, "name": ("string", "kernel, copy or fill"), "kind": ("string", "compute, comm or memory"),
+    **_COLUMNS,
+})  # fmt: skip
+_SHOWN = (
+    "activities", "launches", "call_ns", "call_mean_us", "delay_median_us", "delay_mean_us", "delay_max_us", "ran_ns",
+    "short_kernels", "long_calls", "long_delays", "unlaunched", "note", "partial",
+)  # fmt: skip
+_NARROW = (
+    "launches", "call_ns", "call_mean_us", "delay_median_us", "short_kernels", "long_delays", "long_calls",
+    "delay_max_us", "ran_ns", "unlaunched", "note",
+)  # fmt: skip
+NOTHING_LAUNCHES = "no device but CPUs ran anything, and these have no launches"
 
 NONE_LAUNCHED = "no call in the trace launched these"
 LONG_CALL_NS, LONG_DELAY_NS = 50_000, 100_000
 
 _NEEDED = ["rank", "cycle", "device", "kind", "name", "start_ns", "dur_ns", "correlation"]
-_UNKNOWN = np.iinfo(np.int64).min
+_UNKNOWN = -(1 << 63)
 _NOT_KNOWN = ("launches", "unlaunched", "call_ns", "short_kernels", "long_calls", "long_delays")
 _MEANS = ("call_mean_us", "delay_mean_us", "delay_median_us", "delay_max_us")
 
 
-def launches(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per rank and kind of activity."""
-    return LAUNCH_TIMES.conform(_table(activities, tables, ["kind"]))
+@TableEntry(
+    LAUNCH_TIMES,
+    Topic.time,
+    "What launching costs the CPU, and how long kernels wait for their start.",
+    "launches.md#launches",
+    command="table launches",
+    after="syncs_steps",
+    shown=("rank", "kind", *_SHOWN),
+    narrow=("rank", "kind", *_NARROW),
+    none_measured=NOTHING_LAUNCHES,
+    in_steps=True,
+)
+def launches(placed_activities: pd.DataFrame, counted_steps: Collection[int], host_tables: HostTables) -> pd.DataFrame:
+    """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
+    return LAUNCH_TIMES.conform(_table(in_steps(placed_activities, counted_steps), host_tables, ["kind"]))
 
 
-def launches_names(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per rank and kernel, copy or fill, those whose calls took longest first."""
-    table = LAUNCH_TIMES_NAMES.conform(_table(activities, tables, ["name", "kind"]))
+@TableEntry(
+    LAUNCH_TIMES_NAMES,
+    Topic.time,
+    "The same, by kernel.",
+    "launches.md#launches",
+    command="table launches --by name",
+    shown=("rank", "name", *_SHOWN),
+    narrow=("rank", "name", *_NARROW),
+    none_measured=NOTHING_LAUNCHES,
+    in_steps=True,
+)
+def launches_names(
+    placed_activities: pd.DataFrame, counted_steps: Collection[int], host_tables: HostTables
+) -> pd.DataFrame:
+    """One row per rank and name of a kernel, copy or fill: calls that launched it, and delays.
+
+    Those whose calls took longest are first.
+    """
+    ran = in_steps(placed_activities, counted_steps)
+    table = LAUNCH_TIMES_NAMES.conform(_table(ran, host_tables, ["name", "kind"]))
     down = ["call_ns", "ran_ns"]
     return table.sort_values(["rank", *down], ascending=[True, False, False], kind="stable", ignore_index=True)
 
@@ -52,6 +117,8 @@ def _table(activities: pd.DataFrame, tables: HostTables, by: list[str]) -> pd.Da
     groups = every.groupby(keys, sort=True)
     counts = groups.agg(activities=("call", "size"), ran_ns=("dur_ns", "sum")).reset_index()
     if not tables.is_read:
+        from ..metrics.device.idle import NOT_READ
+
         not_known: dict[str, Any] = dict.fromkeys((*_NOT_KNOWN, *_MEANS), pd.NA)
         return counts.assign(**not_known, note=NOT_READ)
     counts["unlaunched"] = groups["call"].agg(lambda calls: int((calls < 0).sum())).to_numpy(dtype=np.int64)
