@@ -376,19 +376,6 @@ _ENTRIES = (
         ),
     ),
     TableEntry(
-        communication.FITS,
-        Topic.communication,
-        "Latency and bandwidth of each collective, fitted over sizes.",
-        "latency.md#latency-and-bandwidth",
-        command="table fits",
-        shown=(
-            "process_group", "collective", "sizes", "calls", "latency_us", "latency_low_us", "latency_high_us",
-            "algbw_gb_per_s", "busbw_gb_per_s", "error_frac", "partial",
-        ),
-        none_found="no collective ran with three or more sizes, so nothing can be fitted",
-        narrow=("collective", "process_group", "latency_us", "busbw_gb_per_s", "error_frac", "sizes", "calls"),
-    ),
-    TableEntry(
         lateness.RANKS,
         Topic.waiting,
         "Who waits, for whom, and why: one row per rank.",

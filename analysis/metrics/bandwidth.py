@@ -9,7 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...common.nccl_tests import POINT_TO_POINT, bus_factor, item_bytes
-from ..core.tables.communication import BANDWIDTH, FITS
+from ..core.schema import Row
+from ..core.tables.communication import BANDWIDTH
 from .latency import fitted_latency
 
 _KEYS = ["process_group", "pg_ranks", "collective", "size_bytes", "dtype"]
@@ -24,7 +25,7 @@ def bandwidth(collectives: pd.DataFrame, participation: pd.DataFrame) -> pd.Data
     sized = collectives[collectives["size_bytes"].fillna(0) > 0]
     mean_durations = participation.groupby("collective_id")["dur_ns"].mean().rename("mean_dur_ns")
     sized = sized.merge(mean_durations, left_on="collective_id", right_index=True)
-    rows = []
+    rows: list[Row] = []
     for keys, together in sized.groupby(_KEYS, dropna=False, sort=True):
         row = dict(zip(_KEYS, keys, strict=True))
         rows.append(row | _figures(together))
@@ -69,7 +70,7 @@ def _bus_factor(together: pd.DataFrame) -> float | None:
 _LEAST_SIZES = 3
 
 
-def fits(collectives: pd.DataFrame) -> pd.DataFrame:
+def fitted_rows(collectives: pd.DataFrame) -> list[Row]:
     """One row per process group and collective of at least three sizes: t = latency + size / bandwidth.
 
     Least squares over the median transfer time of each size, of the relative error, so that small sizes count as much
@@ -77,7 +78,7 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
     "The communication challenge for MPP".
     """
     usable = collectives[(collectives["transfer_ns"].fillna(0) > 0) & (collectives["size_bytes"].fillna(0) > 0)]
-    rows = []
+    rows: list[Row] = []
     for keys, together in usable.groupby(["process_group", "pg_ranks", "collective"], dropna=False, sort=True):
         times = together.groupby("size_bytes")["transfer_ns"].median().astype("float64")
         if len(times) < _LEAST_SIZES:
@@ -105,7 +106,7 @@ def fits(collectives: pd.DataFrame) -> pd.DataFrame:
             "busbw_gb_per_s": None if factor is None else factor / per_byte,
             "error_frac": float(np.sqrt(np.mean(error**2))),
         })  # fmt: skip
-    return FITS.frame(rows)
+    return rows
 
 
 def _line(sizes: NDArray[Any], times: NDArray[Any]) -> tuple[float, float]:

@@ -836,12 +836,6 @@ class Analysis(TableAttributes):
 
     @cached_property
     @described
-    def fits(self) -> pd.DataFrame:
-        """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
-        return self._marked(bandwidth_module.fits(self.collectives))
-
-    @cached_property
-    @described
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run

@@ -65,6 +65,9 @@ class TableAttributes:
     traffic: pd.DataFrame
     """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
 
+    fits: pd.DataFrame
+    """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
+
     groups: pd.DataFrame
     """One row per process group: what it is for, by its description or by its calls."""
 

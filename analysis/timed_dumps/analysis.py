@@ -27,6 +27,7 @@ from ..hang.reading import possible_ranks
 from ..metrics import bandwidth as bandwidth_module
 from ..metrics import waiting
 from ..reading.executor import Processes, cores, results
+from ..tables.fits import fits
 from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
 _SOURCE = "dump"
@@ -145,7 +146,7 @@ class TimedDumps:
     @described
     def fits(self) -> pd.DataFrame:
         """Latency and bandwidth of every collective, fitted over sizes."""
-        return bandwidth_module.fits(self.collectives)
+        return fits(self.collectives)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of this name. Raises NothingMeasured for tables that dumps cannot give."""

@@ -37,7 +37,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "tensorboard": "report show results render core errors",
         "watching": "results run reading recording formats catalog core errors",
         "hang": "reading formats render catalog core errors",
-        "timed_dumps": "hang metrics reading formats catalog core errors",
+        "timed_dumps": "hang tables metrics reading formats catalog core errors",
         "cli": (
             "watching timed_dumps hang tensorboard exports prediction timeline report show sweeps comparison training "
             "lab results tables replay streaming metrics run reading formats recording ceilings render explanation "

@@ -420,21 +420,6 @@ BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with
     "ceiling_note": ("string", "why one of the two is unknown"),
 })  # fmt: skip
 
-FITS = Schema("fits", "process group and collective with at least three sizes", {
-    "process_group": GROUP,
-    "pg_ranks": PG_RANKS,
-    "collective": COLLECTIVE,
-    "sizes": ("int64", "distinct sizes"),
-    "calls": ("int64", "collectives measured"),
-    "latency_us": ("Float64", "latency of t = latency + size / bandwidth"),
-    "latency_low_us": ("Float64", "the least it may be, at 95 %"),
-    "latency_high_us": ("Float64", "the most it may be"),
-    "algbw_gb_per_s": ("Float64", "bandwidth of t = latency + size / bandwidth"),
-    "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
-    "error_frac": ("Float64", "root mean square of the relative error over the sizes"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
 SUMMARY = Schema("summary", "fact about the run", {
     "item": ("string", "what"),
     "value": ("string", "in words"),
