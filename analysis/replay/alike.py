@@ -86,12 +86,15 @@ class Alike:
                 groups = [list(by_member)]
             for group in groups:
                 runs = [run for member in group for run in by_member[member]]
-                usual = _most_common([tuple(run["name"]) for run in runs])
-                for run in runs:
-                    numbered = _places(tuple(run["name"]), usual)
+                sequences = [tuple(run["name"]) for run in runs]
+                usual = _most_common(sequences)
+                # Ranks and steps mostly do the same: each sequence is looked at once.
+                places = {names: _places(names, usual) for names in set(sequences)}
+                for run, names in zip(runs, sequences, strict=True):
+                    numbered, at = places[names], run.index.to_numpy()
                     known = numbered != NONE
-                    code[run.index[known]] = numbers + numbered[known]
-                    most[run.index] = len(runs)
+                    code[at[known]] = numbers + numbered[known]
+                    most[at] = len(runs)
                 numbers += len(usual)
         return cls(members, code, most, pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist())
 
@@ -106,21 +109,32 @@ class Alike:
         If only some members are `among` them, those that do what none of these does have the largest of its name among
         them, or their own.
         """
-        return self.quantile(0.5, values, among)
+        [median] = self.quantiles((0.5,), values, among)
+        return median
 
-    def quantile(self, share: float, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
-        """Value below which this share of each activity's equals lies, computed as in `median`."""
+    def quantiles(
+        self, shares: Sequence[float], values: Sequence[Ints], among: Sequence[bool] | None = None
+    ) -> list[list[Ints]]:
+        """Values below which these shares of each activity's equals lie, computed as in `median`."""
         together = np.concatenate(values)
         if among is None or all(among):
-            return self._by_member(_quantile(self._code, together, share, self._code))
+            return [self._by_member(each) for each in _quantiles(self._code, together, shares, self._code)]
         counted = np.repeat(among, [len(v) for v in values])
-        quantiles = _quantile(self._code[counted], together[counted], share, self._code)
-        if np.isnan(quantiles).any():
-            absent = np.isnan(quantiles)
-            quantiles[absent] = _quantile(self._name[counted], together[counted], 1.0, self._name[absent])
-            absent = np.isnan(quantiles)
-            quantiles[absent] = _quantile(self._code, together, share, self._code[absent])
-        return self._by_member(quantiles)
+        found = _quantiles(self._code[counted], together[counted], shares, self._code)
+        absent = np.isnan(found[0])
+        if absent.any():
+            [instead] = _quantiles(self._name[counted], together[counted], (1.0,), self._name[absent])
+            own = [instead] * len(found)
+            if np.isnan(instead).any():
+                own = _quantiles(self._code, together, shares, self._code[absent])
+            for quantile, of_all in zip(found, own, strict=True):
+                quantile[absent] = np.where(np.isnan(instead), of_all, instead)
+        return [self._by_member(each) for each in found]
+
+    @property
+    def is_usual(self) -> list[Flags]:
+        """Whether each activity is no rare one, by member."""
+        return np.split(~self._is_rare, self._ends[:-1])
 
     def _by_member(self, values: NDArray[Any]) -> list[Ints]:
         usual = np.rint(np.where(self._is_rare, 0.0, values)).astype(np.int64)
@@ -130,16 +144,18 @@ class Alike:
 _RECENT: deque[tuple[tuple[RankProgram, ...], Alike]] = deque(maxlen=8)
 
 
-def _quantile(codes: Ints, values: Ints, share: float, wanted: Ints) -> NDArray[np.float64]:
-    """Quantile of the values of each wanted code, NaN for codes without values. Codes are numbers from NONE on."""
-    quantiles = np.full(len(wanted), np.nan)
+def _quantiles(codes: Ints, values: Ints, shares: Sequence[float], wanted: Ints) -> list[NDArray[np.float64]]:
+    """Quantiles of the values of each wanted code, NaN for codes without values. Codes are numbers from NONE on."""
+    quantiles = [np.full(len(wanted), np.nan) for _ in shares]
     if not len(codes) or not len(wanted):
         return quantiles
     counts = np.bincount(codes - NONE, minlength=int(wanted.max()) - NONE + 1)
-    before = np.cumsum(counts) - counts
+    before = (np.cumsum(counts) - counts)[wanted - NONE]
     count = counts[wanted - NONE]
-    at = before[wanted - NONE] + np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
-    quantiles[count > 0] = _by_code(codes, values)[at[count > 0]]
+    known, ordered = count > 0, _by_code(codes, values)
+    for share, quantile in zip(shares, quantiles, strict=True):
+        at = before + np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
+        quantile[known] = ordered[at[known]]
     return quantiles
 
 

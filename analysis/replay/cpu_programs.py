@@ -87,7 +87,7 @@ def cpu_program(rank: int, activities: pd.DataFrame, clocks: pd.DataFrame) -> Ra
         launch=np.full(len(order), NONE),
         call_start=_NO_CALLS,
         call_end=_NO_CALLS,
-        call_name=np.zeros(0, dtype=object),
+        call_name=_NO_CALLS,
         call_thread=_NO_CALLS,
         issued_by=of_calls(by),
         idle_since=idle_since(activities, clocks),

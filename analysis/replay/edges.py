@@ -95,12 +95,9 @@ def _event_candidates(program: RankProgram) -> list[tuple[int, int]]:
     Such an event stands for what was launched last on the stream of the launch before it. Where a trace shows waits but
     no records, as those of torch 2.1, every launch may have been recorded.
     """
-    code, names = pd.factorize(program.call_name)
-    records, waits = (
-        np.flatnonzero(np.isin(code, [k for k, name in enumerate(names) if str(name).startswith(begin)]))
-        for begin in (_RECORDS, _WAITS)
-    )
-    of_call = np.full(len(code), NONE)
+    records = np.flatnonzero(program.calls_named(lambda name: name.startswith(_RECORDS)))
+    waits = np.flatnonzero(program.calls_named(lambda name: name.startswith(_WAITS)))
+    of_call = np.full(len(program.call_start), NONE)
     known = program.launch != NONE
     of_call[program.launch[known]] = np.flatnonzero(known)
     happened: list[tuple[int, int]] = []
@@ -253,11 +250,7 @@ class _Places:
 
 def _blocks(program: RankProgram) -> dict[int, list[int]]:
     """For each call that waits for the device, the earlier launched activity that ended last before its end."""
-    code, names = pd.factorize(program.call_name)
-    blocking = [
-        k for k, name in enumerate(map(str, names)) if name.startswith(_BLOCKING) and not name.startswith(_NOT_BLOCKING)
-    ]
-    named = np.isin(code, blocking)
+    named = program.calls_named(lambda name: name.startswith(_BLOCKING) and not name.startswith(_NOT_BLOCKING))
     result: dict[int, list[int]] = {}
     launched = program.launch
     by_end = np.argsort(program.end, kind="stable")
@@ -270,9 +263,7 @@ def _blocks(program: RankProgram) -> dict[int, list[int]]:
                 break
     # A copy that has ended when its call returns was waited for, unless the device's clock only makes it seem so.
     copies = np.flatnonzero(program.launch != NONE)
-    copies = copies[
-        np.isin(code[program.launch[copies]], [k for k, name in enumerate(names) if "memcpy" in str(name).lower()])
-    ]
+    copies = copies[program.calls_named(lambda name: "memcpy" in name.lower())[program.launch[copies]]]
     seen = program.end[copies] + _clock_behind_ns(program)
     for node in copies[seen <= program.call_end[program.launch[copies]]].tolist():
         result.setdefault(int(program.launch[node]), []).append(node)

@@ -204,7 +204,7 @@ def _means(
 def _returns(members: Sequence[Playing]) -> list[dict[int, int]]:
     """Delay of blocked calls after what they waited for: mean by name, as if all ranks made as many."""
     rows = [
-        (number, call, str(member.program.call_name[call]), value)
+        (number, call, member.program.call_names[member.program.call_name[call]], value)
         for number, member in enumerate(members)
         for call, value in member.returns.items()
         if value >= 0
@@ -214,7 +214,7 @@ def _returns(members: Sequence[Playing]) -> list[dict[int, int]]:
     mean = (table.groupby("name")["value"].sum() / most).round().astype("int64").to_dict()
     return [
         {
-            call: value if value < 0 else int(mean[str(member.program.call_name[call])])
+            call: value if value < 0 else int(mean[member.program.call_names[member.program.call_name[call]]])
             for call, value in member.returns.items()
         }
         for member in members

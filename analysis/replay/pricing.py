@@ -306,16 +306,16 @@ class _Pricing:
                 rank, program = before.program.rank, before.program
                 counted = np.isin(program.step, self.steps) if self.steps else np.ones(len(program), dtype=bool)
                 less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
-                is_copy, names = _names(program)
+                is_copy = _is_copy(program)
                 saved = _saved_ns(program, after.saved - before.saved, counted)
                 # With a GPU, a delay goes with what came before the steps, which is nothing that its CPU does in them.
                 delayed = float((before.delay - after.delay)[counted & program.paced].sum())
                 for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved + delayed)):
                     sums[rank][part] += float(ns) / steps
-                for at in np.flatnonzero((less > 0) & ~is_copy).tolist():
-                    by_kernel[rank][str(names[at])] += float(less[at]) / steps
-                for at in np.flatnonzero(less > 0).tolist():
-                    by_step[rank][int(program.step[at])] += float(less[at])
+                for at, ns in _sums(program.name, np.where(is_copy, 0, less)):
+                    by_kernel[rank][_name(program, at)] += ns / steps
+                for at, ns in _sums(program.step, less):
+                    by_step[rank][int(program.step[at])] += ns
         return {
             rank: Excess(compute, copies, cpu, _most_of(by_kernel[rank], compute), _only(by_step[rank], steps))
             for rank, (compute, copies, cpu) in sums.items()
@@ -358,11 +358,20 @@ def _is_unlaunched(program: RankProgram) -> Flags:
     return np.zeros(len(program), dtype=bool) if program.issued_by is not None else program.launch == NONE
 
 
-def _names(program: RankProgram) -> tuple[Flags, Sequence[str]]:
-    """Whether each activity is a copy or fill, and the names of all."""
-    if program.host is None:
-        return np.zeros(len(program), dtype=bool), [""] * len(program)
-    return program.host.is_copy[program.row], program.host.names.iloc[program.row].tolist()
+def _is_copy(program: RankProgram) -> Flags:
+    """Whether each activity is a copy or fill."""
+    return np.zeros(len(program), dtype=bool) if program.host is None else program.host.is_copy[program.row]
+
+
+def _name(program: RankProgram, at: int) -> str:
+    return "" if program.host is None else str(program.host.names.iloc[program.row[at]])
+
+
+def _sums(keys: Ints, values: Ints) -> list[tuple[int, float]]:
+    """Sums of the positive values by key, each with the place of one that has this key."""
+    positive = np.flatnonzero(values > 0)
+    _, first, key = np.unique(keys[positive], return_index=True, return_inverse=True)
+    return list(zip(positive[first].tolist(), np.bincount(key, values[positive]).tolist(), strict=True))
 
 
 def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> float:

@@ -5,7 +5,7 @@ All times are on the common clock, in ns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -46,12 +46,12 @@ class RankProgram:
 
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members; it `is_unsplit` if nothing tells what
-    of it was waiting. `launch` is the position of the CPU's call, whose columns, in order of start, begin with `call_`.
-    Without a GPU, lane 0 is the CPU, and `issued_by` the activity after which it handed a collective over. `begun_ns`
-    is when its CPU began the first step that the trace shows, and `idle_since` since when its devices waited before the
-    first activity of a step, by step (`core.steps.step_windows`). Ranks of one number `linked` have a common clock.
-    `event_waits` are all waits of streams, None where the trace does not tell for what each was. `host` is what else
-    the CPU did, None where that was not read.
+    of it was waiting. `launch` is the position of the CPU's call, whose columns, in order of start, begin with `call_`;
+    a `call_name` is a place among `call_names`. Without a GPU, lane 0 is the CPU, and `issued_by` the activity after
+    which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace shows, and
+    `idle_since` since when its devices waited before the first activity of a step, by step (`core.steps.step_windows`).
+    Ranks of one number `linked` have a common clock. `event_waits` are all waits of streams, None where the trace does
+    not tell for what each was. `host` is what else the CPU did, None where that was not read.
     """
 
     rank: int
@@ -69,14 +69,20 @@ class RankProgram:
     launch: Ints
     call_start: Ints
     call_end: Ints
-    call_name: NDArray[Any]
+    call_name: Ints
     call_thread: Ints
+    call_names: Sequence[str] = ()
     issued_by: Ints | None = None
     begun_ns: int | None = None
     idle_since: Mapping[int, int] = field(default_factory=dict)
     linked: int = 0
     event_waits: EventWaits | None = None
     host: HostTime | None = None
+
+    def calls_named(self, is_so: Callable[[str], bool]) -> Flags:
+        """Whether each call has a name of this sort."""
+        named = np.array([is_so(name) for name in self.call_names], dtype=bool)
+        return named[self.call_name] if len(named) else np.zeros(len(self.call_name), dtype=bool)
 
     @property
     def paced(self) -> Flags:
@@ -116,6 +122,7 @@ def gpu_program(
     called = _with_hidden_waits(called.sort_values("start_ns", kind="stable"), activities["correlation"], end)
     launch = _launches(activities["correlation"], called["correlation"])
     call_start = called["start_ns"].to_numpy()
+    call_name, call_names = pd.factorize(called["name"].to_numpy(dtype=object))
     return RankProgram(
         rank=int(activities["rank"].iloc[0]),
         row=activities["row"].to_numpy()[order],
@@ -132,8 +139,9 @@ def gpu_program(
         launch=launch[order],
         call_start=call_start,
         call_end=call_start + called["dur_ns"].to_numpy(),
-        call_name=called["name"].to_numpy(dtype=object),
+        call_name=call_name,
         call_thread=called["thread"].to_numpy(),
+        call_names=list(map(str, call_names)),
         idle_since=idle_since(activities, clocks),
         begun_ns=int(aligned(marks["start_ns"], marks["rank"], clocks).min()) if len(marks) else None,
         linked=int(clocks.set_index("rank").loc[activities["rank"].iloc[0], "linked"]),

@@ -46,7 +46,9 @@ class WorkBeforeCalls:
         begin, end = program.call_start[calls], program.call_end[calls]
         free = np.maximum.accumulate(np.where(is_block[calls], end, begin))
         # A call that had not to wait took its time for something else.
-        needless = ~is_launch[calls] & np.array([member.returns.get(call, 0) < 0 for call in calls.tolist()])
+        at_once = np.zeros(len(program.call_start), dtype=bool)
+        at_once[[call for call, late in member.returns.items() if late < 0]] = True
+        needless = ~is_launch[calls] & at_once[calls]
         begun = int(begin[0]) if program.begun_ns is None else program.begun_ns
         work = np.maximum(np.where(needless, end, begin) - np.append(begun, free[:-1]), 0)
         launches, blocks = np.flatnonzero(is_launch[calls]), np.flatnonzero(~is_launch[calls])

@@ -63,7 +63,7 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame
 def _calls_of(host: Host, devices: list[pd.DataFrame], gaps: list[Gaps]) -> pd.DataFrame:
     calls, kinds = host.calls, kinds_of_calls(host, devices)
     names, took = host.runtime_calls["name"].to_numpy(dtype=object), calls.end_ns - calls.start_ns
-    kinds = np.where((kinds < 0) & (over_usual(names, took) > 0), _LONG, kinds)
+    kinds = np.where((kinds < 0) & (over_usual(*pd.factorize(names), took) > 0), _LONG, kinds)
     chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     thread, start, kind = calls.thread[chosen], calls.start_ns[chosen], kinds[chosen]

@@ -5,7 +5,7 @@ A first use loads a module, creates a handle or tries algorithms: a training loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,18 +29,17 @@ _WAITING = (markers.LOADING, markers.C10D, *markers.FUNCTIONAL)
 """How operators begin that take as long as what they wait for."""
 
 
-def over_usual(names: NDArray[Any], took_ns: Times) -> Times:
-    """How much longer each call takes than usual, if that is far longer, in ns; else 0.
+def over_usual(codes: Ints, names: Iterable[str], took_ns: Times) -> Times:
+    """How much longer each call takes than usual, if that is far longer, in ns; else 0. `codes` are places in `names`.
 
     Usual is the median of its name, and of all calls for one that is made once or twice, such as loading a module, and
     launches nothing: a graph may take long each time. It may be any call that does not copy: how long a copy takes
     depends on its size.
     """
-    codes, unique = pd.factorize(names)
     by_name = pd.Series(took_ns).groupby(codes)
     usual = by_name.transform("median").to_numpy()
     copies, launches = (
-        np.array([word in str(name) for name in [*unique, ""]], dtype=bool)[codes]
+        np.array([word in str(name) for name in [*names, ""]], dtype=bool)[codes]
         for word in (markers.COPYING_CALL, markers.LAUNCHING_CALL)
     )
     if len(took_ns):
@@ -150,10 +149,9 @@ def _operators(host: Host, thread: int) -> _Operators:
 def _listed_elsewhere(host: Host, thread: int, causes: Sequence[str]) -> Spans:
     """When a thread did what has a name, and a price, of its own: these causes of idle time, and long calls."""
     calls, did, here = host.calls, host.spans_of(thread), host.calls.thread == thread
-    names = host.runtime_calls["name"].to_numpy(dtype=object)
-    codes, unique = pd.factorize(names)
+    codes, unique = pd.factorize(host.runtime_calls["name"].to_numpy(dtype=object))
     copies = np.array([*(markers.COPYING_CALL in str(name) for name in unique), False], dtype=bool)[codes]
-    chosen = here & (copies | (over_usual(names, calls.end_ns - calls.start_ns) > 0))
+    chosen = here & (copies | (over_usual(codes, unique, calls.end_ns - calls.start_ns) > 0))
     others = spans(calls.start_ns[chosen], calls.end_ns[chosen])
     return union(others, *(did[cause] for cause in causes))
 

@@ -237,8 +237,8 @@ def _not_long(member: Playing) -> Playing:
     """Let operators, and calls that neither block nor allocate, take as long as usual, so that more begins sooner."""
     program, host = member.program, member.program.host
     assert host is not None
-    over = over_usual(program.call_name, program.call_end - program.call_start)
-    over[_named(program, is_sync) | _named(program, is_alloc)] = 0
+    over = over_usual(program.call_name, program.call_names, program.call_end - program.call_start)
+    over[program.calls_named(is_sync) | program.calls_named(is_alloc)] = 0
     threads = _launching(program)
     of_operators = host.unusual(threads)
     if not over.any() and not any(len(each.starts) for each in of_operators):
@@ -289,16 +289,10 @@ def _alone(program: RankProgram, of_threads: Sequence[Spans]) -> Spans:
     return union(NO_TIME, *kept)
 
 
-def _named(program: RankProgram, is_so: Callable[[str], bool]) -> Flags:
-    """Whether each call has a name of this sort."""
-    known = {name: is_so(str(name)) for name in set(program.call_name.tolist())}
-    return np.array([known[name] for name in program.call_name.tolist()], dtype=bool)
-
-
 def _allocating(program: RankProgram) -> Flags:
     """Whether each call allocates, frees, or waits just before a free, as torch does."""
-    chosen = _named(program, is_alloc)
-    waits, frees = _named(program, is_sync), _named(program, lambda name: name.startswith(_FREES))
+    chosen = program.calls_named(is_alloc)
+    waits, frees = program.calls_named(is_sync), program.calls_named(lambda name: name.startswith(_FREES))
     for thread in np.unique(program.call_thread[frees]).tolist():
         calls = np.flatnonzero(program.call_thread == thread)
         before = calls[:-1][frees[calls[1:]]]
@@ -329,7 +323,7 @@ def _copies(program: RankProgram) -> Flags:
 def _waits(member: Playing) -> Flags:
     """Whether each call waits for the device: by its name, or as a copy that had ended when it returned."""
     program = member.program
-    chosen = _named(program, is_sync) & ~_allocating(program)
+    chosen = program.calls_named(is_sync) & ~_allocating(program)
     copying = np.unique(program.launch[_copies(program) & (program.launch != NONE)])
     blocked = np.array(sorted(member.edges.blocks), dtype=np.int64)
     chosen[np.intersect1d(copying, blocked)] = True
@@ -340,7 +334,7 @@ def _waiting(member: Playing, names: Collection[str] | None, operator: str | Non
     """Whether each call waits for the device, has one of these names, and is in this operator."""
     program, chosen = member.program, _waits(member)
     if names is not None:
-        chosen &= np.isin(program.call_name, list(names))
+        chosen &= program.calls_named(names.__contains__)
     if operator is not None and program.host is not None:
         inside = np.zeros(len(chosen), dtype=bool)
         threads = np.unique(program.call_thread[chosen]).tolist()

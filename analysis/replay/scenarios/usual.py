@@ -45,14 +45,13 @@ def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
         alike = Alike.by_place([m.program for m in members])
         others = [ranks is None or m.program.rank not in ranks for m in members]
         changing = [ranks is None or not other for other in others]
-        is_usual = alike.median([np.ones(len(m.program), dtype=np.int64) for m in members], others)
         waits = alike.median([waits_before(m) for m in members], others)
         programs = [m.program for m in members]
         is_stage = stages(programs)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
         lacking = [
-            _without(m, usual > 0, most) if change and not stage else m
-            for m, change, stage, usual, most in zip(members, changing, is_stage, is_usual, waits, strict=True)
+            _without(m, usual, most) if change and not stage else m
+            for m, change, stage, usual, most in zip(members, changing, is_stage, alike.is_usual, waits, strict=True)
         ]
         works = [WorkBeforeCalls.of(m) for m in lacking]
         computing, launching, blocking = (
@@ -89,7 +88,7 @@ def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
     nearly all others take, and in everything if one factor sets it apart further than the others are from each other.
     """
-    median, high = alike.median(values, others), alike.quantile(0.75, values, others)
+    median, high = alike.quantiles((0.5, 0.75), values, others)
     factors = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
     result = []
     for number, (mine, usual, most) in enumerate(zip(values, median, high, strict=True)):
@@ -222,8 +221,9 @@ def _shorter_head(member: Playing, as_measured: Ints, most_ns: int) -> tuple[Int
         of_lane = np.flatnonzero(program.lane == lane)
         first = int(np.argmax(steps[of_lane] >= 0)) if (steps[of_lane] >= 0).any() else 0
         head = [place for place in of_lane[:first][::-1].tolist() if not program.is_comm[place]]
-        ends = [of_lane[steps[of_lane] == step][::-1] for step in np.unique(steps[of_lane[first:]]).tolist()]
-        excess = [_at_the_end(program, ends, nth, place, as_measured - duration) for nth, place in enumerate(head)]
+        worked, removed = of_lane[~program.is_comm[of_lane]], as_measured - duration
+        ends = [worked[steps[worked] == step][::-1] for step in np.unique(steps[of_lane[first:]]).tolist()]
+        excess = [_at_the_end(program, ends, nth, place, removed) for nth, place in enumerate(head)]
         left = most_ns
         for place, most in [*zip(head, excess, strict=True), *((place, most_ns) for place in head)]:
             taken = min(int(duration[place]), most, left)
@@ -235,10 +235,9 @@ def _shorter_head(member: Playing, as_measured: Ints, most_ns: int) -> tuple[Int
 
 def _at_the_end(program: RankProgram, ends: Sequence[Ints], nth: int, place: int, values: Ints) -> int:
     """Median over steps of the n-th value from the end, if its name is the same in most; else 0."""
-    computing = [nodes[~program.is_comm[nodes]] for nodes in ends]
     alike = [
         int(values[nodes[nth]])
-        for nodes in computing
+        for nodes in ends
         if nth < len(nodes) and program.name[nodes[nth]] == program.name[place]
     ]
     return max(median_low(alike), 0) if 2 * len(alike) > len(ends) else 0
