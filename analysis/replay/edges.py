@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,15 @@ class Edges:
 
     joins: dict[int, list[int]] = field(default_factory=dict)
     blocks: dict[int, list[int]] = field(default_factory=dict)
+
+    @cached_property
+    def pairs(self) -> tuple[Ints, Ints]:
+        """`joins` and `blocks` as pairs (what waits, and for what); shapes (2, joins) and (2, blocks)."""
+        joins, blocks = (
+            np.array([(key, source) for key, sources in of.items() for source in sources], dtype=np.int64)
+            for of in (self.joins, self.blocks)
+        )
+        return joins.reshape(-1, 2).T, blocks.reshape(-1, 2).T
 
 
 def gpu_edges(members: Sequence[RankProgram]) -> list[Edges]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from ..metrics.clocks.frame import Ints
+from ..metrics.clocks.frame import Flags, Ints
 from .cpu_programs import cpu_edges
 from .edges import Edges, gpu_edges, ready
 from .graph import Graph, NewTimes
@@ -19,8 +20,8 @@ from .programs import LONG_AGO, NONE, RankProgram, arrivals, last_arrival
 __all__ = ["Delays", "Playing", "play", "play_all", "prepared"]
 
 _BEFORE = 0
-_MOST_HELD, _MOST_GRAPHS = 1_500_000, 4
-"""Activities of all variants that are played at once, and graphs that are kept for the next."""
+_MOST_HELD, _MOST_KEPT = 1_500_000, 6_000_000
+"""Activities of all variants that are played at once, and of the graphs that are kept for the next."""
 
 
 @dataclass(frozen=True)
@@ -93,33 +94,49 @@ def play(members: Sequence[Playing]) -> list[NewTimes]:
     return next(play_all([members]))
 
 
-def play_all(variants: Iterable[Sequence[Playing]]) -> Iterator[list[NewTimes]]:
+def play_all(variants: Iterable[Sequence[Playing]], *, whole: bool = True) -> Iterator[list[NewTimes]]:
     """Yield the new times of each variant of a cycle; variants with the same graph are evaluated together.
 
-    Variants are taken as they are needed, so that they may be made one by one.
+    Variants are taken as they are needed, so that they may be made one by one. If not `whole`, times are known only of
+    activities that `StepWindows` look at.
     """
-    graphs: list[Graph] = []
     batch: list[Sequence[Playing]] = []
     held = 0
     for members in variants:
         batch.append(members)
         held += sum(len(member.program) for member in members)
         if held > _MOST_HELD:
-            yield from _played(batch, graphs)
+            yield from _played(batch, whole=whole)
             batch, held = [], 0
-    yield from _played(batch, graphs)
+    yield from _played(batch, whole=whole)
 
 
-def _played(batch: Sequence[Sequence[Playing]], graphs: list[Graph]) -> list[list[NewTimes]]:
-    """New times of each variant in the batch; adds a graph for those that fit none of the last."""
-    by_graph: dict[int, list[int]] = {}
+def _played(batch: Sequence[Sequence[Playing]], *, whole: bool) -> list[list[NewTimes]]:
+    """New times of each variant in the batch."""
+    alike: dict[tuple[int, bytes], tuple[Graph, Flags, list[int]]] = {}
     for number, members in enumerate(batch):
-        fitting = next((place for place, graph in enumerate(graphs) if graph.fits(members)), len(graphs))
-        if fitting == len(graphs):
-            graphs.append(graph_of(members))
-        by_graph.setdefault(fitting, []).append(number)
+        graph, edges = _fitting(members)
+        alike.setdefault((id(graph), edges.tobytes()), (graph, edges, []))[2].append(number)
     played: dict[int, list[NewTimes]] = {}
-    for place, numbers in by_graph.items():
-        played |= zip(numbers, graphs[place].play([batch[number] for number in numbers]), strict=True)
-    del graphs[:-_MOST_GRAPHS]
+    for graph, edges, numbers in alike.values():
+        played |= zip(numbers, graph.play([batch[number] for number in numbers], edges, whole=whole), strict=True)
     return [played[number] for number in range(len(batch))]
+
+
+_GRAPHS: deque[Graph] = deque()
+
+
+def _fitting(members: Sequence[Playing]) -> tuple[Graph, Flags]:
+    """A graph that holds these members, one of the last if it does, and which of its edges are theirs.
+
+    Most changes of a run leave its work, and take some edges away: then it needs not be laid out again.
+    """
+    for graph in _GRAPHS:
+        edges = graph.edges_of(members)
+        if edges is not None:
+            return graph, edges
+    graph = graph_of(members)
+    _GRAPHS.appendleft(graph)
+    while len(_GRAPHS) > 1 and sum(len(each.start) for each in _GRAPHS) > _MOST_KEPT:
+        _GRAPHS.pop()
+    return graph, np.ones(len(graph.edges), dtype=bool)

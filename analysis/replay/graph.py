@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..metrics.clocks.frame import Flags, Ints
-from .playing import Playing
+from .playing import Playing, pairs_of
 from .programs import LONG_AGO, NONE
 
 ON_NOTHING, ON_TIME = 0, 1
@@ -33,11 +33,11 @@ NewTimes = tuple[Ints, Ints]
 
 
 class Level(NamedTuple):
-    """Nodes `begin` to `stop`, which wait for earlier nodes only; `sources` from `first` on belong to each."""
+    """Nodes `begin` to `stop`, which wait for earlier ones only; of their `sources`, each has those from `first` on."""
 
     begin: int
     stop: int
-    sources: Ints
+    sources: slice
     first: Ints | None
     cpu: Ints | None
 
@@ -48,9 +48,10 @@ class Graph:
 
     `ends` are where the activities of each member end, `blocked` the calls that wait. `first` and `last` are the
     activities that begin and end each piece, which is `alone` if it waits for nothing; `rested` is how long a CPU did
-    nothing in a step before. Nodes are: `piece`; `end`, that
-    of an activity, NONE within a piece; `shift`, of calls that wait; `inputs`, what each piece waits for, from
-    `inputs_first` on; and `cpu`, what shifts its launches.
+    nothing in a step before. Nodes are: `piece`; `end`, that of an activity, NONE within a piece; `shift`, of waiting
+    calls; and `cpu`, what shifts the launches of a piece. Each `target` waits for a `source`; what each piece waits for
+    has the places `inputs`, from `inputs_first` on. Some stand for an `edge` of the members, by its place among the
+    `edges`, sorted numbers as of `keys_of`. The graph `is_cut` if there were circles.
     """
 
     members: Sequence[Playing]
@@ -71,30 +72,51 @@ class Graph:
     cpu: Ints
     constant: Ints
     levels: Sequence[Level]
+    source: Ints
+    target: Ints
+    edges: Ints
+    edge: Ints
+    is_cut: bool
 
-    def fits(self, members: Sequence[Playing]) -> bool:
-        """Whether these members have the same dependencies as the graph."""
-        return len(members) == len(self.members) and all(
-            ours.program is theirs.program
-            and ours.awaiting == theirs.awaiting
-            and (ours.edges is theirs.edges or ours.edges == theirs.edges)
-            for ours, theirs in zip(self.members, members, strict=True)
-        )
+    def edges_of(self, members: Sequence[Playing]) -> Flags | None:
+        """Which of the edges are those of these members; None if they do other work, or have others.
 
-    def play(self, variants: Sequence[Sequence[Playing]]) -> list[list[NewTimes]]:
-        """New times of every activity, by variant and member; each variant must fit."""
+        Where circles were cut, all have to be: with fewer of them other edges might have been cut, or none.
+        """
+        if len(members) != len(self.members) or not all(map(Playing.does_as, members, self.members)):
+            return None
+        if all(theirs.edges is ours.edges for theirs, ours in zip(members, self.members, strict=True)):
+            return np.ones(len(self.edges), dtype=bool)
+        keys = keys_of(members)
+        at = np.searchsorted(self.edges, keys)
+        if (at == len(self.edges)).any() or (self.edges[at] != keys).any():
+            return None
+        present = np.zeros(len(self.edges), dtype=bool)
+        present[at] = True
+        return None if self.is_cut and not present.all() else present
+
+    def play(self, variants: Sequence[Sequence[Playing]], edges: Flags, *, whole: bool) -> list[list[NewTimes]]:
+        """New times of every activity, by variant and member; all variants must have these `edges`, as of `edges_of`.
+
+        If not `whole`, only those that say how long steps are: of what ends a piece, as these are cut where steps begin
+        and end, and of what may begin before the one before it. All others seem to begin late, and to end long ago.
+        """
         delay = _columns(variants, lambda member: member.delay)
         duration = _columns(variants, lambda member: member.duration)
         launched = self._launched(variants)
         spent = delay + duration
         done = np.cumsum(spent, axis=0)
         since_launch = launched - (done - spent)
-        values, begun = self._values(variants, delay, duration, done, since_launch)
+        source, alone = self._without(edges)
+        values, begun = self._values(variants, source, alone, delay, duration, done, since_launch)
         count = len(variants)
-        start, end = np.empty((2, len(self.start), count), dtype=np.int64)
+        end = np.full((len(self.start), count), LONG_AGO)
         end[self.last] = values[self.end[self.last]]
-        self._within(values, begun, done, since_launch, spent, end)
-        np.subtract(end, duration, out=start)
+        filled = self.last > self.first
+        if not whole:
+            filled &= np.logical_or.reduceat((delay < 0).any(axis=1), self.first)
+        self._within(np.flatnonzero(filled), values, source, begun, done, since_launch, spent, end)
+        start = np.where(end == LONG_AGO, -LONG_AGO, end - duration)
         met = np.flatnonzero(self.is_met)
         start[met] = values[self.piece[np.searchsorted(self.first, met)]]
         start, end = np.ascontiguousarray(start.T), np.ascontiguousarray(end.T)
@@ -110,8 +132,29 @@ class Graph:
         launched[known] = calls[self.launch[known]]
         return launched
 
+    def _without(self, edges: Flags) -> tuple[Ints, Flags]:
+        """The sources, and which pieces wait for nothing, with these edges only."""
+        if edges.all():
+            return self.source, self.alone
+        gone = self.edge != NONE
+        gone[gone] = ~edges[self.edge[gone]]
+        source = np.where(gone, ON_NOTHING, self.source)
+        left = np.bincount(self.target[~gone], minlength=int(self.target.max()) + 1)
+        alone = self.alone | ((left[self.piece] == 0) & (self.cpu == ON_NOTHING))
+        begins = np.zeros(len(left), dtype=bool)
+        begins[self.piece[alone]] = True
+        source[gone & begins[self.target]] = ON_TIME
+        return source, alone
+
     def _values(
-        self, variants: Sequence[Sequence[Playing]], delay: Ints, duration: Ints, done: Ints, since_launch: Ints
+        self,
+        variants: Sequence[Sequence[Playing]],
+        source: Ints,
+        alone: Flags,
+        delay: Ints,
+        duration: Ints,
+        done: Ints,
+        since_launch: Ints,
     ) -> tuple[Ints, Ints]:
         """Value of each node, and the amount added to what each piece waits for."""
         met = self.is_met[self.first]
@@ -122,8 +165,8 @@ class Graph:
         after_launch[met] -= duration[self.first[met]]
         # What waits for nothing begins when it began, but a CPU goes on as soon as it has rested.
         rested = self.rested[self.first, None]
-        alone = self.start[self.first, None] - np.where(rested > 0, rested, delay[self.first])
-        begun = np.where(self.alone[:, None], alone, 0)
+        begins = self.start[self.first, None] - np.where(rested > 0, rested, delay[self.first])
+        begun = np.where(alone[:, None], begins, 0)
         values = np.empty((self.levels[-1].stop if self.levels else len(self.constant), len(variants)), dtype=np.int64)
         values[: len(self.constant)] = self.constant[:, None]
         add, add_cpu = np.zeros_like(values), np.zeros_like(values)
@@ -134,7 +177,7 @@ class Graph:
         add[self.shift], add_cpu[self.shift] = self._returned(variants)
         for level in self.levels:
             these = slice(level.begin, level.stop)
-            value = values[level.sources]
+            value = values[source[level.sources]]
             if level.first is not None:
                 value = np.maximum.reduceat(value, level.first, axis=0)
             value += add[these]
@@ -150,26 +193,53 @@ class Graph:
             for column in ("call_start", "call_end")
         )
         saved = _columns(variants, lambda member: member.saved)[self.blocked]
-        returns = _columns(
-            variants, lambda m: np.array([m.returns[call] for call in sorted(m.edges.blocks)], dtype=np.int64)
-        )
+        returns = np.stack([self._late(members) for members in variants], axis=1)
         took = np.where(returns < 0, (stop - begin)[:, None], 0)
         return np.maximum(returns, 0) - (stop[:, None] - saved), (begin - stop)[:, None] + took
 
-    def _within(self, values: Ints, begun: Ints, done: Ints, since_launch: Ints, spent: Ints, end: Ints) -> None:
+    def _late(self, members: Sequence[Playing]) -> Ints:
+        """How late each call returns after what it waits for, -1 if it does not wait."""
+        bounds = np.cumsum([0, *(len(member.program.call_start) for member in members)])
+        late = [
+            [member.returns[call] if call in member.edges.blocks else -1 for call in (blocked - begin).tolist()]
+            for member, begin, blocked in zip(
+                members,
+                bounds[:-1].tolist(),
+                np.split(self.blocked, np.searchsorted(self.blocked, bounds[1:-1])),
+                strict=True,
+            )
+        ]
+        return np.concatenate([np.array(each, dtype=np.int64) for each in late])
+
+    def _within(
+        self,
+        pieces: Ints,
+        values: Ints,
+        source: Ints,
+        begun: Ints,
+        done: Ints,
+        since_launch: Ints,
+        spent: Ints,
+        end: Ints,
+    ) -> None:
         """Fill in the ends of activities within pieces, where each waits only for its predecessor and launch."""
-        many = np.flatnonzero(self.last > self.first)
-        if not len(many):
-            return
         bounds = np.append(self.inputs_first, len(self.inputs))
-        for piece in many.tolist():
+        for piece in pieces.tolist():
             first, last = int(self.first[piece]), int(self.last[piece])
-            sources = self.inputs[bounds[piece] : bounds[piece + 1]]
+            sources = source[self.inputs[bounds[piece] : bounds[piece + 1]]]
             ready = values[sources].max(axis=0) + begun[piece] - (done[first] - spent[first])
             if self.cpu[piece] != ON_NOTHING:
                 launched = np.maximum.accumulate(since_launch[first:last], axis=0) + values[self.cpu[piece]]
                 ready = np.maximum(launched, ready)
             end[first:last] = done[first:last] + ready
+
+
+def keys_of(members: Sequence[Playing]) -> Ints:
+    """A number for each edge: what waits, an activity or, after all of these, a call; and for what."""
+    joins, blocks = pairs_of(members)
+    waiting = np.append(joins[0], blocks[0] + sum(len(member.program) for member in members))
+    keys: Ints = (waiting << 32) + np.append(joins[1], blocks[1])
+    return keys
 
 
 def _columns(variants: Sequence[Sequence[Playing]], of: Callable[[Playing], Ints]) -> Ints:

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from ..metrics.clocks.frame import Flags, Ints
-from .graph import ON_NOTHING, ON_TIME, Graph, Level
-from .playing import Playing
+from .graph import ON_NOTHING, ON_TIME, Graph, Level, keys_of
+from .playing import Playing, pairs_of
 from .programs import LONG_AGO, NONE
 
 _UNKNOWN = -2
@@ -22,7 +22,8 @@ _UNKNOWN = -2
 class _Cycle:
     """Activities and calls of all members, numbered one member after the other.
 
-    `joins` and `blocks` are pairs: what waits, an activity or the place of a call among `blocked`, and for what.
+    `joins` and `blocks` are pairs: what waits, an activity or the place of a call among `blocked`, and for what. With
+    `firsts` steps begin, and with `lasts` they may end: those are looked at as well.
     """
 
     ends: Ints
@@ -40,6 +41,8 @@ class _Cycle:
     returned: Ints
     joins: Ints
     blocks: Ints
+    firsts: Ints
+    lasts: Ints
 
     @classmethod
     def of(cls, members: Sequence[Playing]) -> _Cycle:
@@ -53,10 +56,10 @@ class _Cycle:
             return np.concatenate([np.asarray(getattr(program, column), dtype=np.int64) for program in programs])
 
         places = list(zip(members, (ends - sizes).tolist(), calls.tolist(), strict=True))
+        windows = [(each, at) for m, at, _ in places for each in (m.program.windows, m.program.windows_without_comm)]
         blocked = [np.array(sorted(each.edges.blocks), dtype=np.int64) + call for each, _, call in places]
         in_order = np.concatenate(blocked)
-        joins = np.concatenate([_pairs(each.edges.joins, at, at) for each, at, _ in places], axis=1)
-        blocks = np.concatenate([_pairs(each.edges.blocks, call, at) for each, at, call in places], axis=1)
+        joins, blocks = pairs_of(members)
         blocks[0] = np.searchsorted(in_order, blocks[0])
         launch, collective = joined("launch"), joined("collective")
         awaiting = np.concatenate([each.program.is_unsplit & each.awaiting for each in members])
@@ -78,6 +81,8 @@ class _Cycle:
             returned=joined("call_end")[in_order],
             joins=joins,
             blocks=blocks,
+            firsts=np.concatenate([each.firsts + at for each, at in windows]),
+            lasts=np.concatenate([each.lasts + at for each, at in windows]),
         )
 
     @property
@@ -93,13 +98,6 @@ class _Cycle:
         known[known] = self.blocked_of[before[known]] == self.member[known]
         shifted: Ints = np.where(self.launch == NONE, _UNKNOWN, np.where(known, before, NONE))
         return shifted
-
-
-def _pairs(waits: dict[int, list[int]], waiting: int, activities: int) -> Ints:
-    """Pairs (waiting, waited for) as columns, counted from these numbers."""
-    pairs = [(key + waiting, source + activities) for key, sources in waits.items() for source in sources]
-    columns: Ints = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return columns
 
 
 def graph_of(members: Sequence[Playing]) -> Graph:
@@ -137,6 +135,10 @@ def graph_of(members: Sequence[Playing]) -> Graph:
         (unseen, met_end[awaiting]),
     ]
     source, target = (np.concatenate(part) for part in zip(*waits, strict=True))
+    edges = keys_of(members)
+    in_order = np.argsort(edges)
+    edge = np.full(len(source), NONE)
+    edge[len(follows) :][in_order] = np.arange(len(edges))
 
     cpu = np.full(sizes[-1], ON_NOTHING)
     cpu[shift] = np.where(np.diff(cycle.blocked_of, prepend=NONE) == 0, shift - 1, ON_TIME)
@@ -156,7 +158,8 @@ def graph_of(members: Sequence[Playing]) -> Graph:
     without = np.flatnonzero(waits_for_nothing)
     source = np.append(source, np.where(np.isin(without, piece[alone]), ON_TIME, ON_NOTHING))
     target = np.append(target, without)
-    nodes = _Nodes(source, target, cpu, at).in_order()
+    edge = np.append(edge, np.full(len(without), NONE))
+    nodes = _Nodes(source, target, cpu, at, edge).in_order()
     inputs, inputs_first = nodes.inputs_of(piece)
     number = nodes.number
     return Graph(
@@ -178,14 +181,21 @@ def graph_of(members: Sequence[Playing]) -> Graph:
         cpu=number[cpu[piece]],
         constant=nodes.constant,
         levels=nodes.levels,
+        source=nodes.source,
+        target=nodes.target,
+        edges=edges[in_order],
+        edge=nodes.edge,
+        is_cut=nodes.is_cut,
     )
 
 
 def _begins_piece(cycle: _Cycle, is_met: Flags) -> Flags:
-    """Whether each activity begins a piece: it waits for another, or follows one that others wait for."""
+    """Whether each activity begins a piece: it waits for another, or follows one whose end is looked at."""
     begins: Flags = cycle.begins_lane | is_met | (np.diff(cycle.shifted_by, prepend=_UNKNOWN - 1) != 0)
     begins[cycle.joins[0]] = True
-    after = np.concatenate([np.flatnonzero(is_met), cycle.joins[1], cycle.blocks[1]]) + 1
+    begins[cycle.firsts] = True
+    looked_at = (np.flatnonzero(is_met), cycle.joins[1], cycle.blocks[1], cycle.firsts, cycle.lasts)
+    after = np.concatenate(looked_at) + 1
     begins[after[after < len(begins)]] = True
     return begins
 
@@ -211,32 +221,40 @@ def _needed(cycle: _Cycle, met: Ints, arrival: Ints, met_end: Ints) -> tuple[Int
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Nodes by level: their new numbers, the values of constant ones, and all levels after these."""
+    """Nodes by level: their new numbers, the values of constant ones, and all levels after these.
+
+    `source` and `target` are new numbers, by target, and `edge` what they stand for. It `is_cut` if there were circles.
+    """
 
     number: Ints
     constant: Ints
     levels: Sequence[Level]
     source: Ints
     target: Ints
+    edge: Ints
+    is_cut: bool
 
     def inputs_of(self, nodes: Ints) -> tuple[Ints, Ints]:
-        """New numbers of what these nodes wait for, concatenated, and where each node's begin."""
+        """Positions of what these nodes wait for in `source`, concatenated, and where each node's begin."""
         these = self.number[nodes]
         begin, stop = (np.searchsorted(self.target, these, side=side) for side in ("left", "right"))
         count = stop - begin
         first = np.cumsum(count) - count
-        inputs = self.source[np.arange(count.sum()) + np.repeat(begin - first, count)]
-        return inputs, first
+        return np.arange(count.sum()) + np.repeat(begin - first, count), first
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes that wait: `target` for `source`, and each for the CPU that shifts it; `at` are measured times."""
+    """Nodes that wait: `target` for `source`, and each for the CPU that shifts it; `at` are measured times.
+
+    `edge` is the edge of the members that a pair stands for, NONE for others.
+    """
 
     source: Ints
     target: Ints
     cpu: Ints
     at: Ints
+    edge: Ints
 
     def in_order(self) -> _Ordered:
         """Renumber the nodes so that each waits for earlier ones."""
@@ -257,13 +275,13 @@ class _Nodes:
         constant = np.append(self.at, self.at[self.source[walls]])[order[level[order] == 0]]
         new_source, new_target = number[source], number[self.target]
         by_target = np.argsort(new_target, kind="stable")
-        new_source, new_target = new_source[by_target], new_target[by_target]
+        new_source, new_target, edge = new_source[by_target], new_target[by_target], self.edge[by_target]
         bounds = np.flatnonzero(np.diff(level[order], prepend=0, append=level.max(initial=0) + 1))
-        levels = _levels(bounds, number[cpu[order]], new_source, new_target)
-        return _Ordered(number, constant, levels, new_source, new_target)
+        levels = _levels(bounds, number[cpu[order]], new_target)
+        return _Ordered(number, constant, levels, new_source, new_target, edge, is_cut=len(walls) > 0)
 
 
-def _levels(bounds: Ints, cpu: Ints, source: Ints, target: Ints) -> list[Level]:
+def _levels(bounds: Ints, cpu: Ints, target: Ints) -> list[Level]:
     first = np.searchsorted(target, np.arange(len(cpu) + 1))
     levels = []
     for begin, stop in pairwise(bounds.tolist()):
@@ -274,7 +292,7 @@ def _levels(bounds: Ints, cpu: Ints, source: Ints, target: Ints) -> list[Level]:
             Level(
                 begin,
                 stop,
-                source[edges],
+                edges,
                 first[begin:stop] - edges.start if several else None,
                 cpu[begin:stop] if shifted else None,
             )

@@ -32,6 +32,27 @@ class Playing:
     with_head: bool = False
     awaiting: bool = False
 
+    def does_as(self, other: Playing) -> bool:
+        """Whether it has the same work as another, so that only edges and times may differ."""
+        ours, theirs = self.program, other.program
+        return self.awaiting == other.awaiting and all(
+            getattr(ours, column) is getattr(theirs, column)
+            for column in ("start", "end", "lane", "collective", "needs", "launch", "call_start", "call_end")
+        )
+
+
+def pairs_of(members: Sequence[Playing]) -> tuple[Ints, Ints]:
+    """Joins and blocks of all members, as `Edges.pairs`, numbered one member after the other."""
+    joins, blocks = [], []
+    activities = calls = 0
+    for member in members:
+        of_member, of_calls = member.edges.pairs
+        joins.append(of_member + activities)
+        blocks.append(of_calls + np.array([[calls], [activities]]))
+        activities += len(member.program)
+        calls += len(member.program.call_start)
+    return np.concatenate(joins, axis=1), np.concatenate(blocks, axis=1)
+
 
 def as_waits(members: Sequence[Playing]) -> list[Playing]:
     """Treat unsplit calls as waiting only."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from .host_time import HostTime
+from .windows import StepWindows
 
 NONE = -1
 LONG_AGO = np.iinfo(np.int64).min // 4
@@ -98,6 +100,19 @@ class RankProgram:
             start = int(self.start[node])
             rested[node] = max(start - self.idle_since.get(int(self.step[node]), start), 0)
         return rested
+
+    @cached_property
+    def windows(self) -> StepWindows:
+        """Where its steps begin and end."""
+        return self._windows(np.ones(len(self), dtype=bool))
+
+    @cached_property
+    def windows_without_comm(self) -> StepWindows:
+        """Where its steps begin and end if communication is left out."""
+        return self._windows(~self.is_comm)
+
+    def _windows(self, counts: Flags) -> StepWindows:
+        return StepWindows.of(self.lane, steps_of(self), self.start, self.end, counts, self.idle_since)
 
     def __len__(self) -> int:
         return len(self.start)
