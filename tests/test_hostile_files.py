@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browsing import BROWSER
 from samples import with_slow
 
 ATTACKS = Path(__file__).parent / "attacks"
@@ -19,7 +20,7 @@ ATTACKS = Path(__file__).parent / "attacks"
             *(("side_files", 20), ("caches", 10), ("outputs", 10), ("faults", 15), ("damaged_traces", 15)),
             *(("dask_local", 2), ("planted_modules", 6), ("viewer", 20), ("urls", 68), ("url_words", 600)),
             *(("memory", 4), ("recordings_changed", 30), ("page_server", 12), ("on_demand", 60), ("clock_jumps", 2)),
-            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1), ("seams", 4_000)),
+            *(("kills_of_analysis", 4), ("kills_of_training", 2), ("ports", 1), ("seams", 4_000), ("rebinding", 3)),
             *(("store_peers", 12), ("watched_folders", 200), ("full_disks", 3)),
         ],
     ),
@@ -28,6 +29,8 @@ ATTACKS = Path(__file__).parent / "attacks"
 def test_attack(name, tries):
     if name == "clock_jumps" and shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
+    if name == "rebinding" and BROWSER is None:
+        pytest.skip("needs Chromium or Chrome: apt-get install chromium")
     command = [sys.executable, str(ATTACKS / f"{name}.py"), "--tries", str(tries), "--seed", "7"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

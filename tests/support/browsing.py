@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,9 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Ch
 
 _QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr"),
 )  # fmt: skip
+_NO_NAMES = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 _OF_THE_BROWSER = re.compile(r"https?://[^/]*\.(google|googleapis|gstatic|gvt1)\.com/")
 """What it asks for its own sake, whatever it shows: the time, its extensions, its settings."""
 
@@ -42,12 +43,20 @@ def looked_at(page: Path, folder: Path) -> Seen:
 def looked_at_address(address: str, folder: Path) -> Seen:
     """The page at an address; `folder` takes what the browser writes."""
     log = folder / "net.json"
-    own = (f"--user-data-dir={folder / 'browser'}", f"--log-net-log={log}", "--virtual-time-budget=3000")
-    command = [str(BROWSER), *_QUIET, *own, "--dump-dom", address]
+    own = (f"--user-data-dir={folder / 'browser'}", f"--log-net-log={log}", f"--host-resolver-rules={_NO_NAMES}")
+    command = [str(BROWSER), *_QUIET, *own, "--virtual-time-budget=3000", "--dump-dom", address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     console = re.findall(r'CONSOLE.*?\] "(.*)", source', done.stderr)
     asked = sorted(set(re.findall(r'"url":"((?:https?|wss?):[^"]*)"', log.read_text(encoding="utf-8"))))
     return Seen(done.stdout, console, [address for address in asked if not _OF_THE_BROWSER.match(address)])
+
+
+def opened(address: str, folder: Path, names: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A browser, to be killed, that shows the page at an address. For it, the names are of this machine."""
+    rules = ", ".join([*(f"MAP {name} 127.0.0.1" for name in names), _NO_NAMES, "EXCLUDE localhost"])
+    own = (f"--user-data-dir={folder / 'browser'}", f"--host-resolver-rules={rules}", "--disable-popup-blocking")
+    command = [str(BROWSER), *_QUIET, *own, "--remote-debugging-port=0", address]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def with_script(html: str, code: str) -> str:
