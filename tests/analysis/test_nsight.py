@@ -431,7 +431,7 @@ def test_nothing_is_said_of_python_where_another_program_ran(tmp_path, capsys, p
     if program is not None:
         export.add("PROCESSES", globalPid=process(145), pid=145, name=program)
     add(export, [("fill", 0, 1_000), ("gemm", 400_000_000, 1_000), ("gemm", 900_000_000, 1_000)], pid=145, gpu=0)
-    export.range(process(145) + 145, "compile", SYSTEM_NS + 5_000, SYSTEM_NS + 100_000_000)
+    export.range(process(145) + 145, "prepare", SYSTEM_NS + 5_000, SYSTEM_NS + 100_000_000)
     path = tmp_path / "report.sqlite"
     export.write(path)
     found = analyse(path, details=True)
@@ -439,7 +439,7 @@ def test_nothing_is_said_of_python_where_another_program_ran(tmp_path, capsys, p
     assert main([str(path)]) == 0
     shown = capsys.readouterr().out
     assert ("Python" in shown) == runs_python
-    assert ("in `compile`" in shown) == (not runs_python)
+    assert ("in `prepare`" in shown) == (not runs_python)
 
 
 def test_ranges_of_cpp_name_what_ran(tmp_path):
