@@ -11,6 +11,9 @@ from ..metrics.clocks.frame import Ints
 from .edges import Edges
 from .programs import RankProgram
 
+_OF_WORK = ("lane", "start", "end", "step", "idle_since", "is_comm", "collective", "needs", "is_unsplit", "launch",
+            "call_start", "call_end", "issued_by")  # fmt: skip
+
 
 @dataclass
 class Playing:
@@ -36,8 +39,7 @@ class Playing:
         """Whether it has the same work as another, so that only edges and times may differ."""
         ours, theirs = self.program, other.program
         return self.awaiting == other.awaiting and all(
-            getattr(ours, column) is getattr(theirs, column)
-            for column in ("start", "end", "lane", "collective", "needs", "launch", "call_start", "call_end")
+            getattr(ours, column) is getattr(theirs, column) for column in _OF_WORK
         )
 
 
