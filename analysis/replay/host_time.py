@@ -50,11 +50,11 @@ class HostTime:
 
     def unusual(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads was in an operator that takes unusually long by itself, after the usual time."""
-        return self._of_events(long_operators(self.host), threads)
+        return self._of_events(self.tables.once(long_operators, self.rank, self.cycle), threads)
 
     def compiling(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads compiled, and did nothing meanwhile that is priced by itself."""
-        return self._of_events(compilations(self.host), threads)
+        return self._of_events(self.tables.once(compilations, self.rank, self.cycle), threads)
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of this name."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -379,6 +379,9 @@ def _by_window(values: Times, window: Ints, windows: int) -> list[int]:
     return totals
 
 
+_T = TypeVar("_T")
+
+
 @dataclass(frozen=True)
 class HostTables:
     """What the CPUs of all ranks did, as tables; these are empty unless `is_read`."""
@@ -388,6 +391,7 @@ class HostTables:
     annotations: pd.DataFrame
     is_read: bool
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
+    _made: dict[tuple[Any, int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def host(self, rank: int, cycle: int) -> Host:
         """The CPU activity of a rank in one cycle."""
@@ -395,6 +399,13 @@ class HostTables:
             part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, self._tables, strict=True)
         )
         return Host(calls, operators, annotations, modules, self._has_gc)
+
+    def once(self, of: Callable[[Host], _T], rank: int, cycle: int) -> _T:
+        """What a function gives of the CPU of a rank in one cycle, which many changes of a run ask for."""
+        if (of, rank, cycle) not in self._made:
+            self._made[of, rank, cycle] = of(self.host(rank, cycle))
+        made: _T = self._made[of, rank, cycle]
+        return made
 
     def host_of(self, rank: int, device: str, cycle: int) -> tuple[Host | None, str | None]:
         """The host that launched a device's work, or None with the reason."""
