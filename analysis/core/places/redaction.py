@@ -36,7 +36,8 @@ _PUBLIC = re.compile(
     r"|partnumber|download|alt|op|list-type|x-id",
     re.IGNORECASE,
 )
-_PARAMETER = re.compile(r"([^=%]+)(?:=|%3d)(.*[^=].*)", re.IGNORECASE | re.DOTALL)  # `secret==` is no name with a value
+# `secret==` is no name with a value, and before a `%3d` only what looks like a word is a name.
+_PARAMETER = re.compile(r"([^=%]+(?==)|[A-Za-z][a-z]*(?:[_.-][a-z]+)*(?=%3[dD]))(?:=|%3[dD])(.*[^=].*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"x-(?:amz|goog)-credential", re.IGNORECASE)  # a key or an account, then date, region, service
 _WORD_LIKE = re.compile(r"[A-Za-z]?[a-z]*|[A-Z]*|\d*", re.ASCII)
 _USUAL_USERS = {"admin", "anonymous", "git", "guest", "key", "oauth2", "root", "token", "user", "username"}
