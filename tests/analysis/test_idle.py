@@ -516,7 +516,8 @@ def test_every_tick_counts_once(drawn):
     for rows in (records(syncs(each, ())), records(syncs_steps(each))):
         for kind in ("sync", "alloc"):
             assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == sums[kind]
-        assert sum(r["calls"] for r in rows) == sum(c["name"] != "cudaLaunchKernel" for c in calls)
+        blocking = sum(r["calls"] for r in rows if r["kind"] != "compile")
+        assert blocking == sum(c["name"] != "cudaLaunchKernel" for c in calls)
 
 
 @given(tables())
