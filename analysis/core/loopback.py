@@ -1,7 +1,7 @@
 """A server on the loopback that answers processes of this user only, and that no client can hold up.
 
-Every user of the machine can read the address on the browser's command line. So on
-Linux it also looks at whose process a connection comes from.
+Every user of the machine can read the address on the browser's command line. So on Linux it also looks at whose process
+a connection comes from.
 """
 
 from __future__ import annotations

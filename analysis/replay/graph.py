@@ -83,7 +83,7 @@ class Graph:
 
         Where circles were cut, all have to be: with fewer of them other edges might have been cut, or none.
         """
-        if len(members) != len(self.members) or not all(map(Playing.does_as, members, self.members)):
+        if len(members) != len(self.members) or not all(map(Playing.works_as, members, self.members)):
             return None
         if all(theirs.edges is ours.edges for theirs, ours in zip(members, self.members, strict=True)):
             return np.ones(len(self.edges), dtype=bool)
@@ -98,8 +98,9 @@ class Graph:
     def play(self, variants: Sequence[Sequence[Playing]], edges: Flags, *, whole: bool) -> list[list[NewTimes]]:
         """New times of every activity, by variant and member; all variants must have these `edges`, as of `edges_of`.
 
-        If not `whole`, only those that say how long steps are: of what ends a piece, as these are cut where steps begin
-        and end, and of what may begin before the one before it. All others seem to begin late, and to end long ago.
+        If not `whole`, times are right only where they say how long steps are: of what ends a piece, as steps begin and
+        end with one, and of activities that may overtake the one before. All others get a start too late, and an end
+        too early, to be the first or the last of a step.
         """
         delay = _columns(variants, lambda member: member.delay)
         duration = _columns(variants, lambda member: member.duration)

@@ -235,7 +235,7 @@ class _Ordered:
     is_cut: bool
 
     def inputs_of(self, nodes: Ints) -> tuple[Ints, Ints]:
-        """Positions of what these nodes wait for in `source`, concatenated, and where each node's begin."""
+        """Places in `source` of all that these nodes wait for, one node after the other, and the first of each node."""
         these = self.number[nodes]
         begin, stop = (np.searchsorted(self.target, these, side=side) for side in ("left", "right"))
         count = stop - begin

@@ -35,7 +35,7 @@ class Playing:
     with_head: bool = False
     awaiting: bool = False
 
-    def does_as(self, other: Playing) -> bool:
+    def works_as(self, other: Playing) -> bool:
         """Whether it has the same work as another, so that only edges and times may differ."""
         ours, theirs = self.program, other.program
         return self.awaiting == other.awaiting and all(

@@ -85,8 +85,8 @@ def gloo_rows(
 ) -> tuple[list[Row], list[Row]]:
     """The calls of one rank from its gloo activities, by start; and those that were issued but do not run in the trace.
 
-    `group` has the columns of its process group, as far as they are known, and `of_threads` those of what single
-    threads of gloo run.
+    `group` has the columns of the process group of all calls, as far as they are known; `of_threads` those of the group
+    of a single thread of gloo, where that is known.
     """
     size = group.get("group_size")
     c10d = sorted(_named(markers.C10D, annotations), key=itemgetter("start_ns"))
