@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.schema import Row, records
-from ..core.tables.communication import BANDWIDTH_CEILING
+from ..core.tables.communication import CEILING
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
-def against_ceiling(bandwidth: pd.DataFrame, ceiling: pd.DataFrame) -> pd.DataFrame:
-    """Add to the bandwidth table the ceiling of each row, and the fraction that is reached.
+def compared_with(ceiling: pd.DataFrame | None, bandwidth: pd.DataFrame) -> Iterator[Row]:
+    """The rows of the bandwidth table with the ceiling of each, and the fraction that is reached.
 
     The ceiling is interpolated between neighbouring sizes, linearly in the logarithm of the size, and never
     extrapolated. Where it was measured more than once for a size (other dtypes, in place and out of place) the largest
     counts.
     """
-    best = ceiling.groupby(["collective", "group_size", "size_bytes"])["busbw_gb_per_s"].max().reset_index()
-    return BANDWIDTH_CEILING.frame(row | _compared(row, best) for row in records(bandwidth))
+    known = CEILING.empty() if ceiling is None else ceiling
+    best = known.groupby(["collective", "group_size", "size_bytes"])["busbw_gb_per_s"].max().reset_index()
+    return (row | _compared(row, best) for row in records(bandwidth))
 
 
 def _compared(row: Row, best: pd.DataFrame) -> Row:

@@ -15,7 +15,6 @@ import pandas as pd
 
 from ...common.nccl_tests import bus_factor
 from ..core.schema import Row
-from ..core.tables.communication import BANDWIDTH_TIMES
 from .clocks.frame import Flags, Floats, Ints
 
 _BINS = 256
@@ -86,10 +85,10 @@ class OverTime:
             if sum(map(len, parts)) > _MOST_ROWS + 2 * len(parts[0]):
                 parts[:] = [_together(parts)]
 
-    def table(self, kinds: Sequence[str | None], group: Callable[[int], GroupNames]) -> pd.DataFrame:
-        """One row per interval, group, kind and size class, in this order."""
+    def rows(self, kinds: Sequence[str | None], group: Callable[[int], GroupNames]) -> list[Row]:
+        """Rows of `bandwidth_times`: one per interval, group, kind and size class, in this order."""
         if not self._sums:
-            return BANDWIDTH_TIMES.empty()
+            return []
         sums, bins, caused = (_together(parts) for parts in (self._sums, self._bins, self._caused))
         percentiles = _percentiles(bins)
         worst = caused.reset_index().sort_values("caused_ns").drop_duplicates(_KEYS, keep="last").set_index(_KEYS)
@@ -105,7 +104,7 @@ class OverTime:
                 "collective": kinds[int(key[2])],
             } | row)  # fmt: skip
         rows.sort(key=_order)
-        return BANDWIDTH_TIMES.frame(rows)
+        return rows
 
 
 def _columns(met: MetCollectives, every_ns: int) -> pd.DataFrame:
@@ -207,11 +206,11 @@ def _order(row: Row) -> tuple[Any, ...]:
     return row["begin_ns"], row["process_group"] or "", row["collective"] or "", row["size_from_bytes"] or 0
 
 
-def collectives_over_time(collectives: pd.DataFrame, participation: pd.DataFrame, every_ns: int) -> pd.DataFrame:
-    """The table over time of collectives that are known as tables."""
+def collectives_over_time(collectives: pd.DataFrame, participation: pd.DataFrame, every_ns: int) -> list[Row]:
+    """Rows of `bandwidth_times`, in intervals of `every_ns`, of collectives that are known as tables."""
     over_time = OverTime(every_ns)
     if not len(collectives):
-        return BANDWIDTH_TIMES.empty()
+        return []
     groups, distinct = pd.factorize(pd.MultiIndex.from_frame(collectives[["process_group", "pg_ranks"]]))
     kinds, names = pd.factorize(collectives["collective"], use_na_sentinel=False)
     over_time.add(_met(collectives, participation, groups, kinds))
@@ -221,7 +220,7 @@ def collectives_over_time(collectives: pd.DataFrame, participation: pd.DataFrame
         name, ranks = (None if pd.isna(value) else str(value) for value in distinct[number])
         return GroupNames(name, ranks, None if pd.isna(sizes[number]) else int(sizes[number]), lambda rank: rank)
 
-    return over_time.table([None if pd.isna(name) else str(name) for name in names], group)
+    return over_time.rows([None if pd.isna(name) else str(name) for name in names], group)
 
 
 def _met(collectives: pd.DataFrame, participation: pd.DataFrame, groups: Any, kinds: Any) -> MetCollectives:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -23,17 +23,16 @@ from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
-from ..core.tables.communication import BANDWIDTH_CEILING, CEILING, MEMBERS
+from ..core.tables.communication import MEMBERS
 from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
-from ..metrics import bandwidth as bandwidth_module
-from ..metrics import rank_summary as ranks_module
 from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
+from ..metrics.causes.blame import culprits
 from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
@@ -49,10 +48,7 @@ from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_steps import breakdown_over, in_steps, over_steps
-from ..metrics.over_time import collectives_over_time
-from ..metrics.pairs import waits
 from ..metrics.prices import Prices, worth_pricing
-from ..metrics.rank_steps import culprits, rank_steps
 from ..metrics.regions import table as regions_module
 from ..metrics.regions.computed import computed_in_regions
 from ..metrics.regions.times import RegionTimes, region_times
@@ -68,6 +64,9 @@ from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EventTables
 from ..run.run import Run
+from ..tables.bandwidth import BANDWIDTH_CEILING
+from ..tables.bandwidth_times import bandwidth_over_time
+from ..tables.ranks import Waiting, typical_waiting, waiting_in
 from ..tables.syncs import SYNCS_STEPS
 from ..tables.values import WITH_DETAILS, captured_graphs, computed, engine_replicas, placed_activities
 from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed, kernel_sums_by_rank
@@ -85,7 +84,6 @@ if TYPE_CHECKING:
 
 
 NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
-_MINUTE_NS = 60_000_000_000
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
@@ -94,16 +92,6 @@ _MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
 
 _LOG = logging.getLogger("commtrace.analysis")
 """What is being computed, and how far it is: for the log, and for a terminal."""
-
-
-class _Waiting(NamedTuple):
-    """Who waited for whom in some steps, or in all that was recorded."""
-
-    participation: pd.DataFrame
-    lateness: pd.DataFrame
-    ranks: pd.DataFrame
-    hosts: pd.DataFrame
-    steps: Collection[int] | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -272,7 +260,7 @@ class Analysis(TableAttributes):
             activities=run.activities,
             runtime_calls=run.runtime_calls,
             calls=self.calls,
-            participation=self._members,
+            participation=self.members,
             collectives=self.collectives,
             clocks=self.clocks,
             stream_waits=run.stream_waits,
@@ -375,10 +363,10 @@ class Analysis(TableAttributes):
     @described
     def participation(self) -> pd.DataFrame:
         """One row per collective and rank: wait and transfer."""
-        return waiting.named(self._members, self.calls, self.collectives)
+        return waiting.named(self.members, self.calls, self.collectives)
 
     @cached_property
-    def _members(self) -> pd.DataFrame:
+    def members(self) -> pd.DataFrame:
         """The participation without columns of other tables, with which it is merged."""
         return self._marked(self._participation)
 
@@ -621,7 +609,7 @@ class Analysis(TableAttributes):
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
         return self._marked(
             account_module.account_waits(
-                waits=self._work.exposed_waits(), participation=self._members, lateness=self.lateness
+                waits=self._work.exposed_waits(), participation=self.members, lateness=self.lateness
             )
         )
 
@@ -672,42 +660,14 @@ class Analysis(TableAttributes):
         )
 
     @cached_property
-    @described
-    def bandwidth(self) -> pd.DataFrame:
-        """One row per process group, collective, dtype and size."""
-        found = bandwidth_module.bandwidth(collectives=self.collectives, participation=self._members)
-        return self._marked(with_roles(found, self.groups))
-
-    @cached_property
     def link_counters(self) -> str | None:
         """What the NVLinks' own counters say of the bytes sent, beside the sizes of calls; None without counters."""
         return link_counters(self.run.nvlink, self.calls)
 
-    @cached_property
-    @described
-    def bandwidth_times(self) -> pd.DataFrame:
-        """One row per minute, process group, collective and size class."""
-        return self.over_time(_MINUTE_NS)
-
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """One row per interval of `every_ns`, process group, collective and size class."""
-        found = self._marked(
-            collectives_over_time(collectives=self.collectives, participation=self._members, every_ns=every_ns)
-        )
+        found = self._marked(bandwidth_over_time(self.collectives, self.members, every_ns))
         return CATALOG["bandwidth_times"].schema.described(found)
-
-    @cached_property
-    @described
-    def bandwidth_ceiling(self) -> pd.DataFrame:
-        """The bandwidth table compared with the ceiling; without one, every row says so."""
-        table = self.ceiling.table if self.ceiling is not None else CEILING.empty()
-        return headroom.against_ceiling(bandwidth=self.bandwidth, ceiling=table)
-
-    @cached_property
-    @described
-    def ranks(self) -> pd.DataFrame:
-        """One row per rank: how long it waited, how often the others waited for it."""
-        return self._marked(self._waiting.ranks)
 
     def rank_grid(self, column: str, of_rows: str, of_columns: str) -> Grid:
         """A column of `ranks` or `breakdown` over two dimensions of the job, such as `dp` and `pp`: means of ranks."""
@@ -718,26 +678,7 @@ class Analysis(TableAttributes):
     @cached_property
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
-        return culprits(ranks=self.typical_ranks, hosts=self._of_typical_step.hosts)
-
-    @cached_property
-    @described
-    def rank_steps(self) -> pd.DataFrame:
-        """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
-        return self._marked(
-            rank_steps(
-                breakdown_steps=self.breakdown_steps,
-                calls=self.calls,
-                participation=self._members,
-                lateness=self.lateness,
-            )
-        )
-
-    @cached_property
-    @described
-    def waits(self) -> pd.DataFrame:
-        """One row per rank that waited, and rank that is to blame for it."""
-        return self._marked(waits(participation=self._waiting.participation, lateness=self._waiting.lateness))
+        return culprits(ranks=self.typical_ranks, hosts=self.of(typical_waiting).hosts)
 
     @cached_property
     @described
@@ -754,7 +695,7 @@ class Analysis(TableAttributes):
                     ranks=self.typical_ranks,
                     calls=self.calls,
                     collectives=self.collectives,
-                    participation=self._members,
+                    participation=self.members,
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
@@ -780,7 +721,7 @@ class Analysis(TableAttributes):
         """One row per collective with a late rank: how late, and what it did longer than the others."""
         found = self._marked(self._explained.lateness)
         # Nor can the late rank be compared with a rank whose file is damaged.
-        members = self._members
+        members = self.members
         partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
 
@@ -818,7 +759,7 @@ class Analysis(TableAttributes):
             self._work,
             calls=self.calls,
             collectives=self.collectives,
-            participation=self._members,
+            participation=self.members,
             clocks=self.clocks,
             operators=lambda rank: self.detailed(rank).cpu_operators,
         )
@@ -830,21 +771,15 @@ class Analysis(TableAttributes):
 
     @cached_property
     @described
-    def hosts(self) -> pd.DataFrame:
-        """One row per host with a name: how long its ranks waited, and how long others waited for them."""
-        return self._marked(self._waiting.hosts)
-
-    @cached_property
-    @described
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run
         typical = self.typical_step if len(self._recorded) else None
-        waiting = self._of_typical_step
+        waiting = self.of(typical_waiting)
         measured = Measured(
             collectives=self.collectives,
             groups=self.groups,
-            participation=self._members,
+            participation=self.members,
             fits=self.fits,
             hangs=self.hangs,
             clocks=self.clocks,
@@ -855,7 +790,7 @@ class Analysis(TableAttributes):
             typical=typical,
             of_typical=None if typical is None else waiting.participation,
             culprits=self._culprits(waiting, 0 if typical is None else len(typical.steps)),
-            culprits_in=lambda steps: self._culprits(self._waiting_in(steps), None),
+            culprits_in=lambda steps: self._culprits(self.of(waiting_in)(tuple(steps)), None),
             idle=self.idle_causes,
             gaps=NO_GAPS if typical is None else self._largest_gaps,
             syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
@@ -882,7 +817,7 @@ class Analysis(TableAttributes):
     def device_time(self) -> pd.DataFrame:
         """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
         found = kernels_module.device_time(
-            activities=self.of(placed_activities), calls=self.calls, participation=self._members
+            activities=self.of(placed_activities), calls=self.calls, participation=self.members
         )
         hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
         return _without(found, hidden_by, ["hidden_ns"])
@@ -896,7 +831,7 @@ class Analysis(TableAttributes):
         _LOG.info("adding up kernels")
         if self.run.spread is None or not self.run.has_starts:
             return kernels_module.kernel_sums(self._time_in_steps)
-        found = kernel_sums_by_rank(self.run.spread, self.calls, self._members, self.counted_steps)
+        found = kernel_sums_by_rank(self.run.spread, self.calls, self.members, self.counted_steps)
         return found.assign(hidden_calls=found["hidden_calls"].mask(found["rank"].isin(self.run.partial_ranks), 0))
 
     @cached_property
@@ -964,42 +899,9 @@ class Analysis(TableAttributes):
     @property
     def typical_ranks(self) -> pd.DataFrame:
         """The table `ranks`, of the steps of which the typical step is a mean."""
-        return self._of_typical_step.ranks
+        return self.of(typical_waiting).ranks
 
-    @property
-    def _waiting(self) -> _Waiting:
-        return self._waiting_of_all if self.whole else self._of_typical_step
-
-    @cached_property
-    def _of_typical_step(self) -> _Waiting:
-        """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
-        if not len(self.steps) or self.steps["left_out"].isna().all():
-            return self._waiting_of_all
-        return self._waiting_in(self.typical_step.steps)
-
-    @cached_property
-    def _waiting_of_all(self) -> _Waiting:
-        return self._who_waited(self._members, self.lateness, None)
-
-    def _waiting_in(self, steps: Collection[int]) -> _Waiting:
-        """Who waited for whom in these steps."""
-        of_call = self.calls.set_index("call_id")["step"]
-        own = self._members[self._members["call_id"].map(of_call).isin(steps)]
-        late = self.lateness[self.lateness["collective_id"].isin(own["collective_id"])]
-        return self._who_waited(own, late, steps)
-
-    def _who_waited(self, members: pd.DataFrame, late: pd.DataFrame, steps: Collection[int] | None) -> _Waiting:
-        """Who waited for whom, by these rows of the tables `participation` and `lateness`, which are of `steps`."""
-        ranks = ranks_module.ranks(
-            traces=self.run.traces, collectives=self.collectives, participation=members, lateness=late
-        )
-        place_of = self.places.set_index("rank")["place"]
-        ranks = ranks.assign(place=ranks["rank"].map(place_of).astype("string"))
-        if not self.run.has_starts:  # nor is it known what ran at the same time
-            ranks = ranks.assign(wire_gb_per_s=None).astype({"wire_gb_per_s": "Float64"})
-        return _Waiting(members, late, ranks, ranks_module.hosts(ranks), steps)
-
-    def _culprits(self, waiting: _Waiting, steps: int | None) -> Culprits:
+    def _culprits(self, waiting: Waiting, steps: int | None) -> Culprits:
         groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
         of_collective = groups.set_axis(self.collectives["collective_id"])
         work = self.late_work

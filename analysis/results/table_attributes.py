@@ -62,17 +62,38 @@ class TableAttributes:
     copies: pd.DataFrame
     """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
 
+    bandwidth: pd.DataFrame
+    """One row per process group, collective, dtype and size."""
+
+    bandwidth_times: pd.DataFrame
+    """One row per minute, process group, collective and size class."""
+
+    bandwidth_ceiling: pd.DataFrame
+    """The bandwidth table compared with the ceiling; without one, every row says so."""
+
     traffic: pd.DataFrame
     """One row per sender, receiver and collective, of sends and of all_to_all: bytes and bandwidth."""
 
     fits: pd.DataFrame
     """One row per process group and collective: latency and bandwidth, fitted over its sizes."""
 
+    ranks: pd.DataFrame
+    """One row per rank: how long it waited, how often the others waited for it."""
+
     groups: pd.DataFrame
     """One row per process group: what it is for, by its description or by its calls."""
 
     places: pd.DataFrame
     """One row per rank: its place in each dimension of the job's layout."""
+
+    hosts: pd.DataFrame
+    """One row per host with a name: how long its ranks waited, and how long others waited for them."""
+
+    rank_steps: pd.DataFrame
+    """One row per rank, device and step: its length, exposed waiting, lateness, and waiting of others it caused."""
+
+    waits: pd.DataFrame
+    """One row per rank that waited, and rank that is to blame for it."""
 
     hangs: pd.DataFrame
     """One row per process group with a collective that some ranks issued, but that never ran."""

@@ -24,6 +24,7 @@ from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.over_time import GroupNames, OverTime
 from ..recording.communicators import JobRanks, Shown, job_ranks
 from ..recording.compression import packed_bytes
+from ..tables.bandwidth_times import BANDWIDTH_TIMES
 from .met import KIND_NAMES, met_collectives, met_messages
 from .waiting_calls import (
     KIND_BITS,
@@ -248,7 +249,7 @@ class LogsOverTime:
         job = job_ranks(shown)
         self.notes += [*notes_of([stream.log for stream in self._streams]), *self._remarks(job)]
         damaged = {self._groups[code].id for code in self._damaged}
-        table = self._over_time.table(KIND_NAMES, lambda code: self._names(code, job))
+        table = BANDWIDTH_TIMES.frame(self._over_time.rows(KIND_NAMES, lambda code: self._names(code, job)))
         return table.assign(partial=table["process_group"].isin(damaged).astype("boolean"))
 
     def _names(self, code: int, job: JobRanks) -> GroupNames:

@@ -24,10 +24,11 @@ from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
 from ..hang.files import dump_files, looks_like_dumps, ranks_of
 from ..hang.reading import possible_ranks
-from ..metrics import bandwidth as bandwidth_module
 from ..metrics import waiting
 from ..reading.executor import Processes, cores, results
+from ..tables.bandwidth import bandwidth
 from ..tables.fits import fits
+from ..tables.roles import GROUPS
 from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
 _SOURCE = "dump"
@@ -140,7 +141,7 @@ class TimedDumps:
     @described
     def bandwidth(self) -> pd.DataFrame:
         """Bandwidth as nccl-tests defines it, by group, collective, dtype and size."""
-        return bandwidth_module.bandwidth(self.collectives, self._members)
+        return bandwidth(self.collectives, self._members, GROUPS.empty())
 
     @cached_property
     @described

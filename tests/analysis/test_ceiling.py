@@ -9,11 +9,11 @@ from builders import MS, Collective, analysed, traces_of
 
 from commtrace import analyse
 from commtrace.analysis.ceilings.files import Ceiling, read_ceiling
-from commtrace.analysis.ceilings.headroom import against_ceiling
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.communication import CEILING
 from commtrace.analysis.errors import NotACeiling, UnreadableFile
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.tables.bandwidth import bandwidth_ceiling
 from commtrace.cli import main
 from commtrace.contract.comms import COMMS_TOOL
 
@@ -258,8 +258,8 @@ def test_a_ceiling_that_is_not_there(tmp_path):
 # --- comparing -------------------------------------------------------------------------------------------------------
 
 
-def ceiling_of(*rows: tuple[str, int, int, float]) -> pd.DataFrame:
-    return CEILING.frame(dict(zip(CEILING.columns, row, strict=True)) for row in rows)
+def ceiling_of(*rows: tuple[str, int, int, float]) -> Ceiling:
+    return Ceiling("measured", CEILING.frame(dict(zip(CEILING.columns, row, strict=True)) for row in rows))
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +275,7 @@ def analysis(tmp_path_factory) -> Analysis:
 
 
 def compared(analysis: Analysis, *rows: tuple[str, int, int, float]) -> dict[tuple[str, int], tuple]:
-    table = against_ceiling(analysis.bandwidth, ceiling_of(*rows))
+    table = bandwidth_ceiling(analysis.bandwidth, ceiling_of(*rows))
     columns = ("ceiling_busbw_gb_per_s", "of_ceiling_frac", "ceiling_note")
     return {(r["collective"], r["size_bytes"]): tuple(r[c] for c in columns) for r in records(table)}
 
@@ -309,14 +309,14 @@ def test_a_bandwidth_that_is_not_known_has_a_ceiling_all_the_same(tmp_path):
 
 def test_of_one_rank_there_is_nothing_to_reach(analysis):
     alone = analysis.bandwidth.assign(pg_ranks="0", busbw_gb_per_s=0.0)
-    table = against_ceiling(alone, ceiling_of(("all_reduce", 1, 1, 0.0), ("all_reduce", 1, 1 << 30, 0.0)))
+    table = bandwidth_ceiling(alone, ceiling_of(("all_reduce", 1, 1, 0.0), ("all_reduce", 1, 1 << 30, 0.0)))
     (row, *_) = [row for row in records(table) if row["collective"] == "all_reduce"]
     note = "the ceiling is 0: one rank alone moves nothing"
     assert (row["ceiling_busbw_gb_per_s"], row["of_ceiling_frac"], row["ceiling_note"]) == (0, None, note)
 
 
 def test_the_other_columns_are_those_of_bandwidth(analysis):
-    table = against_ceiling(analysis.bandwidth, ceiling_of(("all_reduce", 2, 1, 1.0)))
+    table = bandwidth_ceiling(analysis.bandwidth, ceiling_of(("all_reduce", 2, 1, 1.0)))
     pd.testing.assert_frame_equal(table[list(analysis.bandwidth.columns)], analysis.bandwidth)
 
 

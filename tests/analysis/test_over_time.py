@@ -13,9 +13,9 @@ from samples import with_slow
 from simulator import PRESETS, simulate
 
 from commtrace.analysis.errors import DamagedTrace
-from commtrace.analysis.metrics.over_time import collectives_over_time
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.streaming.logs import LogsOverTime
+from commtrace.analysis.tables.bandwidth_times import bandwidth_over_time
 from commtrace.cli import main
 
 MINUTE_NS = 60_000_000_000
@@ -74,7 +74,7 @@ def test_logs_in_one_pass_and_as_tables_give_the_same(tmp_path, world, version):
     every_ns = 1 << 62  # one interval: calls are placed by their start here, and by when they were written there
     of_logs, _ = streamed(tmp_path, every_ns)
     run = analyse(tmp_path)
-    of_tables = collectives_over_time(run.collectives, run.participation, every_ns)
+    of_tables = bandwidth_over_time(run.collectives, run.participation, every_ns)
     keys = ["process_group", "collective", "size_from_bytes"]
     messages = of_logs["collective"].isin(["send", "recv"])
     # Which of several ranks is the one that was waited for longest may be a tie.

@@ -20,7 +20,6 @@ from .columns import (
     DEVICE,
     DTYPE,
     GROUP,
-    GROUP_ROLE,
     KIND,
     PARTIAL,
     PARTIAL_MEMBER,
@@ -49,13 +48,9 @@ from .events import COMM_ARGS as COMM_ARGS
 from .events import CPU_OPERATORS as CPU_OPERATORS
 from .events import LAUNCHES as LAUNCHES
 from .events import MEMORY_EVENTS as MEMORY_EVENTS
-from .lateness import HOSTS as HOSTS
 from .lateness import LATENESS as LATENESS
-from .lateness import RANK_STEPS as RANK_STEPS
-from .lateness import RANKS as RANKS
 from .lateness import REMEDIES as REMEDIES
 from .lateness import VERDICTS as VERDICTS
-from .lateness import WAITS as WAITS
 from .sweeps import MEASURED as MEASURED
 from .sweeps import MISTAKES as MISTAKES
 from .sweeps import SCALING as SCALING
@@ -367,58 +362,6 @@ PARTICIPATION = Schema(
         **MEMBERS.columns,
     },
 )
-
-BANDWIDTH = Schema("bandwidth", "process group, collective, dtype and size", {
-    "process_group": GROUP,
-    "pg_ranks": PG_RANKS,
-    "role": GROUP_ROLE,
-    "collective": COLLECTIVE,
-    "size_bytes": SIZE,
-    "count_elems": ("Int64", "elements of that size"),
-    "dtype": DTYPE,
-    "calls": ("int64", "collectives measured"),
-    "time_us_min": ("Float64", "transfer time, smallest"),
-    "time_us_median": ("Float64", "transfer time, median"),
-    "time_us_p95": ("Float64", "transfer time, 95th percentile"),
-    "algbw_gb_per_s": ("Float64", "sum of sizes / sum of transfer times"),
-    "busbw_gb_per_s": ("Float64", "algbw x bus factor of the collective and group size"),
-    "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
-    "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
-    "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included: what a single trace would suggest"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
-BANDWIDTH_TIMES = Schema("bandwidth_times", "interval, process group, collective and size class", {
-    "begin": ("string", "when the interval begins, in UTC"),
-    "begin_ns": ("int64", "the same since 1970"),
-    "process_group": GROUP,
-    "pg_ranks": PG_RANKS,
-    "group_size": ("Int64", "ranks in the process group"),
-    "collective": COLLECTIVE,
-    "size_from_bytes": ("Int64", "sizes S from this to less than twice as much; NA where they are not known"),
-    "calls": ("int64", "collectives of which any rank shows its call"),
-    "split_calls": ("int64", "collectives that could be split into wait and transfer"),
-    "busbw_gb_per_s": ("Float64", "bus bandwidth: sum of sizes x bus factor / sum of transfer times"),
-    "busbw_median_gb_per_s": ("Float64", "median over the collectives, to 0.14 %"),
-    "busbw_p95_gb_per_s": ("Float64", "95th percentile over the collectives, to 0.14 %"),
-    "busbw_min_gb_per_s": ("Float64", "that of the slowest"),
-    "busbw_low_gb_per_s": ("Float64", "with the upper bound of every transfer time"),
-    "busbw_high_gb_per_s": ("Float64", "with the lower bound of every transfer time"),
-    "busbw_from_dur_gb_per_s": ("Float64", "from whole durations, waiting included"),
-    "busbw_logged_gb_per_s": ("Float64", "mean of what NCCL Inspector itself logged, waiting included; NA for traces"),
-    "wait_frac": ("Float64", "waiting / time in the collectives that could be split, over all ranks"),
-    "wait_low_frac": ("Float64", "waiting / time in all collectives, where ranks are missing at least so much"),
-    "straggler_rank": ("Int64", "the rank for which the others waited longest as the last to arrive"),
-    "straggler_frac": ("Float64", "part of the waiting that was for this rank"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
-BANDWIDTH_CEILING = Schema("bandwidth_ceiling", "row of bandwidth, compared with a ceiling", {
-    **BANDWIDTH.columns,
-    "ceiling_busbw_gb_per_s": ("Float64", "busbw of the ceiling: same collective and ranks, interpolated in size"),
-    "of_ceiling_frac": ("Float64", "busbw_gb_per_s / ceiling_busbw_gb_per_s; above 1 if this run was faster"),
-    "ceiling_note": ("string", "why one of the two is unknown"),
-})  # fmt: skip
 
 SUMMARY = Schema("summary", "fact about the run", {
     "item": ("string", "what"),

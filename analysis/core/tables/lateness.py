@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..schema import Schema
 from .columns import (
-    DEVICE,
     DTYPE,
     GROUP,
     GROUP_ROLE,
@@ -12,8 +11,6 @@ from .columns import (
     PARTIAL_MEMBER,
     PARTIAL_RUN,
     PG_RANKS,
-    PLACE,
-    RANK,
     SIZE,
     STEP,
 )
@@ -83,61 +80,6 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
     "extra_ns": ("int64", "took_ns - others_ns"),
     "partial": PARTIAL,
 })  # fmt: skip
-
-RANKS = Schema("ranks", "rank", {
-    "rank": RANK,
-    "place": PLACE,
-    "host": ("string", "host name"),
-    "calls": ("int64", "communication calls"),
-    "split_calls": ("int64", "calls that could be split into wait and transfer"),
-    "comm_call_ns": ("int64", "sum of their durations, waiting included"),
-    "wait_ns": ("Int64", "sum of waiting"),
-    "transfer_ns": ("Int64", "sum of the rest"),
-    "times_last": ("Int64", "how often this rank arrived last, by more than the clocks are uncertain"),
-    "caused_wait_ns": ("Int64", "waiting of others that it caused: it was late, or made another rank late"),
-    "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks; some waiting is caused by no rank"),
-    "caused_exposed_frac": ("Float64", "the same of waiting behind which the waiting rank did not compute"),
-    "late_median_ns": ("Int64", "median lateness after the rank before it, where this rank was last"),
-    "late_max_ns": ("Int64", "largest such lateness"),
-    "because": ("string", "reason for most of that waiting: compute, memory, comm, data, cpu or start, as in lateness"),
-    "kernel": ("string", "if that is compute, the kernel or operator that took the most additional time"),
-    "wire_gb_per_s": ("Float64", "size x bus factor of all its calls / time in which at least one moved data"),
-    "partial": PARTIAL,
-})  # fmt: skip
-
-HOSTS = Schema("hosts", "host with a known name", {
-    "host": ("string", "host name"),
-    "ranks": ("string", "ranks on it that have a trace, ascending, separated by spaces"),
-    "wait_ns": ("Int64", "sum of waiting of its ranks"),
-    "times_last": ("Int64", "how often one of its ranks arrived last, as in ranks"),
-    "caused_wait_ns": ("Int64", "waiting of other ranks that its ranks caused"),
-    "caused_wait_frac": ("Float64", "caused_wait_ns / waiting of all ranks"),
-    "caused_exposed_frac": ("Float64", "the same of waiting behind which the waiting rank did not compute"),
-    "because": ("string", "reason for most of that waiting: compute, memory, comm, data, cpu or start, as in lateness"),
-    "kernel": ("string", "if that is compute, the kernel or operator that took the most additional time"),
-    "partial": PARTIAL_RUN,
-})  # fmt: skip
-
-RANK_STEPS = Schema("rank_steps", "rank, device and step", {
-    "rank": RANK,
-    "device": DEVICE,
-    "step": ("int64", "N of ProfilerStep#N"),
-    "window_ns": ("int64", "the step on this device, as in breakdown_steps"),
-    "exposed_wait_ns": ("Int64", "waiting behind which this device did not compute, as in breakdown_steps"),
-    "late_ns": ("Int64", "the largest lateness of this rank in the step, as in lateness; 0 if it was never late"),
-    "caused_wait_ns": ("Int64", "waiting of other ranks in the step that this rank is to blame for, as in ranks"),
-    "partial": PARTIAL,
-})  # fmt: skip
-
-WAITS = Schema("waits", "rank that waited, and rank that is to blame for it", {
-    "rank": ("int64", "rank that waited"),
-    "blamed_rank": ("Int64", "rank it waited for, or the one that had made that rank late; NA if none is to blame"),
-    "calls": ("int64", "calls in which it waited so"),
-    "wait_ns": ("int64", "sum of that waiting"),
-    "wait_frac": ("Float64", "wait_ns / waiting of all ranks"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
 
 VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
     "process_group": GROUP,

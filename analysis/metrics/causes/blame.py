@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
+from ...core.frames import pd
 
 _WAITS = ["collective_id", "kernel", "rank", "wait_ns", "exposed_wait_ns", "waited_for"]
 
@@ -68,3 +68,17 @@ def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float
         if share >= least and share >= factor * middle:
             outstanding.append(key)
     return outstanding
+
+
+def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
+    """Ranks that the others wait for most; all ranks of a host if the host stands out and no single rank does.
+
+    Empty if all ranks are late in turn.
+    """
+    of_hosts = shares_of_waiting(hosts, "host")
+    of_ranks = shares_of_waiting(ranks, "rank")
+    late = standing_out(of_ranks)
+    if not late and len(of_hosts) > 1:
+        members = dict(zip(hosts["host"], hosts["ranks"].str.split(), strict=True))
+        late = [rank for host in standing_out(of_hosts) for rank in members[host]]
+    return sorted(map(int, late))
