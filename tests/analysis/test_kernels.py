@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
-from commtrace.analysis.metrics.device.launches import innermost
+from commtrace.analysis.metrics.device.launches import enclosing, innermost
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse, load_run
 from commtrace.cli import main
@@ -162,6 +162,8 @@ def test_innermost_is_the_last_begun_that_holds_the_time(intervals, times):
     expected = [max((i for i, (s, e) in enumerate(ordered) if s <= t <= e), default=-1) for t in times]
     if len(ordered):
         assert innermost(starts, ends, np.array(times, dtype=np.int64)).tolist() == expected
+    around = [max((i for i in range(k) if ordered[i][1] >= ordered[k][0]), default=-1) for k in range(len(ordered))]
+    assert enclosing(starts, ends).tolist() == around
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------

@@ -105,16 +105,15 @@ def names_around(events: pd.DataFrame, thread: Ints, times: Ints) -> pd.Series[s
 
 
 def enclosing(starts: Ints, ends: Ints) -> Ints:
-    """Index of the last earlier interval that has not ended when each interval starts, -1 for none."""
-    result = np.full(len(starts), _NONE)
-    open_ends: list[int] = []
-    opened: list[int] = []
-    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        while open_ends and open_ends[-1] < start:
-            open_ends.pop()
-            opened.pop()
-        if opened:
-            result[i] = opened[-1]
-        open_ends.append(end)
-        opened.append(i)
-    return result
+    """Index of the last earlier interval that has not ended when each interval starts, -1 for none.
+
+    The intervals are in order of start.
+    """
+    index = np.arange(len(starts)) - 1
+    rest = np.arange(1, len(starts))
+    while len(rest):
+        rest = rest[ends[index[rest]] < starts[rest]]
+        # Whatever lies between an interval and its own index has ended before it started, so before these did.
+        index[rest] = index[index[rest]]
+        rest = rest[index[rest] >= 0]
+    return index
