@@ -26,7 +26,8 @@ RUNS = [*ON_GPUS, "gloo-training", "gloo-collectives"]
 def parts_of(analysis: Analysis) -> Played:
     of_calls = (analysis.calls, analysis.participation, analysis.collectives)
     run = analysis.run
-    return Played(run.activities, run.runtime_calls, *of_calls, analysis.clocks, run.stream_waits, run.annotations)
+    tables = (analysis.clocks, analysis.host_tables, run.stream_waits, run.annotations)
+    return Played(run.activities, run.runtime_calls, *of_calls, *tables)
 
 
 def mean_step_ns(analysis: Analysis) -> float:

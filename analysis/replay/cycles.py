@@ -12,7 +12,7 @@ from ...common.nccl_tests import SYNCHRONISING
 from ..core.kinds import MEMORY
 from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
-from ..core.tables.events import CPU_OPERATORS, STREAM_WAITS
+from ..core.tables.events import STREAM_WAITS
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import HostTables
 from .cpu_programs import cpu_program
@@ -35,8 +35,8 @@ class Played:
     participation: pd.DataFrame
     collectives: pd.DataFrame
     clocks: pd.DataFrame
+    hosts: HostTables
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
-    operators: pd.DataFrame = field(default_factory=CPU_OPERATORS.empty)
     annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
 
 
@@ -45,7 +45,6 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     codes = pd.factorize(run.activities["name"], sort=True)[0]
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
-    hosts = HostTables(run.runtime_calls, run.operators, run.annotations, is_read=True)
     names, copies = run.activities["name"], (run.activities["kind"] == MEMORY).to_numpy(dtype=bool)
     for (_, of_cycle), (cycle, called) in zip(
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
@@ -64,7 +63,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
                     marked.get(rank, marks.iloc[:0]),
                     run.clocks,
                 ),
-                host=HostTime(rank[0], cycle, hosts, run.clocks, names, copies),
+                host=HostTime(rank[0], cycle, run.hosts, run.clocks, names, copies),
             )
             for rank, of_rank in grouped(of_cycle, ["rank"])
         ]

@@ -14,7 +14,7 @@ from ..core.intervals import Spans, Times, last, spans, union
 from ..metrics.clocks.frame import Flags
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import Host, HostTables
-from ..metrics.device.unusual import Event, compilations, long_operators
+from ..metrics.device.unusual import Event, unusual_events
 
 NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -50,11 +50,11 @@ class HostTime:
 
     def unusual(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads was in an operator that takes unusually long by itself, after the usual time."""
-        return self._of_events(self.tables.once(long_operators, self.rank, self.cycle), threads)
+        return self._of_events(self.tables.once(unusual_events, self.rank, self.cycle).long, threads)
 
     def compiling(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads compiled, and did nothing meanwhile that is priced by itself."""
-        return self._of_events(self.tables.once(compilations, self.rank, self.cycle), threads)
+        return self._of_events(self.tables.once(unusual_events, self.rank, self.cycle).compiling, threads)
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of this name."""

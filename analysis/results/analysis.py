@@ -263,8 +263,8 @@ class Analysis(TableAttributes):
             participation=self.members,
             collectives=self.collectives,
             clocks=self.clocks,
+            hosts=self.host_tables,
             stream_waits=run.stream_waits,
-            operators=run.cpu_operators,
             annotations=run.annotations,
         )
 

@@ -372,7 +372,7 @@ def joins(found: Analysis) -> list[tuple[str, str, int]]:
     """What waited for what, and when that ended."""
     run = found.run
     played = Played(run.activities, run.runtime_calls, found.calls, found.participation, found.collectives,
-                    found.clocks, run.stream_waits)  # fmt: skip
+                    found.clocks, found.host_tables, run.stream_waits)  # fmt: skip
     ((program,),) = rank_programs(played)
     [edges], activities = gpu_edges([program]), run.activities
     ran = [activities.iloc[row] for row in program.row]

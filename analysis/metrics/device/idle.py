@@ -21,7 +21,7 @@ import pandas as pd
 
 from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
-from ...core.schema import Row, bare, grouped
+from ...core.schema import Row, bare, grouped, text_codes
 from ...core.steps import Mark, Window, windows_by_process
 from ...core.tables.device_time import IDLE, IDLE_STEPS
 from ...core.tables.events import MODULES
@@ -88,7 +88,7 @@ class Host:
         """The runtime and driver calls."""
         calls = self.runtime_calls
         start = calls["start_ns"].to_numpy()
-        codes, names = pd.factorize(calls["name"])
+        codes, names = text_codes(calls["name"])
         sync, alloc = (np.array([*map(of, names), False], dtype=bool)[codes] for of in (is_sync, is_alloc))
         return HostCalls(
             thread=calls["thread"].to_numpy(),
@@ -472,8 +472,9 @@ def _is_compiling(name: str) -> bool:
 
 def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:
     """The events whose names are wanted; each distinct name is checked once."""
-    codes, names = pd.factorize(events["name"])
-    return events[np.array([*map(is_wanted, names), False], dtype=bool)[codes]]
+    codes, names = text_codes(events["name"])
+    wanted: Flags = np.array([*map(is_wanted, names), False], dtype=bool)[codes]
+    return events[wanted]
 
 
 def _times(events: pd.DataFrame) -> tuple[Times, Times]:

@@ -20,7 +20,7 @@ from ...core.steps import NO_STEP, steps_at
 from ..clocks.frame import Ints
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 from .launches import names_around
-from .unusual import Event, compilations, long_operators, over_usual
+from .unusual import Event, UnusualEvents, over_usual, unusual_events
 
 _KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
 _LONG = 3
@@ -36,7 +36,12 @@ def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
     for (rank, _, cycle), of_device in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
         devices.setdefault((rank, cycle), []).append(of_device)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
-    parts = [_of_host(rank, tables.host(rank, cycle), devices.get((rank, cycle), [])) for (rank, cycle), _ in keys]
+    parts = [
+        _of_host(
+            rank, tables.host(rank, cycle), devices.get((rank, cycle), []), tables.once(unusual_events, rank, cycle)
+        )
+        for (rank, cycle), _ in keys
+    ]
     return pd.concat(parts, ignore_index=True) if parts else _of_none()
 
 
@@ -45,10 +50,10 @@ def _of_none() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=numbers.get(name, "string")) for name in (*_KEYS, *numbers)})
 
 
-def _of_host(rank: int, host: Host, devices: list[pd.DataFrame]) -> pd.DataFrame:
+def _of_host(rank: int, host: Host, devices: list[pd.DataFrame], events: UnusualEvents) -> pd.DataFrame:
     gaps = [gaps_of(activities, host, [])[1] for activities in devices]
-    events = _of_events("long", long_operators(host), gaps), _of_events("compile", compilations(host), gaps)
-    found = pd.concat([_calls_of(host, devices, gaps), *events], ignore_index=True)
+    unusual = _of_events("long", events.long, gaps), _of_events("compile", events.compiling, gaps)
+    found = pd.concat([_calls_of(host, devices, gaps), *unusual], ignore_index=True)
     start = found["start_ns"].to_numpy()
     step = steps_at(start, host.step_marks)
     found = found.assign(

@@ -5,7 +5,7 @@ A first use loads a module, creates a handle or tries algorithms: a training loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...core import markers
 from ...core.intervals import Spans, Times, covered, spans, subtract, total, union
-from ...core.schema import bare
+from ...core.schema import bare, text_codes
 from ...core.steps import NO_STEP, Mark, steps_at
 from ..clocks.frame import Flags, Ints
 from .idle import Host
@@ -59,36 +59,64 @@ class Event(NamedTuple):
     over_ns: int
 
 
-def compilations(host: Host) -> list[Event]:
-    """Ranges in which threads that make calls of the runtime compile, each without what is listed by itself.
+class UnusualEvents(NamedTuple):
+    """What mostly happens once on the threads of a rank that make calls of the runtime, thread by thread."""
 
-    Of ranges within each other only the outer one is an event.
-    """
-    found = []
-    for thread in np.unique(host.calls.thread).tolist():
-        ranges = host.compiling(thread)
-        start = ranges["start_ns"].to_numpy()
-        end = start + ranges["dur_ns"].to_numpy()
-        order = np.lexsort((-end, start))
-        outer = order[enclosing(start[order], end[order] - 1) < 0]
-        within = names_around(host.operator_ranges, np.full(len(outer), thread), start[outer] - 1)
-        elsewhere = _listed_elsewhere(host, thread, _BEFORE_COMPILING)
-        for at, around in zip(outer.tolist(), within, strict=True):
-            own = subtract(spans(start[[at]], end[[at]]), elsewhere)
-            name = str(ranges["name"].iloc[at])
-            found.append(Event(name, None if pd.isna(around) else around, thread, int(start[at]), own, total(own)))
-    return found
-
-
-def long_operators(host: Host) -> list[Event]:
-    """Operators that take far longer by themselves than usual, on threads that make calls of the runtime.
+    long: list[Event]
+    """Operators that take far longer by themselves than usual.
 
     The own time of an operator is that without operators in it, and without what else has a name and a price: calls
     that block, allocate, copy or are long, loading, collecting garbage, communicating and compiling. One that is as
     long in most steps, such as one that sorts on the CPU, is part of a step, and none of these. Of a name that is seen
     once or twice nothing tells what is usual.
     """
-    of_threads = [_operators(host, thread) for thread in np.unique(host.calls.thread).tolist()]
+    compiling: list[Event]
+    """Ranges of compiling, each without what is listed by itself; of ranges within each other only the outer one."""
+
+
+def unusual_events(host: Host) -> UnusualEvents:
+    """The events on the CPU of one rank in one cycle."""
+    codes, unique = text_codes(host.runtime_calls["name"])
+    copies = np.array([*(markers.COPYING_CALL in name for name in unique), False], dtype=bool)[codes]
+    listed = copies | (over_usual(codes, unique, host.calls.end_ns - host.calls.start_ns) > 0)
+    of_threads = [_Thread.of(host, thread, listed) for thread in np.unique(host.calls.thread).tolist()]
+    compiling = [event for thread in of_threads for event in _compilations(host, thread)]
+    return UnusualEvents(_long_operators(host, [_operators(host, thread) for thread in of_threads]), compiling)
+
+
+class _Thread(NamedTuple):
+    """When a thread did each cause of idle time, and was in calls that are `listed` by themselves."""
+
+    number: int
+    did: dict[str, Spans]
+    listed: Spans
+
+    @classmethod
+    def of(cls, host: Host, number: int, listed: Flags) -> _Thread:
+        """A thread of a host; `listed` are flags of the calls of all its threads."""
+        calls, chosen = host.calls, listed & (host.calls.thread == number)
+        return cls(number, host.spans_of(number), spans(calls.start_ns[chosen], calls.end_ns[chosen]))
+
+    def elsewhere(self, causes: Sequence[str]) -> Spans:
+        """When it did what has a name, and a price, of its own: these causes, and listed calls."""
+        return union(self.listed, *(self.did[cause] for cause in causes))
+
+
+def _compilations(host: Host, thread: _Thread) -> Iterator[Event]:
+    ranges = host.compiling(thread.number)
+    start = ranges["start_ns"].to_numpy()
+    end = start + ranges["dur_ns"].to_numpy()
+    order = np.lexsort((-end, start))
+    outer = order[enclosing(start[order], end[order] - 1) < 0]
+    within = names_around(host.operator_ranges, np.full(len(outer), thread.number), start[outer] - 1)
+    elsewhere = thread.elsewhere(_BEFORE_COMPILING)
+    for at, around in zip(outer.tolist(), within, strict=True):
+        own = subtract(spans(start[[at]], end[[at]]), elsewhere)
+        name = str(ranges["name"].iloc[at])
+        yield Event(name, None if pd.isna(around) else around, thread.number, int(start[at]), own, total(own))
+
+
+def _long_operators(host: Host, of_threads: Sequence[_Operators]) -> list[Event]:
     if not sum(len(each.name) for each in of_threads):
         return []
     name, start, own = (
@@ -129,8 +157,8 @@ class _Operators(NamedTuple):
         return Event(str(self.name[at]), within, self.thread, int(self.start_ns[at]), own, over_ns)
 
 
-def _operators(host: Host, thread: int) -> _Operators:
-    events = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
+def _operators(host: Host, thread: _Thread) -> _Operators:
+    events = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread.number]
     start = events["start_ns"].to_numpy()
     end = start + events["dur_ns"].to_numpy()
     order = np.lexsort((-end, start))
@@ -138,22 +166,12 @@ def _operators(host: Host, thread: int) -> _Operators:
     # In traces with whole microseconds one often begins when the one before it ends: that is not around it.
     around = enclosing(start, end - 1)
     end = np.where(around >= 0, np.minimum(end, end[around]), end)
-    not_own = _listed_elsewhere(host, thread, (*_BEFORE_COMPILING, "compile"))
+    not_own = thread.elsewhere((*_BEFORE_COMPILING, "compile"))
     own = end - start - covered(not_own, start, end)
     inner = np.zeros(len(own), dtype=np.int64)
     np.add.at(inner, around[around >= 0], own[around >= 0])
     name = events["name"].astype("string").fillna("").to_numpy(dtype=object)[order]
-    return _Operators(thread, name, start, end, around, own - inner, not_own)
-
-
-def _listed_elsewhere(host: Host, thread: int, causes: Sequence[str]) -> Spans:
-    """When a thread did what has a name, and a price, of its own: these causes of idle time, and long calls."""
-    calls, did, here = host.calls, host.spans_of(thread), host.calls.thread == thread
-    codes, unique = pd.factorize(host.runtime_calls["name"].to_numpy(dtype=object))
-    copies = np.array([*(markers.COPYING_CALL in str(name) for name in unique), False], dtype=bool)[codes]
-    chosen = here & (copies | (over_usual(codes, unique, calls.end_ns - calls.start_ns) > 0))
-    others = spans(calls.start_ns[chosen], calls.end_ns[chosen])
-    return union(others, *(did[cause] for cause in causes))
+    return _Operators(thread.number, name, start, end, around, own - inner, not_own)
 
 
 def _is_far_over(took_ns: Times, usual_ns: NDArray[Any]) -> Flags:
