@@ -15,7 +15,6 @@ from .core.tables import (
     communication,
     comparison,
     cycles,
-    device_time,
     hang,
     lateness,
     regions,
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
 
 Holder = TypeVar("Holder")
 
-_DEVICE_TIME = (
-    "total_ns", "share_frac", "wait_share_frac", "transfer_share_frac", "hidden_share_frac", "calls", "split_calls",
-    "mean_us", "min_us", "max_us", "occupancy_frac", "kind",
-)  # fmt: skip
-_IDLE = (
-    "window_ns", "idle_ns", "starved_ns", "launching_ns", "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns",
-    "operator_ns", "outside_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "drained_ns",
-)  # fmt: skip
-_IDLE_NARROW = (
-    "idle_ns", "starved_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "queued_ns",
-    "launching_ns", "unknown_ns", "drained_ns", "gc_ns", "cpu_comm_ns", "compile_ns", "python_ns", "window_ns", "note",
-)  # fmt: skip
 _ACCOUNT = tuple(column for column in account.ACCOUNT.columns if column.endswith("_ns"))
 _ACCOUNT_NARROW = (
     "window_ns", "compute_alone_ns", "exposed_wait_ns", "exposed_transfer_ns", "overlap_ns", "idle_outside_ns",
@@ -50,15 +37,6 @@ _ACCOUNT_NARROW = (
 )  # fmt: skip
 _ACCOUNT_PARTS = (
     "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
-)  # fmt: skip
-_GAPS = (
-    "idle_ns", "cause", "call", "operator", "annotation", "module", "before", "after", "starved_ns", "launching_ns",
-    "queued_ns", "unknown_ns", "sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "thread", "start_ns",
-    "note", "partial",
-)  # fmt: skip
-_GAPS_NARROW = (
-    "idle_ns", "cause", "call", "operator", "annotation", "module", "after", "before", "starved_ns", "queued_ns",
-    "launching_ns", "start_ns", "thread",
 )  # fmt: skip
 _REGIONS = (
     "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
@@ -74,7 +52,6 @@ _NO_REGIONS = (
     "no record_function, nn.Module or compiled region is in the traces, besides those that mark steps; put "
     "torch.profiler.record_function around parts of the step, or capture with_modules=True"
 )
-_COMM_SHARES = ("wait_share_frac", "transfer_share_frac", "hidden_share_frac")
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
     "change_frac", "change_low_frac", "change_high_frac", "seen_frac", "p_value", "significant", "steps_a",
@@ -137,27 +114,6 @@ _ENTRIES = (
         command="table steps",
         none_measured=NO_STEPS_MARKED,
         narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
-    ),
-    TableEntry(
-        device_time.IDLE,
-        Topic.time,
-        "Why every device was idle: what the host did meanwhile.",
-        "idle.md#why-a-device-is-idle",
-        command="idle",
-        shown=("rank", "device", *_IDLE, "note", "partial"),
-        narrow=("rank", "device", *_IDLE_NARROW),
-        worst=Worst("idle_ns"),
-        in_steps=True,
-    ),
-    TableEntry(
-        device_time.IDLE_STEPS,
-        Topic.time,
-        "The same, by step.",
-        "idle.md#by-step",
-        command="idle --by step",
-        shown=("rank", "device", "step", *_IDLE, "note", "partial"),
-        none_measured=f"{NO_STEPS_MARKED}, or use `idle` without --by step",
-        narrow=("rank", "device", "step", *_IDLE_NARROW),
     ),
     TableEntry(
         regions.REGIONS,
@@ -260,18 +216,6 @@ _ENTRIES = (
         none_measured="no device shows any activity",
         needs_starts=True,
         narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
-    ),
-    TableEntry(
-        device_time.GAPS,
-        Topic.time,
-        "The longest gaps of each device, and what the host did in them.",
-        "idle.md#gaps",
-        command="table gaps",
-        shown=("rank", "device", "step", *_GAPS),
-        narrow=("rank", "device", "step", *_GAPS_NARROW),
-        none_found="no device was idle between its first activity and its last",
-        none_measured="no device was idle between its first activity and its last",
-        in_steps=True,
     ),
     TableEntry(
         communication.CALLS,
@@ -534,87 +478,6 @@ _ENTRIES = (
         ),
         below="assumes",
         optional=("throughput_factor", "efficiency_frac", "unknown"),
-    ),
-    TableEntry(
-        device_time.KERNELS,
-        Topic.time,
-        "Device time by kernel, operator or annotation.",
-        "kernels.md#by-kernel",
-        command="table kernels",
-        shown=(*_DEVICE_TIME, "name", "partial"),
-        narrow=("name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
-        in_steps=True,
-    ),
-    TableEntry(
-        device_time.KERNELS_DEVICES,
-        Topic.time,
-        "Device time by kernel, rank and device.",
-        "kernels.md#by-kernel",
-        command="table kernels --rank all",
-        shown=("rank", "device", *_DEVICE_TIME, "name", "partial"),
-        narrow=("rank", "device", "name", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
-        in_steps=True,
-    ),
-    TableEntry(
-        device_time.OPERATORS,
-        Topic.time,
-        "Device time by the operator that launched the kernels.",
-        "kernels.md#by-operator",
-        command="table kernels --by operator",
-        shown=(*_DEVICE_TIME, "operator", "partial"),
-        narrow=("operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        device_time.OPERATORS_DEVICES,
-        Topic.time,
-        "Device time by operator, rank and device.",
-        "kernels.md#by-operator",
-        command="table kernels --by operator --rank all",
-        shown=("rank", "device", *_DEVICE_TIME, "operator", "partial"),
-        narrow=("rank", "device", "operator", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        device_time.ANNOTATION_TIMES,
-        Topic.time,
-        "Device time by the annotation in which kernels were launched.",
-        "kernels.md#by-annotation",
-        command="table kernels --by annotation",
-        shown=(*_DEVICE_TIME, "annotation", "partial"),
-        narrow=("annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        device_time.ANNOTATION_TIMES_DEVICES,
-        Topic.time,
-        "Device time by annotation, rank and device.",
-        "kernels.md#by-annotation",
-        command="table kernels --by annotation --rank all",
-        shown=("rank", "device", *_DEVICE_TIME, "annotation", "partial"),
-        narrow=("rank", "device", "annotation", "total_ns", "share_frac", "calls", *_COMM_SHARES, "mean_us", "kind"),
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        device_time.GPUS,
-        Topic.time,
-        "GPU utilisation and occupancy, as TensorBoard defines them.",
-        "kernels.md#gpus",
-        command="table gpus",
-        shown=(
-            "rank", "device", "device_name", "steps", "window_ns", "busy_ns", "utilisation_frac", "sm_efficiency_frac",
-            "occupancy_frac", "note", "partial",
-        ),
-        none_measured="no GPU ran a kernel; capture with ProfilerActivity.CUDA, or use `table kernels` for a CPU run",
-        narrow=(
-            "rank", "device", "utilisation_frac", "sm_efficiency_frac", "occupancy_frac", "busy_ns", "window_ns",
-            "steps", "device_name", "note",
-        ),
-        worst=Worst("utilisation_frac", smallest=True),
     ),
     TableEntry(
         comparison.COMPARISON,

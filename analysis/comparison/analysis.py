@@ -26,6 +26,7 @@ from ..metrics.verdicts.kinds import a_step
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
+from ..tables.kernels import device_time, launched_in
 from . import step_values
 from .causes import StepChange, step_change
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
@@ -98,7 +99,7 @@ class Comparison:
     @described
     def changed_kernels(self) -> pd.DataFrame:
         """One row per kernel of either side: its device time per step, the largest difference first."""
-        return CHANGED_KERNELS.frame(self._changed(["name", "kind"], lambda one: one.device_time))
+        return CHANGED_KERNELS.frame(self._changed(["name", "kind"], lambda one: one.of(device_time)))
 
     @cached_property
     @described
@@ -106,7 +107,7 @@ class Comparison:
         """One row per operator of either side. Raises NothingMeasured where operators were not read."""
 
         def of_operators(analysis: Analysis) -> pd.DataFrame:
-            return analysis.device_time.assign(operator=analysis.launched_in)
+            return analysis.of(device_time).assign(operator=analysis.of(launched_in))
 
         return CHANGED_OPERATORS.frame(self._changed(["operator", "kind"], of_operators))
 

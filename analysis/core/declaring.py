@@ -4,7 +4,8 @@
     def traffic(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame) -> pd.DataFrame: ...
 
 A function needs what its parameters name: tables of the run, values that are declared by `value`, what `Analysis` has,
-and what `Run` has, in this order. Each of them is made when it is first needed, and once.
+and what `Run` has, in this order. Each of them is made when it is first needed, and once. What looks at `each_rank` by
+itself is made where the events of the rank are, if these are spread over processes.
 """
 
 from __future__ import annotations
@@ -157,9 +158,22 @@ VALUES: dict[str, Callable[..., Any]] = {}
 """By name, what several tables need and what is no table itself."""
 
 
+EACH_RANK: set[Callable[..., Any]] = set()
+"""The functions that look at one rank after the other."""
+
+
 def value(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
     """Declare what tables may need by the name of this function, which needs what its own parameters name."""
     VALUES[make.__name__] = make
+    return make
+
+
+def each_rank(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """Declare that what this function makes of a run is what it makes of each of its ranks, one below the other.
+
+    It is given events, tables and plain values, so that it can run where the events of a rank are.
+    """
+    EACH_RANK.add(make)
     return make
 
 

@@ -55,7 +55,7 @@ def durations(us: NDArray[np.float64]) -> Int64s:
     return np.maximum(in_ns(us), 0)
 
 
-def annotation_times(annotations: Sequence[Annotation], base_ns: int) -> tuple[Int64s, Int64s]:
+def spans_of_annotations(annotations: Sequence[Annotation], base_ns: int) -> tuple[Int64s, Int64s]:
     """Start and duration of each annotation, in ns."""
     start_ns = in_ns(np.array([a.ts for a in annotations])) + base_ns
     return start_ns, durations(np.array([a.dur for a in annotations]))

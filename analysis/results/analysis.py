@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from ...common.wording import counted
 from ..catalog import CATALOG, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
-from ..core.declaring import VALUES, InputKind, TableEntry, Value
+from ..core.declaring import EACH_RANK, VALUES, InputKind, TableEntry, Value
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.intervals import Spans, spans
@@ -39,15 +39,12 @@ from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
-from ..metrics.device import gaps as gaps_module
-from ..metrics.device import kernels as kernels_module
 from ..metrics.device import queues as queue_module
-from ..metrics.device.idle import HostTables, IdleTables, idle_tables
+from ..metrics.device.idle import HostTables
 from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, idle_in_ranges, largest_gaps
-from ..metrics.device.launches import annotated_in, launched_in
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
-from ..metrics.over_steps import breakdown_over, in_steps, over_steps
+from ..metrics.over_steps import breakdown_over
 from ..metrics.prices import Prices, worth_pricing
 from ..metrics.regions import table as regions_module
 from ..metrics.regions.computed import computed_in_regions
@@ -62,14 +59,14 @@ from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.order import leading_remedy
 from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
-from ..run.event_tables import EventTables
+from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.ranks import Waiting, typical_waiting, waiting_in
 from ..tables.syncs import SYNCS_STEPS
-from ..tables.values import WITH_DETAILS, captured_graphs, computed, engine_replicas, placed_activities
-from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed, kernel_sums_by_rank
+from ..tables.values import WITH_DETAILS, captured_graphs, computed, engine_replicas
+from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
 from .early_work import Early
 from .table_attributes import TableAttributes
 
@@ -296,7 +293,12 @@ class Analysis(TableAttributes):
         return {}
 
     def _make(self, make: Callable[..., Value]) -> Value:
-        return make(**{name: self._need(name) for name in signature(make).parameters})
+        names, spread = signature(make).parameters, self.run.spread
+        if make not in EACH_RANK or spread is None or not spread.ran:
+            return make(**{name: self._need(name) for name in names})
+        given = {name: self._need(name) for name in names if name not in EVENT_SCHEMAS}
+        parts: Any = spread.of_each_rank(make, given)
+        return cast("Value", pd.concat(parts, ignore_index=True))
 
     def _need(self, name: str) -> Any:
         return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
@@ -456,18 +458,6 @@ class Analysis(TableAttributes):
     def counted_steps(self) -> tuple[int, ...]:
         """The steps over which tables are sums; none if these are of all that was recorded."""
         return () if self.whole or not len(self._recorded) else self.typical_step.steps
-
-    @cached_property
-    @described
-    def idle(self) -> pd.DataFrame:
-        """One row per rank and device: idle time by what the host did. The causes need a run with `details`."""
-        return self._marked(over_steps(self._idle.whole, self._idle.steps, self.counted_steps))
-
-    @cached_property
-    @described
-    def idle_steps(self) -> pd.DataFrame:
-        """One row per rank, device and step: idle time by what the host did."""
-        return self._marked(self._idle.steps)
 
     @cached_property
     def idle_causes(self) -> dict[str, float] | None:
@@ -633,16 +623,6 @@ class Analysis(TableAttributes):
         )
 
     @cached_property
-    def _idle(self) -> IdleTables:
-        return idle_tables(self.run.activities, self.host_tables)
-
-    @cached_property
-    @described
-    def gaps(self) -> pd.DataFrame:
-        """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
-        return self._marked(gaps_module.gaps(self.run.activities, self.host_tables, self.counted_steps))
-
-    @cached_property
     def launch_queues(self) -> list[queue_module.OnStream]:
         """Launches that wait on each stream, over time."""
         return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
@@ -804,97 +784,6 @@ class Analysis(TableAttributes):
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)
         return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
-
-    @cached_property
-    @described
-    def gpus(self) -> pd.DataFrame:
-        """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""
-        table, names = self._work.gpus(), self.run.device_names
-        named = [names.get(device) for device in zip(table["rank"], table["device"], strict=True)]
-        return self._marked(table.assign(device_name=pd.array(named, dtype="string")))
-
-    @cached_property
-    def device_time(self) -> pd.DataFrame:
-        """One row per kernel that ran: of communication also wait, transfer and what computing hid."""
-        found = kernels_module.device_time(
-            activities=self.of(placed_activities), calls=self.calls, participation=self.members
-        )
-        hidden_by = found["rank"].isin(self.run.partial_ranks) | (not self.run.has_starts)
-        return _without(found, hidden_by, ["hidden_ns"])
-
-    @property
-    def _time_in_steps(self) -> pd.DataFrame:
-        return in_steps(self.device_time, self.counted_steps)
-
-    @cached_property
-    def _kernel_sums(self) -> pd.DataFrame:
-        _LOG.info("adding up kernels")
-        if self.run.spread is None or not self.run.has_starts:
-            return kernels_module.kernel_sums(self._time_in_steps)
-        found = kernel_sums_by_rank(self.run.spread, self.calls, self.members, self.counted_steps)
-        return found.assign(hidden_calls=found["hidden_calls"].mask(found["rank"].isin(self.run.partial_ranks), 0))
-
-    @cached_property
-    @described
-    def kernels(self) -> pd.DataFrame:
-        """One row per kernel, all ranks and devices together."""
-        return self._marked(kernels_module.kernels(self._kernel_sums))
-
-    @cached_property
-    @described
-    def kernels_devices(self) -> pd.DataFrame:
-        """One row per rank, device and kernel."""
-        return self._marked(kernels_module.kernels_devices(self._kernel_sums))
-
-    @cached_property
-    @described
-    def operators(self) -> pd.DataFrame:
-        """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
-        return self._marked(kernels_module.operators(self._time_in_steps, self.launched_in))
-
-    @cached_property
-    @described
-    def operators_devices(self) -> pd.DataFrame:
-        """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
-        return self._marked(kernels_module.operators_devices(self._time_in_steps, self.launched_in))
-
-    @cached_property
-    @described
-    def annotation_times(self) -> pd.DataFrame:
-        """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
-        return self._marked(kernels_module.by_annotation(self._time_in_steps, self._annotated_in))
-
-    @cached_property
-    @described
-    def annotation_times_devices(self) -> pd.DataFrame:
-        """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
-        return self._marked(kernels_module.by_annotation_devices(self._time_in_steps, self._annotated_in))
-
-    @cached_property
-    def _annotated_in(self) -> pd.Series[str]:
-        run = self.run
-        if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without annotations; {WITH_DETAILS}")
-        graphs = self.of(captured_graphs)
-        return annotated_in(
-            activities=graphs.launched(run.activities),
-            launches=graphs.beside("launches", run.launches),
-            annotations=graphs.beside("annotations", run.annotations),
-        )
-
-    @cached_property
-    def launched_in(self) -> pd.Series[str]:
-        """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
-        run = self.run
-        if not run.details and not run.is_of_cpus:
-            raise NothingMeasured(f"{run.name}: was read without operators; {WITH_DETAILS}")
-        graphs = self.of(captured_graphs)
-        return launched_in(
-            activities=graphs.launched(run.activities),
-            launches=graphs.beside("launches", run.launches),
-            cpu_operators=graphs.beside("cpu_operators", run.cpu_operators),
-            annotations=graphs.beside("annotations", run.annotations),
-        )
 
     @property
     def typical_ranks(self) -> pd.DataFrame:

@@ -5,7 +5,7 @@ Both give the same numbers: every one of these functions looks at one rank after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -14,7 +14,6 @@ import pandas as pd
 
 from ..core.intervals import Spans, covered
 from ..core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS, MEMBERS
-from ..core.tables.device_time import GPUS
 from ..metrics.causes.details import Between, computed_between
 from ..metrics.causes.sequences import LOOKED_AT, readiness, without_work
 from ..metrics.device.breakdown import (
@@ -27,9 +26,6 @@ from ..metrics.device.breakdown import (
     not_computing,
     profiles,
 )
-from ..metrics.device.gpus import gpus
-from ..metrics.device.kernels import device_time, kernel_sums
-from ..metrics.over_steps import in_steps, placed
 from ..run.event_tables import EventTables
 
 if TYPE_CHECKING:
@@ -54,9 +50,6 @@ class DeviceWork(Protocol):
 
     def exposed_waits(self) -> pd.DataFrame:
         """The exposed wait of each call, by step."""
-
-    def gpus(self) -> pd.DataFrame:
-        """One row per rank and GPU, without its model."""
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """See `RanByRank`, as for the next two."""
@@ -91,10 +84,6 @@ class WorkHere:
     def exposed_waits(self) -> pd.DataFrame:
         """The exposed wait of each call, by step."""
         return exposed_waits(self._profiles, self._splits)
-
-    def gpus(self) -> pd.DataFrame:
-        """One row per rank and GPU, without its model."""
-        return gpus(self.tables.activities, self.tables.annotations)
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """When calls were ready to run."""
@@ -144,10 +133,6 @@ class WorkByRank:
         """The exposed wait of each call, by step."""
         none = exposed_waits((), MEMBERS.empty())
         return pd.concat([none, *(part.waits for part in self._times)], ignore_index=True)
-
-    def gpus(self) -> pd.DataFrame:
-        """One row per rank and GPU, without its model."""
-        return GPUS.concat(self.tables.by_rank(_gpus, dict.fromkeys(sorted(self._ranks), ())))
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """When calls were ready to run."""
@@ -200,19 +185,6 @@ class WorkSeen(WorkByRank):
         return exposed_waits(self.devices.profiles, self.split())
 
 
-def kernel_sums_by_rank(
-    tables: SpreadTables, calls: pd.DataFrame, members: pd.DataFrame, steps: Collection[int]
-) -> pd.DataFrame:
-    """`kernel_sums` of all ranks, in these steps; their activities stay where they are.
-
-    `members` are rows of `participation`; without steps, it is those of all that was recorded.
-    """
-    ranks = {ran.rank for ran in tables.ran}
-    calls_of, members_of = _of_ranks(calls, ranks), _of_ranks(members, ranks)
-    given = {rank: (*calls_of[rank], *members_of[rank], steps) for rank in calls_of}
-    return pd.concat(tables.by_rank(_kernel_sums, given), ignore_index=True)
-
-
 @dataclass(frozen=True)
 class WorkUntimed:
     """Work of a run without start times: nothing is known about what its devices did at the same time."""
@@ -234,10 +206,6 @@ class WorkUntimed:
     def exposed_waits(self) -> pd.DataFrame:
         """The table without rows."""
         return exposed_waits((), MEMBERS.empty())
-
-    def gpus(self) -> pd.DataFrame:
-        """The table without rows."""
-        return GPUS.empty()
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """Never called: without starts, no lateness is explained."""
@@ -269,16 +237,6 @@ def _times(tables: EventTables, split: pd.DataFrame) -> _Times:
         steps=breakdown_steps(own, split),
         waits=exposed_waits(own, split),
     )
-
-
-def _gpus(tables: EventTables) -> pd.DataFrame:
-    return gpus(tables.activities, tables.annotations)
-
-
-def _kernel_sums(
-    tables: EventTables, calls: pd.DataFrame, members: pd.DataFrame, steps: Collection[int]
-) -> pd.DataFrame:
-    return kernel_sums(in_steps(device_time(placed(tables.activities), calls, members), steps))
 
 
 def _computed(tables: EventTables, wanted: Mapping[int, list[Between]]) -> Computed:

@@ -26,6 +26,12 @@ class TableAttributes:
     serving_fits: pd.DataFrame
     """One row per kind of step: its time over its tokens, as a straight line, by least squares."""
 
+    idle: pd.DataFrame
+    """One row per rank and device: idle time by what the host did. The causes need a run with `details`."""
+
+    idle_steps: pd.DataFrame
+    """One row per rank, device and step: idle time by what the host did."""
+
     mfu: pd.DataFrame
     """One row per rank and device: how much of its peak it reached, and where the rest went. Needs `details`."""
 
@@ -40,6 +46,9 @@ class TableAttributes:
 
     categories: pd.DataFrame
     """One row per category of operators and kernels, all ranks together. Needs `details`."""
+
+    gaps: pd.DataFrame
+    """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
 
     syncs: pd.DataFrame
     """One row per rank, blocking or allocating call, and operator. None where calls were not read, see `idle`."""
@@ -97,3 +106,24 @@ class TableAttributes:
 
     hangs: pd.DataFrame
     """One row per process group with a collective that some ranks issued, but that never ran."""
+
+    kernels: pd.DataFrame
+    """One row per kernel, all ranks and devices together."""
+
+    kernels_devices: pd.DataFrame
+    """One row per rank, device and kernel."""
+
+    operators: pd.DataFrame
+    """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
+
+    operators_devices: pd.DataFrame
+    """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
+
+    annotation_times: pd.DataFrame
+    """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
+
+    annotation_times_devices: pd.DataFrame
+    """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
+
+    gpus: pd.DataFrame
+    """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them."""

@@ -32,13 +32,13 @@ from ..core.tables.events import (
 )
 from ..recording.arrays import (
     Int64s,
-    annotation_times,
     doubles,
     durations,
     in_ns,
     integers,
     negative_durations,
     repairs,
+    spans_of_annotations,
     values_of,
 )
 from ..recording.contradictions import begun_before_launch, met_on_streams, without_repeated
@@ -140,7 +140,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
     base_ns = raw.zero_ns
     kinds = _texts(raw.kinds, integers(raw.activities["name"]))
     activities, cpu_ops = _table("activities", ACTIVITIES, raw, base_ns, kind=kinds), _cpu_op_table(raw, base_ns)
-    marked_ns = annotation_times(raw.annotations, base_ns)
+    marked_ns = spans_of_annotations(raw.annotations, base_ns)
     known_clock = raw.damage is None or bool(base_ns)
     known_clock = known_clock or _is_absolute(activities["start_ns"], cpu_ops["start_ns"], marked_ns[0])
     gloo = sum(one.name.startswith(markers.GLOO_MARK) for one in raw.annotations) if len(activities) else 0
@@ -245,7 +245,7 @@ def _steps_by_torch(annotations: Sequence[Annotation], base_ns: int) -> dict[int
     """Number -> begin and end of each step that torch marked, in ns."""
     marks = [one for one in annotations if one.name.startswith(markers.PROFILER_STEP)]
     numbers = [one.name.removeprefix(markers.PROFILER_STEP) for one in marks]
-    starts, took = (times.tolist() for times in annotation_times(marks, base_ns))
+    starts, took = (times.tolist() for times in spans_of_annotations(marks, base_ns))
     return {
         int(number): (start, start + dur)
         for number, start, dur in zip(numbers, starts, took, strict=True)

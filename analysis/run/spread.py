@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import pandas as pd
 
 from ..core.escaping import encodable
 from ..formats.recordings.content import TraceSource, packed, recording_of
@@ -114,6 +117,28 @@ class SpreadTables:
         for number, result in enumerate(results(self._executor, _on_rank, calls), 1):
             _LOG.debug("%d of %d ranks", number, len(given))
             yield result
+
+    def of_each_rank(self, make: Callable[..., _T], given: Mapping[str, Any]) -> Iterator[_T]:
+        """Yield what `make`, a module's function, makes of each rank.
+
+        By the names of its parameters it gets the tables of the rank and what is `given`; of tables, the rank's rows.
+        """
+        ranks = sorted({ran.rank for ran in self.ran})
+        own = {name: _of_ranks(one, ranks) for name, one in given.items()}
+        return self.by_rank(_made, {rank: (make, {name: of[rank] for name, of in own.items()}) for rank in ranks})
+
+
+def _of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
+    """The rows of each rank, by rank; what is no table of ranks is the same for all."""
+    if not isinstance(given, pd.DataFrame) or "rank" not in given:
+        return dict.fromkeys(ranks, given)
+    rows = given.groupby("rank").indices
+    return {rank: given.iloc[rows.get(rank, [])] for rank in ranks}
+
+
+def _made(tables: EventTables, make: Callable[..., _T], given: Mapping[str, Any]) -> _T:
+    own = {name: getattr(tables, name) for name in signature(make).parameters if name not in given}
+    return make(**own, **given)
 
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:

@@ -12,9 +12,10 @@ from hypothesis import given
 from idle_runs import Drawn, as_tables, call, detailed, gap, only, tables
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.device.gaps import gaps
-from commtrace.analysis.metrics.device.idle import HOST, QUEUE, idle_tables
+from commtrace.analysis.metrics.device.idle import HOST, QUEUE
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.gaps import gaps
+from commtrace.analysis.tables.idle import idle_tables
 from commtrace.cli import main
 
 DESCRIBED = ("cause", "call", "operator", "annotation")

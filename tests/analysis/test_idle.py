@@ -13,12 +13,13 @@ from hypothesis import assume, given
 from idle_runs import as_tables, call, detailed, gap, only, tables
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, idle_tables, is_alloc, is_sync
+from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, is_alloc, is_sync
 from commtrace.analysis.metrics.device.idle_pieces import idle_pieces
 from commtrace.analysis.metrics.device.syncs import blocking_calls
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import analyse, analyse_with
+from commtrace.analysis.tables.idle import idle_tables
 from commtrace.analysis.tables.syncs import syncs, syncs_steps
 from commtrace.cli import main
 

@@ -52,6 +52,16 @@ KIND = (
 REQUESTS = ("Int64", "requests in the step, NA if its annotation does not say, or ranks say different numbers")
 TOKENS = ("Int64", "tokens that the step processes, NA likewise")
 
+KERNEL = {
+    "name": ("string", "kernel or copy between GPUs; on CPU runs, operator"),
+    "kind": ("string", "compute or comm"),
+}  # fmt: skip
+OPERATOR = {
+    "operator": ("string", "innermost CPU operator around the launch; NA for launches outside every operator"),
+    "kind": ("string", "compute or comm; NA for an operator that launched both"),
+    "kernels": ("int64", "different kernels that it launched"),
+}  # fmt: skip
+
 NO_STEPS_MARKED = "no activity belongs to a step; call profiler.step() in the loop, or say by --steps what marks steps"
 NO_SHAPES_RECORDED = (
     "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"

@@ -37,11 +37,6 @@ from .comparison import CHANGED_KERNELS as CHANGED_KERNELS
 from .comparison import CHANGED_OPERATORS as CHANGED_OPERATORS
 from .comparison import CHANGED_REGIONS as CHANGED_REGIONS
 from .comparison import COMPARISON as COMPARISON
-from .device_time import GPUS as GPUS
-from .device_time import KERNELS as KERNELS
-from .device_time import KERNELS_DEVICES as KERNELS_DEVICES
-from .device_time import OPERATORS as OPERATORS
-from .device_time import OPERATORS_DEVICES as OPERATORS_DEVICES
 from .device_time import STEP_TIMES as STEP_TIMES
 from .events import ACTIVITIES as ACTIVITIES
 from .events import COMM_ARGS as COMM_ARGS

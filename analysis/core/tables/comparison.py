@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .device_time import KERNEL, OPERATOR
+from .columns import KERNEL, OPERATOR
 from .regions import REGION
 
 _VALUES = {

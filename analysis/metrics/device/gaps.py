@@ -6,7 +6,7 @@ largest part is under way. See docs/metrics/idle.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ from ...core import markers
 from ...core.intervals import Times, complement, union
 from ...core.schema import bare, grouped
 from ...core.steps import Window, windows_by_process
-from ...core.tables.device_time import GAPS
 from ..clocks.frame import Flags, Ints
 from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts
 from .launches import innermost, names_around
@@ -25,34 +24,27 @@ _CAUSES = (*HOST, *QUEUE[1:])
 _NONE = -1
 
 
-def gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int] = ()) -> pd.DataFrame:
-    """One row per gap of a device, the longest of each device first: in these steps, or between what it ran."""
+def gaps_of_devices(activities: pd.DataFrame, tables: HostTables) -> Iterator[pd.DataFrame]:
+    """Yield rows of the table `gaps`: those of each device in each cycle that has any."""
     keys, windows = ["rank", "device", "cycle"], windows_by_process(activities)
-    parts = [
-        _of_device(rank, device, rows, windows[rank, cycle], *tables.host_of(rank, device, cycle))
-        for (rank, device, cycle), rows in grouped(activities, keys, [*NEEDED, "name"])
-    ]
-    every = GAPS.concat(parts)
-    every = every[every["step"].isin(steps) if steps else every["before"].notna() & every["after"].notna()]
-    order = ["rank", "device", "idle_ns", "start_ns"]
-    return every.sort_values(order, ascending=[True, True, False, True], kind="stable", ignore_index=True)
+    for (rank, device, cycle), rows in grouped(activities, keys, [*NEEDED, "name"]):
+        host, why_not = tables.host_of(rank, device, cycle)
+        idle = gaps_of(rows, host, windows[rank, cycle])[1]
+        if len(idle.start_ns):
+            found = _rows(idle, rows, windows[rank, cycle], host, why_not)
+            yield found.assign(rank=rank, device=device)
 
 
-def _of_device(
-    rank: int, device: str, activities: pd.DataFrame, windows: list[Window], host: Host | None, why_not: str | None
+def _rows(
+    idle: Gaps, activities: pd.DataFrame, windows: list[Window], host: Host | None, why_not: str | None
 ) -> pd.DataFrame:
-    idle = gaps_of(activities, host, windows)[1]
     count = len(idle.start_ns)
-    if not count:
-        return GAPS.empty()
     parts = idle_parts(idle, host, why_not)
     known = {part: values for part, values in parts.known.items() if part not in parts.absent}
     cause = _largest(known, count)
     steps = np.array([*(window.step for window in windows), _NONE], dtype=np.int64)[idle.window]
     names, last = activities["name"].astype("string").array, int(activities["start_ns"].max())
-    return GAPS.conform(pd.DataFrame({
-        "rank": rank,
-        "device": device,
+    return pd.DataFrame({
         "step": pd.Series(steps, dtype="Int64").mask(steps == _NONE),
         "start_ns": idle.start_ns,
         **{f"{part}_ns": pd.Series([pd.NA] * count, dtype="Int64") for part in parts.absent},
@@ -62,7 +54,7 @@ def _of_device(
         "before": names.take(_ending_at(activities, idle.start_ns), allow_fill=True),
         "after": names.take(np.where(idle.end_ns <= last, idle.ender, _NONE), allow_fill=True),
         "note": pd.Series([parts.note] * count, dtype="string"),
-    }))  # fmt: skip
+    })  # fmt: skip
 
 
 def _largest(known: dict[str, Times], count: int) -> Ints:

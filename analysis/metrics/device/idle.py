@@ -23,7 +23,6 @@ from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, grouped, text_codes
 from ...core.steps import Mark, Window, windows_by_process
-from ...core.tables.device_time import IDLE, IDLE_STEPS
 from ...core.tables.events import MODULES
 from ..clocks.frame import Flags, Ints
 
@@ -426,28 +425,17 @@ class HostTables:
         return self.calls, self.operators, self.annotations, self.modules
 
 
-class IdleTables(NamedTuple):
-    """`idle`, a row per rank and device over all cycles, and `idle_steps`, a row per step of these."""
-
-    whole: pd.DataFrame
-    steps: pd.DataFrame
-
-
-def idle_tables(activities: pd.DataFrame, tables: HostTables) -> IdleTables:
-    """Idle time of every device by cause."""
+def rows_of_idle(activities: pd.DataFrame, tables: HostTables) -> tuple[list[Row], list[Row]]:
+    """Rows of `idle` over all that was recorded, and of `idle_steps`: idle time of every device by cause."""
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
     windows = windows_by_process(activities)
     for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        idle_rows = idle_of(of_device, windows[rank, cycle], *tables.host_of(rank, device, cycle))
-        cycles.setdefault((rank, device), []).append(idle_rows.whole)
-        steps += [{"rank": rank, "device": device, **step} for step in idle_rows.steps]
-    return IdleTables(
-        IDLE.frame(
-            {"rank": rank, "device": device, **_summed(rows)} for (rank, device), rows in sorted(cycles.items())
-        ),
-        IDLE_STEPS.frame(steps),
-    )
+        found = idle_of(of_device, windows[rank, cycle], *tables.host_of(rank, device, cycle))
+        cycles.setdefault((rank, device), []).append(found.whole)
+        steps += [{"rank": rank, "device": device, **step} for step in found.steps]
+    whole = [{"rank": rank, "device": device, **_summed(rows)} for (rank, device), rows in sorted(cycles.items())]
+    return whole, steps
 
 
 def _summed(cycles: list[Row]) -> Row:

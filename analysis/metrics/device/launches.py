@@ -15,7 +15,7 @@ from ..clocks.frame import Ints
 _NONE = -1
 
 
-def launched_in(
+def operator_of_each(
     activities: pd.DataFrame, launches: pd.DataFrame, cpu_operators: pd.DataFrame, annotations: pd.DataFrame
 ) -> pd.Series[str]:
     """The operator of every activity, same index; NA if its launch is unknown or outside of all operators.
@@ -28,7 +28,7 @@ def launched_in(
     return _innermost_of(activities, launches, every, activities["name"].where(activities["device"] == "cpu"))
 
 
-def annotated_in(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[str]:
+def annotation_of_each(activities: pd.DataFrame, launches: pd.DataFrame, annotations: pd.DataFrame) -> pd.Series[str]:
     """The user's annotation around the launch of every activity, same index.
 
     NA without a launch, or with one outside of all, and on CPUs.

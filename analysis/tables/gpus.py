@@ -6,17 +6,34 @@ profiler/event_parser.py. Where this deviates from the plugin it says so.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
+from ..core import markers
+from ..core.declaring import TableEntry, Topic, Worst, each_rank
+from ..core.frames import np
+from ..core.intervals import Times, clip, spans, total
+from ..core.kinds import is_copy
+from ..core.schema import Row, Schema
+from ..core.tables.columns import DEVICE, PARTIAL, RANK
 
-from ...core import markers
-from ...core.intervals import Times, clip, spans, total
-from ...core.kinds import is_copy
-from ...core.schema import Row
-from ...core.tables.device_time import GPUS
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+GPUS = Schema("gpus", "rank and GPU", {
+    "rank": RANK,
+    "device": DEVICE,
+    "device_name": ("string", "GPU, or NA"),
+    "steps": ("int64", "steps in window_ns; 0 if none are marked"),
+    "window_ns": ("int64", "all steps together, as TensorBoard's plugin bounds them; over several cycles, their sum"),
+    "busy_ns": ("int64", "part of it in which at least one kernel ran; copies and fills do not count"),
+    "utilisation_frac": ("Float64", "busy_ns / window_ns"),
+    "sm_efficiency_frac": ("Float64", "mean over window_ns of min(blocks per SM of all running kernels, 1)"),
+    "occupancy_frac": ("Float64", "mean estimated achieved occupancy of the kernels, weighted by duration"),
+    "note": ("string", "why something is NA"),
+    "partial": PARTIAL,
+})  # fmt: skip
 
 # A last step that launched less than this part of what the one before it launched counts as cut off.
 _WHOLE_STEP = 0.8
@@ -41,8 +58,37 @@ class _Busy(NamedTuple):
     occupancy_known_ns: int
 
 
-def gpus(activities: pd.DataFrame, annotations: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank and GPU that ran a kernel, over all its cycles; its model is not known here."""
+@TableEntry(
+    GPUS,
+    Topic.time,
+    "GPU utilisation and occupancy, as TensorBoard defines them.",
+    "kernels.md#gpus",
+    command="table gpus",
+    after="annotation_times_devices",
+    shown=(
+        "rank", "device", "device_name", "steps", "window_ns", "busy_ns", "utilisation_frac", "sm_efficiency_frac",
+        "occupancy_frac", "note", "partial",
+    ),
+    none_measured="no GPU ran a kernel; capture with ProfilerActivity.CUDA, or use `table kernels` for a CPU run",
+    narrow=(
+        "rank", "device", "utilisation_frac", "sm_efficiency_frac", "occupancy_frac", "busy_ns", "window_ns",
+        "steps", "device_name", "note",
+    ),
+    worst=Worst("utilisation_frac", smallest=True),
+)  # fmt: skip
+@each_rank
+def gpus(
+    activities: pd.DataFrame,
+    annotations: pd.DataFrame,
+    device_names: Mapping[tuple[int, str], str | None],
+    has_starts: bool,
+) -> pd.DataFrame:
+    """One row per rank and GPU: utilisation, SM efficiency and occupancy, as TensorBoard's plugin measures them.
+
+    They are over all cycles of a GPU that ran a kernel.
+    """
+    if not has_starts:
+        return GPUS.empty()
     on_gpu = activities[activities["device"] != "cpu"]
     busy_of: dict[tuple[int, str], list[_Busy]] = {}
     for (rank, cycle), of_rank in on_gpu.groupby(["rank", "cycle"], sort=True):
@@ -52,7 +98,9 @@ def gpus(activities: pd.DataFrame, annotations: pd.DataFrame) -> pd.DataFrame:
             busy = _busy(on_device, steps)
             if busy is not None:
                 busy_of.setdefault((int(str(rank)), str(device)), []).append(busy)
-    return GPUS.frame(_row(*key, cycles) for key, cycles in sorted(busy_of.items()))
+    return GPUS.frame(
+        _row(*key, cycles) | {"device_name": device_names.get(key)} for key, cycles in sorted(busy_of.items())
+    )
 
 
 def _all_steps(activities: pd.DataFrame, annotations: pd.DataFrame) -> _AllSteps | None:
