@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,51 @@ def test_time_of_kernels_that_may_multiply_makes_mfu_a_lower_bound(tmp_path: Pat
     assert (row["without_flop_frac"] or 0) == pytest.approx(unknown / (unknown + 400 * US))
     assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(row["at_peak_ns"] + unknown)
     assert (row["mfu_frac"] < row["mfu_most_frac"]) == (row["note"] is not None) == (unknown > 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_mfu_is_what_calls_add_up_to_one_by_one(tmp_path: Path, seed: int) -> None:
+    """Calls of drawn sizes, types and kernels, some of several kernels; each counts in the step of its first kernel."""
+    draw, ranks, steps, length = random.Random(seed), 3, 3, 20 * MS
+    flop: Counter[tuple[int, int]] = Counter()
+    at_peak_ns, known_ns, unknown_ns = (Counter[tuple[int, int]]() for _ in range(3))
+    peaks = {"tf32": 500, "float32": 60, "bfloat16": 1000}
+    traces = []
+    for rank in range(ranks):
+        made = Trace(rank, ranks)
+        for step in range(steps):
+            made.step(step, step * length, (step + 1) * length)
+            for number in range(draw.randint(4, 8)):
+                at, took = step * length + (1 + 2 * number) * MS, draw.randint(50, 300) * US
+                key = rank, step
+                if number and draw.random() < 0.2:
+                    made.kernel("linear_relu_square_kernel", at, took, launch=at - 10 * US)
+                    unknown_ns[key] += took
+                    continue
+                size, more = draw.choice([512, 1024, 2048]), draw.choice([0, 0, 30 * US])
+                dtype, name, peak = draw.choice([
+                    ("c10::BFloat16", "sm90_xmma_gemm_bf16bf16", "bfloat16"),
+                    ("float", "sm80_xmma_gemm_f32f32_tf32f32_f32", "tf32"),
+                    ("float", "ampere_sgemm_128x64_nn", "float32"),
+                ])  # fmt: skip
+                product(made, at, took, size=size, name=name, dtype=dtype)
+                if more:
+                    made.kernel("splitKreduce_kernel", at + MS, more, launch=at + 10 * US)
+                flop[key] += 2 * size**3
+                at_peak_ns[key] += 2 * size**3 / peaks[peak] / 1e3
+                known_ns[key] += took + more
+        traces.append(made)
+    for made in traces:
+        made.write(tmp_path)
+    found = analyse(tmp_path, details=True, cache=False, peaks=peaks)
+    for row in records(found.mfu_steps):
+        key = row["rank"], row["step"]
+        assert row["tflop"] == flop[key] / 1e12
+        assert row["at_peak_ns"] == pytest.approx(at_peak_ns[key], abs=1)
+        assert row["without_flop_frac"] == pytest.approx(unknown_ns[key] / (known_ns[key] + unknown_ns[key]))
+    assert len(found.mfu_steps) == ranks * steps
+    for row in records(found.mfu):
+        assert row["tflop"] == pytest.approx(sum(flop[row["rank"], step] for step in found.counted_steps) / 1e12)
 
 
 @pytest.mark.parametrize("took", [100 * US, 400 * US])

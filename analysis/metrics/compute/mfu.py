@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from ...core.schema import Row, records
+from ...core.schema import Row, records, text_codes
 from .categories import takes_float32_as_tf32
 from .peaks import DevicePeaks, Peak
-from .shapes import TF32, formula_of, of_kernels
+from .shapes import TF32, combinations_of, formula_of, of_kernels
 from .without_flops import has_no_flops
 
 NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
@@ -69,45 +70,49 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     work = work.dropna(subset=keys)
     if not len(work):
         return by_device
-    # What no operator with shapes launched stands for itself.
-    alone = pd.Series(range(-1, -1 - len(work), -1), work.index)
-    rows = work.assign(
-        call=work["call"].fillna(alone).astype("int64"),
-        tf32=of_kernels(work["kernel"], takes_float32_as_tf32),
-        unknown_ns=work["dur_ns"].mask(_multiplies_nothing(work), 0),
-    ).groupby(["rank", "device", "call"], sort=False).agg(
-        **{name: (name, "first") for name in (*keys, "operator", "inputs") if name not in ("rank", "device")},
-        dur_ns=("dur_ns", "sum"),
-        unknown_ns=("unknown_ns", "sum"),
-        tf32=("tf32", "any"),
-    ).reset_index()  # fmt: skip
-    for row in records(rows):
-        operator, inputs = row["operator"], row["inputs"]
+    number, pairs = combinations_of(work, ["operator", "inputs"])
+    for row in records(_alike(work.assign(pair=number), keys)):
+        operator, inputs = pairs[row["pair"]].values()
         formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
         computed = by_device.setdefault(tuple(row[key] for key in keys), _Computed())
         computed.has_shapes |= formula is not None
         dtype = None if formula is None else TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
         if formula is not None and formula.flop is not None:
-            computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop
+            computed.flop[dtype] = computed.flop.get(dtype, 0) + formula.flop * row["calls"]
             computed.known_ns[dtype] = computed.known_ns.get(dtype, 0) + row["dur_ns"]
-            computed.masked[dtype] = computed.masked.get(dtype, 0) + formula.masked_flop
+            computed.masked[dtype] = computed.masked.get(dtype, 0) + formula.masked_flop * row["calls"]
         elif row["unknown_ns"]:
             computed.unknown_ns += row["unknown_ns"]
             why = formula.reason if formula is not None else "no operator with shapes launched them"
             computed.reasons[why] = computed.reasons.get(why, 0) + row["unknown_ns"]
             if formula is not None and formula.most_flop is not None:
                 bounded = computed.bounded.setdefault((operator, inputs), _Bounded(dtype))
-                bounded.flop += formula.most_flop
+                bounded.flop += formula.most_flop * row["calls"]
                 bounded.dur_ns += row["unknown_ns"]
     return by_device
 
 
-def _multiplies_nothing(work: pd.DataFrame) -> pd.Series[bool]:
-    """Whether each row is known to have no FLOPs; each pair of an operator and a kernel is asked once."""
-    pairs = ["operator", "kernel"]
-    number = work.groupby(pairs, dropna=False, sort=False).ngroup()
-    distinct = records(work.assign(number=number).drop_duplicates("number")[["number", *pairs]])
-    return number.map({row["number"]: has_no_flops(row["operator"], row["kernel"]) for row in distinct})
+def _alike(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """One row per keys, `pair` of an operator and its inputs, and whether its calls ran as TF32 and `has_unknown` time.
+
+    It has the number of these `calls`, their `dur_ns`, and `unknown_ns` of kernels that may have FLOPs.
+    """
+    number, of_kernel = combinations_of(work, ["operator", "kernel"])
+    has_none = np.array([has_no_flops(row["operator"], row["kernel"]) for row in of_kernel], dtype=bool)[number]
+    work = work.assign(
+        # What no operator with shapes launched stands for itself.
+        call=work["call"].fillna(pd.Series(range(-1, -1 - len(work), -1), work.index)).astype("int64"),
+        device_code=text_codes(work["device"])[0],
+        tf32=of_kernels(work["kernel"], takes_float32_as_tf32),
+        unknown_ns=work["dur_ns"].mask(has_none, 0),
+    )
+    calls = work.groupby(["rank", "device_code", "call"], sort=False)
+    first = ~calls.cumcount().astype(bool)
+    sums = calls.agg(dur_ns=("dur_ns", "sum"), unknown_ns=("unknown_ns", "sum"), tf32=("tf32", "any"))
+    one = work.loc[first, [*keys, "pair"]].reset_index(drop=True).join(sums.reset_index(drop=True))
+    one["has_unknown"] = one["unknown_ns"] != 0
+    alike = one.groupby([*keys, "pair", "tf32", "has_unknown"], sort=False)
+    return alike.agg(calls=("dur_ns", "size"), dur_ns=("dur_ns", "sum"), unknown_ns=("unknown_ns", "sum")).reset_index()
 
 
 def _row(row: Row, computed: _Computed | None, peaks: DevicePeaks, keys: list[str]) -> Row:

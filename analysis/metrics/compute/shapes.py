@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...core.given_peaks import MEMORY_PEAK
 from ...core.schema import Row, records, text_codes
+from ..clocks.frame import Ints
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
 from .moved_bytes import moved_bytes
@@ -120,19 +121,29 @@ def time_by_shape(work: pd.DataFrame) -> pd.DataFrame:
 
     All three are NA where no operator with shapes launched it.
     """
-    pairs = ["operator", "inputs"]
-    number = work.groupby(pairs, dropna=False, sort=False).ngroup()
-    distinct = records(work.assign(number=number).drop_duplicates("number")[["number", *pairs]])
+    number, pairs = combinations_of(work, ["operator", "inputs"])
+    formulas = [formula_of(row["operator"], row["inputs"]) if row["inputs"] is not None else None for row in pairs]
     said = {
-        row["number"]: (row["operator"], formula.shapes or None, formula.dtype)
-        for row in distinct
-        if row["inputs"] is not None and (formula := formula_of(row["operator"], row["inputs"]))
+        "operator": [
+            None if formula is None else row["operator"] for row, formula in zip(pairs, formulas, strict=True)
+        ],
+        "inputs": [None if formula is None else formula.shapes or None for formula in formulas],
+        "dtype": [None if formula is None else formula.dtype for formula in formulas],
     }
-    columns = {
-        name: pd.array([said[one][place] if one in said else None for one in number], dtype="string")
-        for place, name in enumerate((*pairs, "dtype"))
-    }
-    return work.assign(**columns)
+    return work.assign(**{name: pd.array(texts, dtype="string").take(number) for name, texts in said.items()})
+
+
+def combinations_of(table: pd.DataFrame, texts: list[str]) -> tuple[Ints, list[Row]]:
+    """The number of each row's combination of these columns, and the combinations in order of first use.
+
+    Names and inputs repeat in every step and on every rank: what depends on them is worked out once for each.
+    """
+    number = np.zeros(len(table), dtype=np.int64)
+    for column in texts:
+        codes, distinct = text_codes(table[column])
+        number = pd.factorize(number * (len(distinct) + 1) + codes + 1)[0]
+    first = np.flatnonzero(~pd.Series(number).duplicated())
+    return number, records(table[texts].iloc[first])
 
 
 def of_kernels(kernel: pd.Series[str], holds: Callable[[str], bool]) -> NDArray[np.bool_]:
@@ -146,17 +157,14 @@ def category_rows(work: pd.DataFrame) -> list[Row]:
     """One row per category of what ran, the one that took longest first; what no operator launched is in it, too."""
     if not len(work):
         return []
-    # Few of them differ: names and inputs repeat in every step and on every rank.
-    keys = ["operator", "inputs", "kernel"]
-    number = work.groupby(keys, dropna=False, sort=False).ngroup()
-    distinct = records(work.assign(number=number).drop_duplicates("number")[["number", *keys]])
-    kind = {row["number"]: category(row["operator"], row["kernel"]) for row in distinct}
-    flop = {row["number"]: _flop(row["operator"], row["inputs"]) for row in distinct}
+    number, distinct = combinations_of(work, ["operator", "inputs", "kernel"])
+    kind = pd.array([category(row["operator"], row["kernel"]) for row in distinct], dtype="string")
+    flop = pd.array([_flop(row["operator"], row["inputs"]) for row in distinct], dtype="Float64")
     # A call with several kernels has its FLOPs once, all its kernels are of known FLOPs.
     first = ~work.duplicated(["rank", "call"]) & work["call"].notna()
-    of_call = number.map(flop).astype("Float64")
+    of_call = pd.Series(flop.take(number), work.index)
     table = work.assign(
-        category=number.map(kind),
+        category=kind.take(number),
         flop=of_call.where(first, other=0.0),
         known_ns=work["dur_ns"].where(of_call.notna(), other=0),
         short=(work["dur_ns"] < SHORT_NS) & work["kernel"].notna(),
