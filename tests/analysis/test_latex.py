@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, calls_table, traces_of
 
-from commtrace.analysis.core.tables.lateness import RANKS
 from commtrace.analysis.core.tables.sweeps import SUBTRACTION
 from commtrace.analysis.render import as_latex, as_markdown
 from commtrace.analysis.render.latex import latex_escaped
 from commtrace.analysis.show.summary import summary
+from commtrace.analysis.tables.ranks import RANKS
 
 NAMES = ("breakdown", "breakdown_steps", "calls", "collectives", "participation", "bandwidth", "ranks", "clocks",
          "verdicts")  # fmt: skip

@@ -19,11 +19,11 @@ from terminals import ESCAPES, HOSTILE, on_a_terminal, widest
 from commtrace import Analysis, analyse
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.declaring import InputKind
-from commtrace.analysis.core.tables.lateness import RANKS
 from commtrace.analysis.render import as_text
 from commtrace.analysis.render.fitting import Column, fitted, shortened
 from commtrace.analysis.render.screen import MOST_RANKS, WORST, Screen
 from commtrace.analysis.show.summary import summary
+from commtrace.analysis.tables.ranks import RANKS
 from commtrace.cli import main
 from commtrace.common.wording import counted
 
