@@ -5,7 +5,7 @@ pandas is imported where frames are made: some commands do not need it, and impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,6 +110,29 @@ def text_codes(column: pd.Series[Any]) -> tuple[NDArray[Any], list[str]]:
     firsts[objects[::-1]] = np.arange(len(values))[::-1]  # of several, the last that is written stays
     codes, texts = pd.factorize(values[firsts])
     return codes[objects], [str(text) for text in texts]
+
+
+def combined(columns: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The number of each row's combination of small integers, from -1, and the first row of each combination.
+
+    Combinations are numbered in order of first use.
+    """
+    import numpy as np
+    import pandas as pd
+
+    number: Any = 0
+    for codes in columns:
+        number = pd.factorize(number * (int(codes.max(initial=0)) + 2) + codes + 1)[0]
+    return number, np.flatnonzero(~pd.Series(number).duplicated())
+
+
+def flags_of_texts(column: pd.Series[Any], holds: Callable[[str], bool]) -> NDArray[Any]:
+    """Whether something holds for each row's text, False for NA, of dtype bool; each distinct text is asked once."""
+    import numpy as np
+
+    codes, texts = text_codes(column)
+    result: NDArray[Any] = np.array([*map(holds, texts), False], dtype=bool)[codes]  # -1, for NA, takes the last
+    return result
 
 
 def grouped(

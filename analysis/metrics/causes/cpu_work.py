@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,8 +18,9 @@ import pandas as pd
 from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, total
 from ...core.kinds import COMM, COMPUTE
-from ...core.schema import records
+from ...core.schema import combined, flags_of_texts, records, text_codes
 from ...core.steps import steps_at
+from ..clocks.frame import Flags, Ints
 
 OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
@@ -117,33 +119,35 @@ class CpuWork:
     """What the launching threads of a rank did; `is_known` if the trace shows operators or ranges of the CPU."""
 
     def __init__(self, detailed: Detailed) -> None:
-        operators = _operators(detailed)
-        is_range = operators["name"].str.startswith(markers.TORCH_RANGES).fillna(False).astype(bool)
-        marks = detailed.annotations[_COLUMNS]
-        of_user = marks[~marks["name"].str.startswith(_NO_RANGES).fillna(True).astype(bool)]
-        c10d = marks[marks["name"].str.startswith(markers.C10D).fillna(False).astype(bool)]
-        calls = detailed.runtime_calls
-        blocking = calls[calls["name"].str.match(markers.BLOCKING).fillna(False).astype(bool)]
+        operators, marks = _operators(detailed), detailed.annotations[_COLUMNS]
+        is_range = _begins(operators, markers.TORCH_RANGES)
+        of_user = marks[marks["name"].notna() & ~_begins(marks, _NO_RANGES)]
+        c10d = marks[_begins(marks, markers.C10D)]
+        calls = detailed.runtime_calls[_COLUMNS]
+        blocking = calls[flags_of_texts(calls["name"], lambda name: markers.BLOCKING.match(name) is not None)]
         self.is_known = len(operators) > 0
-        steps = marks[marks["name"].str.startswith(markers.PROFILER_STEP).fillna(False).astype(bool)]
-        self.steps = steps[_COLUMNS]
+        self.steps = marks[_begins(marks, markers.PROFILER_STEP)]
         ranges = pd.concat([of_user, operators[is_range]])
         self._layers = {
             RANGE: _by_thread(ranges),
             IN_OPERATOR: _by_thread(pd.concat([operators[~is_range], c10d])),
-            IN_CALL: _by_thread(blocking[_COLUMNS]),
+            IN_CALL: _by_thread(blocking),
         }
-        self._modules = detailed.modules
+        self._modules = {thread: _InOrder.of(own, markers.MODULE) for thread, own in _threads(detailed.modules)}
         self._main = _main_thread(self.steps, ranges)
         self._launched_ns, self._threads = _launching(detailed)
 
     def by_step(self, idle: Spans) -> dict[int, int]:
         """How much of the idle time lies in each step of the CPU, in ns; steps without any are left out."""
+        steps, starts, ends = self._steps
+        return {step: took for step, took in zip(steps, covered(idle, starts, ends).tolist(), strict=True) if took}
+
+    @cached_property
+    def _steps(self) -> tuple[list[int], Times, Times]:
+        """Number, start and end of each step of the CPU."""
         starts = self.steps["start_ns"].to_numpy(dtype=np.int64)
-        inside = covered(idle, starts, starts + self.steps["dur_ns"].to_numpy(dtype=np.int64))
         marks = zip(self.steps["name"], starts.tolist(), self.steps["dur_ns"], strict=True)
-        steps = steps_at(starts, list(marks)).tolist()
-        return {step: took for step, took in zip(steps, inside.tolist(), strict=True) if took}
+        return steps_at(starts, list(marks)).tolist(), starts, starts + self.steps["dur_ns"].to_numpy(dtype=np.int64)
 
     def in_python(self, gaps: Spans, step: int, counted: Counted, elsewhere_ns: int) -> InPython | None:
         """What the main thread did outside of any operator in the part of a step in which its device had no work.
@@ -209,10 +213,11 @@ class CpuWork:
             pieces = _cut(pieces, layer.bounds)
         inner = {kind: layer.at(pieces.starts) for kind, layer in layers.items()}
         around = np.where(inner[RANGE] >= 0, -1, outer.at(pieces.starts))
-        columns = np.stack([*(inner[kind] for kind in (RANGE, IN_OPERATOR, IN_CALL, IN_MODULE)), around])
-        distinct, number = np.unique(columns, axis=1, return_inverse=True)
-        lasted = np.bincount(number.ravel(), pieces.ends - pieces.starts, distinct.shape[1]).astype(np.int64)
-        for (region, operator, call, module, beyond), took_ns in zip(distinct.T.tolist(), lasted.tolist(), strict=True):
+        columns = [*(inner[kind] for kind in (RANGE, IN_OPERATOR, IN_CALL, IN_MODULE)), around]
+        number, first = combined(columns)
+        lasted = np.bincount(number, pieces.ends - pieces.starts, len(first)).astype(np.int64)
+        distinct = zip(*(column[first].tolist() for column in columns), strict=True)
+        for (region, operator, call, module, beyond), took_ns in zip(distinct, lasted.tolist(), strict=True):
             ranges = layers[RANGE].chain(region) if region >= 0 else outer.chain(beyond)
             operators, calls = layers[IN_OPERATOR].chain(operator), layers[IN_CALL].chain(call)
             here = ranges[0] if ranges else None
@@ -229,18 +234,38 @@ class CpuWork:
 
     def _modules_during(self, thread: int, pieces: Spans) -> _Nested:
         """The modules of a thread that last into these pieces of time; a model has many, most of them elsewhere."""
-        modules = self._modules
-        starts = modules["start_ns"].to_numpy(dtype=np.int64)
-        inside = covered(pieces, starts, starts + modules["dur_ns"].to_numpy(dtype=np.int64)) > 0
-        own = modules[inside & (modules["thread"].to_numpy() == thread)]
-        return _Nested.of(own.assign(name=own["name"].str.removeprefix(markers.MODULE)))
+        own = self._modules.get(thread)
+        return _Nested.nothing() if own is None else _Nested.of(own.those(covered(pieces, own.starts, own.ends) > 0))
+
+
+class _InOrder(NamedTuple):
+    """Events of a thread in order of start, the outer one of two first; `codes` are places in `texts`."""
+
+    starts: Times
+    ends: Times
+    codes: Ints
+    texts: list[str]
+
+    @classmethod
+    def of(cls, events: pd.DataFrame, prefix: str = "") -> _InOrder:
+        """The events, their names without the prefix, and as `plain_name`."""
+        starts = events["start_ns"].to_numpy(dtype=np.int64)
+        ends = starts + events["dur_ns"].to_numpy(dtype=np.int64)
+        order = np.lexsort((-ends, starts))
+        codes, texts = text_codes(events["name"])
+        names = [*(plain_name(text.removeprefix(prefix)) for text in texts), str(pd.NA)]  # -1, for NA, takes the last
+        return cls(starts[order], ends[order], codes[order], names)
+
+    def those(self, chosen: Flags) -> _InOrder:
+        """Some of the events."""
+        return _InOrder(self.starts[chosen], self.ends[chosen], self.codes[chosen], self.texts)
 
 
 class _Nested(NamedTuple):
     """Nested events of a thread.
 
-    From each bound to the next one, ascending, `innermost` is the event that runs there, -1 for none; `parents`
-    is the event around each event. Both are positions in `names`.
+    From each bound to the next one, ascending, `innermost` is what runs there, -1 for none: a place in `names`, which
+    has each name once for each chain of names around it. `parents` is the place of what is around.
     """
 
     bounds: Times
@@ -253,48 +278,47 @@ class _Nested(NamedTuple):
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), [], [])
 
     @classmethod
-    def of(cls, events: pd.DataFrame) -> _Nested:
-        starts = events["start_ns"].to_numpy(dtype=np.int64)
-        ends = starts + events["dur_ns"].to_numpy(dtype=np.int64)
-        order = np.lexsort((-ends, starts))
-        names = [plain_name(str(name)) for name in events["name"].to_numpy()[order]]
-        bounds, innermost, parents = [], [], []
-        stack: list[int] = []
-        begin, end = starts[order].tolist(), ends[order].tolist()
-        for i, start in enumerate(begin):
-            while stack and end[stack[-1]] <= start:
-                bounds.append(end[stack.pop()])
-                innermost.append(stack[-1] if stack else -1)
-            parents.append(stack[-1] if stack else -1)
-            if stack:  # clocks of events are cut to microseconds: the end of a nested one may stick out
-                end[i] = min(end[i], end[stack[-1]])
-            stack.append(i)
+    def of(cls, events: _InOrder) -> _Nested:
+        bounds, innermost = [], []
+        places: dict[tuple[int, int], int] = {}  # by what is around, and the name
+        ends, stack = [_NEVER], [-1]
+        for start, end, code in zip(events.starts.tolist(), events.ends.tolist(), events.codes.tolist(), strict=True):
+            while ends[-1] <= start:
+                bounds.append(ends.pop())
+                stack.pop()
+                innermost.append(stack[-1])
+            place = places.setdefault((stack[-1], code), len(places))
+            ends.append(min(end, ends[-1]))  # clocks are cut to microseconds: the end of a nested one may stick out
+            stack.append(place)
             bounds.append(start)
-            innermost.append(i)
-        while stack:
-            bounds.append(end[stack.pop()])
-            innermost.append(stack[-1] if stack else -1)
+            innermost.append(place)
+        while len(stack) > 1:
+            bounds.append(ends.pop())
+            stack.pop()
+            innermost.append(stack[-1])
+        parents, names = [around for around, _ in places], [events.texts[code] for _, code in places]
         return cls(np.array(bounds, np.int64), np.array(innermost, np.int64), parents, names)
 
     def at(self, times: Times) -> Times:
-        """The innermost event at each time, -1 for none."""
+        """The place of what runs at each time, -1 for nothing."""
         if not len(self.bounds):
             return np.full(len(times), -1, np.int64)
         place = np.searchsorted(self.bounds, times, side="right") - 1
         result: Times = np.where(place >= 0, self.innermost[place], -1)
         return result
 
-    def chain(self, event: int) -> list[str]:
-        """The name of an event, and of all that it is nested in, the innermost first."""
+    def chain(self, place: int) -> list[str]:
+        """The name at a place, and of all that is around it, the innermost first."""
         names = []
-        while event >= 0:
-            names.append(self.names[event])
-            event = self.parents[event]
+        while place >= 0:
+            names.append(self.names[place])
+            place = self.parents[place]
         return names
 
 
 _COLUMNS = ["thread", "name", "start_ns", "dur_ns"]
 _LAYERS = (RANGE, IN_OPERATOR, IN_CALL)
+_NEVER = np.iinfo(np.int64).max
 
 
 def plain_name(name: str) -> str:
@@ -311,8 +335,17 @@ def _operators(detailed: Detailed) -> pd.DataFrame:
     return ran.rename(columns={"stream": "thread"})[_COLUMNS]
 
 
+def _begins(events: pd.DataFrame, beginnings: str | tuple[str, ...]) -> Flags:
+    """Whether the name of each event begins so."""
+    return flags_of_texts(events["name"], lambda name: name.startswith(beginnings))
+
+
+def _threads(events: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+    return ((int(str(thread)), own) for thread, own in events.groupby("thread"))
+
+
 def _by_thread(events: pd.DataFrame) -> dict[int, _Nested]:
-    return {int(str(thread)): _Nested.of(of_thread) for thread, of_thread in events.groupby("thread")}
+    return {thread: _Nested.of(_InOrder.of(own)) for thread, own in _threads(events)}
 
 
 def _main_thread(steps: pd.DataFrame, ranges: pd.DataFrame) -> int:

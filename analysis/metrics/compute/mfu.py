@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ...core.schema import Row, records, text_codes
+from ...core.schema import Row, flags_of_texts, records, text_codes
 from .categories import takes_float32_as_tf32
 from .peaks import DevicePeaks, Peak
-from .shapes import TF32, combinations_of, formula_of, of_kernels
+from .shapes import TF32, combinations_of, formula_of
 from .without_flops import has_no_flops
 
 NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
@@ -103,7 +103,7 @@ def _alike(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
         # What no operator with shapes launched stands for itself.
         call=work["call"].fillna(pd.Series(range(-1, -1 - len(work), -1), work.index)).astype("int64"),
         device_code=text_codes(work["device"])[0],
-        tf32=of_kernels(work["kernel"], takes_float32_as_tf32),
+        tf32=flags_of_texts(work["kernel"], takes_float32_as_tf32),
         unknown_ns=work["dur_ns"].mask(has_none, 0),
     )
     calls = work.groupby(["rank", "device_code", "call"], sort=False)

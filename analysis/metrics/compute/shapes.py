@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from statistics import harmonic_mean
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ...core.given_peaks import MEMORY_PEAK
-from ...core.schema import Row, records, text_codes
+from ...core.schema import Row, combined, flags_of_texts, records, text_codes
 from ..clocks.frame import Ints
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
@@ -91,9 +89,9 @@ def shape_rows(work: pd.DataFrame, peaks: DevicePeaks) -> list[Row]:
     item_bytes = {name: list_item_bytes(name) for name in kernel.dropna().unique()}
     known = known.assign(
         item_bytes=kernel.map(item_bytes).astype("Float64"),
-        tensor_ns=known["dur_ns"].where(of_kernels(kernel, lambda name: uses_tensor_cores(name) is True), 0),
-        told_ns=known["dur_ns"].where(of_kernels(kernel, lambda name: uses_tensor_cores(name) is not None), 0),
-        tf32=of_kernels(kernel, takes_float32_as_tf32),
+        tensor_ns=known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is True), 0),
+        told_ns=known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is not None), 0),
+        tf32=flags_of_texts(kernel, takes_float32_as_tf32),
     )
     calls = known.groupby(["operator", "inputs", "rank", "call"], sort=False).agg(
         device=("device", "first"),
@@ -138,19 +136,8 @@ def combinations_of(table: pd.DataFrame, texts: list[str]) -> tuple[Ints, list[R
 
     Names and inputs repeat in every step and on every rank: what depends on them is worked out once for each.
     """
-    number = np.zeros(len(table), dtype=np.int64)
-    for column in texts:
-        codes, distinct = text_codes(table[column])
-        number = pd.factorize(number * (len(distinct) + 1) + codes + 1)[0]
-    first = np.flatnonzero(~pd.Series(number).duplicated())
+    number, first = combined(text_codes(table[column])[0] for column in texts)
     return number, records(table[texts].iloc[first])
-
-
-def of_kernels(kernel: pd.Series[str], holds: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Whether something holds for the name of each kernel, False where there is none; each name is asked once."""
-    codes, names = text_codes(kernel)
-    result: NDArray[np.bool_] = np.array([*map(holds, names), False])[codes]  # -1, for no name, takes the last
-    return result
 
 
 def category_rows(work: pd.DataFrame) -> list[Row]:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
-from ...core.schema import Row, bare, grouped, text_codes
+from ...core.schema import Row, bare, flags_of_texts, grouped
 from ...core.steps import Mark, Window, windows_by_process
 from ...core.tables.events import MODULES
 from ..clocks.frame import Flags, Ints
@@ -87,8 +87,7 @@ class Host:
         """The runtime and driver calls."""
         calls = self.runtime_calls
         start = calls["start_ns"].to_numpy()
-        codes, names = text_codes(calls["name"])
-        sync, alloc = (np.array([*map(of, names), False], dtype=bool)[codes] for of in (is_sync, is_alloc))
+        sync, alloc = (flags_of_texts(calls["name"], of) for of in (is_sync, is_alloc))
         return HostCalls(
             thread=calls["thread"].to_numpy(),
             correlation=calls["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN),
@@ -459,10 +458,8 @@ def _is_compiling(name: str) -> bool:
 
 
 def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:
-    """The events whose names are wanted; each distinct name is checked once."""
-    codes, names = text_codes(events["name"])
-    wanted: Flags = np.array([*map(is_wanted, names), False], dtype=bool)[codes]
-    return events[wanted]
+    """The events whose names are wanted."""
+    return events[flags_of_texts(events["name"], is_wanted)]
 
 
 def _times(events: pd.DataFrame) -> tuple[Times, Times]:
