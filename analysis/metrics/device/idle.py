@@ -144,24 +144,27 @@ class Host:
     @cached_property
     def operator_ranges(self) -> pd.DataFrame:
         """The operators, including those that hand over a collective, which are stored as annotations."""
-        handing = self.annotations[self._marks.str.startswith(markers.C10D)]
+        handing = self._begun_by(markers.C10D)
         return pd.concat([table[_RANGE] for table in (self.operators, handing) if len(table)] or [handing[_RANGE]])
 
     @cached_property
     def user_ranges(self) -> pd.DataFrame:
         """The annotations without steps and operators."""
-        others = self._marks.str.startswith((markers.PROFILER_STEP, markers.C10D)) | self._marks.isin(markers.DETAILS)
+        beginnings = (markers.PROFILER_STEP, markers.C10D)
+        others = flags_of_texts(
+            self.annotations["name"], lambda name: name.startswith(beginnings) or name in markers.DETAILS
+        )
         return self.annotations.loc[~others, _RANGE]
 
     @cached_property
     def step_marks(self) -> list[Mark]:
         """The annotations of steps."""
-        steps = self.annotations[self._marks.str.startswith(markers.PROFILER_STEP)]
+        steps = self._begun_by(markers.PROFILER_STEP)
         return list(zip(*(steps[name].tolist() for name in ("name", "start_ns", "dur_ns")), strict=True))
 
-    @cached_property
-    def _marks(self) -> pd.Series[str]:
-        return self.annotations["name"].astype("string").fillna("")
+    def _begun_by(self, beginning: str) -> pd.DataFrame:
+        """The annotations whose names begin so."""
+        return _named(self.annotations, lambda name: name.startswith(beginning))
 
     @cached_property
     def launches(self) -> Ints:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ...core import markers
 from ...core.intervals import Times
 from ...core.kinds import COMPUTE
-from ...core.schema import bare, text_codes
+from ...core.schema import bare, combined, flags_of_texts, text_codes
 from ..causes.cpu_work import plain_name
 from ..clocks.frame import Flags, Ints
 
@@ -155,10 +155,9 @@ class CpuRanges:
             table.loc[_begins_with(table, _WANTED), _COLUMNS] for table in (cpu_operators, on_cpu, operator_calls)
         ]
         if not len(operator_calls):
-            codes, names = pd.factorize(cpu_operators["name"])
-            of_torch = any(str(name).startswith(markers.ATEN) for name in names)  # else `::` is of other C++
-            of_user = [not (of_torch and _OF_TORCH.search(str(name))) for name in names]
-            wanted.append(cpu_operators.loc[np.array([*of_user, False], dtype=bool)[codes], _COLUMNS])
+            of_torch = _begins_with(cpu_operators, (markers.ATEN,)).any()  # else `::` is of other C++
+            of_user = flags_of_texts(cpu_operators["name"], lambda name: not (of_torch and _OF_TORCH.search(name)))
+            wanted.append(cpu_operators.loc[of_user, _COLUMNS])
         return cls(annotations, modules, _together(wanted), operator_calls)
 
 
@@ -326,8 +325,9 @@ def _backward_operators(cpu: CpuRanges) -> _Events:
     forward_thread = calls["forward_thread"].fillna(0).to_numpy(dtype=np.int64)
     with_number = calls[forward_thread > 0]
     others = cpu.operators[_begins_with(cpu.operators, (markers.EVALUATE,))]
-    known = pd.MultiIndex.from_frame(with_number[["thread", "start_ns", "dur_ns"]])
-    others = others[~pd.MultiIndex.from_frame(others[["thread", "start_ns", "dur_ns"]]).isin(known)]
+    both = [np.append(bare(with_number[key]), bare(others[key])) for key in ("thread", "start_ns", "dur_ns")]
+    number, _ = combined(pd.factorize(column)[0] for column in both)
+    others = others[~np.isin(number[len(with_number) :], number[: len(with_number)])]
     began_on, began_ns = _forward_of(calls, forward_thread > 0)
     count = len(others)
     table = pd.concat([with_number[_COLUMNS], others], ignore_index=True)
@@ -413,8 +413,7 @@ def _rerun_operators(cpu: CpuRanges, backward: _Events) -> _Events:
     """
     calls = cpu.operator_calls
     is_forward = (calls["sequence"].notna() & (calls["forward_thread"].fillna(0) == 0)).to_numpy(dtype=bool)
-    codes, names = pd.factorize(calls["name"])
-    calls = calls[is_forward & np.array([*("::" in str(name) for name in names), False], dtype=bool)[codes]]
+    calls = calls[is_forward & flags_of_texts(calls["name"], lambda name: "::" in name)]
     start, thread = calls["start_ns"].to_numpy(), calls["thread"].to_numpy()
     inside = np.zeros(len(calls), dtype=bool)
     for number in np.unique(backward.thread).tolist():
@@ -454,9 +453,8 @@ def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _begins_with(table: pd.DataFrame, prefixes: tuple[str, ...]) -> Flags:
-    """Whether the name of each row begins so; each distinct name is checked once."""
-    codes, names = pd.factorize(table["name"])
-    return np.array([*(str(name).startswith(prefixes) for name in names), False], dtype=bool)[codes]
+    """Whether the name of each row begins so."""
+    return flags_of_texts(table["name"], lambda name: name.startswith(prefixes))
 
 
 def _events(table: pd.DataFrame, name: NDArray[np.int64], names: list[str]) -> _Events:

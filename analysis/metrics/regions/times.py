@@ -11,6 +11,7 @@ from ...core import markers
 from ...core.kinds import COMM, COMPUTE
 from ...core.schema import bare, grouped
 from ...core.steps import Window, steps_at, windows_of
+from ...core.tables.events import ACTIVITIES
 from ..clocks.frame import Ints
 from ..device.graphs import Captured
 from ..device.idle import Host, HostTables
@@ -97,16 +98,7 @@ def region_times(
             ),
             paths,
         )
-        of_graphs = regions_of(
-            CpuRanges.of(
-                activities=of_rank[:0],
-                **{
-                    name: table[(table["rank"] == rank) & (table["cycle"] == cycle)]
-                    for name, table in captured.tables.items()
-                },
-            ),
-            paths,
-        )
+        of_graphs = _captured_regions(captured, rank, cycle, paths) if len(captured.launches) else None
         on_cpu = [_cpu_sums(regions, host)]
         steps = windows_of(of_rank)
         for (device,), of_device in grouped(of_rank, ["device"]):
@@ -138,6 +130,12 @@ def region_times(
 _SPLIT = ["start_ns", "dur_ns", "wait_ns"]
 
 
+def _captured_regions(captured: Captured, rank: int, cycle: int, paths: RegionPaths) -> Regions:
+    """The regions in which a rank captured its graphs."""
+    own = {name: table[(table["rank"] == rank) & (table["cycle"] == cycle)] for name, table in captured.tables.items()}
+    return regions_of(CpuRanges.of(activities=ACTIVITIES.empty(), **own), paths)
+
+
 def _owner(path: Ints, phase: Ints) -> Ints:
     """Path and phase as one number."""
     return path * _PHASES + phase
@@ -147,13 +145,13 @@ def _of_gpu(
     ran: pd.DataFrame,
     steps: list[Window],
     host: Host,
-    both: tuple[Regions, Regions],
+    both: tuple[Regions, Regions | None],
     captured: Captured,
     split: pd.DataFrame,
 ) -> tuple[DeviceTime, Ints]:
     """The time of a GPU by owner, and the owner of each activity: the region in which it was launched.
 
-    The second of `both` are the regions in which graphs were captured.
+    The second of `both` are the regions in which graphs were captured, if any were.
     """
     regions, of_graphs = both
     call = host.launch_of(ran["correlation"].to_numpy(dtype=np.int64, na_value=_UNKNOWN))
@@ -161,11 +159,12 @@ def _of_gpu(
     owner = np.full(len(ran), _NOBODY)
     threads, times = host.calls.thread[call[launched]], host.calls.start_ns[call[launched]]
     owner[launched] = _owner(*regions.places(threads, times))
-    own = pd.Index(captured.launches["correlation"]).get_indexer(captured.correlation.reindex(ran.index).fillna(0))
-    of_graph = np.flatnonzero(own >= 0)
-    threads, times = (captured.launches[name].to_numpy()[own[of_graph]] for name in ("thread", "start_ns"))
-    path, phase = of_graphs.places(threads, times)
-    owner[of_graph] = np.where(path == NO_REGION, owner[of_graph], _owner(path, phase))
+    if of_graphs is not None:
+        own = pd.Index(captured.launches["correlation"]).get_indexer(captured.correlation.reindex(ran.index).fillna(0))
+        of_graph = np.flatnonzero(own >= 0)
+        threads, times = (captured.launches[name].to_numpy()[own[of_graph]] for name in ("thread", "start_ns"))
+        path, phase = of_graphs.places(threads, times)
+        owner[of_graph] = np.where(path == NO_REGION, owner[of_graph], _owner(path, phase))
     start = ran["start_ns"].to_numpy()
     computing = bare(ran["kind"]) == COMPUTE
     stretches = Owned(start[computing], (start + ran["dur_ns"].to_numpy())[computing], owner[computing])
