@@ -8,10 +8,12 @@ before, beside a rank that waited. Times of calls are exact, in ns; spans of com
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from ..core.escaping import printable
 from ..core.intervals import Spans
 from ..core.kinds import COMM, COMPUTE, MEMORY
-from ..core.schema import Row, grouped, records
+from ..core.schema import Row, bare, grouped, records
 from ..errors import NothingMeasured
 from ..render.fitting import shortened_kernel
 from ..render.plots.step import ahead_ns, coarser
@@ -67,12 +69,13 @@ class StepsOfRun:
         for device in drawn_spans(analysis, most):
             self._devices.setdefault(device.step, []).append(device)
         self._devices = dict(sorted(self._devices.items()))
-        self._calls = {step: calls[calls["step"] == step] for step in self._devices}
         if not self._devices:
             raise NothingMeasured(f"{analysis.run.name}: no device did anything in its steps")
+        self._calls = _Calls(calls)
         by_waiting = waited.reindex(list(self._devices), fill_value=0).sort_values(ascending=False, kind="stable")
         self.order = [int(step) for step in by_waiting.index]
         """Numbers of the steps, that with most exposed waiting first."""
+        self._of_rank: dict[int, _Did] = {}
         self._clocks = {row["rank"]: row for row in records(analysis.clocks)}
         step_of = calls.drop_duplicates("collective_id").set_index("collective_id")["step"]
         self._collectives = analysis.collectives[analysis.collectives["collective_id"].isin(step_of.index)]
@@ -80,7 +83,7 @@ class StepsOfRun:
 
     def count_calls(self, step: int) -> int:
         """Number of calls in a step."""
-        return len(self._calls[step])
+        return self._calls.count(step)
 
     def count_devices(self, step: int) -> int:
         """Number of devices that did something in a step."""
@@ -95,7 +98,7 @@ class StepsOfRun:
         """A step with its collectives, and who was late to them; compute of a device in at most so many spans."""
         shown = self._collectives[self._collectives["step"] == step]
         late = self._analysis.lateness
-        content = _step(step, self._devices[step], self._calls[step], most_spans)
+        content = _step(step, self._devices[step], self._calls, most_spans)
         content["collectives"] = {str(row["collective_id"]): _collective(row, names) for row in records(shown)}
         of_step = records(late[late["collective_id"].isin(shown["collective_id"])])
         content["late"] = {str(row["collective_id"]): _late(row, names) for row in of_step}
@@ -134,11 +137,22 @@ class StepsOfRun:
             "long": end - begin,
             "arrived": None if other is None else int(arrived[other]) - begin,
             "ranks": [
-                {"rank": rank, **_lanes(self._analysis, rank, (begin, end), self._clocks.get(rank), names)}
+                {"rank": rank, **_lanes(self._did(rank), (begin, end), self._clocks.get(rank), names)}
                 for rank in (late["rank"], other)
                 if rank is not None
             ],
         }
+
+    def _did(self, rank: int) -> _Did:
+        if rank not in self._of_rank:
+            tables = self._analysis.detailed(rank)
+            on_cpu = pd.concat([tables.cpu_operators, tables.annotations], ignore_index=True)
+            self._of_rank[rank] = _Did(
+                tables.launches[["thread", "start_ns"]].assign(dur_ns=0),
+                on_cpu[["thread", "name", "start_ns", "dur_ns"]],
+                tables.activities[["kind", "name", "start_ns", "dur_ns"]],
+            )
+        return self._of_rank[rank]
 
     @cached_property
     def _ended(self) -> dict[int, _Times]:
@@ -194,15 +208,19 @@ class NameNumbers:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+        """The number of each name as it was given."""
 
     def __call__(self, name: Any) -> int | None:
         """The number of a name; None for NA."""
-        if name is None or pd.isna(name):
-            return None
+        number = self._known.get(name)
+        if number is not None or name is None or pd.isna(name):
+            return number
         text = shortened_kernel(printable(str(name)), _LONGEST_NAME)
         if text not in self._numbers:
             self._numbers[text] = len(self.texts)
             self.texts.append(text)
+        self._known[name] = self._numbers[text]
         return self._numbers[text]
 
 
@@ -218,11 +236,39 @@ def _kept(order: Sequence[int], run: StepsOfRun, most: int) -> list[int]:
     return kept
 
 
-def _step(step: int, devices: Sequence[DeviceSpans], calls: pd.DataFrame, most: int) -> dict[str, Any]:
+class _Calls:
+    """The calls of all steps, in order of step, rank, device and arrival; arrays of shape (calls,), -1 for NA."""
+
+    def __init__(self, calls: pd.DataFrame) -> None:
+        of_steps = calls[calls["step"].notna()]
+        device, devices = pd.factorize(bare(of_steps["device"]))
+        keys = [of_steps[name].to_numpy(dtype=np.int64) for name in ("step", "rank", "arrived_ns")]
+        order = np.lexsort((keys[2], device, keys[1], keys[0]))
+        columns = ("arrived_ns", "dur_ns", "wait_ns", "collective_id")
+        self.arrived, self.dur, self.wait, self.collective = (
+            of_steps[name].to_numpy(dtype=np.int64, na_value=-1)[order] for name in columns
+        )
+        step, rank, device = keys[0][order], keys[1][order], device[order]
+        changes = np.flatnonzero(np.diff(step) | np.diff(rank) | np.diff(device)) + 1
+        bounds = [0, *changes.tolist(), len(order)] if len(order) else [0]
+        self._of = {
+            (int(step[begin]), int(rank[begin]), str(devices[device[begin]])): slice(begin, end)
+            for begin, end in pairwise(bounds)
+        }
+        self._counts = Counter(step.tolist())
+
+    def count(self, step: int) -> int:
+        """Number of calls in a step."""
+        return self._counts[step]
+
+    def of(self, step: int, rank: int, device: str) -> slice:
+        """The places of the calls of a device in a step."""
+        return self._of.get((step, rank, device), slice(0))
+
+
+def _step(step: int, devices: Sequence[DeviceSpans], calls: _Calls, most: int) -> dict[str, Any]:
     """A step: all times are on the common clock, since its first activity."""
     several = len(devices) > len({device.rank for device in devices})
-    calls_of = dict(grouped(calls, ["rank", "device"]))
-    none = calls.iloc[:0]
     begin, end = min(device.begin for device in devices), max(device.end for device in devices)
     ranks = []
     for device in sorted(devices, key=lambda one: (one.rank, one.device)):
@@ -232,12 +278,11 @@ def _step(step: int, devices: Sequence[DeviceSpans], calls: pd.DataFrame, most: 
             "compute": _relative(coarser(device.compute, most), begin),
             "copies": _relative(coarser(device.copies, most), begin),
         }
-        taken = calls_of.get((device.rank, device.device), none).sort_values("arrived_ns", kind="stable")
-        arrived = taken["arrived_ns"].to_numpy(dtype=np.int64) - begin
-        row["start"] = np.diff(arrived, prepend=0).tolist()
-        row["dur"] = taken["dur_ns"].tolist()
-        row["wait"] = [-1 if pd.isna(ns) else int(ns) for ns in taken["wait_ns"]]
-        row["of"] = taken["collective_id"].tolist()
+        taken = calls.of(step, device.rank, device.device)
+        row["start"] = np.diff(calls.arrived[taken] - begin, prepend=0).tolist()
+        row["dur"] = calls.dur[taken].tolist()
+        row["wait"] = calls.wait[taken].tolist()
+        row["of"] = calls.collective[taken].tolist()
         ranks.append(row)
     return {"step": step, "long": max(end - begin, 1), "ranks": ranks}
 
@@ -281,19 +326,22 @@ def _late(row: Row, names: NameNumbers) -> list[Any]:
     ]
 
 
-def _lanes(
-    analysis: Analysis, rank: int, window: tuple[int, int], clock: Row | None, names: NameNumbers
-) -> dict[str, Any]:
+class _Did(NamedTuple):
+    """What a rank did: its launches, the operators and annotations of its CPU, and its activities."""
+
+    launches: pd.DataFrame
+    on_cpu: pd.DataFrame
+    activities: pd.DataFrame
+
+
+def _lanes(did: _Did, window: tuple[int, int], clock: Row | None, names: NameNumbers) -> dict[str, Any]:
     """What a rank did in the window: [name, start, duration, depth] of its CPU, launches, and [name, start, duration,
     kind] of its device, in ns since the window began."""
     ahead = int(ahead_ns(clock, np.array([window[0]]))[0])
     begin, end = window[0] + ahead, window[1] + ahead
-    tables = analysis.detailed(rank)
-    launches = _within(tables.launches.assign(dur_ns=0), begin, end)
-    on_cpu = _within(pd.concat([tables.cpu_operators, tables.annotations], ignore_index=True), begin, end)
+    launches, on_cpu, device = (_within(table, begin, end) for table in did)
     busy = launches["thread"].value_counts() if len(launches) else on_cpu.groupby("thread")["dur_ns"].sum()
     thread = busy.idxmax() if len(busy) else None
-    device = _within(tables.activities, begin, end)
     kinds = {COMPUTE: "compute", COMM: "comm", MEMORY: "memory"}
     return {
         "cpu": [
@@ -320,7 +368,7 @@ def _nested(table: pd.DataFrame, begin: int, end: int) -> Iterator[tuple[str, in
     """Yield name, start, duration and depth of the longest intervals of a thread, cut to the window."""
     order = table.sort_values(["start_ns", "dur_ns"], ascending=[True, False], kind="stable")
     depths, open_ends = [], list[int]()
-    for start, dur in zip(order["start_ns"], order["dur_ns"], strict=True):
+    for start, dur in zip(order["start_ns"].tolist(), order["dur_ns"].tolist(), strict=True):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
         depths.append(len(open_ends))
