@@ -97,6 +97,7 @@ def of_steps(file: TraceFile, options: ReadOptions) -> TraceFile:
         memory=_at(file.memory, kept),
         stream_waits=kept.during(file.stream_waits),
         modules=kept.during(file.modules),
+        functions=kept.during(file.functions),
         window_end_ns=file.window_end_ns if recorded[-1] in chosen else None,
     )
 

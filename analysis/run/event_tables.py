@@ -21,6 +21,7 @@ from ..core.tables.communication import ANNOTATIONS, COMM_ARGS
 from ..core.tables.events import (
     ACTIVITIES,
     CPU_OPERATORS,
+    FUNCTIONS,
     LAUNCHES,
     MEMORY_EVENTS,
     MODULES,
@@ -40,6 +41,7 @@ EVENT_SCHEMAS: dict[str, Schema] = {
     "memory": MEMORY_EVENTS,
     "stream_waits": STREAM_WAITS,
     "modules": MODULES,
+    "functions": FUNCTIONS,
 }
 
 
@@ -97,6 +99,7 @@ class EventTables:
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
+    functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
 
     @property
     def whole(self) -> EventTables:

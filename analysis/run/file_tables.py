@@ -22,6 +22,7 @@ from ..core.tables.events import (
     ACTIVITIES,
     CPU_OPERATORS,
     EVENT_SORTS,
+    FUNCTIONS,
     LAUNCHES,
     MEMORY_EVENTS,
     MODULES,
@@ -85,6 +86,7 @@ class TraceFile(ReadFile):
     memory: pd.DataFrame = field(default_factory=MEMORY_EVENTS.empty)
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
+    functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
     window_end_ns: int | None = None
     extent: Extent = field(default_factory=lambda: Extent(0))
     detailed: bool = False
@@ -119,6 +121,7 @@ class TraceFile(ReadFile):
             memory=len(self.memory),
             stream_waits=len(self.stream_waits),
             modules=len(self.modules),
+            functions=len(self.functions),
             annotations=len(self.annotation_rows),
             calls=len(self.comm_rows),
         )
@@ -180,6 +183,7 @@ def trace_file(path: Path, raw: RawTrace, options: ReadOptions = _PLAIN) -> Trac
         memory=_memory_table(raw, base_ns),
         stream_waits=_table("stream_waits", STREAM_WAITS, raw, base_ns),
         modules=_table("modules", MODULES, raw, base_ns),
+        functions=_table("functions", FUNCTIONS, raw, base_ns),
         window_end_ns=None if raw.window_end is None else int(in_ns(np.array([raw.window_end]))[0]) + base_ns,
         gloo_threads=frozenset(raw.gloo_threads),
         times_ns=_times_ns(activities, cpu_ops, marked_ns[1]),

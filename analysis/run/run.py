@@ -43,7 +43,9 @@ from .side_files import (
     step_time_rows,
 )
 
-DETAILED = ("activities", "launches", "annotations", "cpu_operators", "operator_calls", "runtime_calls", "modules")
+DETAILED = (
+    "activities", "launches", "annotations", "cpu_operators", "operator_calls", "runtime_calls", "modules", "functions"
+)  # fmt: skip
 """Tables that say what CPUs did meanwhile."""
 
 if TYPE_CHECKING:
@@ -135,6 +137,11 @@ class Run:
     def modules(self) -> pd.DataFrame:
         """Calls of modules; empty without details."""
         return self.tables.whole.modules
+
+    @property
+    def functions(self) -> pd.DataFrame:
+        """Long calls of Python functions of the user's code; empty without details, or without stacks."""
+        return self.tables.whole.functions
 
     @property
     def stream_waits(self) -> pd.DataFrame:

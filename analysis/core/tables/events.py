@@ -269,6 +269,20 @@ _MODULE_CALL = EventSort("modules", "module call", (
     EventTable("modules", "call of an nn.Module, read with details only, captured with_stack or with_modules"),
 ), working_bytes=70, detailed=True, later=True)  # fmt: skip
 
+_FUNCTION_CALL = EventSort("functions", "function call", (
+    replace(_THREAD, since=4),
+    EventColumn(
+        "name", "string", "file, line and function: train.py(31): load_batch", "text",
+        field="name", texts="operator_names", since=4,
+    ),
+    replace(_START, since=4),
+    replace(_DUR, since=4),
+), (
+    EventTable(
+        "functions", "long call of a Python function of the user's code, read with details only, captured with_stack"
+    ),
+), working_bytes=70, detailed=True, later=True)  # fmt: skip
+
 COMM_ARGUMENTS = EventSort("comm_args", "record of arguments", (
     EventColumn("source", "string", "kernel or record_param_comms", "string"),
     replace(_ID, meaning="of the kernel"),
@@ -315,7 +329,8 @@ COMM_ARGUMENTS = EventSort("comm_args", "record of arguments", (
 kinds. What stands in no key is worked out from several, or told by other formats."""
 
 EVENT_SORTS = {
-    sort.name: sort for sort in (_ACTIVITY, _LAUNCH, _RUNTIME_CALL, _OPERATOR, _ALLOCATION, _STREAM_WAIT, _MODULE_CALL)
+    sort.name: sort
+    for sort in (_ACTIVITY, _LAUNCH, _RUNTIME_CALL, _OPERATOR, _ALLOCATION, _STREAM_WAIT, _MODULE_CALL, _FUNCTION_CALL)
 }
 """The sorts of events that are columns of a file."""
 COLUMNS = max(one.since for sort in EVENT_SORTS.values() for one in sort.held)
@@ -329,3 +344,4 @@ CPU_OPERATORS, OPERATOR_CALLS = _OPERATOR.schemas
 (MEMORY_EVENTS,) = _ALLOCATION.schemas
 (STREAM_WAITS,) = _STREAM_WAIT.schemas
 (MODULES,) = _MODULE_CALL.schemas
+(FUNCTIONS,) = _FUNCTION_CALL.schemas

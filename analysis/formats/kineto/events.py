@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from ...core.markers import FRAMES_KEPT, MODULE
+from ...core.markers import FRAMES_KEPT, LONG_CALL_US, MODULE, is_of_user
 from ...core.tables.events import COMM_ARGUMENTS
 from ...recording.recording import Unread, with_unread
 from ...recording.values import Duration, Int64, Time
@@ -141,6 +142,13 @@ class _Key(msgspec.Struct, gc=False):
     ph: Any = ""
     cat: Any = ""
     name: Any = ""
+    dur: Any = 0.0
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a long call of a function of the user's code."""
+        is_frame = self.ph == "X" and self.cat == FRAMES and isinstance(self.name, str)
+        return is_frame and is_long(self.dur) and is_of_user(self.name)
 
 
 class OtherEvent(msgspec.Struct, gc=False):
@@ -148,6 +156,7 @@ class OtherEvent(msgspec.Struct, gc=False):
 
     ph: Any = ""
     cat: Any = ""
+    dur: Any = 0.0
     pid: Any = None
     args: Any = None
 
@@ -176,7 +185,7 @@ ROOMS = {
 RARE = frozenset(category for category in ROOMS if category.startswith(("mtia_", "xpu_", "privateuse1_")))
 """Those of devices that few people have: a search for all categories at once would be slower."""
 FRAMES = "python_function"
-"""Calls of Python functions and modules, recorded with stacks, and of Python's garbage collector: few are read."""
+"""Calls of Python functions and modules, recorded with stacks, and of Python's garbage collector; few are read."""
 NOT_COUNTED = (
     FRAMES, "gpu_user_annotation", "cpu_instant_event", "external_correlation", "overhead", "cuda_sync",
     "cuda_event", "cuda_profiler_range", "xpu_scope_profiler", "gpu_pm_counter", "mtia_insight", "mtia_counters",
@@ -207,6 +216,7 @@ class Sorted:
     annotations: list[bytes] = field(default_factory=list)
     operators: list[bytes] = field(default_factory=list)
     modules: list[bytes] = field(default_factory=list)
+    functions: list[bytes] = field(default_factory=list)
     threads: list[bytes] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
     window_ends: list[bytes] = field(default_factory=list)
@@ -217,7 +227,7 @@ class Sorted:
     def place(self, text: bytes, *, every_call: bool = False) -> None:
         """Add the text of an event if it is wanted.
 
-        With `every_call` also calls that launch nothing, modules, and Python functions that matter.
+        With `every_call` also calls that launch nothing, modules, and calls of Python functions that matter.
 
         Raises MalformedEvent.
         """
@@ -228,10 +238,16 @@ class Sorted:
             room = "modules"
         elif every_call and key.ph == "X" and category == FRAMES and FRAMES_KEPT.match(name):
             room = "annotations"
+        elif every_call and key.is_function:
+            room = "functions"
         if room is None and key.ph == "X" and category not in _KNOWN:
             self.note_unread(_one(_other, text))
         elif room is not None and (every_call or not is_idle(category, name)):
             getattr(self, room).append(text)
+
+    def place_functions(self, texts: Sequence[bytes]) -> None:
+        """Add those of these texts that are long calls of functions of the user's code. Raises MalformedEvent."""
+        self.functions += compress(texts, (key.is_function for key in _keys.all(texts)))
 
     def note_unread(self, event: OtherEvent) -> None:
         """Count an event whose category is not known; ignore others."""
@@ -242,14 +258,14 @@ class Sorted:
             self.unread = with_unread(self.unread, unread)
 
 
+def is_long(dur_us: object) -> bool:
+    """Whether a call of a function of the user's code is read if it took so long, in us."""
+    return isinstance(dur_us, (int, float)) and dur_us >= LONG_CALL_US
+
+
 def is_idle(category: str, name: str) -> bool:
     """Whether it is a runtime call that launches nothing."""
     return category == RUNTIME and name.startswith(IDLE_CALLS)
-
-
-_key, _other = msgspec.json.Decoder(_Key), msgspec.json.Decoder(OtherEvent)
-
-E = TypeVar("E")
 
 
 def sorted_texts(texts: Sequence[bytes], *, every_call: bool = False) -> Sorted:
@@ -266,6 +282,9 @@ class MalformedEvent(Exception):
     def __init__(self, text: bytes, why: str) -> None:
         super().__init__(why)
         self.text = text
+
+
+E = TypeVar("E")
 
 
 class Decoder(Generic[E]):
@@ -298,3 +317,7 @@ def _one(decoder: msgspec.json.Decoder[E], text: bytes) -> E:
         return decoder.decode(b'{"' + text + b"}")
     except NO_JSON as err:
         raise MalformedEvent(text, str(err)) from err
+
+
+_key, _other = msgspec.json.Decoder(_Key), msgspec.json.Decoder(OtherEvent)
+_keys = Decoder(_Key)

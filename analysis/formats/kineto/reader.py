@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -267,7 +268,7 @@ class _Reading:
             launches = _LAUNCHES.all(texts.launches)
         annotations, operators = _CPU_EVENTS.all(texts.annotations), _CPU_EVENTS.all(texts.operators)
         inputs = [event.args for event in _OPERATORS.all(texts.operators)] if self.options.details else []
-        modules = _CPU_EVENTS.all(texts.modules)
+        modules, functions = _CPU_EVENTS.all(texts.modules), _CPU_EVENTS.all(texts.functions)
         threads = _THREADS.all(texts.threads)
         processes = _PROCESSES.all(texts.processes)
         # Of files without activities, which operators are read of.
@@ -277,7 +278,7 @@ class _Reading:
         timed: list[tuple[Sequence[Timed], list[bytes]]] = [
             (activities, texts.activities), (calls or launches, texts.launches), (annotations, texts.annotations),
             (operators, texts.operators), (points, texts.window_ends), (memory, texts.memory),
-            (modules, texts.modules),
+            (modules, texts.modules), (functions, texts.functions),
         ]  # fmt: skip
         self._count_from_zero([each for each in timed if each[0]])
         window_ends = [event.ts for event in points if event.ts is not None]
@@ -310,7 +311,8 @@ class _Reading:
         said = (row[name] for row in (*comm_args, *recorded) for name in _LONG_TEXTS)
         self._lists_bytes += lists_bytes + sum(len(text) for text in said if text is not None)
         self.window_end = latest(self.window_end, *window_ends)
-        self.launched += sum(_LAUNCHING.search(call.name) is not None for call in named)
+        by_name = Counter(call.name for call in named)
+        self.launched += sum(calls for name, calls in by_name.items() if _LAUNCHING.search(name))
         self.unread = with_unread(self.unread, _of_private_devices(named))
         self.unread = with_unread(self.unread, texts.unread)
         self.processes.update(name for name in (process.process for process in processes) if name is not None)
@@ -327,7 +329,8 @@ class _Reading:
             name = self._numbered(self.operator_ids, [event.name for event in work])
             called_with = map(inputs_of, work, args) if args else repeat(None, len(work))
             self._extend("operators", work, args, name=name, inputs=self._numbered(self.input_ids, called_with))
-        self._extend("modules", modules, [], name=self._numbered(self.operator_ids, [event.name for event in modules]))
+        for sort, events in (("modules", modules), ("functions", functions)):
+            self._extend(sort, events, [], name=self._numbered(self.operator_ids, [event.name for event in events]))
 
     def _count_from_zero(self, timed: Sequence[tuple[Sequence[Timed], list[bytes]]]) -> None:
         """Count times from a zero near these events, if doubles of their times are not exact."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from ...core.json_repairs import Habits
-from ...core.markers import C10D_FRAME, MODULE, PYTHON_GC
+from ...core.markers import C10D_FRAME, LONG_CALL_US, MODULE, PYTHON_GC
 from .cuts import NO_JSON, bytes_not_text, repaired_array
 from .events import (
     IDLE_CALLS,
@@ -27,6 +27,7 @@ from .events import (
     MalformedEvent,
     OtherEvent,
     Sorted,
+    is_long,
 )
 from .stream import CLOSING, OPENING, SEPARATOR
 
@@ -83,17 +84,21 @@ _WITHOUT_OPERATORS = _Needles(
 
 
 # Of an event that is not wanted: its category, which is known. Decoding any other fails, and looking costs no time.
+# With every call also how long it took: a call of a function is wanted only if it is long, and most events are such
+# calls, so a hit for each would take too long.
 _LEFT_OUT_CATEGORIES = (*_USUAL, *NOT_COUNTED)
 _LeftOut = msgspec.defstruct("_LeftOut", [("cat", Literal[_LEFT_OUT_CATEGORIES], "")], gc=False)
+_LeftOutFor = msgspec.defstruct("_LeftOutFor", [("dur", float, 0.0)], bases=(_LeftOut,), gc=False)
 _LEFT_OUT = msgspec.json.Decoder(list[_LeftOut])  # type: ignore[valid-type]
+_LEFT_OUT_FOR = msgspec.json.Decoder(list[_LeftOutFor])  # type: ignore[valid-type]
 _OF_ANY_CATEGORY = msgspec.json.Decoder(list[OtherEvent])
 
 
 def picked(source: bytes, end: int, habits: Habits, *, with_operators: bool, every_call: bool = False) -> Sorted | None:
     """The texts of wanted events before `end`; without operators, only of collectives and data loading.
 
-    With `every_call`, which needs operators, also runtime calls that launch nothing, modules, and Python functions that
-    matter.
+    With `every_call`, which needs operators, also runtime calls that launch nothing, modules, and calls of Python
+    functions that matter.
 
     `source` begins with OPENING, and before `end` stands CLOSING, which another OPENING follows. None if not all of it
     is in Kineto's layout: a list ends in it, or a hit is neither at the beginning of an event nor within a single one.
@@ -131,17 +136,35 @@ def _picked(source: bytes, end: int, needles: _Needles, habits: Habits) -> Sorte
     # The caller decodes what was found, so every byte is checked.
     array = b"".join((b"[", *left_out, b"{}]"))
     try:
-        _LEFT_OUT.decode(array)
+        left: list[Any] = (_LEFT_OUT_FOR if needles.every_call else _LEFT_OUT).decode(array)
+        long_us = [event.dur for event in left if event.dur >= LONG_CALL_US] if needles.every_call else []
     except NO_JSON:
         repaired = repaired_array(array, habits)
         if repaired is None:
             return None
-        for event in _OF_ANY_CATEGORY.decode(repaired.array):
+        array, others = repaired.array, _OF_ANY_CATEGORY.decode(repaired.array)
+        for event in others:
             if event.ph == "X" and isinstance(event.cat, str) and event.cat in RARE:
                 raise _RareCategory from None
             result.note_unread(event)
-        return replace(result, repaired_bytes=repaired.repaired_bytes)
+        result = replace(result, repaired_bytes=repaired.repaired_bytes)
+        long_us = [event.dur for event in others if is_long(event.dur)] if needles.every_call else []
+    result.place_functions(_texts_of(array, long_us))
     return result
+
+
+def _texts_of(array: bytes, durations_us: list[float]) -> list[bytes]:
+    """The texts of the events that took so long, in file order: of all in the array that took as long as the least."""
+    texts: list[bytes] = []
+    at = 0
+    for dur_us in durations_us:
+        at = array.find(b'"dur": %d' % dur_us, at)
+        if at < 0:  # written in another way, as no version of Kineto does
+            break
+        before, until = array.rfind(SEPARATOR, 0, at), array.find(CLOSING, at)
+        texts.append(array[before + len(SEPARATOR) if before >= 0 else 1 + len(OPENING) : until])
+        at = until
+    return texts
 
 
 def _sorted(
