@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from functools import lru_cache
 
 GRADIENT = "torch::autograd::AccumulateGrad"
 """The operator in which the gradient of a parameter becomes ready; its input is that gradient."""
@@ -45,32 +43,6 @@ that returns when other ranks have answered."""
 FUNCTION = re.compile(r"(?P<path>[^<>]+\.py)\((?P<line>\d+)\): (?P<function>.+)\Z", re.DOTALL)
 """Matches names of calls of Python functions: the file, below a folder of sys.path; the line where the function
 begins, or the one at which it stood when the capture began; and its name."""
-_INSTALLED = re.compile(r"[\\/](?:(?:site|dist)-packages|python3(?:\.\d+)?)[\\/]")
-_LIBRARIES = frozenset((
-    *sys.stdlib_module_names, "commtrace",
-    "torch", "torchvision", "torchaudio", "torchdata", "torchrec", "torchmetrics", "functorch", "triton", "torchgen",
-    "transformers", "datasets", "tokenizers", "accelerate", "peft", "trl", "huggingface_hub", "safetensors", "timm",
-    "lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "ignite", "composer", "deepspeed",
-    "apex", "flash_attn", "xformers", "fbgemm_gpu", "einops", "webdataset", "streaming", "albumentations", "monai",
-    "numpy", "scipy", "pandas", "pyarrow", "PIL", "cv2", "skimage", "sklearn", "matplotlib", "h5py", "zarr", "numba",
-    "fsspec", "s3fs", "gcsfs", "boto3", "botocore", "aiohttp", "requests", "urllib3", "ray", "dask", "tqdm",
-    "hydra", "omegaconf", "wandb", "mlflow", "tensorboard", "tensorboardX", "pytest", "_pytest", "pluggy",
-))  # fmt: skip
-"""The first folder, or the file, of code that its user did not write; what else is installed counts as the user's."""
-
-
-@lru_cache(1 << 16)
-def is_of_user(frame: str) -> bool:
-    """Whether a call of this name is one of a Python function that is neither of Python nor of a known library.
-
-    Modules have names of their own.
-    """
-    found = FUNCTION.match(frame)
-    if found is None or _INSTALLED.search(found["path"]):
-        return False
-    return re.split(r"[\\/]", found["path"], maxsplit=1)[0].removesuffix(".py") not in _LIBRARIES
-
-
 LONG_CALL_US = 500
 """Calls of functions that take less are not read: there are millions, and a longer one is around most of them."""
 COMPILING = re.compile(r"\(dynamo_timed\)\Z|(?i:nvrtc)|[Cc]ompil(?:e(?![dr])|ing|ation)")

@@ -41,7 +41,14 @@ from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
 from ..metrics.device import queues as queue_module
 from ..metrics.device.idle import HostTables
-from ..metrics.device.largest_gaps import NO_GAPS, LargestGaps, idle_in_ranges, largest_gaps
+from ..metrics.device.largest_gaps import (
+    NO_GAPS,
+    InFunction,
+    LargestGaps,
+    functions_in_idle,
+    idle_in_ranges,
+    largest_gaps,
+)
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_steps import breakdown_over
@@ -480,6 +487,13 @@ class Analysis(TableAttributes):
         return idle_in_ranges(self.run.activities, self.host_tables, typical.steps, typical.windows)
 
     @property
+    def _functions_in_idle(self) -> dict[str, InFunction]:
+        typical = self.typical_step
+        if not self.run.details or not self.run.has_starts or not len(self.run.functions):
+            return {}
+        return functions_in_idle(self.run.activities, self.host_tables, typical.steps, typical.windows)
+
+    @property
     def _idle_of_typical_step(self) -> pd.DataFrame:
         steps = self.idle_steps
         return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
@@ -637,6 +651,7 @@ class Analysis(TableAttributes):
             annotations=run.annotations,
             is_read=run.details,
             modules=run.modules,
+            functions=run.functions,
         )
 
     @cached_property
@@ -779,6 +794,7 @@ class Analysis(TableAttributes):
             idle_gpus=run.idle_gpus,
             unequal_devices=unequal_devices(self._breakdown_of_typical_step),
             ranges=None if run.runs_python else self._idle_in_ranges,
+            functions=self._functions_in_idle if typical is not None else {},
             threads=in_idle(self._breakdown_of_typical_step, self._counted) if self._counted else None,
         )
         found = with_roles(verdicts(measured), self.groups)

@@ -140,7 +140,7 @@ class Run:
 
     @property
     def functions(self) -> pd.DataFrame:
-        """Long calls of Python functions of the user's code; empty without details, or without stacks."""
+        """Long calls of Python functions; empty without details, or without stacks."""
         return self.tables.whole.functions
 
     @property

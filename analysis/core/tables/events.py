@@ -279,7 +279,7 @@ _FUNCTION_CALL = EventSort("functions", "function call", (
     replace(_DUR, since=4),
 ), (
     EventTable(
-        "functions", "long call of a Python function of the user's code, read with details only, captured with_stack"
+        "functions", "call of a Python function that took 0.5 ms or more, read with details only, captured with_stack"
     ),
 ), working_bytes=70, detailed=True, later=True)  # fmt: skip
 

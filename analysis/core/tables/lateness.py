@@ -59,15 +59,16 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
     "kind": (
         "string",
         (
-            "work: the innermost thing at any time; call, operator, range, module, region: with all in it; python: "
-            "what its thread did outside of operators: it was blocked, computed, or collected garbage; kernel; total"
+            "work: the innermost thing at any time; call, operator, range, module, function, region: with all in it; "
+            "python: what its thread did outside of operators: it was blocked, computed, or collected garbage; kernel; "
+            "total"
         ),
     ),
     "what": (
         "string",
         (
-            "blocking call, operator, annotation, module, kernel, region, `outside of any operator`; python: blocked, "
-            "computing, collecting garbage, or waiting for a CPU; total: cpu or compute"
+            "blocking call, operator, annotation, module, function of the user, kernel, region, `outside of any "
+            "operator`; python: blocked, computing, collecting garbage, or waiting for a CPU; total: cpu or compute"
         ),
     ),
     "operator": ("string", "of work: the innermost operator in which a call was"),

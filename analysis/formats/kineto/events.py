@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from ...core.markers import FRAMES_KEPT, LONG_CALL_US, MODULE, is_of_user
+from ...core.markers import FRAMES_KEPT, FUNCTION, LONG_CALL_US, MODULE
 from ...core.tables.events import COMM_ARGUMENTS
 from ...recording.recording import Unread, with_unread
 from ...recording.values import Duration, Int64, Time
@@ -145,10 +145,10 @@ class _Key(msgspec.Struct, gc=False):
     dur: Any = 0.0
 
     @property
-    def is_function(self) -> bool:
-        """Whether it is a long call of a function of the user's code."""
+    def is_long_function(self) -> bool:
+        """Whether it is a long call of a function whose file is known."""
         is_frame = self.ph == "X" and self.cat == FRAMES and isinstance(self.name, str)
-        return is_frame and is_long(self.dur) and is_of_user(self.name)
+        return is_frame and is_long(self.dur) and FUNCTION.match(self.name) is not None
 
 
 class OtherEvent(msgspec.Struct, gc=False):
@@ -238,7 +238,7 @@ class Sorted:
             room = "modules"
         elif every_call and key.ph == "X" and category == FRAMES and FRAMES_KEPT.match(name):
             room = "annotations"
-        elif every_call and key.is_function:
+        elif every_call and key.is_long_function:
             room = "functions"
         if room is None and key.ph == "X" and category not in _KNOWN:
             self.note_unread(_one(_other, text))
@@ -246,8 +246,8 @@ class Sorted:
             getattr(self, room).append(text)
 
     def place_functions(self, texts: Sequence[bytes]) -> None:
-        """Add those of these texts that are long calls of functions of the user's code. Raises MalformedEvent."""
-        self.functions += compress(texts, (key.is_function for key in _keys.all(texts)))
+        """Add those of these texts that are long calls of functions. Raises MalformedEvent."""
+        self.functions += compress(texts, (key.is_long_function for key in _keys.all(texts)))
 
     def note_unread(self, event: OtherEvent) -> None:
         """Count an event whose category is not known; ignore others."""
@@ -259,7 +259,7 @@ class Sorted:
 
 
 def is_long(dur_us: object) -> bool:
-    """Whether a call of a function of the user's code is read if it took so long, in us."""
+    """Whether a call of a function is read if it took so long, in us."""
     return isinstance(dur_us, (int, float)) and dur_us >= LONG_CALL_US
 
 

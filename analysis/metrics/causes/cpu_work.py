@@ -21,10 +21,11 @@ from ...core.kinds import COMM, COMPUTE
 from ...core.schema import combined, flags_of_texts, records, text_codes
 from ...core.steps import steps_at
 from ..clocks.frame import Flags, Ints
+from ..functions import first_step_ns, in_functions
 
 OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
-IN_MODULE = "module"
+IN_MODULE, IN_FUNCTION = "module", "function"
 IN_PYTHON = "python"
 BLOCKED, NO_CPU, GARBAGE, COMPUTING = "blocked", "waiting for a CPU", "collecting garbage", "computing"
 """What a thread does in Python outside of any operator: of the kind `python`, where its side file can tell."""
@@ -55,6 +56,8 @@ class Detailed(Protocol):
     def runtime_calls(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def modules(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def functions(self) -> pd.DataFrame: ...  # noqa: D102
 
 
 class Counted(NamedTuple):
@@ -134,6 +137,7 @@ class CpuWork:
             IN_CALL: _by_thread(blocking),
         }
         self._modules = {thread: _InOrder.of(own, markers.MODULE) for thread, own in _threads(detailed.modules)}
+        self._functions = detailed.functions
         self._main = _main_thread(self.steps, ranges)
         self._launched_ns, self._threads = _launching(detailed)
 
@@ -231,6 +235,9 @@ class CpuWork:
             ):  # fmt: skip
                 for name in set(names):
                     took[kind, name, None, None] += took_ns
+        functions = self._functions[self._functions["thread"].to_numpy() == thread]
+        for name, took_ns in in_functions(functions, pieces, first_step_ns(self.steps)).items():
+            took[IN_FUNCTION, name, None, None] += took_ns
 
     def _modules_during(self, thread: int, pieces: Spans) -> _Nested:
         """The modules of a thread that last into these pieces of time; a model has many, most of them elsewhere."""

@@ -23,7 +23,7 @@ from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
 from ...core.schema import Row, bare, flags_of_texts, grouped
 from ...core.steps import Mark, Window, windows_by_process
-from ...core.tables.events import MODULES
+from ...core.tables.events import FUNCTIONS, MODULES
 from ..clocks.frame import Flags, Ints
 
 NOT_READ = (
@@ -79,6 +79,7 @@ class Host:
     operators: pd.DataFrame
     annotations: pd.DataFrame
     modules: pd.DataFrame
+    functions: pd.DataFrame
     has_gc: bool
     """Whether runs of Python's garbage collector were recorded, on this rank or any other."""
 
@@ -392,14 +393,15 @@ class HostTables:
     annotations: pd.DataFrame
     is_read: bool
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
+    functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
     _made: dict[tuple[Any, int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def host(self, rank: int, cycle: int) -> Host:
         """The CPU activity of a rank in one cycle."""
-        calls, operators, annotations, modules = (
+        calls, operators, annotations, modules, functions = (
             part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, self._tables, strict=True)
         )
-        return Host(calls, operators, annotations, modules, self._has_gc)
+        return Host(calls, operators, annotations, modules, functions, self._has_gc)
 
     def once(self, of: Callable[[Host], _T], rank: int, cycle: int) -> _T:
         """What a function gives of the CPU of a rank in one cycle, which many changes of a run ask for."""
@@ -424,7 +426,7 @@ class HostTables:
 
     @property
     def _tables(self) -> tuple[pd.DataFrame, ...]:
-        return self.calls, self.operators, self.annotations, self.modules
+        return self.calls, self.operators, self.annotations, self.modules, self.functions
 
 
 def rows_of_idle(activities: pd.DataFrame, tables: HostTables) -> tuple[list[Row], list[Row]]:

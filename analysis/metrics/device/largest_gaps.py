@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ...core.intervals import covered, spans
+from ...core.intervals import Spans, covered, intersect, spans, subtract, total, union
+from ...core.markers import PROFILER_STEP
 from ...core.schema import bare, grouped
 from ...core.steps import windows_by_process
 from ..clocks.frame import Flags
 from ..compute.flops import counted_once
+from ..functions import first_step_ns, holding_most, in_functions
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 
 _MOST = 0.5  # of idle time: from there a kernel is named
@@ -81,12 +83,59 @@ def idle_in_ranges(
     return {name: ns / number for name, ns in idle_ns.most_common() if ns}
 
 
+class InFunction(NamedTuple):
+    """A function of the user that holds most of a part of idle time, and how long, mean over windows of devices."""
+
+    name: str
+    ns: float
+
+
+def functions_in_idle(
+    activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
+) -> dict[str, InFunction]:
+    """The innermost function that holds most of each part of idle time that is left to Python, if one does.
+
+    The parts are `outside_ns` and `data_ns` of the thread that launched the work behind, and `idle_ns` of the thread
+    that computed next on a CPU. In these steps, or in everything without steps; `number` is that of windows of devices.
+    """
+    took: dict[str, Counter[str]] = defaultdict(Counter)
+    whole: Counter[str] = Counter()
+    for rows, host, gaps, counted in _of_devices(activities, tables, steps):
+        cpu = tables.host(int(rows["rank"].iloc[0]), int(rows["cycle"].iloc[0])) if host is None else host
+        first_ns = first_step_ns(cpu.annotations[cpu.annotations["name"].str.startswith(PROFILER_STEP).fillna(False)])
+        threads = bare(cpu.functions["thread"])
+        parts = _parts_on_cpu(rows, gaps, counted) if host is None else _left_to_python(gaps, host, counted)
+        for part, thread, times in parts:
+            whole[part] += total(times)
+            took[part].update(in_functions(cpu.functions[threads == thread], times, first_ns))
+    most = {part: holding_most(took[part], ns) for part, ns in whole.items()}
+    return {part: InFunction(name, took[part][name] / number) for part, name in most.items() if name is not None}
+
+
+def _left_to_python(gaps: Gaps, host: Host, counted: Flags) -> Iterator[tuple[str, int, Spans]]:
+    """Yield starved time by thread, as `by_cause` divides it: outside of operators, and waiting for a batch."""
+    starved = counted & gaps.is_known & (gaps.begun_ns > gaps.start_ns)
+    for thread in np.unique(gaps.thread[starved]).tolist():
+        here, did = starved & (gaps.thread == thread), host.spans_of(thread)
+        times = subtract(spans(gaps.start_ns[here], gaps.begun_ns[here]), union(did["sync"], did["alloc"]))
+        yield "data_ns", thread, intersect(times, did["data"])
+        yield "outside_ns", thread, subtract(times, union(did["data"], did["operator"]))
+
+
+def _parts_on_cpu(activities: pd.DataFrame, gaps: Gaps, counted: Flags) -> Iterator[tuple[str, int, Spans]]:
+    """Yield the idle time of a CPU by the thread whose operator ends it."""
+    thread = bare(activities["stream"])[gaps.ender]
+    for number in np.unique(thread[counted]).tolist():
+        here = counted & (thread == number)
+        yield "idle_ns", number, spans(gaps.start_ns[here], gaps.end_ns[here])
+
+
 def _of_devices(
     activities: pd.DataFrame, tables: HostTables, steps: Collection[int]
 ) -> Iterator[tuple[pd.DataFrame, Host | None, Gaps, Flags]]:
     """Yield the activities, the host and the gaps of each device, and which gaps lie in these steps."""
     windows = windows_by_process(activities)
-    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name"]):
+    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name", "stream"]):
         host = tables.host_of(rank, device, cycle)[0]
         of_device = windows[rank, cycle]
         gaps = gaps_of(rows, host, of_device)[1]

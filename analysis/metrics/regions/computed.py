@@ -45,6 +45,7 @@ def _owned(computing: pd.DataFrame, cycle: int, tables: Detailed, paths: RegionP
         of_cycle(tables.cpu_operators),
         of_cycle(tables.annotations),
         of_cycle(tables.modules),
+        of_cycle(tables.functions),
         has_gc=False,
     )
     ranges = CpuRanges.of(

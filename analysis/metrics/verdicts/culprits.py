@@ -214,10 +214,13 @@ class Culprits(NamedTuple):
         """What the CPU of a late rank did, but for what `_does` says of a run without a GPU."""
         doing = on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
         if self.on_cpu and doing is not None and doing.what == OUTSIDE:
-            return None if doing.inside is None else doing._replace(what=None)
+            return None if doing.inside is None and doing.function is None else doing._replace(what=None)
         return doing
 
     def _where(self, late: _Late) -> str:
+        if late.because == "data":
+            doing = on_cpu(self.late_work, late.rank)
+            return "" if doing is None or doing.function is None else f", {doing.function}"
         if late.because != "compute":
             return ""
         kernel = on_device(self.late_work, late.rank)

@@ -12,6 +12,7 @@ from ..causes.cpu_work import (
     COMPUTING,
     GARBAGE,
     IN_CALL,
+    IN_FUNCTION,
     IN_MODULE,
     IN_OPERATOR,
     IN_PYTHON,
@@ -21,6 +22,7 @@ from ..causes.cpu_work import (
     WORK,
 )
 from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, BY_REGION, TOTAL
+from ..functions import quoted
 
 _MOST_OF_IT = 0.5  # of the extra time: what takes less is not called the reason
 _ALL_OF_IT = 0.995  # from there the share would be shown as 100%, and is left out
@@ -43,9 +45,10 @@ _AS_GOOD = 0.9  # of two nested ranges the inner one is named if it takes that p
 class Doing(NamedTuple):
     """What the CPU of a late rank did for most of the time by which it fell behind; `frac` is the part of that time.
 
-    `what` is a blocking call or operator, `operator` the operator around it, `inside` the range around both, or the
-    nn.Module where no range is; None for none. `python` is what a thread outside of operators mostly does, None if
-    that is not known, and `python_frac` the part of that time.
+    `what` is a blocking call or operator, and `operator` the operator around it. `inside` is the range around both, or
+    the nn.Module where no range is, and `function` says in which function of the user's code they are. None for none.
+    `python` is what a thread outside of operators mostly does, None if that is not known, and `python_frac` the part of
+    that time.
     """
 
     what: str | None
@@ -54,21 +57,27 @@ class Doing(NamedTuple):
     frac: float
     python: str | None = None
     python_frac: float = 1.0
+    function: str | None = None
 
     def __str__(self) -> str:
         """`in "aten::index", inside "forward"`, to follow "its CPU is"."""
-        at = "" if self.what is None else f"in {_quoted(self.what)}"
         of = "" if self.operator is None else f" of {_quoted(self.operator)}"
-        inside = "" if self.inside is None else f"inside {_quoted(self.inside)}"
-        return f"{at}{of}{', ' if at and inside else ''}{inside}"
+        at = [] if self.what is None else [f"in {_quoted(self.what)}{of}"]
+        return ", ".join([*at, *self._around])
 
     @property
     def clause(self) -> str:
         """`its thread is blocked in Python, outside of any operator, inside `# sparse arch` (98% of that time)`."""
         if self.what == OUTSIDE:
-            inside = "" if self.inside is None else f", inside {_quoted(self.inside)}"
-            return f"its thread {in_python(self).removesuffix(',')}{inside}{_share(self.frac)}"
+            does = in_python(self).removesuffix(",")
+            return f"its thread {', '.join([does, *self._around])}{_share(self.frac)}"
         return f"its CPU is {self}{_share(self.frac)}"
+
+    @property
+    def _around(self) -> list[str]:
+        """`in "load_batch" (train.py:31)` and `inside "forward"`, where these are known."""
+        function = [] if self.function is None else [self.function]
+        return [*function, *([] if self.inside is None else [f"inside {_quoted(self.inside)}"])]
 
 
 def in_python(doing: Doing | None, *, several: bool = False) -> str:
@@ -102,6 +111,7 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         if doing.inside is None:
             found = _module(extra, frac)
             doing = doing if found is None else doing._replace(inside=found[0])
+        doing = doing._replace(function=_function(extra, frac, is_outside=what == OUTSIDE))
         if frac >= _MOST_OF_IT:
             return doing
         if best is None or frac > best.frac:
@@ -110,6 +120,19 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         return best
     module = _module(extra, _MOST_OF_IT)
     return None if module is None else Doing(None, None, module[0], module[1])
+
+
+def _function(extra: pd.DataFrame, frac: float, *, is_outside: bool) -> str | None:
+    """`in "load_batch" (train.py:31)`: the innermost of the user's functions that takes half of the extra time.
+
+    Of what takes this part of the time: in an operator, only a function that takes nearly all of that part is around
+    it. None if there is none.
+    """
+    rows = extra[(extra["kind"] == IN_FUNCTION) & (extra["frac"] >= (_MOST_OF_IT if is_outside else _AS_GOOD * frac))]
+    if not len(rows):
+        return None
+    row = rows.sort_values(["took_ns", "frac"], kind="stable").iloc[0]
+    return f"{'' if row['frac'] >= _AS_GOOD * frac else 'mostly '}in {quoted(str(row['what']))}"
 
 
 def _python(extra: pd.DataFrame) -> tuple[str | None, float]:

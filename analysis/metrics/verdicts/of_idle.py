@@ -11,6 +11,8 @@ from ....common.wording import listed
 from ...core.schema import records
 from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
 from ..device.idle import HOST
+from ..device.largest_gaps import InFunction
+from ..functions import quoted
 from ..prices import OF_EVENTS, Prices
 
 IDLE_CAUSES = {
@@ -162,17 +164,20 @@ def idle_reasons(
     prices: Prices | None = None,
     ranges: Mapping[str, float] | None = None,
     threads: InPython | None = None,
+    functions: Mapping[str, InFunction] | None = None,
 ) -> str:
     """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
 
     Without a GPU idle time has no causes, but some have a price, and `threads` is what these did in it, if that is
-    known. `ranges` are the idle time in NVTX ranges of programs without Python, in ns; None where Python runs.
+    known. `functions` are those of the user that hold most of a part of idle time. `ranges` are the idle time in NVTX
+    ranges of programs without Python, in ns; None where Python runs.
     """
     if causes is None:
         name, gain_ns = _on_cpu(prices)
         priced = "" if name is None else f": {_ON_CPU[name]} costs {time(gain_ns / 1e6)}"
-        did = "" if threads is None else _of_threads(threads, time)
-        return priced + (f"{';' if priced else ':'} {did}" if did else "")
+        did = ["" if threads is None else _of_threads(threads, time), _in_function(functions, "idle_ns", time)]
+        text = "; ".join(filter(None, did))
+        return priced + (f"{';' if priced else ':'} {text}" if text else "")
     total = sum(causes[cause] for cause in IDLE_CAUSES)
     large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
     by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
@@ -184,6 +189,9 @@ def idle_reasons(
         at = by_host.index("operator_ns")
         parts[at : at + 1] = named or parts[at : at + 1]
     text = f": their CPUs were {listed(parts)}" if parts else ""
+    for cause in by_host:
+        held = _in_function(functions, cause, time)
+        text += f"; {held}" if held else ""
     if causes["gc_ns"] >= _MENTIONED * total > 0:
         text += f"; for {time(causes['gc_ns'] / 1e6)} of this Python collected garbage"
     if causes["drained_ns"] >= _MENTIONED * total and causes["drained_ns"] > causes["sync_ns"]:
@@ -193,6 +201,20 @@ def idle_reasons(
     if "unknown_ns" in large:
         text += f"{';' if text else ':'} for {time(large['unknown_ns'] / 1e6)} the trace does not show why"
     return text
+
+
+_IN_FUNCTION = {
+    "outside_ns": "for {} outside of operators they were in {}",
+    "data_ns": "for {} of waiting for a batch they were in {}",
+    "idle_ns": "for {} their threads were in {}",
+}
+"""What is said of the function that holds most of a part of idle time."""
+
+
+def _in_function(functions: Mapping[str, InFunction] | None, part: str, time: Callable[[float], str]) -> str:
+    """`for 3.4 ms outside of operators they were in `load_batch` (train.py:31)`; empty if no function holds most."""
+    held = None if functions is None else functions.get(part)
+    return "" if held is None else _IN_FUNCTION[part].format(time(held.ns / 1e6), quoted(held.name))
 
 
 def _of_threads(threads: InPython, time: Callable[[float], str]) -> str:

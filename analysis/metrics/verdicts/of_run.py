@@ -13,7 +13,7 @@ import pandas as pd
 from ....common.wording import counted, listed
 from ...core.schema import Row, records
 from ..causes.cpu_work import InPython
-from ..device.largest_gaps import LargestGaps
+from ..device.largest_gaps import InFunction, LargestGaps
 from ..prices import Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
@@ -165,6 +165,7 @@ def of_run(
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
     ranges: Mapping[str, float] | None,
+    functions: Mapping[str, InFunction],
     threads: InPython | None,
     gaps: LargestGaps,
     syncs_steps: pd.DataFrame,
@@ -180,10 +181,11 @@ def of_run(
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known, `ranges` those in NVTX ranges of programs
-    without Python, None where Python runs, and `threads` what these did in it on CPUs, None if that is not known;
-    `gaps` is what it comes before. `syncs_steps` is the table of that name. `prices` are None where the run cannot be
-    replayed. `few_traces` is a clause on how many ranks have a trace, and `some_missing` says that the job certainly
-    has others. `unequal_devices` is a sentence on those of a process.
+    without Python, None where Python runs, `functions` those of the user that hold most of a part, and `threads` what
+    these did in it on CPUs, None if that is not known; `gaps` is what it comes before. `syncs_steps` is the table of
+    that name. `prices` are None where the run cannot be replayed. `few_traces` is a clause on how many ranks have a
+    trace, and `some_missing` says that the job certainly has others. `unequal_devices` is a sentence on those of a
+    process.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     long = LongCalls.of(syncs_steps, typical.steps, typical.parts["idle_ns"] * typical.windows)
@@ -194,7 +196,7 @@ def of_run(
             step.idle - gaps.unseen_ns / 1e6,
             of_idle,
             "Devices are idle for",
-            idle_reasons(idle, step.time, prices, ranges, threads)
+            idle_reasons(idle, step.time, prices, ranges, threads, functions)
             + ("" if long is None or long.name in (ranges or ()) else long.sentence(step.time))
             + _before(gaps, step),
             step.idle,

@@ -14,7 +14,7 @@ from ...core.schema import Row, records
 from ...core.tables.lateness import VERDICTS
 from ..causes.blame import kernel_of
 from ..causes.cpu_work import InPython
-from ..device.largest_gaps import LargestGaps
+from ..device.largest_gaps import InFunction, LargestGaps
 from ..prices import Prices
 from ..roles.names import group_in_words
 from ..roles.table import with_roles
@@ -40,8 +40,8 @@ class Measured(NamedTuple):
     be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
     communicated beside GPUs, `idle_gpus` are listed in the traces without any activity; `unequal_devices` says how
     unequal those of a process are, empty if they are not. `ranges` is the idle time in NVTX ranges where programs are
-    known to be in other languages than Python, by name in ns, else None; `threads` is what threads did in idle time on
-    CPUs, None if that is not known.
+    known to be in other languages than Python, by name in ns, else None; `functions` are those of the user that hold
+    most of a part of idle time; `threads` is what threads did in idle time on CPUs, None if that is not known.
     """
 
     collectives: pd.DataFrame
@@ -66,6 +66,7 @@ class Measured(NamedTuple):
     idle_gpus: Sequence[str]
     unequal_devices: str
     ranges: Mapping[str, float] | None
+    functions: Mapping[str, InFunction]
     threads: InPython | None
 
     @property
@@ -217,6 +218,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits_in=measured.culprits_in,
         idle=measured.idle,
         ranges=measured.ranges,
+        functions=measured.functions,
         threads=measured.threads,
         gaps=measured.gaps,
         syncs_steps=measured.syncs_steps,
