@@ -72,7 +72,9 @@ def syncs(calls_that_block: pd.DataFrame, counted_steps: Collection[int]) -> pd.
 
     The most costly of a rank are first.
     """
-    return SYNCS.conform(_summed(in_steps(calls_that_block, counted_steps), ["rank"]))
+    known = in_steps(calls_that_block, counted_steps)
+    # Without steps idle time is that between what a device ran, as in `idle`.
+    return SYNCS.conform(_summed(known if counted_steps else known.assign(lost_ns=known["lost_between_ns"]), ["rank"]))
 
 
 @TableEntry(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,27 @@ def test_a_call_that_is_usually_short_is_found_outside_of_launches(tmp_path):
     assert [(r["name"], r["operator"], r["calls"], r["lost_ns"]) for r in rows] == [
         ("cudaFuncGetAttributes", None, 1, 50 * MS)
     ]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("cudaStreamSynchronize", "sync"), ("cuModuleLoadData", "long")])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_call_before_the_first_kernel_of_a_step_costs_what_idle_time_has(tmp_path, name, kind, seed):
+    """The first window begins with the step, before anything ran; all that was recorded, with the first kernel."""
+    draw, trace = random.Random(seed), Trace()
+    waits = draw.randrange(2 * MS, 9 * MS)
+    for step in range(3):
+        begin = step * 20 * MS
+        first = begin + MS + (waits if step == 0 else 0)
+        trace.step(step, begin, begin + 20 * MS).op("aten::mm", begin, 19 * MS)
+        if step == 0:
+            trace.event("cuda_runtime", name, begin + 100 * US, waits, tid=4242)
+        for number in range(4):
+            trace.kernel("gemm", first + number * 2 * MS, MS, launch=first - 100 * US + number * US)
+    analysis = found(tmp_path, trace)
+    (row,) = [row for row in records(analysis.syncs_steps) if row["kind"] == kind]
+    idle = records(analysis.idle_steps)[0]
+    assert (idle["step"], row["step"], row["lost_ns"]) == (0, 0, waits)
+    assert kind == "long" or idle["sync_ns"] == waits
+    whole = replace(analysis, whole=True)
+    assert [row["lost_ns"] for row in records(whole.syncs) if row["kind"] == kind] == [0]
+    assert kind == "long" or whole.idle["sync_ns"].tolist() == [0]

@@ -1,6 +1,7 @@
 """Idle time by cause, against an independent calculation on real traces, and against the breakdown."""
 
 import csv
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from beside_checkout import EXPECTED, TRACES, needs_shared
 
 from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.device.idle_pieces import idle_pieces
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
 
@@ -63,9 +65,14 @@ def test_the_parts_add_up_to_the_idle_time_of_the_breakdown(file: str) -> None:
 @pytest.mark.parametrize("file", sorted({row["file"] for row in expected()}))
 def test_calls_cost_what_idle_time_they_cover(file: str) -> None:
     found = detailed(TRACES / file)
+    over_steps = replace(found, whole=False)
+    pieces = idle_pieces(found.run.activities, found.host_tables)  # those before the first activity, too
     for kind in ("sync", "alloc"):
-        for rows in (records(found.syncs), records(found.syncs_steps)):
-            assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == found.idle[f"{kind}_ns"].sum()
+        for tables in (found, over_steps):
+            assert tables.syncs["lost_ns"][tables.syncs["kind"] == kind].sum() == tables.idle[f"{kind}_ns"].sum()
+        of_kind = pieces[pieces["cause"] == kind]
+        steps = found.syncs_steps
+        assert steps["lost_ns"][steps["kind"] == kind].sum() == (of_kind["end_ns"] - of_kind["start_ns"]).sum()
 
 
 def test_memory_freed_and_allocated_takes_most_of_a_step() -> None:

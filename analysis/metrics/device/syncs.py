@@ -1,8 +1,9 @@
 """Runtime calls that block, allocate, copy to pageable memory, or take unusually long, and other events of a CPU.
 
 A call costs a device its starved time (see `idle`) during the call: nothing was queued, and the thread that was to
-launch the next activity was in the call. If it takes unusually long, the launch itself costs that, too. An operator
-that takes unusually long by itself, or compiling, costs what is starved during its own time.
+launch the next activity was in the call. Steps count from their beginning, where a device may wait for its first
+activity of all; without steps, time counts from that on. If it takes unusually long, the launch itself costs that, too.
+An operator that takes unusually long by itself, or compiling, costs what is starved during its own time.
 
 Source: CUDA, API synchronization behavior: a transfer from the device to pageable memory returns once it is complete.
 """
@@ -16,7 +17,7 @@ from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, total, union
 from ...core.kinds import MEMORY
 from ...core.schema import bare, grouped
-from ...core.steps import NO_STEP, steps_at
+from ...core.steps import NO_STEP, Window, steps_at, windows_by_process
 from ..clocks.frame import Ints
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 from .launches import names_around
@@ -27,18 +28,29 @@ _LONG = 3
 _IDLE_FROM = 0.5  # of a long one: a launch into a full queue takes long as well, but waits for a device that works
 _NAMED = ["kind", "name"]
 _KEYS = ["kind", "name", "operator", "annotation"]
+_LOST = ("lost_ns", "lost_between_ns")
+"""What calls cost: in steps, too, from their beginning on; and only between what the device ran."""
 
 
 def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
-    """One row per such call, with the columns of `_KEYS` and its cost."""
+    """One row per such call, with the columns of `_KEYS` and its cost.
+
+    `lost_ns` is what it costs in the windows of steps and between what the device ran, `lost_between_ns` only the
+    latter.
+    """
     on_gpu = activities[bare(activities["device"]) != "cpu"]
+    windows = windows_by_process(on_gpu)
     devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
     for (rank, _, cycle), of_device in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
         devices.setdefault((rank, cycle), []).append(of_device)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
     parts = [
         _of_host(
-            rank, tables.host(rank, cycle), devices.get((rank, cycle), []), tables.once(unusual_events, rank, cycle)
+            rank,
+            tables.host(rank, cycle),
+            devices.get((rank, cycle), []),
+            windows.get((rank, cycle), []),
+            tables.once(unusual_events, rank, cycle),
         )
         for (rank, cycle), _ in keys
     ]
@@ -46,14 +58,17 @@ def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame
 
 
 def _of_none() -> pd.DataFrame:
-    numbers = {"rank": "int64", "step": "Int64", "dur_ns": "int64", "lost_ns": "int64"}
+    numbers = {"rank": "int64", "step": "Int64", "dur_ns": "int64", **dict.fromkeys(_LOST, "int64")}
     return pd.DataFrame({name: pd.Series(dtype=numbers.get(name, "string")) for name in (*_KEYS, *numbers)})
 
 
-def _of_host(rank: int, host: Host, devices: list[pd.DataFrame], events: UnusualEvents) -> pd.DataFrame:
-    gaps = [gaps_of(activities, host, [])[1] for activities in devices]
-    unusual = _of_events("long", events.long, gaps), _of_events("compile", events.compiling, gaps)
-    found = pd.concat([_calls_of(host, devices, gaps), *unusual], ignore_index=True)
+def _of_host(
+    rank: int, host: Host, devices: list[pd.DataFrame], windows: list[Window], events: UnusualEvents
+) -> pd.DataFrame:
+    in_steps = [gaps_of(activities, host, windows)[1] for activities in devices]
+    both = [in_steps, [_between(*each) for each in zip(devices, in_steps, strict=True)]]
+    unusual = _of_events("long", events.long, both), _of_events("compile", events.compiling, both)
+    found = pd.concat([_calls_of(host, devices, both), *unusual], ignore_index=True)
     start = found["start_ns"].to_numpy()
     step = steps_at(start, host.step_marks)
     found = found.assign(
@@ -65,16 +80,26 @@ def _of_host(rank: int, host: Host, devices: list[pd.DataFrame], events: Unusual
     return found.loc[kept, list(_of_none())]
 
 
-def _calls_of(host: Host, devices: list[pd.DataFrame], gaps: list[Gaps]) -> pd.DataFrame:
+def _between(activities: pd.DataFrame, gaps: Gaps) -> Gaps:
+    """The gaps from the first to the last activity of a device."""
+    start = activities["start_ns"].to_numpy()
+    first, last = start.min(), (start + activities["dur_ns"].to_numpy()).max()
+    own = (gaps.start_ns >= first) & (gaps.end_ns <= last)
+    return gaps if own.all() else Gaps(*(each[own] for each in gaps))
+
+
+def _calls_of(host: Host, devices: list[pd.DataFrame], both: list[list[Gaps]]) -> pd.DataFrame:
     calls, kinds = host.calls, kinds_of_calls(host, devices)
     names, took = host.runtime_calls["name"].to_numpy(dtype=object), calls.end_ns - calls.start_ns
     kinds = np.where((kinds < 0) & (over_usual(*pd.factorize(names), took) > 0), _LONG, kinds)
     chosen = np.flatnonzero(kinds >= 0)
     chosen = chosen[np.argsort(calls.start_ns[chosen], kind="stable")]
     thread, start, kind = calls.thread[chosen], calls.start_ns[chosen], kinds[chosen]
-    lost = np.zeros(len(chosen), dtype=np.int64)
-    for of_device in gaps:
-        lost += _lost(of_device, thread, start, calls.end_ns[chosen], kind)
+    nothing = np.zeros(len(chosen), dtype=np.int64)
+    lost = [
+        sum((_lost(of_device, thread, start, calls.end_ns[chosen], kind) for of_device in gaps), nothing)
+        for gaps in both
+    ]
     return pd.DataFrame({
         "kind": pd.Series(_KINDS[kind], dtype="string"),
         "name": host.runtime_calls["name"].astype("string").array.take(chosen),
@@ -82,11 +107,11 @@ def _calls_of(host: Host, devices: list[pd.DataFrame], gaps: list[Gaps]) -> pd.D
         "thread": thread,
         "start_ns": start,
         "dur_ns": took[chosen],
-        "lost_ns": lost,
+        **dict(zip(_LOST, lost, strict=True)),
     })  # fmt: skip
 
 
-def _of_events(kind: str, found: list[Event], gaps: list[Gaps]) -> pd.DataFrame:
+def _of_events(kind: str, found: list[Event], both: list[list[Gaps]]) -> pd.DataFrame:
     """Operators or ranges of a kind; `operator` is the one around each, `dur_ns` its own time."""
     return pd.DataFrame({
         "kind": pd.Series([kind] * len(found), dtype="string"),
@@ -95,7 +120,10 @@ def _of_events(kind: str, found: list[Event], gaps: list[Gaps]) -> pd.DataFrame:
         "thread": np.array([each.thread for each in found], dtype=np.int64),
         "start_ns": np.array([each.start_ns for each in found], dtype=np.int64),
         "dur_ns": np.array([total(each.own) for each in found], dtype=np.int64),
-        "lost_ns": np.array([_lost_in(each, gaps) for each in found], dtype=np.int64),
+        **{
+            lost: np.array([_lost_in(each, gaps) for each in found], dtype=np.int64)
+            for lost, gaps in zip(_LOST, both, strict=True)
+        },
     })  # fmt: skip
 
 
