@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
@@ -381,11 +382,37 @@ def test_on_cpus_operators_are_the_work_and_collectives_belong_to_who_handed_the
     made.annotation("reduce", 190 * US, 20 * US).c10d("allreduce_", 195 * US, dims=[[[8]]], types=["TensorList"])
     made.gloo("all_reduce", 200 * US, 50 * US, dims=[[8]], types=["float"], thread=GLOO_THREAD)
     table = read(tmp_path, made).regions
-    assert row_of(table, "forward")["compute_ns"] == 40 * US
+    forward = row_of(table, "forward")
+    assert (forward["compute_ns"], forward["idle_ns"]) == (40 * US, 50 * US)
     back = row_of(table, "forward", "backward")
-    assert (back["compute_ns"], back["idle_ns"], back["cpu_ns"]) == (60 * US, 70 * US, 60 * US)
+    assert (back["compute_ns"], back["idle_ns"], back["cpu_ns"]) == (60 * US, 0, 60 * US)
     reduce = row_of(table, "reduce")
-    assert (reduce["exposed_unsplit_ns"], reduce["exposed_wait_ns"], reduce["idle_ns"]) == (50 * US, None, 20 * US)
+    assert (reduce["exposed_unsplit_ns"], reduce["exposed_wait_ns"], reduce["idle_ns"]) == (50 * US, None, 10 * US)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_idle_time_of_a_cpu_belongs_to_the_regions_in_which_its_thread_is(tmp_path: Path, seed: int) -> None:
+    """Drawn ranges, some of them within others, and operators, in us; the last of the ranges around a moment counts."""
+    draw, made = random.Random(seed), Trace(0, 1, backend="gloo", device_names=())
+    ranges: list[tuple[int, int, str]] = []
+    for number in range(12):
+        begin, length = 40 * number, draw.randrange(20, 40)
+        ranges.append((begin, begin + length, f"outer{number % 5}x"))
+        inner = begin + draw.randrange(1, 8)
+        ranges.append((inner, inner + draw.randrange(2, 12), f"inner{number % 3}x"))
+    for begin, end, name in ranges:
+        made.annotation(name, begin * US, (end - begin) * US)
+    busy: set[int] = set()
+    for begin in sorted(draw.sample(range(0, 480, 3), 40)):
+        made.op("aten::add", begin * US, 2 * US)
+        busy |= {begin, begin + 1}
+    expected: Counter[str] = Counter()
+    for moment in range(min(busy), max(busy)):
+        around = [name for begin, end, name in ranges if begin <= moment < end]
+        expected[" > ".join(around) or "(outside any region)"] += US * (moment not in busy)
+    table = read(tmp_path, made).regions
+    found = dict(zip(table["region"], table["idle_ns"], strict=True))
+    assert {name: ns for name, ns in found.items() if ns} == {name: ns for name, ns in expected.items() if ns}
 
 
 def test_people_are_told_how_much_of_the_step_they_do_not_see(

@@ -6,7 +6,7 @@ The parts are those of the breakdown. Each moment of a window belongs to one act
   that began first
 - exposed transfer: likewise to the call that moves data
 - exposed wait: to the call that waits; of several at once, to the one whose wait ends last, as in the breakdown
-- idle: to the activity that ends the gap, as in `gaps`
+- idle: to the activity that ends the gap, as in `gaps`; on runs without a GPU to where its thread was meanwhile
 
 Hidden communication overlaps compute, so it has a column of its own, and is no part of the sum.
 """
@@ -67,16 +67,16 @@ class DeviceTime(NamedTuple):
 def time_by_owner(
     activities: pd.DataFrame,
     windows: list[Window],
-    host: Host | None,
     owner: Ints,
     computing: Owned,
     calls: SplitCalls,
+    idle: Owned,
 ) -> DeviceTime:
     """Divide the time of one device in one cycle among owners, step by step, or as a whole if no step is marked.
 
     `windows` are those of the steps of its process.
-    `owner` is that of each activity, of shape (activities,); `computing` are the stretches of compute. On runs without
-    a GPU there is no `host` that launched the activities.
+    `owner` is that of each activity, of shape (activities,); `computing` are the stretches of compute, and `idle` those
+    in which nothing ran.
     """
     start = activities["start_ns"].to_numpy()
     end = start + activities["dur_ns"].to_numpy()
@@ -95,9 +95,9 @@ def time_by_owner(
         "exposed_unsplit": (_first_come(of_comm), subtract(exposed, union(transfer, waiting))),
         "exposed_memory": (_first_come(of_memory), subtract(memory, union(compute, comm))),
         BESIDE: (_first_come(of_comm), intersect(comm, compute)),
+        "idle": (idle, spans(idle.starts, idle.ends)),
     }
     by_part = {part: _by_window(windows, owned, within) for part, (owned, within) in pieces.items()}
-    by_part["idle"] = _idle(activities, host, owner, windows)
     bounds = np.array([[each.start_ns, each.end_ns] for each in windows], dtype=np.int64).T
     exposed_ns, unsplit_ns = (covered(each, *bounds) for each in (exposed, pieces["exposed_unsplit"][1]))
     return DeviceTime(
@@ -155,11 +155,7 @@ def _window_at(windows: list[Window], times: Times) -> Ints:
     return np.where(times < windows[-1].end_ns, window, -1)
 
 
-def _idle(activities: pd.DataFrame, host: Host | None, owner: Ints, windows: list[Window]) -> _ByWindow:
-    """Idle time, for which the activity that ends the gap stands."""
-    marked = windows if windows[0].step != NO_STEP else []
-    _, gaps = gaps_of(activities, host, marked)
-    window = gaps.window if marked else np.zeros(len(gaps.window), dtype=np.int64)
-    ns = gaps.end_ns - gaps.start_ns
-    some = (ns > 0) & (window >= 0)
-    return window[some], owner[gaps.ender[some]], ns[some]
+def idle_time(activities: pd.DataFrame, host: Host | None, owner: Ints, windows: list[Window]) -> Owned:
+    """The gaps of a device, each with the owner of the activity that ends it; `windows` are those of marked steps."""
+    _, gaps = gaps_of(activities, host, windows)
+    return Owned(gaps.start_ns, gaps.end_ns, owner[gaps.ender])

@@ -15,7 +15,7 @@ from ...core.tables.events import ACTIVITIES
 from ..clocks.frame import Ints
 from ..device.graphs import Captured
 from ..device.idle import Host, HostTables
-from .device_parts import BESIDE, SELF_PARTS, DeviceTime, Owned, SplitCalls, cut, time_by_owner
+from .device_parts import BESIDE, SELF_PARTS, DeviceTime, Owned, SplitCalls, cut, idle_time, time_by_owner
 from .nesting import DIRECT, NO_REGION, NOT_LAUNCHED, PHASES, CpuRanges, RegionPaths, Regions, regions_of
 
 KEYS = ("rank", "device", "step")
@@ -169,7 +169,8 @@ def _of_gpu(
     computing = bare(ran["kind"]) == COMPUTE
     stretches = Owned(start[computing], (start + ran["dur_ns"].to_numpy())[computing], owner[computing])
     calls = _split_calls(split, _owner_of_calls(split, ran, owner))
-    return time_by_owner(ran, steps, host, owner, stretches, calls), owner
+    idle = idle_time(ran, host, owner, steps)
+    return time_by_owner(ran, steps, owner, stretches, calls, idle), owner
 
 
 def _owner_of_calls(calls: pd.DataFrame, ran: pd.DataFrame, owner: Ints) -> Ints:
@@ -184,25 +185,37 @@ def _owner_of_calls(calls: pd.DataFrame, ran: pd.DataFrame, owner: Ints) -> Ints
 def _of_cpu(
     ran: pd.DataFrame, steps: list[Window], host: Host, regions: Regions, calls: pd.DataFrame, split: pd.DataFrame
 ) -> tuple[DeviceTime, Ints]:
-    """The same of a CPU without a GPU: an operator is its own work, a call of gloo belongs to its c10d operator."""
+    """The same of a CPU without a GPU: an operator is its own work, a call of gloo belongs to its c10d operator.
+
+    While nothing runs, the thread that runs next is in some region, too: the main thread before a call of gloo.
+    """
     thread, start = ran["stream"].to_numpy(), ran["start_ns"].to_numpy()
     end = start + ran["dur_ns"].to_numpy()
     computing, comm = (bare(ran["kind"]) == kind for kind in (COMPUTE, COMM))
     owner = _owner(*regions.places(thread, start))
     owner[comm] = _owner_of_gloo(ran[comm], host, regions, calls)
-    parts = []
-    for number in np.unique(thread[computing]).tolist():
-        on_it = computing & (thread == number)
-        order = np.argsort(start[on_it], kind="stable")
-        whole = Owned(start[on_it][order], end[on_it][order], np.zeros(int(on_it.sum()), dtype=np.int64))
-        # An operator may have regions inside, as a compiled one has, or one that runs a part of the model again.
-        pieces = cut(whole, regions.bounds.get(number, start[:0]))
-        places = regions.places(np.full(len(pieces.starts), number), pieces.starts)
-        parts.append(pieces._replace(owner=_owner(*places)))
-    none = [Owned(start[:0], start[:0], start[:0])]
-    stretches = Owned(*(np.concatenate(columns) for columns in zip(*(parts or none), strict=True)))
+    # An operator may have regions inside, as a compiled one has, or one that runs a part of the model again.
+    stretches = _in_regions(Owned(start[computing], end[computing], thread[computing]), regions)
+    idle = _in_regions(idle_time(ran, None, np.where(computing, thread, regions.main), steps), regions)
     of_issue = _split_calls(split, _owner_of_issue(split, host, regions))
-    return time_by_owner(ran, steps, None, owner, stretches, of_issue), owner
+    return time_by_owner(ran, steps, owner, stretches, of_issue, idle), owner
+
+
+def _in_regions(of_threads: Owned, regions: Regions) -> Owned:
+    """Intervals of threads, cut where the region of the thread changes, each with path and phase as its owner."""
+    parts: list[Owned] = []
+    for thread in np.unique(of_threads.owner).tolist():
+        here = np.flatnonzero(of_threads.owner == thread)
+        here = here[np.argsort(of_threads.starts[here], kind="stable")]
+        # What a thread of the backward pass does outside of its operators belongs to the region of the main thread.
+        threads = (thread, regions.main) if thread in regions.engines else (thread,)
+        changes = np.concatenate([regions.bounds.get(number, here[:0]) for number in threads])
+        pieces = cut(Owned(of_threads.starts[here], of_threads.ends[here], of_threads.owner[here]), changes)
+        places = regions.places(np.full(len(pieces.starts), thread), pieces.starts)
+        parts.append(pieces._replace(owner=_owner(*places)))
+    if not parts:
+        return of_threads
+    return Owned(*(np.concatenate([getattr(part, name) for part in parts]) for name in Owned._fields))
 
 
 def _owner_of_gloo(ran: pd.DataFrame, host: Host, regions: Regions, calls: pd.DataFrame) -> Ints:
