@@ -735,6 +735,7 @@ class Analysis(TableAttributes):
             in_regions=lambda rank, times: computed_in_regions(self.detailed(rank), times),
             most_others=most_others,
             counted=self._counted,
+            on_cpu=self.run.is_of_cpus,
         )
         return self._marked(late_work(whole, lookups))
 

@@ -13,7 +13,7 @@ from ..core.schema import records
 from ..core.tables.lateness import REASONS
 from ..metrics.causes.blame import shares_of_waiting
 from ..metrics.verdicts.culprits import length
-from ..metrics.verdicts.doing import on_cpu
+from ..metrics.verdicts.doing import instead_of_computing, on_cpu
 from ..metrics.verdicts.kinds import a_step
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import escaped, styled, wrapped
@@ -225,6 +225,8 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
         doing = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
         why = f": {REASONS.get(row['because'], row['because'])}" if row["because"] else ""
         why = f": CPU {printable(str(doing))}" if doing is not None else why
+        if row["because"] == "compute" and instead_of_computing(analysis.table("late_work"), row["rank"]) is not None:
+            why = ": its operators take longer"
         kernel = f" in {shortened_kernel(printable(row['kernel']), 36)}" if row["kernel"] else ""
         caused = f"  rank {row['rank']}{host}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
         if cell_len(caused + why + kernel) <= width:

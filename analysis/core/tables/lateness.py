@@ -60,8 +60,8 @@ LATE_WORK = Schema("late_work", "late rank, step, and thing that it did while it
         "string",
         (
             "work: the innermost thing at any time; call, operator, range, module, function, region: with all in it; "
-            "python: what its thread did outside of operators: it was blocked, computed, or collected garbage; kernel; "
-            "total"
+            "python: what its thread did outside of operators: it was blocked, computed, or collected garbage; thread: "
+            "what it did in the whole step, without a GPU; kernel; total"
         ),
     ),
     "what": (

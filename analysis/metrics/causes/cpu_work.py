@@ -26,7 +26,7 @@ from ..functions import first_step_ns, in_functions
 OUTSIDE = "outside of any operator"
 WORK, RANGE, IN_OPERATOR, IN_CALL = "work", "range", "operator", "call"
 IN_MODULE, IN_FUNCTION = "module", "function"
-IN_PYTHON = "python"
+IN_PYTHON, OF_THREAD = "python", "thread"
 BLOCKED, NO_CPU, GARBAGE, COMPUTING = "blocked", "waiting for a CPU", "collecting garbage", "computing"
 """What a thread does in Python outside of any operator: of the kind `python`, where its side file can tell."""
 _NO_RANGES = (markers.PROFILER_STEP, markers.NCCL_MARK, markers.GLOO_MARK, markers.C10D)

@@ -12,7 +12,19 @@ import pandas as pd
 from ...core.intervals import Spans, total
 from ...core.schema import Row
 from ...core.tables.lateness import LATE_WORK
-from .cpu_work import IN_PYTHON, Counted, CpuWork, Detailed, Did, InPython, within
+from .cpu_work import (
+    BLOCKED,
+    COMPUTING,
+    IN_PYTHON,
+    NO_CPU,
+    OF_THREAD,
+    Counted,
+    CpuWork,
+    Detailed,
+    Did,
+    InPython,
+    within,
+)
 from .details import Between, RanByRank
 
 TOTAL, BY_KERNEL, BY_REGION = "total", "kernel", "region"
@@ -48,8 +60,9 @@ class Lookups(NamedTuple):
     """Where to look up what ranks did.
 
     `ran` has their devices, `members` are calls with `readiness`, and `detailed` reads one rank with details of
-    its CPU. `in_regions` is how long regions of a rank computed between some times, as `computed_in_regions`. Each late
-    rank is compared with `most_others` at most. `counted` is what side files say of steps, by rank and step.
+    its CPU; `on_cpu` says that the run has no GPU. `in_regions` is how long regions of a rank computed between some
+    times, as `computed_in_regions`. Each late rank is compared with `most_others` at most. `counted` is what side files
+    say of steps, by rank and step.
     """
 
     ran: RanByRank
@@ -58,6 +71,7 @@ class Lookups(NamedTuple):
     in_regions: Callable[[int, Sequence[Between]], Mapping[Between, Mapping[str, int]]]
     most_others: int
     counted: Mapping[tuple[int, int], Counted] = {}
+    on_cpu: bool = False
 
 
 def late_work(behind: Iterable[Behind], lookups: Lookups) -> pd.DataFrame:
@@ -118,6 +132,7 @@ class _Work:
                 self._add_python(took[step], step)
         if _extra_ns(took, ALL_COMPUTE) > max(_extra_ns(took, ALL_CPU), 0):
             self._add_regions(took, times)
+            self._add_threads(took)
         return [row for step, ranks in took.items() for row in _rows(rank, step, *ranks.values())]
 
     def _step(self, behind: Behind) -> int | None:
@@ -172,6 +187,23 @@ class _Work:
                     for region, took_ns in ran.get(between, {}).items():
                         did[BY_REGION, region, None, None] += took_ns
                 took[step][rank].update(did)
+
+    def _add_threads(self, took: Mapping[int | None, Mapping[int, dict[Did, int]]]) -> None:
+        """Add to `took` what the threads of ranks without a GPU did in whole steps, if side files say it of all.
+
+        An operator that takes longer need not compute longer.
+        """
+        known = {
+            (step, rank): self._lookups.counted.get((rank, step)) if step is not None else None
+            for step, ranks in took.items()
+            for rank in ranks
+        }
+        if not self._lookups.on_cpu or None in known.values():
+            return
+        for (step, rank), counted in known.items():
+            if counted is not None:
+                did = {COMPUTING: counted.cpu_ns, BLOCKED: counted.blocked_ns, NO_CPU: counted.ready_ns or 0}
+                took[step][rank] |= {(OF_THREAD, what, None, None): ns for what, ns in did.items()}
 
     def _took(self, rank: int, times: list[Between]) -> dict[Did, int]:
         """How long the CPU of a rank did what while its device had no work, in ns."""
@@ -245,4 +277,4 @@ def _rows(rank: int, step: int | None, mine: dict[Did, int], *theirs: dict[Did, 
             "took_ns": took, "others_ns": usual, "extra_ns": took - usual,
         })  # fmt: skip
     least = max((abs(row["extra_ns"]) for row in rows if row["kind"] == TOTAL), default=0) * _LEAST_FRAC
-    return [row for row in rows if row["kind"] == TOTAL or abs(row["extra_ns"]) >= max(least, _LEAST_NS)]
+    return [row for row in rows if row["kind"] in (TOTAL, OF_THREAD) or abs(row["extra_ns"]) >= max(least, _LEAST_NS)]

@@ -11,7 +11,16 @@ from ....common.wording import listed
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices
-from .doing import Doing, in_python, longer_on_cpu, on_cpu, on_device, only_step, region_on_device
+from .doing import (
+    Doing,
+    in_python,
+    instead_of_computing,
+    longer_on_cpu,
+    on_cpu,
+    on_device,
+    only_step,
+    region_on_device,
+)
 from .slow_devices import SlowDevice
 
 _MOST_NAMED = 3
@@ -202,6 +211,8 @@ class Culprits(NamedTuple):
     def _does(self, late: _Late, *, several: bool = False) -> str:
         *does, more = _DOES[late.because]
         doing, more_ms = does[several], late.more_ms
+        if late.because == "compute" and instead_of_computing(self.late_work, late.rank) is not None:
+            doing = ("is in operators", "are in operators")[several]
         if self.on_cpu and late.because == "cpu":
             python, more = on_cpu(self.late_work, late.rank), "longer"
             doing = in_python(python, several=several)
@@ -232,7 +243,8 @@ class Culprits(NamedTuple):
         region = region_on_device(self.late_work, rank)
         where = [f"in {short(kernel)}"] if kernel else []
         where += [region] if region else []
-        return f", mostly {', '.join(where)}" if where else ""
+        does = instead_of_computing(self.late_work, rank)
+        return (f", mostly {', '.join(where)}" if where else "") + ("" if does is None else f"; its thread {does}")
 
     def slow_device(self, rank: int, more_ms: float | None) -> str:
         """`; its GPU is 12% slower at every operator: throttled or shared`, if that is why a step computes longer."""
@@ -301,7 +313,8 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
     # How late it came says less: where several are late, each is so only where it comes last.
     is_copying = excess.copies_ns > excess.compute_ns
     ms = max(excess.compute_ns, excess.copies_ns) / 1e6
-    does = "copies" if is_copying else "computes"
+    is_computing = instead_of_computing(culprits.late_work, rank) is None
+    does = "copies" if is_copying else "computes" if is_computing else "is in operators"
     kernel = "" if is_copying else culprits.mostly(rank, excess.kernel)
     if excess.step is not None and culprits.steps:
         return f"{does} {length(ms * culprits.steps)} longer than the others in step {excess.step} alone{kernel}"

@@ -17,6 +17,7 @@ from ..causes.cpu_work import (
     IN_OPERATOR,
     IN_PYTHON,
     NO_CPU,
+    OF_THREAD,
     OUTSIDE,
     RANGE,
     WORK,
@@ -161,6 +162,23 @@ def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
     if by_kernel is None or not len(by_kernel) or by_kernel["frac"].iloc[-1] < _MOST_OF_IT:
         return None
     return str(by_kernel["what"].iloc[-1])
+
+
+def instead_of_computing(late_work: pd.DataFrame, rank: int) -> str | None:
+    """`waits for a CPU`: what the thread of a rank does whose operators take longer, if it does not compute longer.
+
+    None if it does, and where that is not known. Without a GPU an operator lasts as long as its thread takes, whatever
+    that does.
+    """
+    of_rank = late_work[late_work["rank"] == rank]
+    longer_ns = of_rank["extra_ns"][(of_rank["kind"] == TOTAL) & (of_rank["what"] == ALL_COMPUTE)].sum()
+    by_what = of_rank[of_rank["kind"] == OF_THREAD].groupby("what")["extra_ns"].sum()
+    if not len(by_what) or longer_ns <= 0 or by_what[COMPUTING] >= _MOST_OF_IT * longer_ns:
+        return None
+    others = by_what.drop(COMPUTING)
+    if others.max() < _MOST_OF_IT * longer_ns:
+        return "computes no longer than theirs"
+    return "is blocked" if others.idxmax() == BLOCKED else "waits for a CPU"
 
 
 def region_on_device(late_work: pd.DataFrame, rank: int) -> str | None:
