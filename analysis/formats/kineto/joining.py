@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from ...core.tables.events import EVENT_SORTS
-from ...recording.building import events_of
 from ...recording.recording import Columns, Events, latest, with_unread
 from ...recording.values import MISSING
 from .stream import Surrounding
@@ -43,7 +42,11 @@ class Joining:
         }
         self._gloo_threads: set[int] = set()
         self._shared: dict[str, str] = {}
-        self._others = events_of()
+        self._others = Events(
+            pids=[None] * 4, names=[], kinds=[], operator_names=[], call_names=[], annotations=[],
+            activities={}, launches={}, runtime={}, operators={}, memory={}, stream_waits={}, modules={},
+            functions={}, comm_args=[], gloo_threads=[],
+        )  # fmt: skip
 
     def add(self, part: Part) -> None:
         """Add the next part, which is used up."""
