@@ -67,7 +67,7 @@ def test_what_delays_the_first_step_began_before_it(kind: str, name: str, tmp_pa
     assert late.prices is not None
     assert late.prices.late is not None
     assert late.prices.late.ranks == (5,)
-    assert late.prices.late.gain.ns == pytest.approx(true, abs=0.01 * step_ns(late))
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.01 * step_ns(late))
 
 
 @pytest.mark.parametrize("name", a_sample(list(PROGRAMS), 2, seed=2))
@@ -86,7 +86,34 @@ def test_two_that_delay_the_run_in_turns(tmp_path: Path) -> None:
     assert late.prices is not None
     assert late.prices.late is not None
     assert set(late.prices.late.ranks) == {2, 6}
-    assert late.prices.late.gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
+def test_of_two_ranks_the_one_that_costs_more(tmp_path: Path) -> None:
+    """The median of two is that of the faster one: each is compared with the other, and not with both."""
+    calm = World(5, ddp, 1, 2, steps=6, window=Window(((1, 4),)))
+    both = (Injection("kernel", (1,), STEPS, 4000.0, 0.3), Injection("kernel", (0,), STEPS, 800.0, 0.3))
+    late = read(replace(calm, injections=both), tmp_path / "late")
+    only = read(replace(calm, injections=both[1:]), tmp_path / "only")
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert late.prices.late.ranks == (1,)
+    true = step_ns(late) - step_ns(only)
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
+def test_ranks_at_the_same_place_of_each_host(tmp_path: Path) -> None:
+    """Without one of them the others are as late, so that none gains anything alone."""
+    calm = World(5, ddp, 4, 4, steps=6, window=Window(((1, 4),)))
+    places = (1, 5, 9, 13)
+    alike = tuple(Injection("kernel", (rank,), STEPS, 2500.0, 0.3) for rank in places)
+    late = read(replace(calm, injections=alike), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == set(places)
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    assert late.verdicts["headline"].iloc[0].startswith("Ranks 1, 5, 9, ... cost")
 
 
 PIPELINE = partial(three_d, tp=1, pp=4)
@@ -102,7 +129,7 @@ def test_a_stage_of_one_rank(rank: int, at: float, tmp_path: Path) -> None:
     assert late.prices.late is not None
     assert late.prices.late.ranks == (rank,)
     true = step_ns(late) - step_ns(without)
-    assert late.prices.late.gain.ns == pytest.approx(true, abs=0.02 * step_ns(late))
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.02 * step_ns(late))
     assert without.prices is not None
     assert without.prices.late is None
 
@@ -136,7 +163,7 @@ def test_the_end_of_the_step_before_delays_whole_pipelines(kind: str, at: float,
     assert late.prices is not None
     assert late.prices.late is not None
     assert late.prices.late.ranks == (3,)
-    gain = late.prices.late.gain
+    gain = late.prices.gains["no_straggler"]
     assert gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
     assert gain.low_ns <= true <= gain.high_ns
 

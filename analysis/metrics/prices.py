@@ -5,28 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import pandas as pd
-
-from ..core import markers
-from .typical_step import TypicalStep
-
-_LEAST = 0.01
-"""Of a step: what takes less on every device is not worth playing the run again without it."""
-_OF_STEP = {
-    "no_jitter": ("exposed_wait_ns", "exposed_unsplit_ns"),
-    "overlap": ("exposed_transfer_ns", "exposed_unsplit_ns"),
-    "no_copies": ("exposed_memory_ns",),
-}
-_OF_IDLE = {
-    "no_syncs": ("sync_ns", "drained_ns"),
-    "no_allocations": ("alloc_ns",),
-    "no_data_wait": ("data_ns",),
-    "no_gc": ("gc_ns",),
-    "launch_ahead": ("launching_ns", "operator_ns", "outside_ns"),
-}
-"""Names of remedies, and the parts of a step, or of idle time, that they are about."""
-_OF_CPU = {"no_data_wait": markers.LOADING, "no_gc": markers.PYTHON_GC}
-"""Names of remedies, and how annotations begin that show, without a GPU, when a CPU did what they are about."""
 OF_EVENTS = {"no_long_calls": "long", "no_compilation": "compile"}
 """Names of remedies, and the kind of rows of `syncs` that they are about."""
 
@@ -62,12 +40,15 @@ class Excess(NamedTuple):
 
 
 class LateRanks(NamedTuple):
-    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host."""
+    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host.
+
+    `waited_ns` is what others wait for them in a step, if that is much more than any change gains.
+    """
 
     ranks: tuple[int, ...]
     host: str | None
     excess: Mapping[int, Excess]
-    gain: Gain
+    waited_ns: float | None = None
 
 
 class PricedLinks(NamedTuple):
@@ -76,47 +57,37 @@ class PricedLinks(NamedTuple):
     label: str
     ranks: tuple[int, ...]
     slower_frac: float
+
+
+class Priced(NamedTuple):
+    """A change: `what` would be different, `how` to begin, what a step gains by it alone, the verdict where it leads.
+
+    `costs` says what costs that, as in `Late launches cost`. `then_ns` is what a step gains by it once all changes
+    before it are made; None for those behind the first few. A bound is more than anybody can do.
+    """
+
+    remedy: str
+    what: str
+    how: str
+    verdict: str
+    costs: str
     gain: Gain
+    is_bound: bool = False
+    then_ns: float | None = None
 
 
 class Prices(NamedTuple):
-    """Gains of a step of `step_ns`: from ranks and links that differ from others, and by name in `remedies`.
+    """What a step of `step_ns` gains from each of the `changes` by itself, in the order in which people read them.
 
-    What all ranks have in common is priced in a run without what makes the `late` ranks late, with all links as fast.
-    The price of `overlap` is the smaller of two bounds: that of transfers `in_no_time`, or of compute that never waits.
-    `blamed` is what a step would gain if those that others wait for were no later than others, where that is not
-    enough to call them `late`: behind them others may be nearly as late.
+    `late` are the ranks, `slow` the links that differ from others, if a step gains enough without that.
     """
 
     step_ns: float
-    late: LateRanks | None
-    slow: PricedLinks | None
-    gains: Mapping[str, Gain]
-    in_no_time: bool = False
-    blamed: Gain | None = None
+    changes: tuple[Priced, ...]
+    late: LateRanks | None = None
+    slow: PricedLinks | None = None
 
-
-def worth_pricing(
-    typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame, syncs_steps: pd.DataFrame
-) -> list[str]:
-    """Names of remedies that concern enough of a typical step to be replayed.
-
-    `idle` is the table `idle`, or `idle_steps` of the same steps.
-
-    `of_cpus` are the annotations of a run without a GPU, whose idle time has no causes; `syncs_steps` is the table.
-    """
-    least = _LEAST * typical.parts["window_ns"]
-    of_step = [name for name, parts in _OF_STEP.items() if sum(typical.parts[part] for part in parts) >= least]
-    # A single rank may be idle, and all others wait for it.
-    most = idle.groupby(["rank", "device"]).mean(numeric_only=True).max()
-    of_idle = [name for name, parts in _OF_IDLE.items() if sum(most[list(parts)].fillna(0)) >= least]
-    names, times = of_cpus["name"].fillna(""), of_cpus["dur_ns"] / max(len(typical.steps), 1)
-    of_cpu = [
-        name
-        for name, begins in _OF_CPU.items()
-        if times.where(names.str.startswith(begins), 0.0).groupby(of_cpus["rank"]).sum().max() >= least
-    ]
-    counted = syncs_steps[syncs_steps["step"].isin(list(typical.steps))] if typical.steps else syncs_steps
-    lost = counted.groupby(["kind", "rank"])["lost_ns"].sum() / max(len(typical.steps), 1)
-    of_calls = [name for name, kind in OF_EVENTS.items() if kind in lost and lost[kind].max() >= least]
-    return [*of_step, *of_idle, *of_cpu, *of_calls]
+    @property
+    def gains(self) -> Mapping[str, Gain]:
+        """The gains, by name of remedy."""
+        return {change.remedy: change.gain for change in self.changes}

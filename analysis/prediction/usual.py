@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..replay.changes import LEAST
 from ..replay.links import links_of
-from ..replay.pricing import priced_scenarios
 from ..replay.scenarios.scenario import Scenario
 from ..replay.scenarios.transfers import faster_links
 from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
@@ -15,8 +15,13 @@ _WORTH_FIXING_FRAC, _MOST_FIXED = 0.05, 3
 
 def usual_scenarios(analysis: Analysis) -> list[Scenario]:
     """What `remedies` prices, in its order, then ranks that others wait for, and bounds. Raises NothingMeasured."""
-    scenarios = {} if analysis.prices is None else priced_scenarios(analysis.prices, analysis.links)
-    priced = [scenarios[remedy] for remedy in analysis.remedies["remedy"] if remedy in scenarios]
+    changes = () if analysis.prices is None else analysis.prices.changes
+    least_ns = 0.0 if analysis.prices is None else LEAST * analysis.prices.step_ns
+    priced = [
+        scenario
+        for change, scenario in zip(changes, analysis.priced_scenarios, strict=True)
+        if change.gain.ns >= least_ns
+    ]
     causing = analysis.ranks[analysis.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING_FRAC]
     worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
     late = [without_stragglers([int(rank)]) for rank in worst]

@@ -1,208 +1,184 @@
 """Price each cause of a long step: replay the run without it.
 
 A label says where time shows, not where it comes from: behind a late rank, others' transfers and idle time grow as
-well. So a cause is priced by what a step would take without it. First come faults, by which some ranks or links differ
-from others that do the same: what the others show can be had. What all ranks have in common, such as exposed
-transfers, is priced in the run without these faults, or a fault's delay would be counted as theirs.
+well. So a cause is priced by what a step would take without it alone: one number, wherever it is shown. Faults are
+found first, by which some ranks or links differ from others that do the same: what the others show can be had.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
 from statistics import median_low
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
-from ..metrics.prices import Excess, Gain, LateRanks, PricedLinks, Prices
-from .engine import Playing
-from .lengths import Lengths, measured_lengths
+from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices
+from .changes import LEAST, Common
 from .links import Links
 from .programs import NONE, RankProgram
-from .scenarios import host, usual
+from .scenarios import usual
 from .scenarios.scenario import Change, Scenario, all_at_once
 from .scenarios.transfers import links_as_others
 from .slow_links import SlowLinks, slow_groups
-from .table import Outcome, Replay, standard_error, with_change
+from .table import Replay
 
-_LEAST = 0.01
-"""Of a step: a cause that costs less is none."""
-_UNSURE = 0.08
-"""Of a gain: how fast ranks that become like others are, and what goes with a call, is not measured so exactly."""
 _LEAST_OF_RANKS = 0.015
 """Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
 _STANDS_OUT = 3.0
 """So many times the excess of the others has a rank that is asked about."""
+_ALIKE = 0.5
+"""Of the largest excess: ranks with as much are late alike, as those of one place in each host."""
 _PARTS: tuple[Callable[[Excess], float], ...] = (
     lambda excess: excess.whole_ns,
     lambda excess: excess.compute_ns,
     lambda excess: excess.copies_ns,
     lambda excess: excess.cpu_ns,
 )
-_MOST_ASKED, _MOST_HOSTS = 6, 16
+_MOST_SINGLE, _MOST_LINKS, _MOST_HOSTS = 16, 6, 16
 _NEARLY_ALL = 0.9
+_AS_MUCH = 0.5
+"""Of the gain of a bound: what can be done comes before it if it gains so much."""
+_MUCH_MORE = 2.0
+"""So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
+_MOST_THEN = 4
+"""So many changes are also played one after the other."""
 _MOST_UNLAUNCHED = 0.5
 """Of the activities: where more have no launch, all of them begin when they did, whatever the CPU does."""
-
-_SCENARIOS: dict[str, Callable[[], Scenario]] = {
-    "no_jitter": usual.no_jitter,
-    "overlap": usual.perfect_overlap,
-    "no_copies": host.no_copies,
-    "no_syncs": host.no_blocking,
-    "no_allocations": host.no_allocation,
-    "no_data_wait": host.no_data_wait,
-    "no_gc": host.no_gc,
-    "no_long_calls": host.no_long_calls,
-    "no_compilation": host.no_compilation,
-    "launch_ahead": host.no_launch_overhead,
-}
-"""What all ranks have in common: the names of remedies, and how it is played without."""
 
 
 def prices(
     replay: Replay,
-    steps: Collection[int],
     *,
     blamed: Collection[int],
     unshown: Collection[int],
     hosts: Mapping[int, str | None],
-    asked: Collection[str],
+    asked: Collection[Common],
     links: Links | None,
-) -> Prices:
-    """What the mean of these steps would gain from each change; the mean of all steps for none.
+    waited: Mapping[int, float],
+) -> tuple[Prices, list[Scenario]]:
+    """What a step that counts would gain from each change by itself, and how each is played, in the same order.
 
     `blamed` are ranks that others wait for, `unshown` those whose traces lack work, so that they only seem late;
-    `asked` the names of remedies that are worth a try; no `links` are known without collectives. Raises NotPredictable,
-    NothingMeasured.
+    `asked` are the changes in common that are worth a try; no `links` are known without collectives; `waited` is how
+    long a device waits for each rank in such a step, in ns. Raises NotPredictable, NothingMeasured.
     """
     replay.check()
     members = [member for cycle in replay.measured for member in cycle]
     if np.mean(np.concatenate([_is_unlaunched(member.program) for member in members])) > _MOST_UNLAUNCHED:
         raise NotPredictable("most launches are not in the trace, so it does not show what the CPUs delay")
-    pricing = _Pricing(replay, tuple(steps))
+    pricing = _Pricing(replay)
+    several = len(pricing.ranks) > 1
     blamed = set(blamed) - set(unshown)
     late, without_late = pricing.late_ranks(blamed, unshown, hosts) or (None, None)
-    slow, with_links = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
-    repaired = [scenario for scenario in (without_late, with_links) if scenario is not None]
-    after = all_at_once("repaired", repaired) if repaired else None
-    several = len(pricing.ranks) > 1
-    gains = {
-        name: pricing.gain(_scenario(name), after)
-        for name in _SCENARIOS
-        if name in asked and (several or name != "no_jitter")
-    }
-    of_blamed = pricing.gain(usual.without_stragglers(sorted(blamed))) if blamed and several and late is None else None
-    in_no_time = pricing.gain(_NO_TRANSFERS, after) if "overlap" in gains else None
-    if in_no_time is None or gains["overlap"] <= in_no_time:
-        return Prices(pricing.step_ns, late, slow, gains, blamed=of_blamed)
-    # Hidden behind compute, transfers cost no less than if they took no time; and compute still needs others'.
-    gains = gains | {"overlap": in_no_time}
-    return Prices(pricing.step_ns, late, slow, gains, in_no_time=True, blamed=of_blamed)
+    if without_late is None and blamed and several:
+        without_late = usual.without_stragglers(blamed)
+    slow, as_others = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
+    scenarios = [
+        *([(_LATE, without_late)] if without_late is not None else []),
+        *([(_SLOW, as_others)] if as_others is not None else []),
+        *((change, change.make(links)) for change in asked if several or change.remedy != "no_jitter"),
+    ]
+    ordered = _in_order([(_priced(change, scenario, replay), scenario) for change, scenario in scenarios])
+    then = _one_after_the_other(replay, ordered)
+    changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
+    most_ns = max((change.gain.ns for change in changes), default=0.0)
+    if late is not None:
+        of_others = len(pricing.ranks) / (len(pricing.ranks) - len(late.ranks))
+        waited_ns = of_others * sum(waited.get(rank, 0.0) for rank in late.ranks)
+        if waited_ns > _MUCH_MORE * most_ns:
+            late = late._replace(waited_ns=waited_ns)
+            changes = [_widened(change, waited_ns) if change.remedy == _LATE.remedy else change for change in changes]
+    return Prices(replay.step_ns, tuple(changes), late, slow), [scenario for _, scenario in ordered]
 
 
-def priced_scenarios(prices: Prices, links: Links) -> dict[str, Scenario]:
-    """The replayed changes by name of remedy, if a step gains at least 1 % from them.
-
-    What all ranks have in common was priced in the run without faults; here it is by itself.
-    """
-    worth = [name for name, gain in prices.gains.items() if gain.ns >= _LEAST * prices.step_ns]
-    scenarios = {name: _scenario(name) for name in worth}
-    if "overlap" in scenarios and prices.in_no_time:
-        scenarios["overlap"] = _NO_TRANSFERS
-    if prices.late is not None:
-        scenarios["no_straggler"] = usual.without_stragglers(prices.late.ranks, prices.late.host)
-    if prices.slow is not None:
-        label = prices.slow.label
-        [scenarios["slow_links"]] = [links_as_others(each) for each in slow_groups(links) if each.label == label]
-    return scenarios
+def _never(_: Links | None) -> Scenario:
+    raise NotImplementedError  # which ranks or links is found in the run
 
 
-@cache
-def _scenario(name: str) -> Scenario:
-    return _SCENARIOS[name]()
-
-
-def _without_transfers(members: Sequence[Playing]) -> list[Playing]:
-    return [replace(member, transfer=np.zeros_like(member.transfer)) for member in members]
-
-
-_NO_TRANSFERS = Scenario(
-    "transfers in no time", "collectives end when their last member arrives", (_without_transfers,)
+_LATE = Common(
+    "no_straggler",
+    _never,
+    "skew-bound",
+    "Late ranks cost",
+    "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
 )
+_SLOW = Common(
+    "slow_links",
+    _never,
+    "link-bound",
+    "Slow links cost",
+    "see `bandwidth` for their groups; cables, switches, NICs and NCCL settings of these ranks' hosts",
+)
+
+
+def _priced(change: Common, scenario: Scenario, replay: Replay) -> Priced:
+    return Priced(
+        remedy=change.remedy,
+        what=scenario.name,
+        how=change.how,
+        verdict=change.verdict,
+        costs=change.costs,
+        gain=replay.gain(scenario),
+        is_bound=change.is_bound,
+    )
+
+
+def _widened(change: Priced, waited_ns: float) -> Priced:
+    """The change with a gain that may be as much as others wait for these ranks.
+
+    If waiting is much more than anything gains, something holds the others up as well that no trace shows, such as the
+    CPUs of a host: that goes with what makes these ranks late, or stays.
+    """
+    return change._replace(gain=change.gain._replace(high_ns=max(change.gain.high_ns, waited_ns)))
+
+
+def _in_order(found: Sequence[tuple[Priced, Scenario]]) -> list[tuple[Priced, Scenario]]:
+    """The changes, the largest gain first; but before a bound what can be done, if it gains half as much.
+
+    Ranks and links that differ from others come before all that gains as much, or hardly more: they are its place.
+    """
+
+    def leads(each: tuple[Priced, Scenario], other: tuple[Priced, Scenario]) -> bool:
+        (change, _), (first, _) = each, other
+        is_named = change.remedy in (_LATE.remedy, _SLOW.remedy)
+        least = _AS_MUCH if first.is_bound and not change.is_bound else _NEARLY_ALL if is_named else 1.0
+        return change.gain.ns > least * first.gain.ns
+
+    ordered = sorted(found, key=lambda each: -each[0].gain.ns)
+    first = ordered[0] if ordered else None
+    for each in ordered[1:]:
+        if first is not None and each[0].gain.ns > 0 and leads(each, first):
+            first = each
+    return sorted(ordered, key=lambda each: each is not first)
+
+
+def _one_after_the_other(replay: Replay, ordered: Sequence[tuple[Priced, Scenario]]) -> dict[int, float]:
+    """What a step gains from each of the first changes once those before it are made, in ns, by place."""
+    gained, then = 0.0, {}
+    for number, (change, _) in enumerate(ordered[:_MOST_THEN]):
+        if change.gain.ns < LEAST * replay.step_ns:
+            break
+        made = [scenario for _, scenario in ordered[: number + 1]]
+        most = replay.gain(all_at_once("", made)).ns if number else change.gain.ns
+        then[number] = max(most - gained, 0.0)
+        gained = max(most, gained)
+    return then
 
 
 @dataclass(frozen=True)
 class _Pricing:
-    """Prices changes of a run, for the mean of some `steps`, or of all if there are none."""
+    """Finds what differs from others in a run, for the mean of the steps that count, or of all if there are none."""
 
     replay: Replay
-    steps: tuple[int, ...]
-    _bases: dict[Scenario, list[list[Playing]]] = field(default_factory=dict, repr=False)
-    _outcomes: dict[tuple[Change | None, Scenario], Outcome] = field(default_factory=dict, repr=False)
 
     @property
     def ranks(self) -> set[int]:
         """The ranks that are played."""
         return {member.program.rank for members in self.replay.measured for member in members}
-
-    @cached_property
-    def step_ns(self) -> float:
-        """Measured length of a step, in ns."""
-        return float(self._steps_of(measured_lengths(self.replay.measured)).mean())
-
-    def gain(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
-        """Gain of a step from a scenario, in a run already changed by `after`; delays are as measured.
-
-        Calls that cannot be split are transfers. If they waited for somebody unseen instead, a step gains less, down to
-        the lower bound.
-        """
-        gain = self._of_transfers(scenario, after)
-        if not self.replay.is_unsplit:
-            return gain
-        before, *lengths = (
-            self._steps_of(self._with(change, after).waiting).mean() for change in (None, *scenario.changes)
-        )
-        least = float(before - max(lengths))
-        return gain._replace(low_ns=min(gain.low_ns, least - self._slack_ns))
-
-    def _of_transfers(self, scenario: Scenario, after: Scenario | None = None) -> Gain:
-        """The gain if calls that cannot be split are transfers."""
-        before, *lengths = (self._steps_of(self._with(change, after).lengths) for change in (None, *scenario.changes))
-        by_step = [before - each for each in lengths]
-        gains = [float(each.mean()) for each in by_step]
-        chance = 0.0 if scenario.limit else max(standard_error(each, before) for each in by_step)
-        slack = self._slack_ns + 2 * chance
-        low, high = min(gains), max(gains)
-        return Gain(scenario.most_likely(gains), low - slack - _UNSURE * abs(low), high + slack + _UNSURE * abs(high))
-
-    @cached_property
-    def _slack_ns(self) -> float:
-        return self.replay.error_frac * self.step_ns
-
-    def _base(self, after: Scenario) -> Sequence[list[Playing]]:
-        """The cycles of the run already changed by `after`."""
-        if after not in self._bases:
-            self._bases[after] = with_change(self.replay.measured, after.changes[0])
-        return self._bases[after]
-
-    def _with(self, change: Change | None, after: Scenario | None) -> Outcome:
-        """The steps with this change, if any, in a run already changed by `after`; what is equal is played once."""
-        if after is None:
-            return self.replay.played(change)
-        if (change, after) not in self._outcomes:
-            base = self._base(after)
-            self._outcomes[change, after] = self.replay.outcome(base if change is None else with_change(base, change))
-        return self._outcomes[change, after]
-
-    def _steps_of(self, lengths: Lengths) -> NDArray[np.float64]:
-        """Lengths of the counted steps, in order; 0 without steps."""
-        counted = [lengths[step] for step in sorted(lengths) if not self.steps or step in self.steps]
-        return np.array(counted or [0.0])
 
     def late_ranks(
         self, blamed: Collection[int], unshown: Collection[int], hosts: Mapping[int, str | None]
@@ -218,16 +194,16 @@ class _Pricing:
         (to_median,) = usual.without_stragglers().changes
         excess = self.excesses(to_median)
         whole = {rank: each.whole_ns for rank, each in excess.items()}
-        least = _LEAST * self.step_ns
+        least = LEAST * self.replay.step_ns
         candidates = [
             rank
             for rank in sorted(whole, key=lambda rank: -whole[rank])
-            if rank in blamed or (self.steps and rank not in unshown and _stands_out(excess, rank, least))
+            if rank in blamed or (self.replay.counted and rank not in unshown and _stands_out(excess, rank, least))
         ]
-        chosen = self._fewest(candidates[:_MOST_ASKED]) if candidates else []
+        chosen = self._fewest(candidates, whole) if candidates else []
         name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
         slow_host = self._slow_host(
-            hosts, least, self._of_transfers(usual.without_stragglers(chosen)).ns if chosen else 0.0
+            hosts, least, self.replay.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0
         )
         if slow_host is not None:
             name, excess = slow_host
@@ -238,28 +214,28 @@ class _Pricing:
         scenario = usual.without_stragglers(chosen, name)
         if 2 * len(chosen) > len(whole):  # then they are no exception
             return None
-        gain = self._of_transfers(scenario)
+        gain = self.replay.gain(scenario, as_transfers=True)
         if (
-            gain.ns < _LEAST_OF_RANKS * self.step_ns
+            gain.ns < _LEAST_OF_RANKS * self.replay.step_ns
             or gain.low_ns <= 0
-            or (not self.steps and set(chosen) != set(blamed))
+            or (not self.replay.counted and set(chosen) != set(blamed))
         ):
             return None
         # What the priced change takes from them: beside all ranks, the median of a pair is one of the two itself.
         excess = self.excesses(scenario.changes[0])
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
-        return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}, self.gain(scenario)), scenario
+        return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}), scenario
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
         """The links that cost most by being slower than similar ones, and the change; None if too little."""
+        most_ns = LEAST * self.replay.step_ns
         best: tuple[PricedLinks, Scenario] | None = None
-        for each in groups[:_MOST_ASKED]:
+        for each in groups[:_MOST_LINKS]:
             scenario = links_as_others(each)
-            gain = self._of_transfers(scenario)
-            is_worth = gain.ns >= _LEAST * self.step_ns and gain.low_ns > 0
-            if is_worth and (best is None or gain.ns > best[0].gain.ns):
-                best = PricedLinks(each.label, each.ranks, each.slower_frac, gain), scenario
-        return best and (best[0]._replace(gain=self.gain(best[1])), best[1])
+            gain = self.replay.gain(scenario, as_transfers=True)
+            if gain.low_ns > 0 and (gain.ns > most_ns if best else gain.ns >= most_ns):
+                most_ns, best = gain.ns, (PricedLinks(each.label, each.ranks, each.slower_frac), scenario)
+        return best
 
     def _slow_host(
         self, hosts: Mapping[int, str | None], least: float, known_ns: float
@@ -276,20 +252,26 @@ class _Pricing:
                 excess = self.excesses(scenario.changes[0])
                 excesses_ns = [excess[rank].whole_ns for rank in ranks if rank in excess]
                 if excesses_ns and min(excesses_ns) >= max(least, max(excesses_ns) / _STANDS_OUT):
-                    slow.append((self._of_transfers(scenario).ns, name, excess))
+                    slow.append((self.replay.gain(scenario, as_transfers=True).ns, name, excess))
         gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
         return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
 
-    def _fewest(self, candidates: Sequence[int]) -> list[int]:
-        """The fewest candidates whose excess gains nearly as much as that of all."""
+    def _fewest(self, candidates: Sequence[int], whole: Mapping[int, float]) -> list[int]:
+        """The fewest candidates, those that have most more than others first, that gain nearly as much as any others.
+
+        Each by itself, and, since two that delay the run in turns gain nothing alone, several: all candidates, and
+        those that are late alike; but never more than half of the ranks, who are what others are compared with.
+        """
 
         def price(ranks: Collection[int]) -> float:
-            return self._of_transfers(usual.without_stragglers(ranks)).ns
+            return self.replay.gain(usual.without_stragglers(ranks)).ns
 
-        most = price(candidates)
-        # Two that delay the run in turns gain nothing alone: so they are left out one by one, the least first.
-        kept = list(candidates)
-        for rank in reversed(candidates):
+        half = len(whole) // 2
+        alike = [rank for rank in candidates if whole[rank] >= _ALIKE * whole[candidates[0]]]
+        several = [list(ranks) for ranks in (candidates[:half], alike) if 1 < len(ranks) <= half]
+        kept = max([*several, *([rank] for rank in candidates[:_MOST_SINGLE])], key=price)
+        most = price(kept)
+        for rank in reversed(kept if len(kept) <= _MOST_SINGLE else []):  # the least first
             rest = [other for other in kept if other != rank]
             if rest and price(rest) >= _NEARLY_ALL * most:
                 kept = rest
@@ -300,11 +282,13 @@ class _Pricing:
         sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        steps = max(len(self.steps), 1)
+        steps = max(len(self.replay.counted), 1)
         for members in self.replay.measured:
             for before, after in zip(members, change(members), strict=True):
                 rank, program = before.program.rank, before.program
-                counted = np.isin(program.step, self.steps) if self.steps else np.ones(len(program), dtype=bool)
+                counted = np.ones(len(program), dtype=bool)
+                if self.replay.counted:
+                    counted = np.isin(program.step, list(self.replay.counted))
                 less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
                 is_copy = _is_copy(program)
                 saved = _saved_ns(program, after.saved - before.saved, counted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..core.schema import Row
 from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NothingMeasured, NotPredictable
+from ..metrics.prices import Gain
 from .attribution import PartNames, RunPart, parts_of
 from .cycles import Played, rank_programs
 from .edges import Edges
@@ -27,6 +28,8 @@ from .scenarios.usual import perfect_overlap
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
+_UNSURE = 0.08
+"""Of a gain: how fast ranks that become like others are, and what goes with a call, is not measured so exactly."""
 
 
 class Outcome(NamedTuple):
@@ -40,28 +43,32 @@ class Outcome(NamedTuple):
 class Replay:
     """A run that can be replayed, cycle by cycle, with delays as measured and as usual.
 
-    `exposed_ns` is its exposed communication by step, mean over devices.
+    `exposed_ns` is its exposed communication by step, mean over devices. Gains are of a mean step of those `counted`,
+    of all if there are none.
     """
 
     name: str
     measured: Sequence[list[Playing]]
     usual: Sequence[list[Playing]]
     exposed_ns: Mapping[int, float]
+    counted: frozenset[int] = frozenset()
     _outcomes: dict[int, tuple[Change | None, Outcome]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 
     @classmethod
-    def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float]) -> Replay:
+    def of(cls, name: str, run: Played, exposed_ns: Mapping[int, float], counted: Collection[int] = ()) -> Replay:
         """Prepare a run for replay."""
         both = [prepared(members) for members in rank_programs(run)]
-        return cls(name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns)
+        return cls(
+            name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns, frozenset(counted)
+        )
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row per step."""
         with_delays = self.played(None).lengths
-        (hiding,) = perfect_overlap().changes
+        hiding, _ = perfect_overlap().changes
         blocked = played_lengths(self.usual, of_comm=False)
         free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
@@ -95,11 +102,10 @@ class Replay:
         errors = [abs(self._replayed[step] / length - 1) for step, length in self._measured.items() if length]
         return float(np.median(errors)) if errors else float("inf")
 
-    def predictions(self, scenarios: Sequence[Scenario]) -> pd.DataFrame:
-        """One row per scenario. Raises NotPredictable if the replay is too far from the measured steps."""
+    def predictions(self, scenarios: Sequence[Scenario], known: Mapping[str, Gain]) -> pd.DataFrame:
+        """One row per scenario; of some, by name, the gain is `known`. Raises NotPredictable if the replay is off."""
         self.check()
-        before = [self.played(None).lengths, self._replayed]
-        return PREDICTIONS.frame(self._row(scenario, before) for scenario in scenarios)
+        return PREDICTIONS.frame(self._row(each, known.get(each.name)) for each in scenarios)
 
     def played(self, change: Change | None) -> Outcome:
         """The steps with this change, delays as measured; what is asked for again is not played again."""
@@ -143,8 +149,8 @@ class Replay:
                 f"(median; the limit is {MOST_ERROR_FRAC:.0%}). {self._likely_cause()}"
             )
 
-    def _row(self, scenario: Scenario, before: Sequence[Lengths]) -> Row:
-        """The row of a scenario: lengths and gains of the recorded steps."""
+    def _row(self, scenario: Scenario, known: Gain | None) -> Row:
+        """The row of a scenario: length and gain of a step that counts."""
         row: Row = {
             "scenario": scenario.name,
             "unknown": scenario.unknown or None,
@@ -153,47 +159,69 @@ class Replay:
         }
         if not scenario.changes:
             return row
-        ways = [self._gains(change, before) for change in scenario.changes]
-        by_step = [gains for way in ways for gains in way]
-        steps = measured_lengths(self.measured)
-        measured = _mean(steps)
-        gains = [float(each.mean()) for each in by_step]
-        if self.is_unsplit:
-            gains += self._gains_if_waiting(scenario)
-        lengths = np.array(list(steps.values()))
-        chance = 0.0 if scenario.limit else max(standard_error(each, lengths) for each in by_step)
-        slack = self.error_frac * measured + 2 * chance
+        gain, measured = known or self.gain(scenario), self.step_ns
         row |= {
-            "low_ns": max(round(measured - max(gains) - slack), 0),
-            "high_ns": round(measured - min(gains) + slack),
+            "low_ns": max(round(measured - gain.high_ns), 0),
+            "high_ns": round(measured - gain.low_ns),
         }
         if scenario.unknown:
             return row
-        gain = scenario.most_likely([float(usual.mean()) for _, usual in ways])
-        after = measured - gain
-        row |= {"step_ns": round(after), "gain_ns": round(gain), "gain_frac": gain / measured if measured else None}
+        after = measured - gain.ns
+        row |= {
+            "step_ns": round(after),
+            "gain_ns": round(gain.ns),
+            "gain_frac": gain.ns / measured if measured else None,
+        }
         if scenario.ranks_times is None or after <= 0:
             return row
         done = scenario.work_times * measured / after
         return row | {"throughput_factor": done, "efficiency_frac": done / scenario.ranks_times}
 
-    def _gains(self, change: Change, before: Sequence[Lengths]) -> list[NDArray[np.float64]]:
-        """Gain of each step in ns, with delays as measured and as usual."""
-        after = [self.played(change).lengths, played_lengths(with_change(self.usual, change))]
-        return [
-            np.array([old[step] - new.get(step, old[step]) for step in old])
-            for old, new in zip(before, after, strict=True)
-        ]
+    @cached_property
+    def step_ns(self) -> float:
+        """Measured length of a step that counts, in ns, mean over these steps and all ranks."""
+        return float(self._counted(self._measured).mean())
+
+    def gain(self, scenario: Scenario, *, as_transfers: bool = False) -> Gain:
+        """What a step that counts gains from a scenario by itself, delays as measured: the one number of a change.
+
+        Calls that cannot be split are transfers. If they waited for somebody unseen instead, they end no earlier, and
+        a step gains less, down to the lower bound; but not if they are taken `as_transfers`.
+        """
+        by_way = [self._less(scenario, change, waiting=False) for change in scenario.changes]
+        gains = [float(each.mean()) for each in by_way]
+        measured = self._counted(self.played(None).lengths)
+        chance = 0.0 if scenario.limit else max(standard_error(each, measured) for each in by_way)
+        ns = scenario.most_likely(gains)
+        low, high = (ns, ns) if scenario.tightest else (min(gains), max(gains))
+        slack = self.error_frac * self.step_ns + 2 * chance
+        unsure = _UNSURE if scenario.leaves_out else 0.0
+        low, high = low - slack - unsure * abs(low), high + slack + unsure * abs(high)
+        if self.is_unsplit and not as_transfers:
+            if_waiting = [float(self._less(scenario, change, waiting=True).mean()) for change in scenario.changes]
+            low = min(low, min(if_waiting) - self.error_frac * self.step_ns)
+            high = high if scenario.tightest else max(high, max(if_waiting) + self.error_frac * self.step_ns)
+        # Nothing that is left out makes a step longer: where it seems so, the replay tells no better.
+        return Gain(*(max(each, 0.0) for each in (ns, low, high))) if scenario.leaves_out else Gain(ns, low, high)
+
+    def _less(self, scenario: Scenario, change: Change, *, waiting: bool) -> NDArray[np.float64]:
+        """How much shorter each step that counts is with a way of a scenario, in ns."""
+        before, after = (each.waiting if waiting else each.lengths for each in (self.played(None), self.played(change)))
+        if scenario.least is not None:
+            least = scenario.least([as_waits(members) if waiting else members for members in self.measured])
+            after = {step: max(length, least.get(step, 0.0)) for step, length in after.items()}
+        return self._counted(before) - self._counted(after, of=before)
+
+    def _counted(self, lengths: Lengths, of: Lengths | None = None) -> NDArray[np.float64]:
+        """Lengths of the steps that count, in order; those `of` the unchanged run where a change leaves no step."""
+        known = self._measured if of is None else of
+        steps = [step for step in sorted(known) if not self.counted or step in self.counted]
+        return np.array([lengths.get(step, known[step]) for step in steps or sorted(known)] or [0.0])
 
     @cached_property
     def is_unsplit(self) -> bool:
         """Whether some calls have an unknown wait."""
         return any(member.program.is_unsplit.any() for members in self.measured for member in members)
-
-    def _gains_if_waiting(self, scenario: Scenario) -> list[float]:
-        """Gain of a step in ns if calls that cannot be split wait for an unseen rank and end no earlier."""
-        before = _mean(self.played(None).waiting)
-        return [before - _mean(self.played(change).waiting) for change in scenario.changes]
 
     def _likely_cause(self) -> str:
         """The likely reason why the replay is off."""

@@ -30,6 +30,7 @@ _BEHIND = {
     "no_bubble": ("waits", "Who waits for whom"),
     "overlap": ("collectives", "Which collectives"),
     "faster_links": ("bandwidth", "Which sizes fall short"),
+    "twice_links": ("bandwidth", "Bandwidth by group"),
     "no_copies": ("kernels", "Kernels and copies"),
 }
 """Where the page shows what a remedy is about; of all others, where idle time is."""
@@ -178,7 +179,8 @@ def _card(remedy: Remedy, screen: FirstScreen, whole: str, culprits: Sequence[in
     how = f"{remedy.how[:1].upper()}{remedy.how[1:]}."
     if remedy.gain_ns is not None:
         between = f"{unit.number(remedy.low_ns or 0)} to {unit.number(remedy.high_ns or 0)}"
-        return Card(title, f"\u2212{unit.text(remedy.gain_ns)}", between, how, anchor, link)
+        gain = f"\u2212{unit.text(remedy.gain_ns)}"
+        return Card(title, f"at most {gain}" if remedy.is_bound else gain, between, how, anchor, link)
     about = unit.text(remedy.concerned_ns or 0)
     return Card(title, about, f"of a {whole}, {remedy.concerned_frac or 0:.0%}", how, anchor, link)
 

@@ -32,7 +32,7 @@ from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
-from ..metrics.causes.blame import culprits
+from ..metrics.causes.blame import culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
@@ -52,20 +52,19 @@ from ..metrics.device.largest_gaps import (
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.over_steps import breakdown_over
-from ..metrics.prices import Prices, worth_pricing
+from ..metrics.prices import Gain, Prices
 from ..metrics.regions import table as regions_module
 from ..metrics.regions.computed import computed_in_regions
 from ..metrics.regions.times import RegionTimes, region_times
-from ..metrics.remedies import StepCosts, first_gains, remedies
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
 from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.devices import unequal_devices
 from ..metrics.verdicts.of_idle import idle_causes
-from ..metrics.verdicts.order import leading_remedy
 from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
+from ..replay.remedies import StepCosts, first_gains, remedies
 from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.bandwidth import BANDWIDTH_CEILING
@@ -153,19 +152,33 @@ class Analysis(TableAttributes):
         labels = PartNames(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
         return self._marked(self.replayed.attribution(labels))
 
-    @cached_property
+    @property
     def prices(self) -> Prices | None:
         """What a step would gain without each cause; None where the run cannot be played again."""
+        return None if self._priced is None else self._priced[0]
+
+    @property
+    def _known_gains(self) -> dict[str, Gain]:
+        return {} if self.prices is None else {change.what: change.gain for change in self.prices.changes}
+
+    @property
+    def priced_scenarios(self) -> list[Scenario]:
+        """How each of the changes in `prices` is played, in the same order."""
+        return [] if self._priced is None else self._priced[1]
+
+    @cached_property
+    def _priced(self) -> tuple[Prices, list[Scenario]] | None:
+        from ..replay.changes import worth_pricing
         from ..replay.pricing import prices
 
         run = self.run
         if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs) or run.idle_gpus:
             return None
+        caused = shares_of_waiting(self.typical_ranks, "rank").rename_axis("rank").reset_index(name="frac")
         try:
             _LOG.info("playing steps again without what makes them long")
             return prices(
                 self.replayed,
-                self.typical_step.steps,
                 blamed=self.culprits,
                 unshown=run.unshown_steps,
                 hosts=run.hosts,
@@ -176,15 +189,13 @@ class Analysis(TableAttributes):
                     self.syncs_steps if run.details else SYNCS_STEPS.empty(),
                 ),
                 links=self.links if len(self.collectives) else None,
+                waited={
+                    int(rank): frac * self.typical_step.parts["exposed_wait_ns"]
+                    for rank, frac in zip(caused["rank"], caused["frac"], strict=True)
+                },
             )
         except (NotPredictable, NothingMeasured):
             return None
-
-    @property
-    def _leading_remedy(self) -> str | None:
-        if self.prices is None:
-            return None
-        return leading_remedy(self.prices, self.typical_step.parts, self.idle_causes, self._largest_gaps.unseen_ns)
 
     @cached_property
     @described
@@ -237,7 +248,8 @@ class Analysis(TableAttributes):
         steps = self.breakdown_steps
         known = steps if len(steps) else self._recorded.assign(step=0)
         exposed = known.groupby("step")["exposed_comm_ns"].mean()
-        return Replay.of(self.run.name, self._played, dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True)))
+        by_step = dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True))
+        return Replay.of(self.run.name, self._played, by_step, self.typical_step.steps)
 
     @property
     def _loading(self) -> dict[int, Spans]:
@@ -695,7 +707,6 @@ class Analysis(TableAttributes):
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
                 self.prices,
-                self._leading_remedy,
             )
         )
 
@@ -891,7 +902,7 @@ class Analysis(TableAttributes):
         """
         from ..prediction.usual import usual_scenarios
 
-        return self._marked(self.replayed.predictions(usual_scenarios(self)))
+        return self._marked(self.replayed.predictions(usual_scenarios(self), self._known_gains))
 
     def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
         """Step time under changes, a row for each scenario; `predictions` has the usual ones.
@@ -905,7 +916,9 @@ class Analysis(TableAttributes):
         if not scenarios:
             raise TypeError("predict() needs a scenario; the usual ones are in `predictions`")
         changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
-        found = self._marked(self.replayed.predictions(changes))
+        # What ranks gain that are late may be more, seen beside what all other changes gain (`pricing`).
+        known = self._known_gains if any(each.of_ranks for each in changes) else {}
+        found = self._marked(self.replayed.predictions(changes, known))
         return CATALOG["predictions"].schema.described(found)
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -65,6 +65,7 @@ class Remedy:
     low_ns: int | None
     high_ns: int | None
     gain_frac: float | None
+    is_bound: bool
     concerned_ns: int | None
     concerned_frac: float | None
 
@@ -297,6 +298,7 @@ def _remedies(analysis: Analysis) -> Iterator[Remedy]:
                 low_ns=row["gain_low_ns"],
                 high_ns=row["gain_high_ns"],
                 gain_frac=row["gain_frac"] if priced else None,
+                is_bound=priced and bool(row["is_bound"]),
                 concerned_ns=row["concerned_ns"],
                 concerned_frac=row["concerned_frac"],
             )

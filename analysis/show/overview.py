@@ -260,7 +260,8 @@ def _try(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
         if remedy.gain_ns is not None:
             low, high = remedy.low_ns or 0, remedy.high_ns or 0
             between = unit.between(low, high) if high - low > _UNSURE * remedy.gain_ns else ""
-            said, ns, frac = f" ({between})" if between else "", remedy.gain_ns, remedy.gain_frac
+            at_most = ", at most" if remedy.is_bound else ""
+            said, ns, frac = f"{at_most}{f' ({between})' if between else ''}", remedy.gain_ns, remedy.gain_frac
         else:
             bound = _BOUNDS.get(remedy.name, "") if partly else ""
             said, ns, frac = bound, remedy.concerned_ns or 0, remedy.concerned_frac

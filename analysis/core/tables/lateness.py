@@ -99,8 +99,8 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
         "string",
         (
             "transfer-bound, skew-bound, inconclusive, latency-bound or hidden; for the run not these two, but also "
-            "compute-bound, mixed, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, launch-bound, "
-            "idle or hang"
+            "compute-bound, event-bound, mixed, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, "
+            "launch-bound, idle or hang"
         ),
     ),
     "headline": ("string", "of the run: the largest loss, or who causes it, in one short sentence; else NA"),
@@ -112,13 +112,18 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
 
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", (
-        "no_straggler, slow_links, no_jitter, no_bubble, overlap, faster_links, no_copies, no_syncs, no_allocations, "
-        "no_data_wait, no_gc, no_long_calls, no_compilation, launch_ahead or no_idle"
+        "no_straggler, slow_links, no_jitter, no_bubble, overlap, twice_links, faster_links, no_copies, no_syncs, "
+        "no_allocations, no_data_wait, no_gc, no_long_calls, no_compilation, launch_ahead or no_idle"
     )),
-    "gain_ns": ("Int64", "by how much a typical step would be shorter, as played again; NA where that is not known"),
+    "gain_ns": (
+        "Int64",
+        "by how much this alone makes a typical step shorter, as played again; NA where that is not known",
+    ),
     "gain_low_ns": ("Int64", "the least it may be"),
     "gain_high_ns": ("Int64", "the most it may be"),
     "gain_frac": ("Float64", "gain_ns / length of a typical step"),
+    "is_bound": ("boolean", "whether it is more than anybody can do: gain_ns is the most there is; NA as gain_ns"),
+    "then_ns": ("Int64", "what it adds once the changes above it are made; NA behind the first four"),
     "concerned_ns": ("Int64", "time of a typical step that it is about; not what it gains; NA where not known"),
     "concerned_frac": ("Float64", "concerned_ns / length of a typical step"),
     "path_frac": ("Float64", "share of the critical path that it concerns; NA where that is not known"),

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ....common.wording import listed
+from ....common.wording import listed, shortened
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
-from ..prices import Excess, LateRanks, Prices
+from ..prices import Excess, Gain, LateRanks, Prices
 from .doing import (
     Doing,
     in_python,
@@ -256,21 +256,23 @@ class Culprits(NamedTuple):
 class Fault(NamedTuple):
     """Ranks or links that differ from others of their kind: what a step would gain if they did not, in ms.
 
-    `late` are the ranks, empty for links. The gain `may_be_less` where ranks without a trace may be as late.
+    `late` are the ranks, empty for links. The gain `may_be_less` where ranks without a trace may be as late, and as
+    much as `most_ms` where others wait for so much longer.
     """
 
+    remedy: str
     ms: float
     verdict: str
     who: str
     why: str
-    late: frozenset[int]
+    late: frozenset[int] = frozenset()
     several: bool = False
     may_be_less: bool = False
+    most_ms: float | None = None
 
     def sentence(self, ms: str) -> str:
         """`Rank 5 costs 4.0 of 15.4 ms in a step (26%): it computes 4.0 ms per step longer than the others.`"""
-        cost = f"cost{'' if self.several else 's'}{' up to' if self.may_be_less else ''}"
-        return f"{self.who} {cost} {ms}: {self.why}."
+        return f"{self.headline(ms)}: {self.why}."
 
     def headline(self, ms: str) -> str:
         """`Rank 5 costs 4.0 ms of every 15.4 ms step`."""
@@ -281,28 +283,36 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
     """The faults of a run, the costliest first. `culprits` describe what a rank does."""
     faults = []
     if prices.late is not None:
-        faults.append((prices.late.gain, _late_fault(prices.late, culprits)))
+        faults.append(_late_fault(prices.late, prices.gains["no_straggler"], culprits))
     if prices.slow is not None:
-        slow = prices.slow
+        slow, gain = prices.slow, prices.gains["slow_links"]
         why = f"the same takes {slow.slower_frac:.0%} longer over them than over others like them"
         who = f"{slow.label[0].upper()}{slow.label[1:]}"
-        faults.append((slow.gain, Fault(slow.gain.ns / 1e6, "link-bound", who, why, frozenset(), several=True)))
-    faults_of_run = [fault._replace(may_be_less=gain.low_ns <= 0) for gain, fault in faults]
-    return sorted(faults_of_run, key=lambda fault: -fault.ms)
+        faults.append(
+            Fault("slow_links", gain.ns / 1e6, "link-bound", who, why, several=True, may_be_less=gain.low_ns <= 0)
+        )
+    return sorted(faults, key=lambda fault: -fault.ms)
 
 
-def _late_fault(late: LateRanks, culprits: Culprits) -> Fault:
+def _late_fault(late: LateRanks, gain: Gain, culprits: Culprits) -> Fault:
     named, ranks = [str(rank) for rank in late.ranks], frozenset(late.ranks)
     reasons = {rank: _reason(rank, late.excess[rank], culprits) for rank in late.ranks[:_MOST_NAMED]}
-    first, ms = reasons[late.ranks[0]], late.gain.ns / 1e6
+    first, several = reasons[late.ranks[0]], len(named) > 1 and late.host is None
     if late.host is not None:
-        who = f"Host {late.host} ({len(named)} ranks)"
-        return Fault(ms, "skew-bound", who, f"its rank {named[0]} {first}", ranks)
-    if len(named) == 1:
-        return Fault(ms, "skew-bound", f"R{culprits.placed(late.ranks[0])[1:]}", f"it {first}", ranks)
-    who = f"{len(named)} ranks" if len(named) > _MOST_NAMED else f"Ranks {listed(named)}"
-    why = ", and ".join(f"rank {rank} {reason}" for rank, reason in reasons.items())
-    return Fault(ms, "skew-bound", who, why, ranks, several=True)
+        who, why = f"Host {late.host} ({len(named)} ranks)", f"its rank {named[0]} {first}"
+    elif not several:
+        who, why = f"R{culprits.placed(late.ranks[0])[1:]}", f"it {first}"
+    elif len(named) > _MOST_NAMED:
+        who, why = f"Ranks {shortened(sorted(late.ranks), _MOST_NAMED)}", f"rank {named[0]} {first}"
+    else:
+        who = f"Ranks {listed(named)}"
+        why = ", and ".join(f"rank {rank} {reason}" for rank, reason in reasons.items())
+    most_ms = None
+    if late.waited_ns is not None:
+        most_ms = late.waited_ns / 1e6
+        why += f"; others wait for up to {length(most_ms)}, which goes too if it holds up their CPUs, as no trace shows"
+    ms, may_be_less = gain.ns / 1e6, gain.low_ns <= 0
+    return Fault("no_straggler", ms, "skew-bound", who, why, ranks, several, may_be_less=may_be_less, most_ms=most_ms)
 
 
 def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:

@@ -13,7 +13,7 @@ from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
 from ..device.idle import HOST
 from ..device.largest_gaps import InFunction
 from ..functions import quoted
-from ..prices import OF_EVENTS, Prices
+from ..prices import OF_EVENTS, Priced, Prices
 
 IDLE_CAUSES = {
     "sync_ns": "CPU in blocking calls",
@@ -38,13 +38,6 @@ _WITHOUT_PYTHON = {"operator_ns": "in NVTX ranges", "outside_ns": "outside of NV
 """What programs in other languages were doing, of which only their ranges are known."""
 _ROWS_WITHOUT_PYTHON = {"operator_ns": "CPU in NVTX ranges", "outside_ns": "CPU in no NVTX range"}
 _MOST_RANGES = 2
-_REMEDIES = {
-    "sync-bound": ("no_syncs",),
-    "allocator-bound": ("no_allocations",),
-    "input-bound": ("no_data_wait",),
-    "launch-bound": ("launch_ahead", "no_gc", "no_long_calls", "no_compilation"),
-}
-"""Verdicts on idle time, and their remedies: the larger gain of these is the price of the cause."""
 _ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
 """Remedies that are replayed without a GPU, where causes of idle time are not known; and what the CPU did instead."""
 _THREADS = {
@@ -54,15 +47,14 @@ _THREADS = {
     NO_CPU: "their threads waited for a CPU for {}",
 }
 """What threads did while they ran no operator, where side files say it."""
-_BLOCKED = ("sync-bound", "allocator-bound", "input-bound")
-IDLE_VERDICTS = frozenset({*_REMEDIES, "idle"})
-IDLE_SHORTLY = {
+_SHORTLY = {
     "sync-bound": ": the CPU waits for its device",
     "allocator-bound": ": the CPU allocates or frees memory",
     "input-bound": ": the next batch is not there",
     "launch-bound": ": the CPU launches work too slowly",
 }
 """How a headline about idle time ends, by verdict."""
+IDLE_VERDICTS = frozenset({*_SHORTLY, "idle"})
 _MENTIONED = 0.1  # of idle time
 _MOST = 0.5  # of idle time
 _MOST_CALLS = 2
@@ -79,37 +71,33 @@ def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
     return {column: float(idle[column].fillna(0).astype("float64").mean()) for column in [*columns, "gc_ns"]}
 
 
-def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None) -> str:
-    """The verdict on a run whose largest loss is idle time: by the cause without which a step would gain most.
+def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, idle_ns: float = 0.0) -> str:
+    """The verdict on idle time: by the change about it that gains most, if that is at least half of the `idle_ns`.
 
-    Where no cause was replayed, or most time is not due to the host, it is the cause that takes most of it. `causes`
-    come from `idle_causes`.
+    Where none was replayed, it is by the cause that takes most of it; `causes` come from `idle_causes`. Without a GPU
+    these are not known.
     """
+    change = idle_change(prices)
+    if change is not None:
+        is_known = causes is not None or change.verdict == "input-bound"
+        return change.verdict if is_known and change.gain.ns >= _MOST * idle_ns else "idle"
     if causes is None:
-        name, _ = _on_cpu(prices)
-        return "input-bound" if name == "no_data_wait" else "idle"
-    sizes, gains = _sizes(causes), _gains(causes, prices)
-    largest = max(sizes, key=lambda verdict: sizes[verdict])
-    return max(gains, key=lambda verdict: gains[verdict]) if largest != "idle" and any(gains.values()) else largest
+        return "idle"
+    sizes = _sizes(causes)
+    return max(sizes, key=lambda verdict: sizes[verdict])
 
 
-def idle_price_ns(causes: dict[str, float] | None, prices: Prices, idle_ns: float) -> float | None:
-    """What a step would gain without the largest cause of idle time, at most `idle_ns`, in ns; None if not known."""
-    if causes is None:
-        name, gain_ns = _on_cpu(prices)
-        return None if name is None else min(gain_ns, idle_ns)
-    if idle_verdict(causes, prices) == "idle":
-        return None
-    gains = _gains(causes, prices)
-    return min(max(gains.values()), idle_ns) if gains else None
+def idle_shortly(verdict: str, causes: dict[str, float] | None) -> str:
+    """How a headline about idle time ends: `: the CPU waits for its device`; empty where other causes take most."""
+    if causes is not None and _sizes(causes).get(verdict, 0.0) < _MOST * sum(causes[cause] for cause in IDLE_CAUSES):
+        return ""
+    return _SHORTLY.get(verdict, "")
 
 
-def idle_remedy(causes: dict[str, float] | None, prices: Prices) -> str | None:
-    """The remedy that the verdict on idle time rests on; None if none was replayed."""
-    if causes is None:
-        return _on_cpu(prices)[0]
-    names = [name for name in _REMEDIES.get(idle_verdict(causes, prices), ()) if name in prices.gains]
-    return max(names, key=lambda name: prices.gains[name].ns, default=None)
+def idle_change(prices: Prices | None) -> Priced | None:
+    """The first of the changes about idle time; None if none was replayed."""
+    changes = () if prices is None else prices.changes
+    return next((change for change in changes if change.verdict in IDLE_VERDICTS), None)
 
 
 def _sizes(causes: dict[str, float]) -> dict[str, float]:
@@ -127,28 +115,6 @@ def _sizes(causes: dict[str, float]) -> dict[str, float]:
         "launch-bound": by_host - blocked - causes["alloc_ns"] - causes["data_ns"],
         "idle": causes["queued_ns"] + causes["unknown_ns"],
     }
-
-
-def _gains(causes: dict[str, float], prices: Prices | None) -> dict[str, float]:
-    """What a step would gain without each cause that was replayed, in ns, by verdict.
-
-    Python's garbage collections count as launching late. Launching everything in time is a bound: it takes the host to
-    need no time at all, also not for blocking calls and the like. So it counts no more than the host's time without
-    what the absence of these would gain.
-    """
-    if prices is None:
-        return {}
-    known = {
-        verdict: [prices.gains[name].ns for name in names if name in prices.gains]
-        for verdict, names in _REMEDIES.items()
-    }
-    gains = {verdict: max(*priced, 0.0) for verdict, priced in known.items() if priced}
-    if "launch-bound" in gains:
-        sizes = _sizes(causes)
-        by_host = sum(causes[f"{part}_ns"] for part in HOST) + causes["launching_ns"]
-        others = sum(min(gains.get(verdict, 0.0), sizes[verdict]) for verdict in _BLOCKED)
-        gains["launch-bound"] = min(gains["launch-bound"], max(by_host - others, 0.0))
-    return gains
 
 
 def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:

@@ -14,19 +14,19 @@ from ....common.wording import counted, listed
 from ...core.schema import Row, records
 from ..causes.cpu_work import InPython
 from ..device.largest_gaps import InFunction, LargestGaps
-from ..prices import Prices
+from ..prices import Priced, Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
 from .kinds import a_step, other_kinds
-from .of_idle import IDLE_SHORTLY, IDLE_VERDICTS, LongCalls, idle_price_ns, idle_reasons, idle_verdict, longest_calls
-from .order import OF_COMMUNICATION, OF_COPIES, leading_fault, price_ns
+from .of_idle import IDLE_VERDICTS, LongCalls, idle_change, idle_reasons, idle_shortly, idle_verdict, longest_calls
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
 _PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
-_VERDICT_OF = {"no_straggler": "skew-bound", "slow_links": "link-bound"}
+_OF_COMMUNICATION = frozenset({"skew-bound", "transfer-bound", "inconclusive"})
+_MOST_BEYOND = 1.5  # what gains so many times a loss is about more than that loss
 _MOST_OF_IT = 0.5  # of the waiting: from there a headline names who causes it
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
 _MOST_LENGTHS = 4  # of steps: of more, the shortest and the longest are given
@@ -83,17 +83,21 @@ class Step(NamedTuple):
         """`ms` as a fraction of the step."""
         return ms / self.whole if self.whole else 0.0
 
-    def of_whole(self, ms: float) -> str:
-        """`7.5 of 14.5 ms in a decode step (52%)`."""
+    def of_whole(self, ms: float, most: float | None = None) -> str:
+        """`7.5 of 14.5 ms in a decode step (52%)`; `4.0 to 35.0 of ...` where it may be as much as `most`."""
         where = a_step(self.kind).lower() if self.has_steps else "the window"
         if self.whole < 1:
-            return f"{1000 * ms:.0f} of {1000 * self.whole:.0f} us in {where} ({self.share(ms):.0%})"
-        return f"{ms:,.1f} of {self.whole:,.1f} ms in {where} ({self.share(ms):.0%})"
+            to = "" if most is None else f" to {1000 * most:.0f}"
+            return f"{1000 * ms:.0f}{to} of {1000 * self.whole:.0f} us in {where} ({self.share(ms):.0%})"
+        to = "" if most is None else f" to {most:,.1f}"
+        return f"{ms:,.1f}{to} of {self.whole:,.1f} ms in {where} ({self.share(ms):.0%})"
 
-    def of_every(self, ms: float) -> str:
-        """`7.5 ms of every 14.5 ms step`, with the kind of the step if it is known."""
+    def of_every(self, ms: float, most: float | None = None) -> str:
+        """`7.5 ms of every 14.5 ms step`, with the kind of the step if it is known, and `4.0 to 35.0 ms` as above."""
         kind = "" if self.kind is None else f" {self.kind}"
         where = f"every {self.time(self.whole)}{kind} step" if self.has_steps else f"the {self.time(self.whole)} window"
+        if most is not None:
+            return f"{self.time(ms).rsplit(' ', 1)[0]} to {self.time(most)} of {where}"
         return f"{self.time(ms)} of {where}"
 
     def time(self, ms: float) -> str:
@@ -176,8 +180,8 @@ def of_run(
 ) -> RunVerdict:
     """The verdict on a run that does not hang.
 
-    A fault, which is a rank or link that differs from others, comes first if it is large enough beside the largest
-    loss (`order`): the others show that all of it can be gained, and of a loss that all share only a part can.
+    It is about the change that comes first in `prices`, if a step gains enough by it; where none does, or the run
+    cannot be played again, about the largest loss, or about compute.
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known, `ranges` those in NVTX ranges of programs
@@ -189,45 +193,56 @@ def of_run(
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     long = LongCalls.of(syncs_steps, typical.steps, typical.parts["idle_ns"] * typical.windows)
-    of_idle = idle_verdict(idle, prices)
+    idle_ns = typical.parts["idle_ns"] - gaps.unseen_ns
+    of_idle = idle_verdict(idle, prices, idle_ns)
     by_one = long.shortly(step.time) if long is not None and of_idle == "launch-bound" else ""
     losses = [
         Loss(
-            step.idle - gaps.unseen_ns / 1e6,
+            idle_ns / 1e6,
             of_idle,
             "Devices are idle for",
             idle_reasons(idle, step.time, prices, ranges, threads, functions)
             + ("" if long is None or long.name in (ranges or ()) else long.sentence(step.time))
-            + _before(gaps, step),
+            + _before(gaps, step)
+            + _most_of_idle(of_idle, idle_ns, step, prices),
             step.idle,
-            shortly=by_one or IDLE_SHORTLY.get(of_idle, ""),
+            shortly=by_one or idle_shortly(of_idle, idle),
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
-        _as_priced(_of_communication(step, communication, culprits), step, prices),
+        _of_communication(step, communication, culprits),
     ]
-    losses.sort(key=lambda loss: -loss.ms)
-    priced = {loss.verdict: _price_ms(loss, idle, prices) for loss in losses if step.share(loss.ms) >= LOSS_FROM}
-    known = sorted((ms for ms in priced.values() if ms is not None), reverse=True)
-    is_priced = len(known) == len(priced) and step.share(max(known, default=0.0)) >= LOSS_FROM
-    if is_priced:
-        losses.sort(key=lambda loss: -(priced.get(loss.verdict) or 0.0))
-    is_mixed = is_priced and len(known) > 1 and known[1] >= max(MIXED_FROM * known[0], LOSS_FROM * step.whole)
-    largest, computing = losses[0], step.share(step.compute) >= COMPUTE_FROM and not _worth_changing(step, prices)
-    leading = None if prices is None else leading_fault(prices, typical.parts, idle, gaps.unseen_ns)
-    if leading is not None:
-        (fault,) = [each for each in faults if each.verdict == _VERDICT_OF[leading]]
-        verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms))]
-        headline, why = fault.headline(step.of_every(fault.ms)), fault.why
-        losses = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in losses]
-        rest, faults = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM], [f for f in faults if f != fault]
-    elif step.share(largest.ms) >= LOSS_FROM and not computing:
-        verdict = "mixed" if is_mixed else largest.verdict
-        first, *rest = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
+    losses = sorted((loss for loss in losses if loss.ms > 0), key=lambda loss: -loss.ms) or losses[:1]
+    leading = _leading(prices, step)
+    fault = next((each for each in faults if leading is not None and each.remedy == leading.remedy), None)
+    large = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
+    long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps)
+    is_event = long_steps is not None and prices is not None and long_steps.is_event(leading)
+    computing = step.share(step.compute) >= COMPUTE_FROM and prices is not None
+    if long_steps is not None and is_event:
+        verdict, headline, why, rest = "event-bound", long_steps.headline, long_steps.why, large
+        sentences = [f"{headline}. {why[0].upper()}{why[1:]}."]
+    elif fault is not None:
+        verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms, fault.most_ms))]
+        headline, why = fault.headline(step.of_every(fault.ms, fault.most_ms)), fault.why
+        large = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in large]
+        rest, faults = large, [each for each in faults if each != fault]
+    elif leading is not None and _loss_of(leading, large) is None:
+        # It shows elsewhere: a late launch on one rank is waiting on the others.
+        verdict, why, rest = leading.verdict, "", large
+        up_to = "up to " if leading.is_bound else ""
+        sentences = [f"{leading.costs} {up_to}{step.of_whole(leading.gain.ns / 1e6)}."]
+        headline = f"{leading.costs} {up_to}{step.of_every(leading.gain.ns / 1e6)}"
+    elif large and not (computing and leading is None):
+        first = _as_led(_loss_of(leading, large) or large[0], leading, step)
+        verdict = "mixed" if leading is not None and _is_mixed(leading, large, prices) else first.verdict
+        rest = [loss for loss in large if loss.what != first.what]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
-        headline, why = first.headline(step), first.why + _little_alone(first, step, prices)
+        headline, why = first.headline(step, named=prices is None), first.why(named=prices is None)
+        why += _little_alone(first, step, prices)
+        if leading is None and prices is not None:
+            why += _nothing_gains(step, prices)
     else:
-        said = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM] or losses[:1]
-        verdict, rest = "compute-bound", [loss for loss in said if step.share(loss.ms) >= MENTIONED_FROM]
+        verdict, rest = "compute-bound", [loss for loss in large or losses[:1] if step.share(loss.ms) >= MENTIONED_FROM]
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
         headline, why = f"Compute fills {step.of_every(step.compute)}", ""
     sentences += [unequal_devices] if unequal_devices else []
@@ -238,30 +253,75 @@ def of_run(
     if not communication.calls:
         beside = "Communication ran on the CPUs, over gloo, and is not measured beside GPUs."
         sentences.append(beside if communication.on_cpus else "No communication was traced.")
-    sentences += _long_steps(steps, typical, culprits_in, syncs_steps)
+    sentences += [long_steps.sentence] if long_steps is not None and not is_event else []
     unsplit = _not_known(step, communication, few_traces, some_missing=some_missing)
     not_known = " ".join([*unsplit, *_unseen(gaps, step), *_held_up(steps)])
     behind = " ".join([*([f"{why[0].upper()}{why[1:]}."] if why else []), *sentences[1:]])
     return RunVerdict(verdict, " ".join([*sentences, *other_kinds(steps)]), not_known, headline, behind)
 
 
+def _leading(prices: Prices | None, step: Step) -> Priced | None:
+    """The change that comes first, if a step gains enough by it to be what the verdict is about."""
+    first = prices.changes[0] if prices is not None and prices.changes else None
+    return first if first is not None and step.share(first.gain.ns / 1e6) >= LOSS_FROM else None
+
+
+def _loss_of(leading: Priced | None, losses: Sequence[Loss]) -> Loss | None:
+    """The loss that a change is about; None if it gains more than shows there."""
+    if leading is None:
+        return None
+    for loss in losses:
+        families = (IDLE_VERDICTS, _OF_COMMUNICATION, {"copy-bound"})
+        if any(leading.verdict in family and loss.verdict in family for family in families):
+            return loss if leading.gain.ns / 1e6 <= _MOST_BEYOND * loss.ms else None
+    return None
+
+
+def _as_led(loss: Loss, leading: Priced | None, step: Step) -> Loss:
+    """A loss by waiting is one of transfers if hiding these gains most.
+
+    That is so in pipelines: stages wait for each other though none is late, and faster links shorten the waits.
+    """
+    if leading is None or loss.verdict != "skew-bound" or leading.verdict != "transfer-bound":
+        return loss
+    gained = f"; with {leading.what} a step gains up to {step.time(leading.gain.ns / 1e6)}"
+    return loss._replace(verdict="transfer-bound", more=f"{loss.more}{gained}", late=None)
+
+
+def _is_mixed(leading: Priced, losses: Sequence[Loss], prices: Prices | None) -> bool:
+    """Whether another loss has a price of nearly as much, so that none dominates."""
+    mine = _loss_of(leading, losses)
+    others = [
+        min(change.gain.ns, loss.ms * 1e6)
+        for change in (prices.changes if prices is not None else ())
+        if (loss := _loss_of(change, losses)) is not None and loss is not mine
+    ]
+    return max(others, default=0.0) >= MIXED_FROM * leading.gain.ns
+
+
 def _little_alone(loss: Loss, step: Step, prices: Prices | None) -> str:
     """`. Were it no later than the others, a step would gain 0.9 ms: ...`, where that is much less than they wait."""
-    if loss.late is None or prices is None or prices.blamed is None:
+    gain = None if prices is None else prices.gains.get("no_straggler")
+    if loss.late is None or gain is None or gain.ns / 1e6 >= _MOST_OF_IT * loss.wait_ms:
         return ""
-    gain_ms = max(prices.blamed.ns, 0.0) / 1e6
-    if gain_ms >= _MOST_OF_IT * loss.wait_ms:
-        return ""
-    gain = step.time(gain_ms) if step.share(gain_ms) >= MENTIONED_FROM else "next to nothing"
-    return f". If only that changed, a step would gain {gain}: without it, others are nearly as late"
+    gained = step.time(gain.ns / 1e6) if step.share(gain.ns / 1e6) >= MENTIONED_FROM else "next to nothing"
+    return f". If only that changed, a step would gain {gained}: without it, others are nearly as late"
 
 
-def _worth_changing(step: Step, prices: Prices | None) -> bool:
-    """Whether some change would gain as much as a loss must cost to count; true if none was replayed."""
-    if prices is None:
-        return True
-    differing = [each.gain for each in (prices.late, prices.slow) if each is not None]
-    return any(step.share(gain.ns / 1e6) >= LOSS_FROM for gain in (*differing, *prices.gains.values()))
+def _nothing_gains(step: Step, prices: Prices) -> str:
+    """`. No change that was played again gains more than 0.2 ms`: what it is due to is not known."""
+    most = max((change.gain.ns for change in prices.changes), default=0.0) / 1e6
+    if step.share(most) < MENTIONED_FROM:
+        return ". No change that was played again gains 1% of it" if prices.changes else ""
+    return f". No change that was played again gains more than {step.time(most)}"
+
+
+def _most_of_idle(of_idle: str, idle_ns: float, step: Step, prices: Prices | None) -> str:
+    """`; with every kernel launched in time a step gains 7.5 ms`, where that leaves most of the idle time."""
+    change = idle_change(prices)
+    if of_idle != "idle" or change is None or step.share(change.gain.ns / 1e6) < MENTIONED_FROM or not idle_ns:
+        return ""
+    return f"; with {change.what} a step gains {step.time(change.gain.ns / 1e6)} of it"
 
 
 class Loss(NamedTuple):
@@ -285,16 +345,18 @@ class Loss(NamedTuple):
         """The time that the sentence is about, in ms."""
         return self.ms if self.most_ms is None else self.most_ms
 
-    def headline(self, step: Step) -> str:
-        """`Waiting for rank 1 takes 7.4 ms of every 42.0 ms step`: on the mean of all devices, as all parts of it."""
-        if self.late is not None:
+    def headline(self, step: Step, *, named: bool) -> str:
+        """`Waiting for rank 1 takes 7.4 ms of every 42.0 ms step`: on the mean of all devices, as all parts of it.
+
+        A rank is `named` only where no price is known: else it would come first itself if its cure gained most.
+        """
+        if self.late is not None and named:
             return f"Waiting for {self.late.who} takes {step.of_every(self.wait_ms)}"
         return f"{self.what} {step.of_every(self.of_ms)}{self.shortly}"
 
-    @property
-    def why(self) -> str:
-        """What is behind the loss, as a clause; empty if nothing is known."""
-        if self.late is not None and self.late.why:
+    def why(self, *, named: bool) -> str:
+        """What is behind the loss, as a clause, where the headline has `named` a rank or not; empty if not known."""
+        if self.late is not None and self.late.why and named:
             return self.late.why
         return self.more.lstrip(",:; ")
 
@@ -318,17 +380,6 @@ def _held_up(steps: pd.DataFrame) -> Iterator[str]:
             f"For {row['unseen_ns'] / 1e6:,.1f} ms step {row['step']} waited for work from before the trace, which is "
             "not in it; that time is left out."
         )
-
-
-def _price_ms(loss: Loss, idle: dict[str, float] | None, prices: Prices | None) -> float | None:
-    """Gain of a step without this loss, at most its size, in ms; None if it was not replayed."""
-    if prices is None:
-        return None
-    if loss.verdict in IDLE_VERDICTS:
-        ns = idle_price_ns(idle, prices, loss.ms * 1e6)
-    else:
-        ns = price_ns(OF_COPIES if loss.verdict == "copy-bound" else OF_COMMUNICATION, prices, loss.ms * 1e6)
-    return None if ns is None else ns / 1e6
 
 
 def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) -> Loss:
@@ -369,22 +420,6 @@ def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) 
     return Loss(step.comm, "transfer-bound", total, f": {', '.join(_split_parts(step))}{who}")
 
 
-def _as_priced(loss: Loss, step: Step, prices: Prices | None) -> Loss:
-    """Turn a loss by waiting into one by transfers if hiding transfers gains more than making ranks equally fast.
-
-    That is so in pipelines: stages wait for each other though none is late, and faster links shorten the waits.
-    """
-    if prices is None or loss.verdict != "skew-bound" or "overlap" not in prices.gains:
-        return loss
-    gain = prices.gains["overlap"]
-    equal = [each.gain.ns for each in (prices.late, prices.slow) if each is not None]
-    equal += [prices.gains["no_jitter"].ns] if "no_jitter" in prices.gains else []
-    if gain.low_ns <= 0 or step.share(gain.ns / 1e6) < LOSS_FROM or gain.ns <= max(equal, default=0.0):
-        return loss
-    gained = f"; without exposed transfers a step gains {step.time(gain.ns / 1e6)}"
-    return loss._replace(verdict="transfer-bound", more=f"{loss.more}{gained}", late=None)
-
-
 def _split_parts(step: Step) -> Iterator[str]:
     yield f"{step.time(step.transfer)} move data"
     yield from _either(step)
@@ -422,48 +457,86 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: 
         yield f"{few_traces}."
 
 
-def _long_steps(
-    steps: pd.DataFrame,
-    typical: TypicalStep,
-    culprits_in: Callable[[Collection[int]], Culprits],
-    syncs_steps: pd.DataFrame,
-) -> Iterator[str]:
-    """Yield sentences on long steps: those left out, or, if steps differ, the longest ones."""
-    whole = steps[steps["left_out"].isna()]
-    long = steps[steps["left_out"] == "long"]
-    if typical.differ:
-        longest = whole["window_ns"] == whole["window_ns"].max()
-        long, whole = whole[longest], whole[~longest]
-    if not len(long) or not len(whole):
-        return
-    usual_ms = float(whole["window_ns"].mean()) / 1e6
-    more = {part: float(long[part].mean() - whole[part].mean()) / 1e6 for part in STEP_PARTS}
-    part = max(more, key=lambda name: more[name])
-    numbers, several = long["step"].tolist(), len(long) > 1
-    each = [f"{ns / 1e6:,.1f}" for ns in sorted(long["window_ns"])]
-    lengths = f"{listed([f'{ns / 1e6:,.1f}' for ns in long['window_ns']])} ms"
-    if len(each) > _MOST_LENGTHS or (several and each[0] == each[-1]):
-        lengths = f"{each[0]} to {each[-1]} ms" if each[0] != each[-1] else f"{each[0]} ms each"
-    not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
-    why, waited = "", more["exposed_wait_ns"]
-    if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, whole["step"].tolist(), more[part] * 1e6)):
-        why = f"; {calls}"
-    if waited >= _PART_OF_IT * sum(ms for ms in more.values() if ms > 0):
-        why += (
-            f"{'' if part == 'exposed_wait_ns' else f', and ranks wait {length(waited)}'}{culprits_in(numbers).named()}"
+class LongSteps(NamedTuple):
+    """Steps left out as too long, or, if steps `differ`, the longest ones: `what` they take, and `why`, as clauses.
+
+    They are `more_ns` longer in all than as many usual steps; with these, `traced_ns` were traced, in so many `steps`.
+    They are `once` if no usual step lies between them.
+    """
+
+    what: str
+    why: str
+    not_counted: str
+    more_ns: float
+    traced_ns: float
+    steps: int
+    once: bool
+
+    @property
+    def sentence(self) -> str:
+        """`Steps 3 and 4 take 23.0 and 113.0 ms instead of 8.0, and are not counted: ranks wait 50.8 ms longer ...`"""
+        return f"{self.what}{self.not_counted}: {self.why}."
+
+    @property
+    def headline(self) -> str:
+        """`Steps 3 and 4 take 23.0 and 113.0 ms instead of 8.0: 120.0 of the 168.0 ms that were traced`."""
+        return f"{self.what}: {self.more_ns / 1e6:,.1f} of the {self.traced_ns / 1e6:,.1f} ms that were traced"
+
+    def is_event(self, leading: Priced | None) -> bool:
+        """Whether no change gains as much, over all that was traced: what happens once has no price per step."""
+        gained_ns = 0.0 if leading is None else leading.gain.ns * self.steps
+        return self.once and bool(self.not_counted) and self.more_ns >= max(gained_ns, LOSS_FROM * self.traced_ns)
+
+    @classmethod
+    def of(
+        cls,
+        steps: pd.DataFrame,
+        typical: TypicalStep,
+        culprits_in: Callable[[Collection[int]], Culprits],
+        syncs_steps: pd.DataFrame,
+    ) -> LongSteps | None:
+        """The long steps of a run; None if there are none, or nothing to compare them with."""
+        whole = steps[steps["left_out"].isna()]
+        long = steps[steps["left_out"] == "long"]
+        if typical.differ:
+            longest = whole["window_ns"] == whole["window_ns"].max()
+            long, whole = whole[longest], whole[~longest]
+        if not len(long) or not len(whole):
+            return None
+        usual_ms = float(whole["window_ns"].mean()) / 1e6
+        more = {part: float(long[part].mean() - whole[part].mean()) / 1e6 for part in STEP_PARTS}
+        part = max(more, key=lambda name: more[name])
+        numbers, several = long["step"].tolist(), len(long) > 1
+        each = [f"{ns / 1e6:,.1f}" for ns in sorted(long["window_ns"])]
+        lengths = f"{listed([f'{ns / 1e6:,.1f}' for ns in long['window_ns']])} ms"
+        if len(each) > _MOST_LENGTHS or (several and each[0] == each[-1]):
+            lengths = f"{each[0]} to {each[-1]} ms" if each[0] != each[-1] else f"{each[0]} ms each"
+        not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
+        why, waited = "", more["exposed_wait_ns"]
+        if part == "idle_ns" and (
+            calls := longest_calls(syncs_steps, numbers, whole["step"].tolist(), more[part] * 1e6)
+        ):
+            why = f"; {calls}"
+        if waited >= _PART_OF_IT * sum(ms for ms in more.values() if ms > 0):
+            also = "" if part == "exposed_wait_ns" else f", and ranks wait {length(waited)}"
+            why += f"{also}{culprits_in(numbers).named()}"
+        if (long["tokens"] > whole["tokens"].max()).fillna(False).all():
+            has = (
+                f"each has {long['tokens'].min():,} tokens or more"
+                if several
+                else f"it has {long['tokens'].min():,} tokens"
+            )
+            why += f"; {has}, others {whole['tokens'].max():,} at most"
+        return cls(
+            what=f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} "
+            f"take{'' if several else 's'} {lengths} instead of {usual_ms:,.1f}",
+            why=f"{_LONGER[part].format(length(more[part]))} longer{' on average' if several else ''}{why}",
+            not_counted=not_counted,
+            more_ns=float(long["window_ns"].sum()) - len(long) * usual_ms * 1e6,
+            traced_ns=float(long["window_ns"].sum() + whole["window_ns"].sum()),
+            steps=len(long) + len(whole),
+            once=not whole["step"].between(min(numbers), max(numbers)).any(),
         )
-    if (long["tokens"] > whole["tokens"].max()).fillna(False).all():
-        has = (
-            f"each has {long['tokens'].min():,} tokens or more"
-            if several
-            else f"it has {long['tokens'].min():,} tokens"
-        )
-        why += f"; {has}, others {whole['tokens'].max():,} at most"
-    yield (
-        f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} take{'' if several else 's'} "
-        f"{lengths} instead of {usual_ms:,.1f}{not_counted}: {_LONGER[part].format(length(more[part]))} longer"
-        f"{' on average' if several else ''}{why}."
-    )
 
 
 _LONGER = {

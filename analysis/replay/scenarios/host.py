@@ -45,7 +45,12 @@ def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
         waits = [_longer_than(each, _BATCH_NS) for each in host.loading(_launching(member.program))]
         return _alone(member.program, waits)
 
-    return _taking(gone, _who("no waiting for data", ranks), "a batch takes 0.1 ms: there are enough workers", ranks)
+    return _taking(
+        gone,
+        _who("batches that are there when they are asked for", ranks),
+        "a batch takes 0.1 ms: there are enough workers",
+        ranks,
+    )
 
 
 def no_allocation(ranks: Collection[int] | None = None) -> Scenario:
@@ -55,14 +60,14 @@ def no_allocation(ranks: Collection[int] | None = None) -> Scenario:
         return [_without_calls(m, _allocating(m.program)) if _is_meant(m, ranks) else m for m in members]
 
     assumes = "calls that allocate or free memory take no time: the caching allocator has enough"
-    return Scenario(_who("no allocations by the driver", ranks), assumes, (change,))
+    return Scenario(_who("no memory allocated or freed by the driver", ranks), assumes, (change,), leaves_out=True)
 
 
 def no_gc(ranks: Collection[int] | None = None) -> Scenario:
     """Let recorded garbage collections of Python take no time on these ranks, or on all."""
     return _taking(
         lambda member, host: _alone(member.program, host.collecting(_launching(member.program))),
-        _who("no garbage collection", ranks),
+        _who("no garbage collected by Python", ranks),
         "collections that were recorded take no time: gc.disable(), or gc.freeze()",
         ranks,
     )
@@ -75,7 +80,9 @@ def no_long_calls(ranks: Collection[int] | None = None) -> Scenario:
         return [_not_long(m) if m.program.host is not None and _is_meant(m, ranks) else m for m in members]
 
     assumes = "each takes as long as the median of its name: what it did is done before the steps"
-    return Scenario(_who("no unusually long calls and operators", ranks), assumes, (change,))
+    return Scenario(
+        _who("no call or operator that takes 100 times as long as usual", ranks), assumes, (change,), leaves_out=True
+    )
 
 
 def no_compilation(ranks: Collection[int] | None = None) -> Scenario:
@@ -99,10 +106,10 @@ def no_blocking(
     """
     if operator is not None:
         assumes = f"the CPU does not need what {operator} waits for; all else of it but copies is done as before"
-        what = f"no waiting for the device in {operator}"
+        what = f"CPUs that do not wait for their device in {operator}"
     else:
         assumes = "the CPU needs no result at once: it goes on, and launches ahead; a call takes 5 us"
-        what = f"no waiting for the device in {', '.join(sorted(names)) if names else 'calls'}"
+        what = "CPUs that do not wait for their device" + (f" in {', '.join(sorted(names))}" if names else "")
 
     def unblocked(member: Playing, *, instead: bool) -> Playing:
         if member.program.issued_by is not None:
@@ -142,7 +149,7 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
         return sure([_waiting_as_shown(m) if _is_meant(m, ranks) else m for m in members])
 
     assumes = "an upper bound: the CPU takes no time between its calls, but where it makes none for 1 ms or more"
-    return Scenario(_who("everything launched in time, as with CUDA graphs", ranks), assumes, (shown, sure))
+    return Scenario(_who("every kernel launched in time", ranks), assumes, (shown, sure), leaves_out=True)
 
 
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
@@ -154,8 +161,8 @@ def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [_without_copies(m, kinds) if _is_meant(m, ranks) else m for m in members]
 
-    what = "no copies" if set(kinds) == set(COPY_KINDS) else f"no copies {', '.join(kinds)}"
-    return Scenario(_who(what, ranks), "copies take no time on the device", (change,))
+    what = "no copy or fill that takes time" if set(kinds) == set(COPY_KINDS) else f"no copies {', '.join(kinds)}"
+    return Scenario(_who(what, ranks), "copies take no time on the device", (change,), leaves_out=True)
 
 
 def _who(what: str, ranks: Collection[int] | None) -> str:
@@ -177,7 +184,7 @@ def _taking(
             for m in members
         ]
 
-    return Scenario(name, assumes, (change,))
+    return Scenario(name, assumes, (change,), leaves_out=True)
 
 
 def _sooner(member: Playing, gone: Spans) -> Playing:
@@ -380,7 +387,7 @@ def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collectio
 
         return change
 
-    return Scenario(name, assumes, (way(instead=False), way(instead=True)), likeliest=1)
+    return Scenario(name, assumes, (way(instead=False), way(instead=True)), likeliest=1, leaves_out=True)
 
 
 def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:

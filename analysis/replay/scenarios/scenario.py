@@ -22,6 +22,9 @@ class Scenario:
     the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
     can be said at all. With another number of ranks there are `ranks_times` as many of them, and a step does
     `work_times` as much. In one that is a `limit` steps run into each other: a mean over them is all that can be said.
+    Where each way is a bound, the `tightest` counts. One that `leaves_out` something makes no
+    step longer, and it is not known exactly what goes with that. No step is shorter than `least` says, in ns by step.
+    One may be `of_ranks` that become like others.
     """
 
     name: str
@@ -32,9 +35,15 @@ class Scenario:
     work_times: float = 1.0
     limit: bool = False
     likeliest: int | None = None
+    tightest: bool = False
+    leaves_out: bool = False
+    of_ranks: bool = False
+    least: Callable[[Sequence[Sequence[Playing]]], dict[int, float]] | None = None
 
     def most_likely(self, of_ways: Sequence[float]) -> float:
-        """The value to report, given a value for each way."""
+        """The gain to report, given that of each way."""
+        if self.tightest:
+            return min(of_ways)
         return fmean(of_ways) if self.likeliest is None else of_ways[self.likeliest]
 
 
@@ -53,6 +62,8 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
         prod(each.work_times for each in scenarios),
         limit=any(each.limit for each in scenarios),
         likeliest=_likeliest(scenarios),
+        tightest=any(each.tightest for each in scenarios),
+        leaves_out=all(each.leaves_out for each in scenarios),
     )
 
 

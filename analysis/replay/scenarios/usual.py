@@ -8,7 +8,9 @@ from functools import cache
 from statistics import median_low
 
 import numpy as np
+import pandas as pd
 
+from ....common.wording import shortened
 from ...metrics.clocks.frame import Flags, Ints
 from ..alike import Alike, peers, stages
 from ..edges import Edges, ready
@@ -18,6 +20,7 @@ from ..programs import LONG_AGO, NONE, RankProgram, steps_of
 from ..working import WorkBeforeCalls, waits_before
 from .scenario import Change, Scenario
 
+_MOST_NAMED = 4
 _FENCE = 4.0
 """What takes longer than the median by so many times the distance from there to the upper quartile is no chance."""
 
@@ -27,14 +30,21 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
 
     The others are those that do the same, in all steps.
     """
-    who = host or (
-        "every rank" if ranks is None else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
-    )
+    who = "every rank" if ranks is None else named_ranks(sorted(ranks), host)
     return Scenario(
-        f"{who} as fast as the median",
+        f"{who} as fast as {'the median' if ranks is None else 'the others'}",
         "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
         (_as_fast_as_others(None if ranks is None else frozenset(ranks)),),
+        leaves_out=True,
+        of_ranks=ranks is not None,
     )
+
+
+def named_ranks(ranks: Sequence[int], host: str | None = None) -> str:
+    """`rank 5`, `ranks 2, 5` or `host node1`; at most four ranks are named."""
+    if host is not None:
+        return f"host {host}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {shortened(ranks, _MOST_NAMED)}"
 
 
 @cache
@@ -272,17 +282,45 @@ def no_jitter() -> Scenario:
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [each.mixed(member, everything(member)) for member, each in zip(members, calm(members), strict=True)]
 
-    return Scenario("no jitter", "work takes its mean over ranks and steps, transfer its median", (change,))
+    assumes = "work takes its mean over ranks and steps, transfer its median"
+    return Scenario("every rank equally fast in every step", assumes, (change,), leaves_out=True)
 
 
 def perfect_overlap() -> Scenario:
-    """Let compute never wait for communication."""
+    """Hide every transfer behind compute.
 
-    def change(members: Sequence[Playing]) -> list[Playing]:
+    Three bounds, of which the tightest counts: compute never waits for communication, of which no trace tells the
+    price; transfers take no time, but those who come late are waited for; and no stream communicates any faster.
+    """
+
+    def never_waiting(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, edges=_without_comm(m)) for m in members]
 
-    assumes = "compute takes as long as measured and never waits for communication"
-    return Scenario("perfect overlap", assumes, (change,), limit=True)
+    def in_no_time(members: Sequence[Playing]) -> list[Playing]:
+        return [replace(m, transfer=np.zeros_like(m.transfer)) for m in members]
+
+    return Scenario(
+        "every transfer hidden behind compute",
+        "a bound: compute takes as long as measured and never waits for transfers, which take as long on their streams",
+        (never_waiting, in_no_time),
+        limit=True,
+        tightest=True,
+        leaves_out=True,
+        least=_communicating,
+    )
+
+
+def _communicating(cycles: Sequence[Sequence[Playing]]) -> dict[int, float]:
+    """How long the busiest stream of any rank communicates in each step, in ns."""
+    of_stream = [
+        pd.DataFrame({"step": m.program.step, "lane": m.program.lane, "ns": m.transfer})[m.program.is_comm]
+        .groupby(["step", "lane"], as_index=False)["ns"]
+        .sum()
+        for members in cycles
+        for m in members
+    ]
+    busiest = pd.concat(of_stream).groupby("step")["ns"].max().astype("float64")
+    return dict(zip(busiest.index.tolist(), busiest.tolist(), strict=True))
 
 
 def _without_comm(member: Playing) -> Edges:

@@ -1,0 +1,181 @@
+"""The changes of what all ranks have in common that `remedies` prices: one entry for each, and nowhere else a second.
+
+What differs from others, late ranks and slow links, is found first (`pricing`), so it has no entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ..core import markers
+from ..metrics.prices import OF_EVENTS
+from ..metrics.typical_step import TypicalStep
+from .links import Links, links_of
+from .scenarios import host, transfers, usual
+from .scenarios.scenario import Scenario
+
+LEAST = 0.01
+"""Of a step: what takes less is not worth playing the run again without it, nor is a smaller gain worth naming."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """A change, how it is played, `how` to begin with it, and the `verdict` on a run of which it is the largest price.
+
+    What `costs` that much goes first in a sentence.
+    A bound is more than anybody can do, so that what can be done comes first if it gains half as much. It is worth a
+    try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like that, or rows
+    of `syncs` of that kind take enough.
+    """
+
+    remedy: str
+    make: Callable[[Links | None], Scenario]
+    verdict: str
+    costs: str
+    how: str
+    is_bound: bool = False
+    of_step: tuple[str, ...] = ()
+    of_idle: tuple[str, ...] = ()
+    annotated: str = ""
+    of_kind: str = ""
+
+
+def _played(make: Callable[[], Scenario]) -> Callable[[Links | None], Scenario]:
+    return lambda _: make()
+
+
+def _twice_as_fast(links: Links | None) -> Scenario:
+    return transfers.faster_links(2.0, {} if links is None else links_of(links))
+
+
+IN_COMMON = {
+    each.remedy: each
+    for each in (
+        Common(
+            "no_jitter",
+            _played(usual.no_jitter),
+            "skew-bound",
+            "Ranks that take turns in being late cost",
+            "even out the work of the ranks; see `rank_steps` for where waiting is",
+            is_bound=True,
+            of_step=("exposed_wait_ns", "exposed_unsplit_ns"),
+        ),
+        Common(
+            "overlap",
+            _played(usual.perfect_overlap),
+            "transfer-bound",
+            "Transfers cost",
+            "start collectives earlier (prefetch, smaller buckets), or give them independent compute",
+            is_bound=True,
+            of_step=("exposed_transfer_ns", "exposed_unsplit_ns"),
+        ),
+        Common(
+            "twice_links",
+            _twice_as_fast,
+            "transfer-bound",
+            "Transfers cost",
+            "see `bandwidth` for what they reach now: NCCL settings, topology, other links",
+            is_bound=True,
+            of_step=("exposed_transfer_ns", "exposed_unsplit_ns"),
+        ),
+        Common(
+            "no_copies",
+            _played(host.no_copies),
+            "copy-bound",
+            "Copies and fills cost",
+            "pinned memory and non_blocking copies on a stream of their own; see `kernels`",
+            of_step=("exposed_memory_ns",),
+        ),
+        Common(
+            "no_data_wait",
+            _played(host.no_data_wait),
+            "input-bound",
+            "Waiting for batches costs",
+            "more workers of the data loader, prefetch_factor, less work per sample",
+            of_idle=("data_ns",),
+            annotated=markers.LOADING,
+        ),
+        Common(
+            "no_syncs",
+            _played(host.no_blocking),
+            "sync-bound",
+            "Waiting for devices costs",
+            "see `syncs`: no `.item()`, `.cpu()` or `print` of a tensor in a step, non_blocking copies",
+            of_idle=("sync_ns", "drained_ns"),
+        ),
+        Common(
+            "no_allocations",
+            _played(host.no_allocation),
+            "allocator-bound",
+            "Allocating and freeing memory costs",
+            "see `syncs`: smaller batches, PYTORCH_ALLOC_CONF=expandable_segments:True, no empty_cache()",
+            of_idle=("alloc_ns",),
+        ),
+        Common(
+            "no_gc",
+            _played(host.no_gc),
+            "launch-bound",
+            "Collecting garbage costs",
+            "gc.freeze() before the first step; or gc.disable(), and gc.collect() on all ranks in the same steps",
+            of_idle=("gc_ns",),
+            annotated=markers.PYTHON_GC,
+        ),
+        Common(
+            "no_long_calls",
+            _played(host.no_long_calls),
+            "launch-bound",
+            "Unusually long calls and operators cost",
+            "see `syncs`: warm up before capturing, as by schedule(wait=1, warmup=3); or CUDA_MODULE_LOADING=EAGER",
+            of_kind=OF_EVENTS["no_long_calls"],
+        ),
+        Common(
+            "no_compilation",
+            _played(host.no_compilation),
+            "launch-bound",
+            "Compiling costs",
+            "see `syncs`: compile in steps before the traced ones, keep a cache of it, fewer shapes that change",
+            of_kind=OF_EVENTS["no_compilation"],
+        ),
+        Common(
+            "launch_ahead",
+            _played(host.no_launch_overhead),
+            "launch-bound",
+            "Late launches cost",
+            "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",
+            is_bound=True,
+            of_idle=("launching_ns", "operator_ns", "outside_ns"),
+        ),
+    )
+}
+
+
+def worth_pricing(
+    typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame, syncs_steps: pd.DataFrame
+) -> list[Common]:
+    """The changes that concern enough of a typical step to be played.
+
+    `idle` is the table `idle`, or `idle_steps` of the same steps. `of_cpus` are the annotations of a run without a GPU,
+    whose idle time has no causes; `syncs_steps` is the table.
+    """
+    least = LEAST * typical.parts["window_ns"]
+    # A single rank may be idle, and all others wait for it.
+    most = idle.groupby(["rank", "device"]).mean(numeric_only=True).max()
+    names, times = of_cpus["name"].fillna(""), of_cpus["dur_ns"] / max(len(typical.steps), 1)
+    counted = syncs_steps[syncs_steps["step"].isin(list(typical.steps))] if typical.steps else syncs_steps
+    lost = (counted.groupby(["kind", "rank"])["lost_ns"].sum() / max(len(typical.steps), 1)).groupby("kind").max()
+
+    def annotated_ns(begins: str) -> float:
+        return float(times.where(names.str.startswith(begins), 0.0).groupby(of_cpus["rank"]).sum().max())
+
+    def is_worth(change: Common) -> bool:
+        return (
+            (bool(change.of_step) and sum(typical.parts[part] for part in change.of_step) >= least)
+            or (bool(change.of_idle) and sum(most[list(change.of_idle)].fillna(0)) >= least)
+            or (bool(change.annotated) and annotated_ns(change.annotated) >= least)
+            or (bool(change.of_kind) and change.of_kind in lost and lost[change.of_kind] >= least)
+        )
+
+    return [change for change in IN_COMMON.values() if is_worth(change)]
