@@ -72,50 +72,6 @@ _ENTRIES = (
         of=InputKind.traces,
     ),
     TableEntry(
-        communication.BREAKDOWN,
-        Topic.time,
-        "Where each device's time went: compute, communication, idle.",
-        "breakdown.md#window-and-breakdown",
-        command="breakdown",
-        shown=(
-            "rank", "device", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_wait_ns",
-            "exposed_transfer_ns", "exposed_unsplit_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac",
-            "hidden_comm_frac", "partial",
-        ),
-        title="Where the time went",
-        narrow=(
-            "rank", "device", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_wait_ns",
-            "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "hidden_comm_frac", "comm_ns", "partial",
-        ),
-        worst=Worst("exposed_comm_ns"),
-        in_steps=True,
-    ),
-    TableEntry(
-        communication.BREAKDOWN_STEPS,
-        Topic.time,
-        "The breakdown by step.",
-        "breakdown.md#steps",
-        command="breakdown --by step",
-        shown=(
-            "rank", "device", "step", "window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns",
-            "exposed_wait_ns", "exposed_transfer_ns", "exposed_memory_ns", "idle_ns", "exposed_comm_frac", "partial",
-        ),
-        none_measured=f"{NO_STEPS_MARKED}, or use `breakdown` without --by step",
-        narrow=(
-            "rank", "device", "step", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_wait_ns",
-            "exposed_transfer_ns", "exposed_comm_frac", "exposed_memory_ns", "comm_ns", "partial",
-        ),
-    ),
-    TableEntry(
-        communication.STEPS,
-        Topic.time,
-        "How long each step took, what it consists of, and which steps count.",
-        "steps.md#which-steps-count",
-        command="table steps",
-        none_measured=NO_STEPS_MARKED,
-        narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
-    ),
-    TableEntry(
         regions.REGIONS,
         Topic.time,
         "Where in the model time goes: record_function, nn.Module, NVTX.",
@@ -230,39 +186,6 @@ _ENTRIES = (
         narrow=(
             "rank", "device", "step", "collective", "size_bytes", "start_ns", "dur_ns", "process_group", "seq",
             "group_size", "dtype",
-        ),
-    ),
-    TableEntry(
-        communication.COLLECTIVES,
-        Topic.communication,
-        "Every collective: arrival skew, transfer time, bandwidth.",
-        "matching.md#methods",
-        command="table collectives",
-        shown=(
-            "collective_id", "collective", "process_group", "ranks", "dtype", "size_bytes", "matched_by",
-            "first_start_ns", "arrival_skew_ns", "last_rank", "transfer_ns", "algbw_gb_per_s", "busbw_gb_per_s",
-            "busbw_low_gb_per_s", "busbw_high_gb_per_s", "note", "partial",
-        ),
-        narrow=(
-            "collective_id", "collective", "size_bytes", "arrival_skew_ns", "last_rank", "transfer_ns",
-            "busbw_gb_per_s", "matched_by", "process_group", "first_start_ns", "dtype", "busbw_low_gb_per_s",
-            "busbw_high_gb_per_s", "algbw_gb_per_s", "ranks", "note",
-        ),
-    ),
-    TableEntry(
-        communication.PARTICIPATION,
-        Topic.waiting,
-        "Wait and transfer of every rank in every collective.",
-        "wait-and-transfer.md#wait-transfer-and-arrival",
-        command="table participation",
-        shown=(
-            "collective_id", "collective", "process_group", "size_bytes", "step", "rank", "arrived_ns", "dur_ns",
-            "wait_ns", "transfer_ns", "wait_clock_free_ns", "late_ns", "exposed_wait_ns", "exposed_transfer_ns",
-            "partial",
-        ),
-        narrow=(
-            "collective_id", "collective", "size_bytes", "step", "rank", "wait_ns", "transfer_ns", "exposed_wait_ns",
-            "exposed_transfer_ns", "dur_ns", "late_ns", "process_group",
         ),
     ),
     TableEntry(

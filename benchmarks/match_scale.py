@@ -23,7 +23,8 @@ sys.path.insert(0, str(ROOT))
 from commtrace.analysis.core.tables.communication import CALLS  # noqa: E402
 from commtrace.analysis.metrics.clocks.table import clocks  # noqa: E402
 from commtrace.analysis.metrics.matching.ladder import matches  # noqa: E402
-from commtrace.analysis.metrics.waiting import collectives, participation  # noqa: E402
+from commtrace.analysis.tables.collectives import collectives  # noqa: E402
+from commtrace.analysis.tables.participation import split_calls  # noqa: E402
 
 IN_STEP = 20
 
@@ -76,7 +77,7 @@ def measured(ranks: int, calls_each: int, known: str) -> str:
     matched = matches(calls, hosts)
     found = clocks(calls, matched, hosts)
     clear = time.process_time()
-    split = participation(calls, matched, found, ranks)
+    split = split_calls(calls, matched, found, ranks)
     table = collectives(calls, matched, split, found, ranks)
     ended = time.process_time()
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

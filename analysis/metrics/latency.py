@@ -90,7 +90,7 @@ def latency_bounds(collectives: pd.DataFrame, hosts: Mapping[int, str | None], *
 
 
 def _steps(place: Place, hosts: Mapping[int, str | None]) -> tuple[int, int]:
-    return steps(place.collective, len(place.ranks), len(spread(place.ranks, hosts)))
+    return hops(place.collective, len(place.ranks), len(spread(place.ranks, hosts)))
 
 
 def _times(moved: pd.DataFrame) -> dict[Place, pd.Series[float]]:
@@ -161,7 +161,7 @@ def spread(ranks: tuple[int, ...], hosts: Mapping[int, str | None]) -> tuple[int
     return tuple(sorted((names.count(name) for name in set(names)), reverse=True))
 
 
-def steps(collective: str, ranks: int, on_hosts: int) -> tuple[int, int]:
+def hops(collective: str, ranks: int, on_hosts: int) -> tuple[int, int]:
     """Number of messages that follow one another, and how many of them go to another host.
 
     Of a ring 2 (n - 1) and 2 x hosts for all_reduce, half of that for the others; messages of an all_to_all go to eight
@@ -184,7 +184,7 @@ def most_latency_ns(collective: str, ranks: int, on_hosts: int, *, nvlink: bool 
     Source: NVIDIA/nccl src/graph/tuning.cc, baseLatencies and hwLatencies of rings: at most 14 us, and for each step of
     Simple inside a host 5.7 us over PCIe and 3.4 us over NVLink, between hosts 14 us.
     """
-    total, between = steps(collective, ranks, on_hosts)
+    total, between = hops(collective, ranks, on_hosts)
     inside_us = _NVLINK_US if nvlink else _PCI_US
     return _MARGIN * 1e3 * (_BASE_US + (total - between) * inside_us + between * _BETWEEN_US)
 

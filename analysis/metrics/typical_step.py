@@ -17,7 +17,6 @@ from ...common.wording import counted, ranks_in_words
 from ..core.frames import pd
 from ..core.schema import Row, grouped, records
 from ..core.step_names import NOT_TRAINING
-from ..core.tables.communication import STEPS
 
 STEP_PARTS = {
     "compute_alone_ns": "compute alone",
@@ -84,22 +83,22 @@ class TypicalStep(NamedTuple):
     differ: bool
 
 
-def traced_steps(
+def rows_of_steps(
     breakdown_steps: pd.DataFrame,
     cycles: Iterable[CycleSteps],
     step_marks: pd.DataFrame,
     replicas: Replicas,
     unshown: Mapping[int, Collection[int]],
     about: str | None = None,
-) -> pd.DataFrame:
-    """The table `steps`, one row per step, from `breakdown_steps` with a row per rank, device and step.
+) -> list[Row]:
+    """Rows of the table `steps`, one per step, from `breakdown_steps` with a row per rank, device and step.
 
     `step_marks` give their kinds, of all `replicas` together; in steps that are `unshown`, a rank launched kernels that
     its trace lacks. Steps are compared with those of their kind. Those of the kind `about` count; if there are none, of
     the kind that takes most time.
     """
     if not len(breakdown_steps):
-        return STEPS.empty()
+        return []
     listed = list(cycles)
     cpu_ns = {(each.rank, step): ns for each in listed for step, ns in each.cpu_ns.items()}
     firsts = {(each.rank, each.steps[0]) for each in listed if each.steps}
@@ -146,7 +145,7 @@ def traced_steps(
         if row["left_out"] in ("long", "short") and row["tokens"] is not None:
             row["note"] += f", and has {counted(row['tokens'], 'token')}"
         row["note"] = "; ".join(filter(None, (row["note"], without_unseen(row["unseen_ns"])))) or None
-    return STEPS.frame({column: value for column, value in row.items() if column in STEPS.columns} for row in rows)
+    return rows
 
 
 def without_unseen(unseen_ns: int | None) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...common.nccl_tests import SYNCHRONISING, bus_factor
-from ..core.tables.communication import COLLECTIVES, MEMBERS, PARTICIPATION
+from ..core.tables.communication import MEMBERS
 from .clocks.table import NO_STARTS, aligned, unclear
 from .ends_apart import APART_NS, from_usual_ns
 from .needs import FROM_ROOT, TO_ROOT, needs
@@ -27,7 +27,7 @@ _CARRIED = ["collective", "process_group", "pg_ranks", "group_size", "dtype", "s
 _USED = ["call_id", "rank", "device", "step", "turn", "start_ns", "dur_ns", "batch", "root", *_CARRIED]
 
 
-def participation(
+def waits_and_transfers(
     calls: pd.DataFrame, matches: pd.DataFrame, clocks: pd.DataFrame, world_size: int | None
 ) -> pd.DataFrame:
     """One row per call with its wait and transfer, NA if ranks are missing, uncertain or on unlinked clocks.
@@ -77,13 +77,6 @@ def _moving_ns(joined: pd.DataFrame, wait_ns: pd.Series[int]) -> pd.Series[int]:
     moving_ns = joined["dur_ns"] - wait_ns
     until_had = (had_it - joined["arrived_ns"] - wait_ns).clip(lower=0)
     return moving_ns.mask((until_had < moving_ns).fillna(False), until_had)
-
-
-def named(members: pd.DataFrame, calls: pd.DataFrame, collectives: pd.DataFrame) -> pd.DataFrame:
-    """The participation as people read it: each row says which collective it is of, of what size, and in which step."""
-    of_collective = collectives.set_index("collective_id")[["collective", "process_group", "size_bytes"]]
-    of_call = calls.set_index("call_id")[["step"]]
-    return PARTICIPATION.conform(members.join(of_collective, on="collective_id").join(of_call, on="call_id"))
 
 
 def _excess(joined: pd.DataFrame) -> pd.Series[int]:
@@ -164,15 +157,15 @@ def _complete(joined: pd.DataFrame, world_size: int | None) -> pd.Series[bool]:
     return (members == expected.fillna(members)).astype(bool) & (joined["matched_by"] != "none")
 
 
-def collectives(
+def measured_collectives(
     calls: pd.DataFrame,
     matches: pd.DataFrame,
     participation: pd.DataFrame,
     clocks: pd.DataFrame,
     world_size: int | None,
-    sharing: Collection[int] = frozenset(),
+    sharing: Collection[int],
 ) -> pd.DataFrame:
-    """One row per collective: arrival and end skew, and bounds of its transfer time and bandwidth.
+    """Rows of the table `collectives`: arrival and end skew, and bounds of its transfer time and bandwidth.
 
     `sharing` are ranks that share a GPU, which takes turns between them, so that they need not end together.
     """
@@ -205,7 +198,7 @@ def collectives(
     joined["agrees"] = _agree(joined, joined["collective_id"].map(even).astype(bool), clocks, sharing)
     table = table.join(_times(joined, grouped["comparable"].first()))
     table["note"] = _notes(grouped["note"].first(), table, joined["agrees"].groupby(joined["collective_id"]).any())
-    return COLLECTIVES.conform(_with_bandwidth(table, members).drop(columns="sufficient").reset_index())
+    return _with_bandwidth(table, members).drop(columns="sufficient").reset_index()
 
 
 def _imbalance(joined: pd.DataFrame) -> pd.DataFrame:

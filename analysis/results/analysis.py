@@ -23,17 +23,16 @@ from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
-from ..core.tables.communication import MEMBERS
 from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
-from ..metrics import waiting
 from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.blame import culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import Counted, in_idle
+from ..metrics.causes.details import RanByRank
 from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks import table as clocks_module
 from ..metrics.compute.peaks import peak_of, said
@@ -51,14 +50,13 @@ from ..metrics.device.largest_gaps import (
 )
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
-from ..metrics.over_steps import breakdown_over
 from ..metrics.prices import Gain, Prices
 from ..metrics.regions import table as regions_module
 from ..metrics.regions.computed import computed_in_regions
 from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
-from ..metrics.typical_step import CycleSteps, TypicalStep, traced_steps, typical_step
+from ..metrics.typical_step import TypicalStep, typical_step
 from ..metrics.verdicts.culprits import Culprits
 from ..metrics.verdicts.devices import unequal_devices
 from ..metrics.verdicts.of_idle import idle_causes
@@ -69,11 +67,13 @@ from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
+from ..tables.breakdown import recorded_breakdown, seen_devices, waits_in_steps
+from ..tables.participation import believed_splits, members
 from ..tables.ranks import Waiting, typical_waiting, waiting_in
 from ..tables.syncs import SYNCS_STEPS
-from ..tables.values import WITH_DETAILS, captured_graphs, computed, engine_replicas
-from .device_work import EXPOSED, DeviceWork, WorkByRank, WorkHere, WorkSeen, WorkUntimed
+from ..tables.values import WITH_DETAILS, captured_graphs, computed
 from .early_work import Early
+from .ran_by_rank import RanHere, RanSpread
 from .table_attributes import TableAttributes
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Analysis(TableAttributes):
         from ..replay.table import Replay
 
         steps = self.breakdown_steps
-        known = steps if len(steps) else self._recorded.assign(step=0)
+        known = steps if len(steps) else self.of(recorded_breakdown).assign(step=0)
         exposed = known.groupby("step")["exposed_comm_ns"].mean()
         by_step = dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True))
         return Replay.of(self.run.name, self._played, by_step, self.typical_step.steps)
@@ -276,7 +276,7 @@ class Analysis(TableAttributes):
             activities=run.activities,
             runtime_calls=run.runtime_calls,
             calls=self.calls,
-            participation=self.members,
+            participation=self.of(members),
             collectives=self.collectives,
             clocks=self.clocks,
             hosts=self.host_tables,
@@ -309,15 +309,19 @@ class Analysis(TableAttributes):
 
     @cached_property
     def _made(self) -> dict[Callable[..., Any], Any]:
-        return {}
+        seen = None if self.early is None else self.early.devices
+        return {} if seen is None or not self.run.has_starts else {seen_devices: seen}
 
     def _make(self, make: Callable[..., Value]) -> Value:
         names, spread = signature(make).parameters, self.run.spread
         if make not in EACH_RANK or spread is None or not spread.ran:
             return make(**{name: self._need(name) for name in names})
+        _LOG.info("making %s of %s", make.__name__.replace("_", " "), counted(len(self.run.ranks), "rank"))
         given = {name: self._need(name) for name in names if name not in EVENT_SCHEMAS}
-        parts: Any = spread.of_each_rank(make, given)
-        return cast("Value", pd.concat(parts, ignore_index=True))
+        parts: list[Any] = list(spread.of_each_rank(make, given))
+        if isinstance(parts[0], pd.DataFrame):
+            return cast("Value", pd.concat(parts, ignore_index=True))
+        return cast("Value", {key: found for part in parts for key, found in part.items()})
 
     def _need(self, name: str) -> Any:
         return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
@@ -381,102 +385,14 @@ class Analysis(TableAttributes):
         )
 
     @cached_property
-    @described
-    def participation(self) -> pd.DataFrame:
-        """One row per collective and rank: wait and transfer."""
-        return waiting.named(self.members, self.calls, self.collectives)
-
-    @cached_property
-    def members(self) -> pd.DataFrame:
-        """The participation without columns of other tables, with which it is merged."""
-        return self._marked(self._participation)
-
-    @cached_property
-    def _participation(self) -> pd.DataFrame:
-        _LOG.info("telling what communication compute hid")
-        found = self._work.exposed()
-        # What a rank computed in the meantime is not known if its file is damaged.
-        return _without(found, found["rank"].isin(self.run.partial_ranks), EXPOSED)
-
-    @cached_property
-    def _split(self) -> pd.DataFrame:
-        return waiting.participation(
-            calls=self.calls, matches=self.matches, clocks=self.clocks, world_size=self._members_at_most
-        )
-
-    @cached_property
-    def _work(self) -> DeviceWork:
-        """Tables that need the activities of ranks, computed in the processes that hold these."""
-        spread = self.run.spread
-        if not self.run.has_starts:
-            return WorkUntimed(lambda: self._split)
-        if spread is not None and len(self.run.devices) > 1:
-            if self.early is None or self.early.devices is None:
-                return WorkByRank(spread, lambda: self._split)
-            return WorkSeen(spread, lambda: self._split, self.early.devices)
-        return WorkHere(self.run.tables.whole, lambda: self._split, self._is_alone)
-
-    @property
-    def _is_alone(self) -> bool:
-        """Whether there is a single device, whose calls lack their partners, and that is not the whole job."""
-        return self.run.world_size != 1 and len(self.run.devices) <= 1
-
-    @cached_property
-    @described
-    def collectives(self) -> pd.DataFrame:
-        """One row per collective, all ranks together."""
-        return self._marked(
-            waiting.collectives(
-                calls=self.calls,
-                matches=self.matches,
-                participation=self._participation,
-                clocks=self.clocks,
-                world_size=self._members_at_most,
-                sharing=self.run.sharing,
-            )
-        )
-
-    @cached_property
-    @described
-    def breakdown(self) -> pd.DataFrame:
-        """One row per rank and device."""
-        return breakdown_over(self._recorded, self.breakdown_steps, self.counted_steps)
-
-    @cached_property
-    def _recorded(self) -> pd.DataFrame:
-        """The breakdown of all that was recorded."""
-        return self._marked(self._work.breakdown())
-
-    @cached_property
-    @described
-    def breakdown_steps(self) -> pd.DataFrame:
-        """One row per rank, device and step."""
-        return self._marked(self._work.breakdown_steps())
-
-    @cached_property
-    @described
-    def steps(self) -> pd.DataFrame:
-        """One row per step, all devices together: how long it took, its parts, and whether it counts."""
-        # Where only some steps are read, the first and last of these are whole unless they are so in the recording.
-        recorded = self.run.recorded_steps
-        cycles = [
-            CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
-            for ran in self.run.tables.ran
-        ]
-        marks, unshown = self.run.step_marks, self.run.unshown_steps
-        return self._marked(
-            traced_steps(self.breakdown_steps, cycles, marks, self.of(engine_replicas), unshown, self.about)
-        )
-
-    @cached_property
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
-        return typical_step(steps=self.steps, breakdown=self._recorded)
+        return typical_step(steps=self.steps, breakdown=self.of(recorded_breakdown))
 
     @property
     def counted_steps(self) -> tuple[int, ...]:
         """The steps over which tables are sums; none if these are of all that was recorded."""
-        return () if self.whole or not len(self._recorded) else self.typical_step.steps
+        return () if self.whole or not len(self.of(recorded_breakdown)) else self.typical_step.steps
 
     @cached_property
     def idle_causes(self) -> dict[str, float] | None:
@@ -615,7 +531,7 @@ class Analysis(TableAttributes):
             host_tables=self.host_tables,
             operator_calls=run.operator_calls,
             calls=self.calls,
-            participation=MEMBERS.empty() if self._is_alone else self._split,
+            participation=self.of(believed_splits),
             captured=self.of(captured_graphs),
         )
 
@@ -625,7 +541,7 @@ class Analysis(TableAttributes):
         """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
         return self._marked(
             account_module.account_waits(
-                waits=self._work.exposed_waits(), participation=self.members, lateness=self.lateness
+                waits=self.of(waits_in_steps), participation=self.of(members), lateness=self.lateness
             )
         )
 
@@ -673,7 +589,7 @@ class Analysis(TableAttributes):
 
     def over_time(self, every_ns: int) -> pd.DataFrame:
         """One row per interval of `every_ns`, process group, collective and size class."""
-        found = self._marked(bandwidth_over_time(self.collectives, self.members, every_ns))
+        found = self._marked(bandwidth_over_time(self.collectives, self.of(members), every_ns))
         return CATALOG["bandwidth_times"].schema.described(found)
 
     def rank_grid(self, column: str, of_rows: str, of_columns: str) -> Grid:
@@ -702,7 +618,7 @@ class Analysis(TableAttributes):
                     ranks=self.typical_ranks,
                     calls=self.calls,
                     collectives=self.collectives,
-                    participation=self.members,
+                    participation=self.of(members),
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
                     path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
                 ),
@@ -714,7 +630,11 @@ class Analysis(TableAttributes):
     def _breakdown_of_typical_step(self) -> pd.DataFrame:
         """Rows of the breakdown by step of the steps that the typical step is a mean of; of all as step 0 without."""
         steps = self.breakdown_steps
-        return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self._recorded.assign(step=0)
+        return (
+            steps[steps["step"].isin(self.typical_step.steps)]
+            if len(steps)
+            else self.of(recorded_breakdown).assign(step=0)
+        )
 
     @property
     def first_gains(self) -> str | None:
@@ -727,8 +647,8 @@ class Analysis(TableAttributes):
         """One row per collective with a late rank: how late, and what it did longer than the others."""
         found = self._marked(self._explained.lateness)
         # Nor can the late rank be compared with a rank whose file is damaged.
-        members = self.members
-        partial = members["collective_id"][members["rank"].isin(self.run.partial_ranks)]
+        own = self.of(members)
+        partial = own["collective_id"][own["rank"].isin(self.run.partial_ranks)]
         return _without(found, found["collective_id"].isin(partial), _COMPARED)
 
     @cached_property
@@ -740,7 +660,7 @@ class Analysis(TableAttributes):
         damaged = set(self.run.partial_ranks)
         whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
         lookups = Lookups(
-            ran=self._work,
+            ran=self._ran,
             members=self._explained.members,
             detailed=self.detailed,
             in_regions=lambda rank, times: computed_in_regions(self.detailed(rank), times),
@@ -763,13 +683,18 @@ class Analysis(TableAttributes):
     def _explained(self) -> causes_module.Explained:
         _LOG.info("looking for why ranks were late")
         return causes_module.explained(
-            self._work,
+            self._ran,
             calls=self.calls,
             collectives=self.collectives,
-            participation=self.members,
+            participation=self.of(members),
             clocks=self.clocks,
             operators=lambda rank: self.detailed(rank).cpu_operators,
         )
+
+    @property
+    def _ran(self) -> RanByRank:
+        """What ranks did, looked up in the processes that hold their activities."""
+        return RanHere(self.run.tables.whole) if self.run.spread is None else RanSpread(self.run.spread)
 
     @cached_property
     def detailed(self) -> Callable[[int], EventTables]:
@@ -781,12 +706,12 @@ class Analysis(TableAttributes):
     def verdicts(self) -> pd.DataFrame:
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run
-        typical = self.typical_step if len(self._recorded) else None
+        typical = self.typical_step if len(self.of(recorded_breakdown)) else None
         waiting = self.of(typical_waiting)
         measured = Measured(
             collectives=self.collectives,
             groups=self.groups,
-            participation=self.members,
+            participation=self.of(members),
             fits=self.fits,
             hangs=self.hangs,
             clocks=self.clocks,
@@ -840,12 +765,6 @@ class Analysis(TableAttributes):
             return {}
         steps = len(self.counted_steps) or self.breakdown_steps["step"].nunique()
         return slow_devices(self.shapes_ranks, steps, on_cpu=self.run.is_of_cpus)
-
-    @property
-    def _members_at_most(self) -> int | None:
-        """Number of ranks of the job; if no file says it, and calls may be missing in a damaged one, of those seen."""
-        run = self.run
-        return len(run.ranks) if run.world_size is None and run.partial_ranks else run.world_size
 
     # From here on, methods call functions of rooms above, imported inside (FORWARDS in tests/house/layers.py).
 

@@ -6,19 +6,19 @@ The calls of a file need only that file, if it lists the same process groups as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..core.intervals import Spans, spans, subtract, union
+from ..core.intervals import Spans, spans, union
 from ..core.schema import Row
 from ..core.tables.communication import CALLS, PENDING
 from ..metrics.calls.calls import CallRows, Communication, Metadata, calls_of_file
 from ..metrics.calls.gpu import only_group
-from ..metrics.device.breakdown import Device, DeviceProfile, computing_spans, profiles
+from ..metrics.device.breakdown import Device, DeviceProfile, Devices, SeenDevice, devices_of
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile
 from ..run.run import Run, listed_groups
@@ -30,13 +30,6 @@ class SlimCalls(NamedTuple):
 
     calls: SlimTable
     pending: SlimTable
-
-
-class Devices(NamedTuple):
-    """Profiles of devices, and when they did not compute during their calls."""
-
-    profiles: list[DeviceProfile]
-    idle: Mapping[Device, Spans]
 
 
 class Early(NamedTuple):
@@ -88,14 +81,17 @@ class EarlyWork:
         placed = [(rank, cycle, path) for rank in run.ranks for cycle, path in enumerate(run.files[rank])]
         if any(path not in self._devices for _, _, path in placed):
             return None
-        seen: list[DeviceProfile] = []
-        idle: dict[Device, list[Spans]] = {}
+        seen: dict[Device, SeenDevice] = {}
         for rank, cycle, path in placed:
-            seen += [one._replace(rank=rank, cycle=cycle) for one in self._devices[path].profiles]
-            for (_, device), own in self._devices[path].idle.items():
-                idle.setdefault((rank, device), []).append(own)
-        joined = {device: own[0] if len(own) == 1 else union(*own) for device, own in idle.items()}
-        return None if _overlap(seen) else Devices(seen, joined)
+            for (_, device), own in self._devices[path].items():
+                cycles = [one._replace(rank=rank, cycle=cycle) for one in own.cycles]
+                before = seen.get((rank, device))
+                seen[rank, device] = (
+                    SeenDevice(cycles, own.idle)
+                    if before is None
+                    else SeenDevice(before.cycles + cycles, union(before.idle, own.idle))
+                )
+        return None if _overlap(profile for one in seen.values() for profile in one.cycles) else seen
 
 
 def _overlap(seen: Iterable[DeviceProfile]) -> bool:
@@ -121,17 +117,9 @@ def slim_calls(found: CallRows) -> SlimCalls:
     return SlimCalls(slim_table(CALLS, found.calls), slim_table(PENDING, found.pending))
 
 
-def devices_of(file: TraceFile, found: CallRows) -> Devices:
-    """Profiles of the devices of a file with these calls. Rank and cycle are 0."""
-    compute, calling = computing_spans(file.ran), _calling(found.calls)
-    seen = list(profiles(file.ran))
-    exposed = {(one.rank, one.device): one.exposed for one in seen}
-    idle = {}
-    for device, calls in calling.items():
-        own = subtract(calls, compute[device]) if device in compute else calls
-        # Mostly these are all that communicated: then they travel, and are kept, once.
-        idle[device] = exposed[device] if _same(own, exposed.get(device)) else own
-    return Devices(seen, idle)
+def devices_in(file: TraceFile, found: CallRows) -> Devices:
+    """What the devices of a file with these calls did. Rank and cycle are 0."""
+    return devices_of(file.ran, _calling(found.calls))
 
 
 def _calling(calls: Iterable[Row]) -> dict[Device, Spans]:
@@ -140,7 +128,3 @@ def _calling(calls: Iterable[Row]) -> dict[Device, Spans]:
     for row in calls:
         times.setdefault((row["rank"], row["device"]), []).append((row["start_ns"], row["start_ns"] + row["dur_ns"]))
     return {device: spans(*np.array(own, dtype=np.int64).T) for device, own in times.items()}
-
-
-def _same(own: Spans, other: Spans | None) -> bool:
-    return other is not None and all(map(np.array_equal, own, other))

@@ -15,6 +15,7 @@ import msgspec
 from ..core.budget import GB, default_limit_bytes
 from ..core.process import keep_freed_memory
 from ..errors import ClusterError, TooLarge, TraceError
+from ..metrics.device.breakdown import Devices
 from ..reading.cache import Cache
 from ..reading.executor import Executor, results
 from ..reading.trace_input import TraceInput
@@ -24,7 +25,7 @@ from ..recording.recording import NUMBER_BYTES
 from ..run.file_tables import Placed, TraceFile
 from ..run.run import Run, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, read_and_kept
-from .early_work import Devices, EarlyWork, SlimCalls, calls_of, devices_of, slim_calls
+from .early_work import EarlyWork, SlimCalls, calls_of, devices_in, slim_calls
 
 _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
 
@@ -114,8 +115,8 @@ def _found_at(path: Path, part: ReadPart, known: dict[Groups, Groups]) -> ReadPa
 
 def _needed_bytes(part: ReadPart) -> int:
     calls = 0 if part.found is None else part.found.calls.rows + part.found.pending.rows
-    devices = part.devices or Devices([], {})
-    seen = [*(one.exposed for one in devices.profiles), *devices.idle.values()]
+    devices = (part.devices or {}).values()
+    seen = [*(profile.exposed for one in devices for profile in one.cycles), *(one.idle for one in devices)]
     spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in seen)
     return len(part.kept.recording) + spans_bytes + _CALL_BYTES * calls + _FILE_BYTES
 
@@ -126,7 +127,7 @@ def read_for_run(path: Path, options: ReadOptions, cache: Cache | None) -> ReadP
         kept, file = read_and_kept(path, options, cache)
         found = calls_of(file)
         return (
-            ReadPart(kept, None, None) if found is None else ReadPart(kept, slim_calls(found), devices_of(file, found))
+            ReadPart(kept, None, None) if found is None else ReadPart(kept, slim_calls(found), devices_in(file, found))
         )
     except TraceError as err:
         return err

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 class TableAttributes:
     """What `Analysis` has by the names of tables."""
 
+    breakdown: pd.DataFrame
+    """One row per rank and device."""
+
+    breakdown_steps: pd.DataFrame
+    """One row per rank, device and step."""
+
+    steps: pd.DataFrame
+    """One row per step, all devices together: how long it took, its parts, and whether it counts."""
+
     serving: pd.DataFrame
     """One row per kind and size of steps: how long they take, tokens a second, and what a token costs."""
 
@@ -70,6 +79,12 @@ class TableAttributes:
 
     copies: pd.DataFrame
     """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
+
+    collectives: pd.DataFrame
+    """One row per collective, all ranks together."""
+
+    participation: pd.DataFrame
+    """One row per collective and rank: wait and transfer, and which collective it is, of what size, in which step."""
 
     bandwidth: pd.DataFrame
     """One row per process group, collective, dtype and size."""

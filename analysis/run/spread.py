@@ -124,11 +124,11 @@ class SpreadTables:
         By the names of its parameters it gets the tables of the rank and what is `given`; of tables, the rank's rows.
         """
         ranks = sorted({ran.rank for ran in self.ran})
-        own = {name: _of_ranks(one, ranks) for name, one in given.items()}
+        own = {name: rows_of_ranks(one, ranks) for name, one in given.items()}
         return self.by_rank(_made, {rank: (make, {name: of[rank] for name, of in own.items()}) for rank in ranks})
 
 
-def _of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
+def rows_of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
     """The rows of each rank, by rank; what is no table of ranks is the same for all."""
     if not isinstance(given, pd.DataFrame) or "rank" not in given:
         return dict.fromkeys(ranks, given)

@@ -95,7 +95,7 @@ def time_in_steps(device_time: pd.DataFrame, counted_steps: Collection[int]) -> 
 
 @value
 @each_rank
-def whole_kernel_sums(
+def sums_of_kernels(
     activities: pd.DataFrame, calls: pd.DataFrame, members: pd.DataFrame, counted_steps: Collection[int]
 ) -> pd.DataFrame:
     """One row per rank, device and kernel, with what the tables below are made of; as if no file were damaged."""
@@ -103,13 +103,13 @@ def whole_kernel_sums(
 
 
 @value
-def kernel_sums(run: Run, whole_kernel_sums: pd.DataFrame) -> pd.DataFrame:
+def kernel_sums(run: Run, sums_of_kernels: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and kernel, with what the tables below are made of.
 
     In damaged files, or without starts, nobody knows what computing hid.
     """
-    unknown = whole_kernel_sums["rank"].isin(run.partial_ranks) | (not run.has_starts)
-    return whole_kernel_sums.assign(hidden_calls=whole_kernel_sums["hidden_calls"].mask(unknown, 0))
+    unknown = sums_of_kernels["rank"].isin(run.partial_ranks) | (not run.has_starts)
+    return sums_of_kernels.assign(hidden_calls=sums_of_kernels["hidden_calls"].mask(unknown, 0))
 
 
 @value

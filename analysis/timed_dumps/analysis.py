@@ -18,16 +18,17 @@ import pandas as pd
 from ...common.nccl_tests import SYNCHRONISING, NoFormula, bus_factor, item_bytes, size_elems
 from ..catalog import described
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.tables.communication import CALLS, CLOCKS, COLLECTIVES, MATCHES, MEMBERS
+from ..core.tables.communication import CALLS, CLOCKS, MATCHES, MEMBERS
 from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
 from ..hang.files import dump_files, looks_like_dumps, ranks_of
 from ..hang.reading import possible_ranks
-from ..metrics import waiting
 from ..reading.executor import Processes, cores, results
 from ..tables.bandwidth import bandwidth
+from ..tables.collectives import COLLECTIVES, collectives
 from ..tables.fits import fits
+from ..tables.participation import participation, split_calls
 from ..tables.roles import GROUPS
 from .offer import TIMED_TABLES, name_of_dumps, no_such_table
 
@@ -94,11 +95,11 @@ class TimedDumps:
     @described
     def participation(self) -> pd.DataFrame:
         """One row per call: its wait is the time above the shortest call of its collective."""
-        return waiting.named(self._members, self.calls, self.collectives)
+        return participation(self._members, self.calls, self.collectives)
 
     @cached_property
     def _members(self) -> pd.DataFrame:
-        table = waiting.participation(self.calls, self._matches, self._clocks, None)
+        table = split_calls(self.calls, self._matches, self._clocks, None)
         calls = table.merge(self._whole.rename("whole"), left_on="collective_id", right_index=True)
         wait = table["wait_clock_free_ns"].where(calls["whole"].to_numpy())
         one = table["wait_ns"]  # of groups of one rank
@@ -109,23 +110,21 @@ class TimedDumps:
     @described
     def collectives(self) -> pd.DataFrame:
         """One row per collective; its transfer is the shortest duration of its ranks."""
-        collectives = self._collectives
-        transfer = collectives["min_dur_ns"].astype("Int64").where(self._whole.to_numpy())
-        algbw = collectives["size_bytes"].astype("Float64").where(collectives["size_bytes"] > 0) / transfer.where(
-            transfer > 0
-        )
+        table = self._collectives
+        transfer = table["min_dur_ns"].astype("Int64").where(self._whole.to_numpy())
+        algbw = table["size_bytes"].astype("Float64").where(table["size_bytes"] > 0) / transfer.where(transfer > 0)
         factor = pd.Series(
-            [_factor(*pair) for pair in zip(collectives["collective"], collectives["group_size"], strict=True)],
+            [_factor(*pair) for pair in zip(table["collective"], table["group_size"], strict=True)],
             dtype="Float64",
         )
         return COLLECTIVES.conform(
-            collectives.assign(transfer_ns=transfer, algbw_gb_per_s=algbw, busbw_gb_per_s=algbw * factor)
+            table.assign(transfer_ns=transfer, algbw_gb_per_s=algbw, busbw_gb_per_s=algbw * factor)
         )
 
     @cached_property
     def _collectives(self) -> pd.DataFrame:
-        bare = waiting.participation(self.calls, self._matches, self._clocks, None)
-        return waiting.collectives(self.calls, self._matches, bare, self._clocks, None)
+        bare = split_calls(self.calls, self._matches, self._clocks, None)
+        return collectives(self.calls, self._matches, bare, self._clocks, None)
 
     @cached_property
     def _whole(self) -> pd.Series[bool]:

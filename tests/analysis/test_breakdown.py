@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.core.tables.communication import MEMBERS
-from commtrace.analysis.metrics.device.breakdown import breakdown, breakdown_steps, profiles
+from commtrace.analysis.metrics.device.breakdown import Devices, devices_of
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.tables.breakdown import breakdown_steps, recorded_breakdown
 
 NOTHING = MEMBERS.empty()
 TIMES = ["window_ns", "compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"]
@@ -28,6 +29,11 @@ ACTIVITY = st.fixed_dictionaries({
     "step": st.one_of(st.none(), st.integers(1, 4)),
 })  # fmt: skip
 ACTIVITIES_LIST = st.lists(ACTIVITY, min_size=1, max_size=14)
+
+
+def devices(activities: pd.DataFrame) -> Devices:
+    """What devices did, without any call."""
+    return devices_of(activities, {})
 
 
 def assert_conserved(table: pd.DataFrame) -> None:
@@ -63,19 +69,19 @@ def by_cells(rows: list[dict], start: int, end: int) -> dict[str, int]:
 @settings(max_examples=12)
 @given(ACTIVITIES_LIST)
 def test_time_is_conserved_over_the_whole_window(rows):
-    assert_conserved(breakdown(profiles(activities_table(rows)), NOTHING))
+    assert_conserved(recorded_breakdown(devices(activities_table(rows)), NOTHING))
 
 
 @settings(max_examples=12)
 @given(ACTIVITIES_LIST)
 def test_time_is_conserved_in_every_step(rows):
-    assert_conserved(breakdown_steps(profiles(activities_table(rows)), NOTHING))
+    assert_conserved(breakdown_steps(devices(activities_table(rows)), NOTHING))
 
 
 @settings(max_examples=12)
 @given(st.lists(ACTIVITY.map(lambda r: r | {"rank": 0, "cycle": 0, "device": "0"}), min_size=1, max_size=14))
 def test_every_number_is_that_of_a_brute_force_count(rows):
-    (found,) = records(breakdown(profiles(activities_table(rows)), NOTHING))
+    (found,) = records(recorded_breakdown(devices(activities_table(rows)), NOTHING))
     start, end = min(r["start_ns"] for r in rows), max(r["start_ns"] + r["dur_ns"] for r in rows)
     assert {key: found[key] for key in TIMES} == by_cells(rows, start, end)
 
@@ -90,7 +96,7 @@ def test_every_step_is_that_of_a_brute_force_count(rows):
         later = [r["start_ns"] for r in with_step if r["step"] > step]
         end = min(later) if later else max(r["start_ns"] + r["dur_ns"] for r in with_step)
         wanted.append({"step": step, **by_cells(rows, start, end)})
-    found = breakdown_steps(profiles(activities_table(rows)), NOTHING)
+    found = breakdown_steps(devices(activities_table(rows)), NOTHING)
     assert [{key: row[key] for key in ("step", *TIMES)} for row in records(found)] == wanted
 
 
@@ -99,13 +105,13 @@ def test_every_step_is_that_of_a_brute_force_count(rows):
 def test_another_clock_changes_no_duration(rows, offset):
     plain = activities_table(rows)
     shifted = plain.assign(start_ns=plain["start_ns"] + offset * (plain["rank"] == 1))
-    for table in (breakdown, breakdown_steps):
-        pd.testing.assert_frame_equal(table(profiles(plain), NOTHING), table(profiles(shifted), NOTHING))
+    for table in (recorded_breakdown, breakdown_steps):
+        pd.testing.assert_frame_equal(table(devices(plain), NOTHING), table(devices(shifted), NOTHING))
 
 
 def test_a_case_by_hand():
-    table = breakdown(
-        profiles(activities_table([
+    table = recorded_breakdown(
+        devices(activities_table([
             {"kind": "compute", "start_ns": 100, "dur_ns": 50},
             {"kind": "compute", "start_ns": 120, "dur_ns": 60, "stream": 8},  # until 180: union 80
             {"kind": "comm", "start_ns": 160, "dur_ns": 100},  # until 260: 20 hidden, 80 exposed
@@ -130,7 +136,9 @@ def test_a_case_by_hand():
 
 
 def test_without_communication_the_hidden_part_is_not_known():
-    (row,) = records(breakdown(profiles(activities_table([{"kind": "compute", "start_ns": 0, "dur_ns": 5}])), NOTHING))
+    (row,) = records(
+        recorded_breakdown(devices(activities_table([{"kind": "compute", "start_ns": 0, "dur_ns": 5}])), NOTHING)
+    )
     assert row["hidden_comm_frac"] is None
     assert row["exposed_comm_frac"] == 0
     assert (row["exposed_wait_ns"], row["exposed_transfer_ns"]) == (0, 0)
@@ -168,7 +176,9 @@ def test_cycles_are_summed_without_the_gap_between_them(tmp_path):
 
 
 def test_activities_of_no_length_count_but_take_no_time():
-    (row,) = records(breakdown(profiles(activities_table([{"kind": "comm", "start_ns": 5, "dur_ns": 0}])), NOTHING))
+    (row,) = records(
+        recorded_breakdown(devices(activities_table([{"kind": "comm", "start_ns": 5, "dur_ns": 0}])), NOTHING)
+    )
     assert (row["n_comm"], row["comm_ns"], row["window_ns"]) == (1, 0, 0)
     assert row["exposed_comm_frac"] is None
 

@@ -13,7 +13,8 @@ from samples import with_slow
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import matches
-from commtrace.analysis.metrics.waiting import collectives, participation
+from commtrace.analysis.tables.collectives import collectives
+from commtrace.analysis.tables.participation import split_calls
 
 MS = 1_000_000
 # Steps that make some hundred to some thousand calls.
@@ -34,7 +35,7 @@ def found_in(calls: pd.DataFrame, ranks: int) -> Found:
     hosts: dict[int, str | None] = dict.fromkeys(range(ranks))
     matched = matches(calls, hosts)
     known = clocks(calls, matched, hosts)
-    return Found(matched, known, participation(calls, matched, known, ranks))
+    return Found(matched, known, split_calls(calls, matched, known, ranks))
 
 
 def shape_of(ranks: int, ids: str, **more) -> Shape:

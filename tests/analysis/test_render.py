@@ -11,11 +11,12 @@ import pytest
 from builders import MS, Collective, analysed, calls_table, traces_of
 
 from commtrace.analysis.core.schema import Schema, records
-from commtrace.analysis.core.tables.communication import BREAKDOWN, COLLECTIVES
 from commtrace.analysis.core.tables.sweeps import SUBTRACTION
 from commtrace.analysis.render import FORMATS, as_csv, as_json, as_markdown, as_text
 from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.show.summary import summary
+from commtrace.analysis.tables.breakdown import BREAKDOWN
+from commtrace.analysis.tables.collectives import COLLECTIVES
 from commtrace.analysis.tables.ranks import RANKS
 
 NASTY = 'a|b\n"c", <d>\\ \x1b[31mred\x07\x9b2J\u202e\r'

@@ -12,7 +12,8 @@ from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.tables.communication import CLOCKS
 from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import matches
-from commtrace.analysis.metrics.waiting import collectives, participation
+from commtrace.analysis.tables.collectives import collectives
+from commtrace.analysis.tables.participation import split_calls
 
 
 def call(rank: int, start: int, dur: int, **more) -> dict:
@@ -31,7 +32,7 @@ def tables(rows: list[dict], *, linked: bool = True, world_size: int | None = 2)
     calls = calls_table(rows)
     ranks = int(calls["rank"].max()) + 1
     matched, right = matches(calls, dict.fromkeys(range(ranks), "a")), known_clocks(ranks, linked=linked)
-    split = participation(calls, matched, right, world_size)
+    split = split_calls(calls, matched, right, world_size)
     return split, collectives(calls, matched, split, right, world_size)
 
 

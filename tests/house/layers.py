@@ -31,7 +31,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "comparison": "results tables metrics recording render catalog core errors",
         "show": "comparison results metrics ceilings render catalog core errors",
         "report": "show lab training sweeps comparison results metrics run ceilings render catalog core errors",
-        "timeline": "results metrics run core errors",
+        "timeline": "results tables metrics run core errors",
         "prediction": "results replay metrics run ceilings core errors",
         "exports": "results metrics run formats catalog core errors",
         "tensorboard": "report show results render core errors",

@@ -14,9 +14,10 @@ from samples import a_sample, with_slow
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import Evidence, matches
-from commtrace.analysis.metrics.waiting import collectives, participation
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.collectives import collectives
+from commtrace.analysis.tables.participation import split_calls
 from commtrace.cli import main
 
 pytestmark = needs_shared
@@ -209,7 +210,7 @@ def assert_same_when_shifted(found: Analysis, seed: int, *, up_to_ns: int = 20_0
     matched = matches(shifted, hosts)
     assert members_of(matched) == members_of(found.matches)
     known = clocks(shifted, matched, hosts)
-    split = participation(shifted, matched, known, found.run.world_size)
+    split = split_calls(shifted, matched, known, found.run.world_size)
     table = collectives(shifted, matched, split, known, found.run.world_size)
     of_call = found.matches.merge(matched, on="call_id", suffixes=("", "_shifted"))
     number = of_call.drop_duplicates("collective_id").set_index("collective_id")["collective_id_shifted"]

@@ -23,7 +23,6 @@ from .columns import (
     KIND,
     PARTIAL,
     PARTIAL_MEMBER,
-    PARTIAL_RUN,
     PG_RANKS,
     RANK,
     REQUESTS,
@@ -117,45 +116,6 @@ CEILING = Schema("ceiling", "measurement of a ceiling", {
 
 # --- what is measured ----------------------------------------------------------------------------------------------
 
-_COUNTS = {
-    "n_compute": ("int64", "compute activities"),
-    "n_comm": ("int64", "communication activities"),
-    "n_memory": ("int64", "copies and fills"),
-}
-_BREAKDOWN = {
-    "window_ns": ("int64", "length of the window: of a step, of all steps that count, or first start to last end"),
-    "compute_ns": ("int64", "time with at least one compute kernel running"),
-    "comm_ns": ("int64", "time with at least one communication kernel running"),
-    "overlap_ns": ("int64", "time with both: communication that is hidden"),
-    "exposed_comm_ns": ("int64", "comm_ns - overlap_ns"),
-    "exposed_wait_ns": ("Int64", "part of exposed_comm_ns spent waiting for others; NA if none of it could be split"),
-    "exposed_transfer_ns": ("Int64", "part of exposed_comm_ns in which data moved; NA if none of it could be split"),
-    "exposed_unsplit_ns": ("int64", "part of exposed_comm_ns that is neither: calls not split, sends not yet checked"),
-    "exposed_memory_ns": ("int64", "time with only copies and fills running"),
-    "idle_ns": ("int64", "time with nothing running"),
-    "exposed_comm_frac": ("Float64", "exposed_comm_ns / window_ns"),
-    "hidden_comm_frac": ("Float64", "overlap_ns / comm_ns, NA without communication"),
-    "partial": PARTIAL,
-}  # fmt: skip
-
-BREAKDOWN = Schema("breakdown", "rank and device", {
-    "rank": RANK,
-    "device": DEVICE,
-    "cycles": ("int64", "profiling cycles that were recorded"),
-    "steps": ("Int64", "steps summed here, those that count; NA where it is all that was recorded"),
-    **_COUNTS,
-    "n_no_step": ("int64", "activities launched outside every step, mostly before the profiler started"),
-    **_BREAKDOWN,
-})  # fmt: skip
-
-BREAKDOWN_STEPS = Schema("breakdown_steps", "rank, device and step", {
-    "rank": RANK,
-    "device": DEVICE,
-    "step": ("int64", "N of ProfilerStep#N"),
-    **_COUNTS,
-    **_BREAKDOWN,
-})  # fmt: skip
-
 STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something", {
     "rank": RANK,
     "cycle": CYCLE,
@@ -165,42 +125,6 @@ STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something
     "requests": REQUESTS,
     "tokens": TOKENS,
     "unseen_ns": ("Int64", "how long work launched in it was held up by work from before the trace; NA if it was not"),
-})  # fmt: skip
-
-STEPS = Schema("steps", "traced step, all devices together", {
-    "step": ("int64", "N of ProfilerStep#N, or place among the annotations that mark steps, from 0"),
-    "kind": KIND,
-    "requests": REQUESTS,
-    "tokens": TOKENS,
-    "devices": ("int64", "devices that show it"),
-    "window_ns": ("int64", "length of the step, mean over the devices; the parts below add up to it"),
-    "compute_alone_ns": ("int64", "mean over the devices: compute without communication beside it"),
-    "overlap_ns": ("int64", "mean over the devices: compute and communication at once"),
-    "exposed_transfer_ns": ("int64", "mean over the devices: exposed communication that moves data"),
-    "exposed_wait_ns": ("int64", "mean over the devices: exposed communication that waits for other ranks"),
-    "exposed_unsplit_ns": ("int64", "mean over the devices: exposed communication that may be waiting or transfer"),
-    "exposed_memory_ns": ("int64", "mean over the devices: copies and fills beside which nothing else runs"),
-    "idle_ns": ("int64", "mean over the devices: nothing runs"),
-    "shortest_ns": ("int64", "length of the step on the device where it is shortest"),
-    "longest_ns": ("int64", "length of the step on the device where it is longest"),
-    "cpu_ns": ("Int64", "how long the annotation of the step is on the CPUs, mean over the ranks; NA without one"),
-    "unseen_ns": (
-        "Int64",
-        (
-            "how long launched work was held up by work from before the trace, which is no part of the step: the most "
-            "of any rank; NA if it was not"
-        ),
-    ),
-    "left_out": (
-        "string",
-        (
-            "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
-            "drain or end, if that part of its window is not the step's own, unshown if a rank's trace lacks what was "
-            "launched in it, long or short beside others of its kind, or kind, if steps of another kind count"
-        ),
-    ),
-    "note": ("string", "the same in words, and that the trace lacks what came before"),
-    "partial": PARTIAL_RUN,
 })  # fmt: skip
 
 CALLS = Schema("calls", "rank and collective call", {
@@ -283,44 +207,6 @@ CLOCKS = Schema("clocks", "rank", {
     "partial": ("boolean", "a file of this rank, or of the one it is compared with, is damaged"),
 })  # fmt: skip
 
-COLLECTIVES = Schema("collectives", "collective, all ranks together", {
-    "collective_id": ("int64", "number of the collective in this run, by first start"),
-    "collective": COLLECTIVE,
-    "process_group": GROUP,
-    "pg_ranks": PG_RANKS,
-    "group_size": ("Int64", "ranks in the process group; 2 for send_recv"),
-    "dtype": DTYPE,
-    "size_bytes": ("Int64", "size S; for an uneven all_to_all, the largest over the ranks"),
-    "seq": ("Int64", "sequence number within the process group"),
-    "matched_by": ("string", "comms_id, seq, step, order, time, or none: a call that could not be matched"),
-    "certain": ("boolean", "no other pairing of the calls fits as well; False for an unmatched call"),
-    "note": ("string", "why it is unmatched, uncertain or partial, or has no transfer time"),
-    "ranks": ("string", "ranks seen, ascending, separated by spaces"),
-    "complete": ("boolean", "every rank of the process group was seen"),
-    "hot_rank": ("Int64", "rank that sends or receives most in an uneven all_to_all; NA if it is even"),
-    "imbalance_frac": ("Float64", "how far that is above the mean over the ranks"),
-    "first_start_ns": ("int64", "earliest start"),
-    "last_start_ns": ("Int64", "latest start: the last rank arrives"),
-    "last_end_ns": ("int64", "latest end"),
-    "first_rank": ("Int64", "rank that arrived first"),
-    "last_rank": ("Int64", "rank that arrived last, of those seen"),
-    "last_by_ns": ("Int64", "how much later the last rank arrived than the one before it"),
-    "arrival_skew_ns": ("Int64", "latest start - earliest start"),
-    "end_skew_ns": ("Int64", "latest end - earliest end"),
-    "min_dur_ns": ("int64", "shortest duration"),
-    "last_arrival_to_last_end_ns": ("Int64", "latest end - latest start"),
-    "transfer_low_ns": ("Int64", "lower bound: min_dur_ns, without clocks; less for a receiving CPU or if ends differ"),
-    "transfer_high_ns": ("Int64", "upper bound: from when data could move to the latest end, or a receiving CPU's"),
-    "transfer_ns": ("Int64", "median of durations without waiting, of ranks that end together; a receiving CPU's"),
-    "algbw_gb_per_s": ("Float64", "size_bytes / transfer_ns"),
-    "algbw_low_gb_per_s": ("Float64", "size_bytes / transfer_high_ns"),
-    "algbw_high_gb_per_s": ("Float64", "size_bytes / transfer_low_ns"),
-    "busbw_gb_per_s": ("Float64", "algbw x bus factor"),
-    "busbw_low_gb_per_s": ("Float64", "algbw_low x bus factor"),
-    "busbw_high_gb_per_s": ("Float64", "algbw_high x bus factor"),
-    "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
 # What metrics rest on; people get `PARTICIPATION`, which has more.
 MEMBERS = Schema("members", "collective and rank", {
     "collective_id": ("int64", "collective"),
@@ -346,17 +232,6 @@ MEMBERS = Schema("members", "collective and rank", {
     "exposed_wait_low_ns": ("Int64", "part of wait_low_ns in which this device did not compute"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
-
-PARTICIPATION = Schema(
-    "participation",
-    "collective and rank",
-    {
-        "collective_id": MEMBERS.columns["collective_id"],
-        **{column: COLLECTIVES.columns[column] for column in ("collective", "process_group", "size_bytes")},
-        "step": STEP,
-        **MEMBERS.columns,
-    },
-)
 
 SUMMARY = Schema("summary", "fact about the run", {
     "item": ("string", "what"),

@@ -26,7 +26,7 @@ from .calls import CallColumns, called_columns
 from .database import Database
 from .devices import COPY_TABLE, FILL_TABLE, GRAPH_TABLE, KERNEL_TABLE, DeviceColumns, device_columns
 from .exporting import EXPORT, is_report
-from .nccl.communicators import Membership, has_payloads, members
+from .nccl.communicators import Membership, has_payloads, memberships_in
 from .nccl.functions import KernelLaunch, collective_arguments, group_name
 from .nccl.payloads import Schemas
 from .ranges import EVERYTHING, MARKS, RANGE_TABLE, OperatorColumns, Range, marked_ranges, operator_ranges
@@ -124,7 +124,7 @@ def _cpu_marks(
     names = MARKS if options.step_marker is None else EVERYTHING
     ranges = [marked for marked in marked_ranges(tables, names) if abs(marked.start - first) < LONGEST_NS]
     schemas = Schemas(tables)
-    joined = [marked for memberships in members(ranges, schemas).values() for marked in memberships]
+    joined = [marked for memberships in memberships_in(ranges, schemas).values() for marked in memberships]
     sizes = {marked.comm: marked.ranks for marked in joined}
     of_nccl = collective_arguments(ranges, schemas, _launches_of_comm(work, calls), sizes)
     of_cpu = [marked for marked in ranges if not marked.is_nccl]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -12,7 +12,6 @@ from ...core.intervals import Spans, Times, covered, intersect, spans, subtract,
 from ...core.kinds import COMPUTE, KINDS
 from ...core.schema import Row, bare, grouped
 from ...core.steps import NO_STEP, Window, windows_of
-from ...core.tables.communication import BREAKDOWN, BREAKDOWN_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 _TIMES = ["rank", "device", "start_ns", "dur_ns"]
 _NEEDED = [*_TIMES, "cycle", "kind", "step", "idle_since_ns"]
 _NEVER = np.iinfo(np.int64).max
+Device = tuple[int, str]
 NOTHING = spans(np.array([], dtype=np.int64), np.array([], dtype=np.int64))
 
 
@@ -83,6 +83,16 @@ class DeviceProfile(NamedTuple):
     measures: Row
     steps: list[StepProfile]
     exposed: Spans
+
+
+class SeenDevice(NamedTuple):
+    """What a device did: its profile in each cycle, and when it did not compute during its calls."""
+
+    cycles: list[DeviceProfile]
+    idle: Spans
+
+
+Devices = Mapping[Device, SeenDevice]
 
 
 def _measures(compute: Spans, comm: Spans, memory: Spans, windows: Sequence[tuple[int, int]]) -> list[Row]:
@@ -190,25 +200,21 @@ def _split_measures(exposed: Spans, split: Split, windows: Sequence[tuple[int, i
     return [row if is_known else row | not_known for row, is_known in zip(rows, known.tolist(), strict=True)]
 
 
-def breakdown(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
+def breakdown_rows(devices: Devices, participation: pd.DataFrame) -> Iterator[Row]:
     """One row per rank and device over all cycles; `participation`, which may be empty, has the splits of calls."""
     splits = _splits(participation)
-    cycles: dict[tuple[int, str], list[DeviceProfile]] = {}
-    for device in devices:
-        cycles.setdefault((device.rank, device.device), []).append(device)
-    return BREAKDOWN.frame(device_row(cycles[key], splits.get(key, Split())) for key in sorted(cycles))
+    return (device_row(devices[key].cycles, splits.get(key, Split())) for key in sorted(devices))
 
 
-def breakdown_steps(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
+def rows_by_step(devices: Devices, participation: pd.DataFrame) -> Iterator[Row]:
     """One row per rank, device and step."""
     splits = _splits(participation)
-    rows: list[Row] = []
-    for device in sorted(devices, key=lambda one: (one.rank, one.device, one.cycle)):
-        rows += step_rows(device, splits.get((device.rank, device.device), Split()))
-    return BREAKDOWN_STEPS.frame(rows)
+    for key in sorted(devices):
+        for profile in sorted(devices[key].cycles, key=lambda one: one.cycle):
+            yield from step_rows(profile, splits.get(key, Split()))
 
 
-def exposed_waits(devices: Iterable[DeviceProfile], participation: pd.DataFrame) -> pd.DataFrame:
+def exposed_waits(devices: Devices, participation: pd.DataFrame) -> pd.DataFrame:
     """The exposed wait of each call by step, NA outside of all: `call_id`, `rank`, `device`, `step`, `exposed_wait_ns`.
 
     By device and step they add up to `exposed_wait_ns` of the breakdown, where that is known.
@@ -217,7 +223,8 @@ def exposed_waits(devices: Iterable[DeviceProfile], participation: pd.DataFrame)
 
     splits, waits = _splits(participation), _waits(participation)
     parts = [pd.DataFrame(dict.fromkeys(_EXPOSED_WAITS, pd.Series(dtype="int64")))]
-    for device in devices:
+    every = (profile for one in devices.values() for profile in one.cycles)
+    for device in sorted(every, key=lambda one: (one.rank, one.cycle, one.device)):
         key = device.rank, device.device
         if key in splits:
             exposed_waiting = subtract(device.exposed, splits[key].transfer)
@@ -250,11 +257,6 @@ def _by_step(
     return call_id[some], step_of[some], exposed_ns[some]
 
 
-Device = tuple[int, str]
-NotComputing = Callable[[Device, Times, Times], Times]
-"""How long a device did not compute in each interval from a start to an end, within a call; all of shape (n,)."""
-
-
 def computing_spans(activities: pd.DataFrame) -> dict[Device, Spans]:
     """When each device of these activities computed."""
     import pandas as pd
@@ -272,31 +274,40 @@ def device_spans(table: pd.DataFrame) -> dict[Device, Spans]:
     return spans_of
 
 
-def not_computing(activities: pd.DataFrame) -> NotComputing:
-    """A function for how long the devices of these activities did not compute."""
+def devices_of(activities: pd.DataFrame, calling: Mapping[Device, Spans]) -> dict[Device, SeenDevice]:
+    """What each device did; `calling` is when it was in a call."""
+    cycles: dict[Device, list[DeviceProfile]] = {}
+    for profile in profiles(activities):
+        cycles.setdefault((profile.rank, profile.device), []).append(profile)
     computing = computing_spans(activities)
-    return lambda device, starts, ends: ends - starts - covered(computing.get(device, NOTHING), starts, ends)
+    seen = {}
+    for device, own in cycles.items():
+        idle = subtract(calling.get(device, NOTHING), computing.get(device, NOTHING))
+        # Mostly these are all that communicated: then they travel, and are kept, once.
+        is_all = len(own) == 1 and all(map(np.array_equal, idle, own[0].exposed))
+        seen[device] = SeenDevice(own, own[0].exposed if is_all else idle)
+    return seen
 
 
-def exposed(participation: pd.DataFrame, idle: NotComputing) -> pd.DataFrame:
+def exposed(participation: pd.DataFrame, devices: Devices) -> pd.DataFrame:
     """Add to `participation` the parts of each call's wait and transfer in which its device did not compute."""
     import pandas as pd
 
     parts, low = [], []
     for device, calls in participation.groupby(["rank", "device"], sort=False):
-        on = cast("Device", device)
+        idle = devices[cast("Device", device)].idle
         known = calls[calls["wait_ns"].notna()]
         arrived = known["start_ns"].to_numpy()
         moving = arrived + known["wait_ns"].to_numpy(dtype=np.int64)
         done = moving + known["transfer_ns"].to_numpy(dtype=np.int64)
         parts.append(pd.DataFrame({
-            "exposed_wait_ns": idle(on, arrived, moving),
-            "exposed_transfer_ns": idle(on, moving, done),
+            "exposed_wait_ns": covered(idle, arrived, moving),
+            "exposed_transfer_ns": covered(idle, moving, done),
         }, index=known.index))  # fmt: skip
         least = calls[calls["wait_low_ns"].notna()]
         begin = least["start_ns"].to_numpy()
         until = begin + least["wait_low_ns"].to_numpy(dtype=np.int64)
-        low.append(pd.Series(idle(on, begin, until), index=least.index))
+        low.append(pd.Series(covered(idle, begin, until), index=least.index))
     exposed_parts = pd.concat(parts).reindex(participation.index).astype("Int64") if parts else participation
     at_least = pd.concat(low).reindex(participation.index).astype("Int64") if low else participation["wait_low_ns"]
     return participation.assign(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ....common.nccl_tests import POINT_TO_POINT, bus_factor
-from ...metrics.latency import most_latency_ns, spread, steps
+from ...metrics.latency import hops, most_latency_ns, spread
 from ..engine import Playing
 from ..links import Linked, Links
 from .scenario import Change, Scenario
@@ -108,7 +108,7 @@ def measured_links(links: Links, every: Mapping[int, Linked]) -> NewLinks | None
         largest = [n for n in same if between[n].size_bytes == size]
         like = between[largest[0]]
         time, moved = float(np.median([took[n] for n in largest])), _carried_bytes(like, len(like.members))
-        more = steps(linked.collective, ranks, hosts)[0] / steps(like.collective, len(like.members), 2)[0]
+        more = hops(linked.collective, ranks, hosts)[0] / hops(like.collective, len(like.members), 2)[0]
         most = most_latency_ns(linked.collective, ranks, hosts) if links.nccl else np.inf
         ways = [
             carried / moved * (time - latency) + min(latency * more, max(latency, most))

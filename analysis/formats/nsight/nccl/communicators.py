@@ -30,7 +30,7 @@ class World(NamedTuple):
     ranks: int
 
 
-def members(ranges: Iterable[Range], schemas: Schemas) -> dict[int, list[Membership]]:
+def memberships_in(ranges: Iterable[Range], schemas: Schemas) -> dict[int, list[Membership]]:
     """The communicators that each process joined, from the payloads."""
     joined: dict[int, list[Membership]] = {}
     for marked in ranges:
@@ -46,7 +46,7 @@ def members_in(tables: ExportTables) -> dict[int, list[Membership]]:
     if not has_payloads(tables):
         return {}
     schemas = Schemas(tables)
-    return members(marked_ranges(tables, COMMUNICATORS), schemas) if schemas else {}
+    return memberships_in(marked_ranges(tables, COMMUNICATORS), schemas) if schemas else {}
 
 
 def has_payloads(tables: ExportTables) -> bool:

@@ -1,0 +1,76 @@
+"""How long each step took, what it consists of, and which steps count. `metrics/typical_step.py` tells them apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.declaring import TableEntry, Topic
+from ..core.schema import Schema
+from ..core.tables.columns import KIND, NO_STEPS_MARKED, PARTIAL_RUN, REQUESTS, TOKENS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..metrics.typical_step import Replicas
+    from ..run.run import Run
+
+STEPS = Schema("steps", "traced step, all devices together", {
+    "step": ("int64", "N of ProfilerStep#N, or place among the annotations that mark steps, from 0"),
+    "kind": KIND,
+    "requests": REQUESTS,
+    "tokens": TOKENS,
+    "devices": ("int64", "devices that show it"),
+    "window_ns": ("int64", "length of the step, mean over the devices; the parts below add up to it"),
+    "compute_alone_ns": ("int64", "mean over the devices: compute without communication beside it"),
+    "overlap_ns": ("int64", "mean over the devices: compute and communication at once"),
+    "exposed_transfer_ns": ("int64", "mean over the devices: exposed communication that moves data"),
+    "exposed_wait_ns": ("int64", "mean over the devices: exposed communication that waits for other ranks"),
+    "exposed_unsplit_ns": ("int64", "mean over the devices: exposed communication that may be waiting or transfer"),
+    "exposed_memory_ns": ("int64", "mean over the devices: copies and fills beside which nothing else runs"),
+    "idle_ns": ("int64", "mean over the devices: nothing runs"),
+    "shortest_ns": ("int64", "length of the step on the device where it is shortest"),
+    "longest_ns": ("int64", "length of the step on the device where it is longest"),
+    "cpu_ns": ("Int64", "how long the annotation of the step is on the CPUs, mean over the ranks; NA without one"),
+    "unseen_ns": (
+        "Int64",
+        (
+            "how long launched work was held up by work from before the trace, which is no part of the step: the most "
+            "of any rank; NA if it was not"
+        ),
+    ),
+    "left_out": (
+        "string",
+        (
+            "NA if the first screen and the verdict count it: a whole step like most others; else why not: beginning, "
+            "drain or end, if that part of its window is not the step's own, unshown if a rank's trace lacks what was "
+            "launched in it, long or short beside others of its kind, or kind, if steps of another kind count"
+        ),
+    ),
+    "note": ("string", "the same in words, and that the trace lacks what came before"),
+    "partial": PARTIAL_RUN,
+})  # fmt: skip
+
+
+@TableEntry(
+    STEPS,
+    Topic.time,
+    "How long each step took, what it consists of, and which steps count.",
+    "steps.md#which-steps-count",
+    command="table steps",
+    after="breakdown_steps",
+    none_measured=NO_STEPS_MARKED,
+    narrow=("step", "window_ns", "shortest_ns", "longest_ns", "cpu_ns", "left_out", "note"),
+)  # fmt: skip
+def steps(run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, about: str | None) -> pd.DataFrame:
+    """One row per step, all devices together: how long it took, its parts, and whether it counts."""
+    from ..metrics.typical_step import CycleSteps, rows_of_steps
+
+    # Where only some steps are read, the first and last of these are whole unless they are so in the recording.
+    recorded = run.recorded_steps
+    cycles = [
+        CycleSteps(ran.rank, recorded.get((ran.rank, ran.cycle), ran.steps), ran.marked.cpu_ns)
+        for ran in run.tables.ran
+    ]
+    return STEPS.frame(
+        rows_of_steps(breakdown_steps, cycles, run.step_marks, engine_replicas, run.unshown_steps, about)
+    )
