@@ -174,21 +174,6 @@ _ENTRIES = (
         narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
     ),
     TableEntry(
-        communication.CALLS,
-        Topic.communication,
-        "Every communication call of every rank.",
-        "calls.md#what-is-known-of-a-call",
-        command="table calls",
-        shown=(
-            "rank", "device", "stream", "step", "collective", "process_group", "group_size", "dtype", "size_bytes",
-            "seq", "start_ns", "dur_ns", "metadata_from", "partial",
-        ),
-        narrow=(
-            "rank", "device", "step", "collective", "size_bytes", "start_ns", "dur_ns", "process_group", "seq",
-            "group_size", "dtype",
-        ),
-    ),
-    TableEntry(
         lateness.LATENESS,
         Topic.waiting,
         "Every collective with a late rank, and why it was late.",
@@ -271,19 +256,6 @@ _ENTRIES = (
         title="Where code stands",
         none_measured="the dumps hold no stacks of the ranks that wait or are missing",
         narrow=("ranks", "state", "stack", "collective", "seq", "process_group"),
-    ),
-    TableEntry(
-        communication.CLOCKS,
-        Topic.waiting,
-        "How far each rank's clock is off, and how uncertain that is.",
-        "clocks.md#where-offsets-come-from",
-        command="table clocks",
-        shown=(
-            "rank", "host", "offset_ns", "drift_ppm", "uncertainty_ns", "probe_offset_ns", "probe_uncertainty_ns",
-            "basis", "partial",
-        ),
-        narrow=("rank", "host", "offset_ns", "uncertainty_ns", "basis", "drift_ppm"),
-        worst=Worst("uncertainty_ns"),
     ),
     TableEntry(
         lateness.VERDICTS,

@@ -20,9 +20,9 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from commtrace.analysis.core.tables.communication import CALLS  # noqa: E402
-from commtrace.analysis.metrics.clocks.table import clocks  # noqa: E402
 from commtrace.analysis.metrics.matching.ladder import matches  # noqa: E402
+from commtrace.analysis.tables.calls import CALLS  # noqa: E402
+from commtrace.analysis.tables.clocks import compared_clocks  # noqa: E402
 from commtrace.analysis.tables.collectives import collectives  # noqa: E402
 from commtrace.analysis.tables.participation import split_calls  # noqa: E402
 
@@ -75,7 +75,7 @@ def measured(ranks: int, calls_each: int, known: str) -> str:
     calls, hosts = generated(ranks, calls_each, known)
     begun = time.process_time()
     matched = matches(calls, hosts)
-    found = clocks(calls, matched, hosts)
+    found = compared_clocks(calls, matched, hosts)
     clear = time.process_time()
     split = split_calls(calls, matched, found, ranks)
     table = collectives(calls, matched, split, found, ranks)

@@ -27,14 +27,13 @@ from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
-from ..metrics.calls import calls as calls_module
 from ..metrics.causes import table as causes_module
 from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.blame import culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import Counted, in_idle
 from ..metrics.causes.details import RanByRank
 from ..metrics.causes.late_work import Lookups, late_work
-from ..metrics.clocks import table as clocks_module
+from ..metrics.clocks.table import aligned
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
@@ -68,6 +67,7 @@ from ..run.run import Run
 from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.breakdown import recorded_breakdown, seen_devices, waits_in_steps
+from ..tables.calls import found_calls
 from ..tables.participation import believed_splits, members
 from ..tables.ranks import Waiting, typical_waiting, waiting_in
 from ..tables.syncs import SYNCS_STEPS
@@ -256,7 +256,7 @@ class Analysis(TableAttributes):
         """When the CPU of each rank waited for its next batch, on the common clock."""
         marks = self.run.annotations
         marks = marks[marks["name"].str.startswith(DATA_LOADER).fillna(False).astype(bool)]
-        starts = clocks_module.aligned(marks["start_ns"], marks["rank"], self.clocks)
+        starts = aligned(marks["start_ns"], marks["rank"], self.clocks)
         loading = marks.assign(start_ns=starts, end_ns=starts + marks["dur_ns"])
         return {
             int(rank): spans(batches["start_ns"].to_numpy(np.int64), batches["end_ns"].to_numpy(np.int64))
@@ -309,8 +309,10 @@ class Analysis(TableAttributes):
 
     @cached_property
     def _made(self) -> dict[Callable[..., Any], Any]:
-        seen = None if self.early is None else self.early.devices
-        return {} if seen is None or not self.run.has_starts else {seen_devices: seen}
+        if self.early is None:
+            return {}
+        seen = self.early.devices if self.run.has_starts else None
+        return {found_calls: self.early.found} | ({} if seen is None else {seen_devices: seen})
 
     def _make(self, make: Callable[..., Value]) -> Value:
         names, spread = signature(make).parameters, self.run.spread
@@ -327,32 +329,9 @@ class Analysis(TableAttributes):
         return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
 
     @cached_property
-    @described
-    def calls(self) -> pd.DataFrame:
-        """One row per rank and collective call."""
-        return self._marked(self._communication.calls)
-
-    @cached_property
     def pending(self) -> pd.DataFrame:
         """One row per call that was issued, but that no trace shows running."""
-        return self._communication.pending
-
-    @cached_property
-    def _communication(self) -> calls_module.Communication:
-        run = self.run
-        if self.early is not None:
-            found = self.early.found
-        else:
-            tables = run.tables.whole
-            found = calls_module.communication(
-                activities=tables.activities,
-                launches=tables.launches,
-                annotations=tables.annotations,
-                comm_args=tables.comm_args,
-                process_groups=run.process_groups,
-                hosts=run.hosts,
-            )
-        return calls_module.Communication(calls_module.shown_once(found.calls), found.pending)
+        return self.of(found_calls).pending
 
     @cached_property
     def matches(self) -> pd.DataFrame:
@@ -367,22 +346,6 @@ class Analysis(TableAttributes):
         )
         _LOG.info("matching %s of %s", counted(len(self.calls), "call"), counted(len(run.ranks), "rank"))
         return matches(self.calls, run.hosts, evidence)
-
-    @cached_property
-    @described
-    def clocks(self) -> pd.DataFrame:
-        """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
-        if not self.run.has_starts:
-            return self._marked(clocks_module.without_starts(self.run.hosts))
-        return self._marked(
-            clocks_module.clocks(
-                calls=self.calls,
-                matches=self.matches,
-                hosts=self.run.hosts,
-                probes=self.run.clock_probes,
-                sharing=self.run.sharing,
-            )
-        )
 
     @cached_property
     def typical_step(self) -> TypicalStep:

@@ -15,13 +15,14 @@ import numpy as np
 
 from ..core.intervals import Spans, spans, union
 from ..core.schema import Row
-from ..core.tables.communication import CALLS, PENDING
+from ..core.tables.communication import PENDING
 from ..metrics.calls.calls import CallRows, Communication, Metadata, calls_of_file
 from ..metrics.calls.gpu import only_group
 from ..metrics.device.breakdown import Device, DeviceProfile, Devices, SeenDevice, devices_of
 from ..recording.header import ProcessGroup
 from ..run.file_tables import TraceFile
 from ..run.run import Run, listed_groups
+from ..tables.calls import CALLS
 from .slim_tables import Added, SlimTable, slim_table, whole_table
 
 

@@ -80,6 +80,9 @@ class TableAttributes:
     copies: pd.DataFrame
     """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed."""
 
+    calls: pd.DataFrame
+    """One row per rank and collective call."""
+
     collectives: pd.DataFrame
     """One row per collective, all ranks together."""
 
@@ -121,6 +124,9 @@ class TableAttributes:
 
     hangs: pd.DataFrame
     """One row per process group with a collective that some ranks issued, but that never ran."""
+
+    clocks: pd.DataFrame
+    """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
 
     kernels: pd.DataFrame
     """One row per kernel, all ranks and devices together."""

@@ -18,7 +18,7 @@ import pandas as pd
 from ...common.nccl_tests import SYNCHRONISING, NoFormula, bus_factor, item_bytes, size_elems
 from ..catalog import described
 from ..core.budget import GB, Budget, default_limit_bytes
-from ..core.tables.communication import CALLS, CLOCKS, MATCHES, MEMBERS
+from ..core.tables.communication import MATCHES, MEMBERS
 from ..errors import NothingMeasured, TraceError
 from ..formats.flight_recorder.dump import listed_ranks
 from ..formats.flight_recorder.timed import TimedCall, TimedDump, read_timed
@@ -26,6 +26,8 @@ from ..hang.files import dump_files, looks_like_dumps, ranks_of
 from ..hang.reading import possible_ranks
 from ..reading.executor import Processes, cores, results
 from ..tables.bandwidth import bandwidth
+from ..tables.calls import CALLS
+from ..tables.clocks import CLOCKS
 from ..tables.collectives import COLLECTIVES, collectives
 from ..tables.fits import fits
 from ..tables.participation import participation, split_calls

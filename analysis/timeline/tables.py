@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted, shortened
-from ..core.tables.communication import CALLS, CLOCKS, LATENESS, MEMBERS
+from ..core.tables.communication import LATENESS, MEMBERS
 from ..core.tables.events import ACTIVITIES
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
 from ..run.event_tables import RanInCycle
+from ..tables.calls import CALLS
+from ..tables.clocks import CLOCKS
 from ..tables.collectives import COLLECTIVES
 from .slices import Integers, Mask, Numbers, Texts
 

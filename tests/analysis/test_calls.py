@@ -8,9 +8,9 @@ import pytest
 from builders import BASE_NS, MS, US, Trace, comm_args
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.calls.calls import communication
 from commtrace.analysis.results.opening import analyse, load_run
 from commtrace.analysis.run.run import Run
+from commtrace.analysis.tables.calls import found_calls
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -27,9 +27,7 @@ def rows_of(folder, *traces: Trace, comm_names=()) -> list[Row]:
 
 
 def calls_of(run: Run) -> pd.DataFrame:
-    return communication(
-        run.activities, run.launches, run.annotations, run.comm_args, run.process_groups, run.hosts
-    ).calls
+    return found_calls(run).calls
 
 
 def row_of(folder, trace: Trace, **options) -> Row:

@@ -17,10 +17,11 @@ from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.tables.communication import CLOCK_PROBES
 from commtrace.analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
-from commtrace.analysis.metrics.clocks.table import aligned, clocks
+from commtrace.analysis.metrics.clocks.table import aligned
 from commtrace.analysis.metrics.matching.ladder import Evidence, matches
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.show.facts import facts
+from commtrace.analysis.tables.clocks import compared_clocks
 
 S = 1_000_000_000
 
@@ -56,7 +57,7 @@ def exchanged(*ahead: int, count: int = 20, kind: str = "all_reduce", ranks: tup
 
 def clocks_of(hosts: dict[int, str | None], rows: list[Row], *probes: tuple[Any, ...]) -> dict[int, Row]:
     calls = calls_table(rows)
-    found = clocks(calls, matches(calls, hosts), hosts, probes_table(*probes))
+    found = compared_clocks(calls, matches(calls, hosts), hosts, probes_table(*probes))
     return {row["rank"]: row for row in records(found)}
 
 
@@ -167,7 +168,9 @@ def test_a_rank_without_a_probe_stays_as_it_was():
 
 
 def test_without_a_single_call_the_moments_themselves_are_the_window():
-    found = clocks(calls_table([]), matches(calls_table([]), TWO), TWO, probes_table(*both_ends(1, 8 * MS, 40 * US)))
+    found = compared_clocks(
+        calls_table([]), matches(calls_table([]), TWO), TWO, probes_table(*both_ends(1, 8 * MS, 40 * US))
+    )
     assert found["offset_ns"].tolist() == [0, 8 * MS]
 
 
@@ -275,7 +278,7 @@ def test_true_clocks_are_within_the_uncertainty(seed, ranks, bound_us, drift, bl
     hosts: dict[int, str | None] = dict.fromkeys(range(ranks))
     matched = matches(run.calls, hosts)
     probes = true_probes(run, ranks, seed, bound_us * US, 500 * MS, 3 * S)
-    found = clocks(calls, matched, hosts, probes_table(*probes))
+    found = compared_clocks(calls, matched, hosts, probes_table(*probes))
     assert not found["basis"].str.startswith(CONTRADICTION).any()
     assert set(found["linked"]) == {0}
     for at in (calls["start_ns"].min(), calls["start_ns"].max()):

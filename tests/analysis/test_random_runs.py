@@ -11,8 +11,8 @@ from random_runs import Run, Shape, random_run
 from samples import with_slow
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.tables.clocks import compared_clocks
 from commtrace.analysis.tables.collectives import collectives
 from commtrace.analysis.tables.participation import split_calls
 
@@ -34,7 +34,7 @@ class Found:
 def found_in(calls: pd.DataFrame, ranks: int) -> Found:
     hosts: dict[int, str | None] = dict.fromkeys(range(ranks))
     matched = matches(calls, hosts)
-    known = clocks(calls, matched, hosts)
+    known = compared_clocks(calls, matched, hosts)
     return Found(matched, known, split_calls(calls, matched, known, ranks))
 
 

@@ -18,12 +18,13 @@ from simulator.world import Hang, Injection, World
 from commtrace import analyse
 from commtrace.analysis.cli.commands.ranks import RankNumber, _drawn
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.core.tables.communication import CALLS, PROCESS_GROUPS
+from commtrace.analysis.core.tables.communication import PROCESS_GROUPS
 from commtrace.analysis.metrics.roles.behaviour import inferred_role
 from commtrace.analysis.metrics.roles.grid import Cell, Grid
 from commtrace.analysis.metrics.roles.names import described_role, group_in_words
 from commtrace.analysis.metrics.roles.table import group_roles, rank_places
 from commtrace.analysis.report.run_report import run_figures
+from commtrace.analysis.tables.calls import CALLS
 from commtrace.analysis.tables.roles import GROUPS, PLACES
 from commtrace.cli import main
 

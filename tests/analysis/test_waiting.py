@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.core.tables.communication import CLOCKS
-from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.tables.clocks import CLOCKS, compared_clocks
 from commtrace.analysis.tables.collectives import collectives
 from commtrace.analysis.tables.participation import split_calls
 
@@ -269,7 +268,7 @@ def test_a_group_of_one_waits_for_nobody():
 
 def clocks_of(hosts: list[str | None], rows: list[dict]) -> list[Row]:
     calls, known = calls_table(rows), dict(enumerate(hosts))
-    return records(clocks(calls, matches(calls, known), known))
+    return records(compared_clocks(calls, matches(calls, known), known))
 
 
 def exchanged(count: int, *ahead: int, kind: str = "all_reduce", every: int = 3 * MS) -> list[dict]:

@@ -12,10 +12,10 @@ from default_sizes import default_sizes
 from samples import a_sample, with_slow
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.clocks.table import clocks
 from commtrace.analysis.metrics.matching.ladder import Evidence, matches
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.clocks import compared_clocks
 from commtrace.analysis.tables.collectives import collectives
 from commtrace.analysis.tables.participation import split_calls
 from commtrace.cli import main
@@ -209,7 +209,7 @@ def assert_same_when_shifted(found: Analysis, seed: int, *, up_to_ns: int = 20_0
     hosts: dict[int, str | None] = dict.fromkeys(ranks)
     matched = matches(shifted, hosts)
     assert members_of(matched) == members_of(found.matches)
-    known = clocks(shifted, matched, hosts)
+    known = compared_clocks(shifted, matched, hosts)
     split = split_calls(shifted, matched, known, found.run.world_size)
     table = collectives(shifted, matched, split, known, found.run.world_size)
     of_call = found.matches.merge(matched, on="call_id", suffixes=("", "_shifted"))

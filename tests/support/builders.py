@@ -17,10 +17,11 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analysis.core.tables.communication import CALLS, TRACES
+from commtrace.analysis.core.tables.communication import TRACES
 from commtrace.analysis.core.tables.events import ACTIVITIES
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.tables.calls import CALLS
 
 US = 1_000
 MS = 1_000_000

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analysis.core.tables.communication import CALLS
+from commtrace.analysis.tables.calls import CALLS
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 US = 1_000

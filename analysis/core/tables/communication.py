@@ -21,7 +21,6 @@ from .columns import (
     DTYPE,
     GROUP,
     KIND,
-    PARTIAL,
     PARTIAL_MEMBER,
     PG_RANKS,
     RANK,
@@ -127,36 +126,6 @@ STEP_MARKS = Schema("step_marks", "rank and step whose annotation says something
     "unseen_ns": ("Int64", "how long work launched in it was held up by work from before the trace; NA if it was not"),
 })  # fmt: skip
 
-CALLS = Schema("calls", "rank and collective call", {
-    "call_id": ("int64", "number of the call in this run, by rank and start"),
-    "rank": RANK,
-    "cycle": CYCLE,
-    "device": DEVICE,
-    "stream": ("int64", "stream; on CPU runs the thread"),
-    "step": STEP,
-    "name": ("string", "kernel, or gloo operation"),
-    "collective": COLLECTIVE,
-    "process_group": GROUP,
-    "pg_ranks": PG_RANKS,
-    "group_size": ("Int64", "ranks in the process group"),
-    "dtype": DTYPE,
-    "in_elems": ("Int64", "input elements of this rank"),
-    "out_elems": ("Int64", "output elements of this rank"),
-    "in_split": ("string", "all_to_all: rows of dimension 0 for each rank of the group, as recorded"),
-    "out_split": ("string", "all_to_all: rows of dimension 0 from each rank of the group, as recorded"),
-    "size_bytes": SIZE,
-    "seq": ("Int64", "sequence number within the process group"),
-    "comms_id": ("string", "id that is equal on all ranks of one collective"),
-    "root": ROOT,
-    "turn": TURN,
-    "batch": ("Int64", "number of the first of the sends and receives that run as one kernel; NA for a single one"),
-    "issue_ns": ("Int64", "start of its launch, or c10d operator; NA if enqueued before the profiler started"),
-    "start_ns": ("int64", "start on that rank's clock"),
-    "dur_ns": ("int64", "duration, waiting included"),
-    "metadata_from": ("string", "kernel, record_param_comms, annotation, c10d, name, dump or none"),
-    "partial": PARTIAL,
-})  # fmt: skip
-
 PENDING = Schema("pending", "call that a CPU issued, but that the trace does not show running", {
     "rank": RANK,
     "cycle": CYCLE,
@@ -183,28 +152,6 @@ MATCHES = Schema("matches", "call", {
     "found_process_group": ("string", "name of its process group, where the call itself does not say"),
     "found_pg_ranks": ("string", "ranks of its process group, where the call itself does not say"),
     "found_group_size": ("Int64", "number of ranks in that group"),
-})  # fmt: skip
-
-CLOCKS = Schema("clocks", "rank", {
-    "rank": RANK,
-    "host": ("string", "host name; ranks of one host share a clock"),
-    "linked": (
-        "int64",
-        "first of the ranks whose clocks can be compared with this one, through common collectives or the clock probe",
-    ),
-    "offset_ns": ("int64", "how far its clock is ahead of that rank's"),
-    "drift_ppm": ("float64", "how much faster it runs, in millionths"),
-    "origin_ns": ("int64", "the time at which the offset holds"),
-    "uncertainty_ns": ("int64", "offset and drift may be wrong by this much, anywhere in the window"),
-    "bends": (
-        "string",
-        "where it jumped or did not run evenly: `time:ns`, by how much it is further ahead then, `>` across a jump",
-    ),
-    "bent_uncertainty_ns": ("int64", "with that taken into account as well, times may be wrong by this much"),
-    "probe_offset_ns": ("Int64", "what the clock probe alone says, at the first start; NA where it did not measure"),
-    "probe_uncertainty_ns": ("Int64", "that offset may be wrong by this much, anywhere in the window"),
-    "basis": ("string", "how the offset is known"),
-    "partial": ("boolean", "a file of this rank, or of the one it is compared with, is damaged"),
 })  # fmt: skip
 
 # What metrics rest on; people get `PARTICIPATION`, which has more.

@@ -21,7 +21,6 @@ from ....common.nccl_tests import POINT_TO_POINT, ROOTED, item_bytes, size_elems
 from ...core import markers
 from ...core.kinds import COMM
 from ...core.schema import Row, bare, grouped, plain
-from ...core.tables.communication import CALLS, PENDING
 from .gloo import gloo_rows
 from .gloo_groups import groups_of_threads
 from .gpu import KEPT, Sources, grouped_by_stream, only_group
@@ -39,7 +38,7 @@ class Communication(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """The rows of these tables for one file."""
+    """The rows of these tables."""
 
     calls: list[Row]
     pending: list[Row]
@@ -57,15 +56,15 @@ class Metadata(NamedTuple):
     of_threads: Mapping[int, Row] = {}
 
 
-def communication(
+def calls_of_run(
     activities: pd.DataFrame,
     launches: pd.DataFrame,
     annotations: pd.DataFrame,
     comm_args: pd.DataFrame,
     process_groups: pd.DataFrame,
     hosts: Mapping[int, str | None],
-) -> Communication:
-    """All communication calls by rank and start, NA where no source has a value; and all pending calls.
+) -> CallRows:
+    """All communication calls by rank and start, without what no source has; and all pending calls.
 
     The arguments are the tables of these names, and the host of each rank, None where it is not known.
     """
@@ -88,7 +87,7 @@ def communication(
         ran_here, others = _of_one_file(ran.get(key, activities[:0]), launched.get(key, launches[:0]), metadata)
         rows += _numbered(ran_here, len(rows))
         pending += others
-    return Communication(CALLS.frame(_with_ids(rows)), PENDING.frame(pending))
+    return CallRows(_with_ids(rows), pending)
 
 
 def calls_of_file(activities: pd.DataFrame, launches: pd.DataFrame, metadata: Metadata) -> CallRows:
@@ -176,7 +175,7 @@ def shown_once(calls: pd.DataFrame) -> pd.DataFrame:
         return calls
     number = dict(zip(kept["call_id"].tolist(), range(len(kept)), strict=True))
     batch = kept["batch"].map(number).astype("Int64")
-    return CALLS.conform(kept.drop(columns=["place", "part"]).assign(call_id=range(len(kept)), batch=batch))
+    return kept.drop(columns=["place", "part"]).assign(call_id=range(len(kept)), batch=batch)
 
 
 _HAVE_ROOT = ROOTED | POINT_TO_POINT

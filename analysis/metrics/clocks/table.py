@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row
-from ...core.tables.communication import CLOCK_PROBES, CLOCKS
+from ...core.tables.communication import CLOCK_PROBES
 from .ends import RESOLUTION_NS, Ends, alike_codes
 from .estimate import ClockEstimate, estimated
 from .frame import Bends, ClockFrame, Flags, Ints
@@ -28,14 +28,14 @@ _ROWS_USED = 400_000
 _ALIKE = ["process_group", "pg_ranks", "collective"]
 
 
-def clocks(
+def clock_rows(
     calls: pd.DataFrame,
     matches: pd.DataFrame,
     hosts: Mapping[int, str | None],
-    probes: pd.DataFrame | None = None,
-    sharing: Collection[int] = (),
-) -> pd.DataFrame:
-    """The table of clocks, one row per rank: the offset and drift of its clock, and how uncertain they are.
+    probes: pd.DataFrame | None,
+    sharing: Collection[int],
+) -> Iterator[Row]:
+    """Rows of the table of clocks, one per rank: the offset and drift of its clock, and how uncertain they are.
 
     `calls`, `matches` and `probes` are the tables of these names. `hosts` gives the host of each rank, None where it is
     not known; ranks of one host share a clock, but GPUs convert it differently; `sharing` are ranks that share a GPU.
@@ -53,17 +53,17 @@ def clocks(
     estimate = replace(estimate, frame=by_messages.frame, uncertainty_ns=by_messages.uncertainty_ns)
     probes = CLOCK_PROBES.empty() if probes is None else probes
     known = _with_probe(estimate, by_messages, host_of, ranks, probes, calls)
-    return CLOCKS.frame(_row(clock, ranks, hosts, host_of, known) for clock in range(len(ranks)))
+    return (_row(clock, ranks, hosts, host_of, known) for clock in range(len(ranks)))
 
 
-def without_starts(hosts: Mapping[int, str | None]) -> pd.DataFrame:
-    """The table of clocks of a run that does not say when calls began: nothing is compared by them.
+def rows_without_starts(hosts: Mapping[int, str | None]) -> Iterator[Row]:
+    """Rows of the table of clocks of a run that does not say when calls began: nothing is compared by them.
 
     Durations are known to within `RESOLUTION_NS`.
     """
     plain = {"offset_ns": 0, "drift_ppm": 0.0, "origin_ns": 0, "basis": NO_STARTS}
     plain |= {"uncertainty_ns": RESOLUTION_NS, "bent_uncertainty_ns": RESOLUTION_NS}
-    return CLOCKS.frame({"rank": rank, "host": hosts[rank], "linked": rank, **plain} for rank in sorted(hosts))
+    return ({"rank": rank, "host": hosts[rank], "linked": rank, **plain} for rank in sorted(hosts))
 
 
 @dataclass(frozen=True)
