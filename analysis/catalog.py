@@ -17,12 +17,11 @@ from .core.tables import (
     cycles,
     hang,
     lateness,
-    regions,
     replay,
     sweeps,
     training,
 )
-from .core.tables.columns import NO_SHAPES_RECORDED, NO_STEPS_MARKED
+from .core.tables.columns import NO_REGIONS, NO_SHAPES_RECORDED, NO_STEPS_MARKED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,20 +37,6 @@ _ACCOUNT_NARROW = (
 _ACCOUNT_PARTS = (
     "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
 )  # fmt: skip
-_REGIONS = (
-    "calls", "share_frac", "self_ns", "compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns",
-    "exposed_memory_ns", "idle_ns", "hidden_ns", "total_ns", "cpu_self_ns", "cpu_ns", "kernels",
-)  # fmt: skip
-_REGIONS_NARROW = (
-    "share_frac", "self_ns", "compute_ns", "idle_ns", "exposed_wait_ns", "exposed_transfer_ns", "total_ns", "cpu_ns",
-    "hidden_ns", "exposed_memory_ns", "exposed_unsplit_ns", "calls", "kernels", "cpu_self_ns",
-)  # fmt: skip
-_SLOWEST_REGION = ("slowest_rank", "slowest_over_ns", "slowest_over_frac")
-_SLOWEST_OF_CLASS = ("slowest_region", "slowest_region_over_ns", "slowest_region_over_frac")
-_NO_REGIONS = (
-    "no record_function, nn.Module or compiled region is in the traces, besides those that mark steps; put "
-    "torch.profiler.record_function around parts of the step, or capture with_modules=True"
-)
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
     "change_frac", "change_low_frac", "change_high_frac", "seen_frac", "p_value", "significant", "steps_a",
@@ -70,64 +55,6 @@ _ENTRIES = (
         "Everything that ran on a device, as the traces have it.",
         "breakdown.md#kinds-of-activities",
         of=InputKind.traces,
-    ),
-    TableEntry(
-        regions.REGIONS,
-        Topic.time,
-        "Where in the model time goes: record_function, nn.Module, NVTX.",
-        "regions.md#what-a-region-takes",
-        command="regions",
-        shown=("region", "phase", *_REGIONS, "ranks", *_SLOWEST_REGION, "partial"),
-        narrow=("region", "phase", *_REGIONS_NARROW[:4], "slowest_rank", "slowest_over_ns", *_REGIONS_NARROW[4:]),
-        negligible=("share_frac",),
-        adds_up=True,
-        none_measured=_NO_REGIONS,
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        regions.REGION_CLASSES,
-        Topic.time,
-        "The same with repeated layers as one row, and the layer that stands out.",
-        "regions.md#repeated-layers",
-        command="regions --by class",
-        shown=("region", "phase", "instances", *_REGIONS, "ranks", *_SLOWEST_REGION, *_SLOWEST_OF_CLASS, "partial"),
-        narrow=(
-            "region", "phase", "instances", *_REGIONS_NARROW[:4], *_SLOWEST_OF_CLASS[:2], "slowest_rank",
-            "slowest_over_ns", *_REGIONS_NARROW[4:],
-        ),
-        negligible=("share_frac",),
-        adds_up=True,
-        none_measured=_NO_REGIONS,
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        regions.REGIONS_RANKS,
-        Topic.time,
-        "Where in the model time goes by rank.",
-        "regions.md#what-a-region-takes",
-        command="regions --by rank",
-        shown=("rank", "device", "region", "phase", *_REGIONS, "partial"),
-        narrow=("rank", "region", "phase", *_REGIONS_NARROW),
-        negligible=("share_frac",),
-        adds_up=True,
-        none_measured=_NO_REGIONS,
-        in_steps=True,
-        by_launch=True,
-    ),
-    TableEntry(
-        regions.REGIONS_STEPS,
-        Topic.time,
-        "The same by rank and step: those of a step add up to it, to the ns.",
-        "regions.md#what-adds-up",
-        command="regions --by step",
-        shown=("rank", "device", "step", "region", "phase", *_REGIONS, "partial"),
-        narrow=("rank", "step", "region", "phase", *_REGIONS_NARROW),
-        negligible=("share_frac",),
-        adds_up=True,
-        none_measured=_NO_REGIONS,
-        by_launch=True,
     ),
     TableEntry(
         account.ACCOUNT_PARTS,
@@ -172,31 +99,6 @@ _ENTRIES = (
         none_measured="no device shows any activity",
         needs_starts=True,
         narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
-    ),
-    TableEntry(
-        lateness.LATENESS,
-        Topic.waiting,
-        "Every collective with a late rank, and why it was late.",
-        "lateness.md#why-a-rank-was-late",
-        command="table lateness",
-        shown=(
-            "collective_id", "rank", "late_ns", "caused_wait_ns", "new_ns", "because", "origin_rank", "origin_because",
-            "kernel", "kernel_extra_ns", "operator", "partial",
-        ),
-        none_found="no rank was later than the clocks are uncertain",
-        narrow=(
-            "collective_id", "rank", "late_ns", "caused_wait_ns", "because", "origin_rank", "origin_because", "kernel",
-            "kernel_extra_ns", "operator",
-        ),
-    ),
-    TableEntry(
-        lateness.LATE_WORK,
-        Topic.waiting,
-        "What late ranks were doing while they fell behind the others.",
-        "late-work.md#what-a-late-rank-was-doing",
-        command="table late-work",
-        none_found="no rank was late for a reason that the traces show",
-        narrow=("rank", "step", "kind", "what", "extra_ns", "took_ns", "others_ns", "range", "operator"),
     ),
     TableEntry(
         hang.HANG_ORIGINS,
@@ -431,7 +333,7 @@ _ENTRIES = (
         shown=(*_TIMES_COMPARED, *_CHANCE, "phase", "region", "note"),
         title="Regions that differ most",
         narrow=("region", "phase", "a_ns", "b_ns", "difference_ns", "change_frac", "significant", "p_value"),
-        none_measured=_NO_REGIONS,
+        none_measured=NO_REGIONS,
     ),
     TableEntry(
         comparison.TREND,

@@ -19,10 +19,11 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from commtrace.analysis.core.tables.communication import ACTIVITIES, LATENESS, MEMBERS
+from commtrace.analysis.core.tables.communication import ACTIVITIES, MEMBERS
 from commtrace.analysis.tables.calls import CALLS
 from commtrace.analysis.tables.clocks import CLOCKS
 from commtrace.analysis.tables.collectives import COLLECTIVES
+from commtrace.analysis.tables.lateness import LATENESS
 from commtrace.analysis.timeline.drawing import timeline_of
 from commtrace.analysis.timeline.tables import Tables
 

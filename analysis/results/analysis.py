@@ -27,12 +27,9 @@ from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
-from ..metrics.causes import table as causes_module
-from ..metrics.causes.accounts import BLAMED
 from ..metrics.causes.blame import culprits, shares_of_waiting
-from ..metrics.causes.cpu_work import Counted, in_idle
+from ..metrics.causes.cpu_work import in_idle
 from ..metrics.causes.details import RanByRank
-from ..metrics.causes.late_work import Lookups, late_work
 from ..metrics.clocks.table import aligned
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.compute.shapes import time_by_shape
@@ -51,8 +48,6 @@ from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.prices import Gain, Prices
 from ..metrics.regions import table as regions_module
-from ..metrics.regions.computed import computed_in_regions
-from ..metrics.regions.times import RegionTimes, region_times
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
 from ..metrics.typical_step import TypicalStep, typical_step
@@ -68,8 +63,10 @@ from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.breakdown import recorded_breakdown, seen_devices, waits_in_steps
 from ..tables.calls import found_calls
-from ..tables.participation import believed_splits, members
+from ..tables.late_work import counted_threads
+from ..tables.participation import members
 from ..tables.ranks import Waiting, typical_waiting, waiting_in
+from ..tables.regions import times_of_regions
 from ..tables.syncs import SYNCS_STEPS
 from ..tables.values import WITH_DETAILS, captured_graphs, computed
 from .early_work import Early
@@ -89,8 +86,6 @@ if TYPE_CHECKING:
 NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
 _MOST_ATTRIBUTED = 16
 """Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
-_MOST_COMPARED, _MOST_READ_AGAIN = 8, 3
-"""A late rank is compared with so many; fewer where their files have to be read once more."""
 
 
 _LOG = logging.getLogger("commtrace.analysis")
@@ -314,10 +309,11 @@ class Analysis(TableAttributes):
         seen = self.early.devices if self.run.has_starts else None
         return {found_calls: self.early.found} | ({} if seen is None else {seen_devices: seen})
 
-    def _make(self, make: Callable[..., Value]) -> Value:
+    def _make(self, make: Callable[..., Value], **instead: Any) -> Value:
+        """What a function makes of what it needs, some of which may be given instead of made."""
         names, spread = signature(make).parameters, self.run.spread
         if make not in EACH_RANK or spread is None or not spread.ran:
-            return make(**{name: self._need(name) for name in names})
+            return make(**{name: instead[name] if name in instead else self._need(name) for name in names})
         _LOG.info("making %s of %s", make.__name__.replace("_", " "), counted(len(self.run.ranks), "rank"))
         given = {name: self._need(name) for name in names if name not in EVENT_SCHEMAS}
         parts: list[Any] = list(spread.of_each_rank(make, given))
@@ -421,49 +417,14 @@ class Analysis(TableAttributes):
         """One row per kernel that ran, or operator of a CPU, with the shapes of its inputs. Needs `details`."""
         return time_by_shape(self.of(computed))
 
-    @cached_property
-    @described
-    def regions(self) -> pd.DataFrame:
-        """One row per region and phase, the costliest first: means over ranks and steps. Needs `details`."""
-        return self.region_table("regions")
-
-    @cached_property
-    @described
-    def region_classes(self) -> pd.DataFrame:
-        """One row per class of regions and phase, the costliest first: repeated layers as one. Needs `details`."""
-        return self.region_table("region_classes")
-
-    @cached_property
-    @described
-    def regions_ranks(self) -> pd.DataFrame:
-        """One row per rank, device, region and phase, the costliest first: means over steps. Needs `details`."""
-        return self.region_table("regions_ranks")
-
-    @cached_property
-    @described
-    def regions_steps(self) -> pd.DataFrame:
-        """One row per rank, device, step, region and phase; those of a step add up to it. Needs `details`."""
-        return self.region_table("regions_steps")
-
     def region_table(self, name: str, depth: int | None = None) -> pd.DataFrame:
         """One of the tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
 
         Raises NothingMeasured if operators were not read.
         """
-        times = self._regions.cut(depth)
-        if not times.has_regions:
-            return CATALOG[name].schema.empty()
-        steps = self.typical_step.steps
-        match name:
-            case "regions":
-                table = regions_module.regions(times, steps)
-            case "region_classes":
-                table = regions_module.region_classes(times, steps)
-            case "regions_ranks":
-                table = regions_module.regions_ranks(times, steps)
-            case _:
-                table = regions_module.regions_steps(times)
-        return CATALOG[name].schema.described(self._marked(table))
+        entry, times = CATALOG[name], self.of(times_of_regions).cut(depth)
+        assert entry.make is not None
+        return entry.schema.described(self._marked(self._make(entry.make, times_of_regions=times)))
 
     @cached_property
     def class_excess(self) -> pd.DataFrame:
@@ -471,7 +432,7 @@ class Analysis(TableAttributes):
 
         Raises NothingMeasured if operators were not read.
         """
-        return regions_module.class_excess(self._regions, self.typical_step.steps)
+        return regions_module.class_excess(self.of(times_of_regions), self.typical_step.steps)
 
     @cached_property
     def class_time(self) -> pd.DataFrame:
@@ -479,24 +440,9 @@ class Analysis(TableAttributes):
 
         Empty without any region. Raises NothingMeasured if operators were not read.
         """
-        times = self._regions
+        times = self.of(times_of_regions)
         found = regions_module.class_time(times)
         return found if times.has_regions else found[:0]
-
-    @cached_property
-    def _regions(self) -> RegionTimes:
-        """What regions took, without those inside. Raises NothingMeasured if operators were not read."""
-        run = self.run
-        if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without operators; {WITH_DETAILS}")
-        return region_times(
-            activities=run.activities,
-            host_tables=self.host_tables,
-            operator_calls=run.operator_calls,
-            calls=self.calls,
-            participation=self.of(believed_splits),
-            captured=self.of(captured_graphs),
-        )
 
     @cached_property
     @described
@@ -604,58 +550,8 @@ class Analysis(TableAttributes):
         """What a step would gain, the first of `remedies` in a sentence; None if that is nothing, or not known."""
         return first_gains(self.remedies, self.typical_step.parts["window_ns"]) if self.prices is not None else None
 
-    @cached_property
-    @described
-    def lateness(self) -> pd.DataFrame:
-        """One row per collective with a late rank: how late, and what it did longer than the others."""
-        found = self._marked(self._explained.lateness)
-        # Nor can the late rank be compared with a rank whose file is damaged.
-        own = self.of(members)
-        partial = own["collective_id"][own["rank"].isin(self.run.partial_ranks)]
-        return _without(found, found["collective_id"].isin(partial), _COMPARED)
-
-    @cached_property
-    @described
-    def late_work(self) -> pd.DataFrame:
-        """One row per late rank, step and activity while it fell behind, beside the median of other ranks."""
-        # Comparing with more ranks would mean to read more files once more.
-        most_others = _MOST_COMPARED if self.run.details else _MOST_READ_AGAIN
-        damaged = set(self.run.partial_ranks)
-        whole = [one.without(damaged) for one in self._explained.behind if one.rank not in damaged]
-        lookups = Lookups(
-            ran=self._ran,
-            members=self._explained.members,
-            detailed=self.detailed,
-            in_regions=lambda rank, times: computed_in_regions(self.detailed(rank), times),
-            most_others=most_others,
-            counted=self._counted,
-            on_cpu=self.run.is_of_cpus,
-        )
-        return self._marked(late_work(whole, lookups))
-
     @property
-    def _counted(self) -> dict[tuple[int, int], Counted]:
-        """What side files say of the thread that ran each step, by rank and step."""
-        known = self.run.step_times.dropna(subset=["wall_ns", "cpu_ns", "gc_ns"])
-        return {
-            (row["rank"], row["step"]): Counted(row["wall_ns"], row["cpu_ns"], row["ready_ns"], row["gc_ns"])
-            for row in records(known)
-        }
-
-    @cached_property
-    def _explained(self) -> causes_module.Explained:
-        _LOG.info("looking for why ranks were late")
-        return causes_module.explained(
-            self._ran,
-            calls=self.calls,
-            collectives=self.collectives,
-            participation=self.of(members),
-            clocks=self.clocks,
-            operators=lambda rank: self.detailed(rank).cpu_operators,
-        )
-
-    @property
-    def _ran(self) -> RanByRank:
+    def ran_by_rank(self) -> RanByRank:
         """What ranks did, looked up in the processes that hold their activities."""
         return RanHere(self.run.tables.whole) if self.run.spread is None else RanSpread(self.run.spread)
 
@@ -670,7 +566,7 @@ class Analysis(TableAttributes):
         """What limits the run, then every process group, collective and size, in one sentence each."""
         run = self.run
         typical = self.typical_step if len(self.of(recorded_breakdown)) else None
-        waiting = self.of(typical_waiting)
+        waiting, threads = self.of(typical_waiting), self.of(counted_threads)
         measured = Measured(
             collectives=self.collectives,
             groups=self.groups,
@@ -695,7 +591,7 @@ class Analysis(TableAttributes):
             unequal_devices=unequal_devices(self._breakdown_of_typical_step),
             ranges=None if run.runs_python else self._idle_in_ranges,
             functions=self._functions_in_idle if typical is not None else {},
-            threads=in_idle(self._breakdown_of_typical_step, self._counted) if self._counted else None,
+            threads=in_idle(self._breakdown_of_typical_step, threads) if threads else None,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)
@@ -815,18 +711,6 @@ class Analysis(TableAttributes):
         return marked
 
 
-_COMPARED = [
-    *(f"extra_{part}_ns" for part in BLAMED),
-    "new_ns",
-    "because",
-    "origin_rank",
-    "origin_because",
-    "kernel",
-    "kernel_extra_ns",
-    "operator",
-]
-
-
 def _attribute(entry: TableEntry, make: Callable[..., pd.DataFrame]) -> cached_property[pd.DataFrame]:
     """The attribute of `Analysis` that holds a declared table."""
 
@@ -842,8 +726,3 @@ def _attribute(entry: TableEntry, make: Callable[..., pd.DataFrame]) -> cached_p
 for _entry in CATALOG.values():
     if _entry.make is not None:
         setattr(Analysis, _entry.name, _attribute(_entry, _entry.make))
-
-
-def _without(table: pd.DataFrame, rows: pd.Series[bool], columns: list[str]) -> pd.DataFrame:
-    """The table with these columns NA in these rows."""
-    return table.assign(**{column: table[column].mask(rows) for column in columns})

@@ -56,6 +56,18 @@ class TableAttributes:
     categories: pd.DataFrame
     """One row per category of operators and kernels, all ranks together. Needs `details`."""
 
+    regions: pd.DataFrame
+    """One row per region and phase, the costliest first: means over ranks and steps. Needs `details`."""
+
+    region_classes: pd.DataFrame
+    """One row per class of regions and phase, the costliest first: repeated layers as one. Needs `details`."""
+
+    regions_ranks: pd.DataFrame
+    """One row per rank, device, region and phase, the costliest first: means over steps. Needs `details`."""
+
+    regions_steps: pd.DataFrame
+    """One row per rank, device, step, region and phase; those of a step add up to it. Needs `details`."""
+
     gaps: pd.DataFrame
     """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
 
@@ -121,6 +133,12 @@ class TableAttributes:
 
     waits: pd.DataFrame
     """One row per rank that waited, and rank that is to blame for it."""
+
+    lateness: pd.DataFrame
+    """One row per collective with a late rank: how late, and what it did longer than the others."""
+
+    late_work: pd.DataFrame
+    """One row per late rank, step and activity while it fell behind, beside the median of other ranks."""
 
     hangs: pd.DataFrame
     """One row per process group with a collective that some ranks issued, but that never ran."""

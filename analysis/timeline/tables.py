@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted, shortened
-from ..core.tables.communication import LATENESS, MEMBERS
+from ..core.tables.communication import MEMBERS
 from ..core.tables.events import ACTIVITIES
 from ..errors import NothingMeasured
 from ..metrics.device.queues import OnStream
@@ -18,6 +18,7 @@ from ..run.event_tables import RanInCycle
 from ..tables.calls import CALLS
 from ..tables.clocks import CLOCKS
 from ..tables.collectives import COLLECTIVES
+from ..tables.lateness import LATENESS
 from .slices import Integers, Mask, Numbers, Texts
 
 _MOST_NAMED = 16

@@ -62,8 +62,17 @@ OPERATOR = {
     "kernels": ("int64", "different kernels that it launched"),
 }  # fmt: skip
 
+PHASE = (
+    "string",
+    "backward; recompute: forward operators that run again in it; NA: called directly, forward, optimizer ...",
+)
+
 NO_STEPS_MARKED = "no activity belongs to a step; call profiler.step() in the loop, or say by --steps what marks steps"
 NO_SHAPES_RECORDED = (
     "no operator in the traces has shapes; capture with record_shapes=True, as commtrace's own captures do"
 )
-"""These two say why a table has no rows."""
+NO_REGIONS = (
+    "no record_function, nn.Module or compiled region is in the traces, besides those that mark steps; put "
+    "torch.profiler.record_function around parts of the step, or capture with_modules=True"
+)
+"""These say why a table has no rows."""

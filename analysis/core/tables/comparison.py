@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..schema import Schema
-from .columns import KERNEL, OPERATOR
-from .regions import REGION
+from .columns import KERNEL, OPERATOR, PHASE
 
 _VALUES = {
     "captures_a": ("int64", "captures of A: its runs, or its profiling cycles if each side has only one run"),
@@ -47,7 +46,7 @@ CHANGED_SHAPES = Schema("changed_shapes", "operator with the shapes and types of
 })  # fmt: skip
 CHANGED_REGIONS = Schema("changed_regions", "class of regions and phase, of either side", {
     "region": ("string", "path of its regions, with * for all numbers that stand by themselves: layers.*.mlp"),
-    "phase": REGION["phase"],
+    "phase": PHASE,
     **_VALUES,
 })  # fmt: skip
 

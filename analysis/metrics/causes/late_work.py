@@ -11,7 +11,6 @@ import pandas as pd
 
 from ...core.intervals import Spans, total
 from ...core.schema import Row
-from ...core.tables.lateness import LATE_WORK
 from .cpu_work import (
     BLOCKED,
     COMPUTING,
@@ -74,18 +73,18 @@ class Lookups(NamedTuple):
     on_cpu: bool = False
 
 
-def late_work(behind: Iterable[Behind], lookups: Lookups) -> pd.DataFrame:
-    """One row per late rank, step and thing that its CPU or its device did; the largest difference first.
+def late_work_rows(behind: Iterable[Behind], lookups: Lookups) -> list[Row]:
+    """Rows of `late_work`: one per late rank, step and thing that its CPU or device did; the largest difference first.
 
     Only the ranks that caused most waiting are looked at.
     """
     worst = _worst(behind)
     if not worst:
-        return LATE_WORK.empty()
+        return []
     work = _Work(lookups)
     rows = [row for rank, parts in worst.items() for row in work.rows(rank, parts)]
     rows.sort(key=lambda row: -row["extra_ns"])
-    return LATE_WORK.frame(rows)
+    return rows
 
 
 def _worst(behind: Iterable[Behind]) -> dict[int, list[Behind]]:

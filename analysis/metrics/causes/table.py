@@ -1,4 +1,4 @@
-"""The table `lateness`: collectives with a late rank, why it was late, and where that began.
+"""Rows of `lateness`: collectives with a late rank, why it was late, and where that began.
 
 A cause is named in three steps. A rank is late if it came last by more than clocks are uncertain. It was late because
 of what it did longer than the other members of its group since they last met, as all of them run the same program. And
@@ -14,7 +14,6 @@ import pandas as pd
 
 from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row, records
-from ...core.tables.lateness import LATENESS
 from ..clocks.table import NO_STARTS
 from ..needs import FROM_ROOT, TO_ROOT
 from .details import Details, Interval, Operators, RanByRank
@@ -25,9 +24,9 @@ from .sequences import sequences
 
 
 class Explained(NamedTuple):
-    """The table `lateness`, the parts of programs in which ranks fell behind, and the calls with `readiness`."""
+    """Rows of `lateness`, the parts of programs in which ranks fell behind, and the calls with `readiness`."""
 
-    lateness: pd.DataFrame
+    rows: list[Row]
     behind: list[Behind]
     members: pd.DataFrame
 
@@ -50,11 +49,10 @@ def explained(
     members = participation.merge(issued, on="call_id").merge(kinds, on="collective_id")
     late = late_ranks(collectives, members, clocks)
     if not len(late):
-        return Explained(LATENESS.empty(), [], members)
+        return Explained([], [], members)
     if (clocks["basis"] == NO_STARTS).all():  # then nothing tells what ranks did in the meantime
         waited = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
-        table = LATENESS.frame(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))))
-        return Explained(table, [], members)
+        return Explained(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))), [], members)
     members = members.join(ran.readiness(members, clocks))
     compared = members.drop_duplicates(["collective_id", "rank"])
     # Sends and receives are left out: the two sides run different programs, so neither is the measure of the other.
@@ -71,8 +69,8 @@ def explained(
     rows.sort(key=lambda row: row[0]["collective_id"])
     origins = [origin for _, origin in rows if origin is not None]
     details = Details(reasons, ran, members, operators, origins)
-    table = LATENESS.frame(row if origin is None else row | details.of(origin) for row, origin in rows)
-    return Explained(table, _behind(rows, details, members), members)
+    whole = [row if origin is None else row | details.of(origin) for row, origin in rows]
+    return Explained(whole, _behind(rows, details, members), members)
 
 
 def _behind(rows: list[tuple[Row, Origin | None]], details: Details, members: pd.DataFrame) -> list[Behind]:

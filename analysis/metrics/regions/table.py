@@ -1,15 +1,14 @@
-"""The tables `regions`, `region_classes`, `regions_ranks` and `regions_steps`. Definitions: docs/metrics/regions.md."""
+"""Rows of the tables of regions. Definitions: docs/metrics/regions.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...core.steps import NO_STEP
-from ...core.tables.regions import REGION_CLASSES, REGIONS, REGIONS_RANKS, REGIONS_STEPS
 from ..clocks.frame import Ints
 from .device_parts import SELF_PARTS
 from .nesting import DIRECT, NAMES, NO_REGION, PHASES, RegionPaths, without_numbers
@@ -22,7 +21,7 @@ _SPLIT = ("exposed_transfer_ns", "exposed_wait_ns")
 _SELF = [f"{part}_ns" for part in SELF_PARTS]
 
 
-def regions_steps(times: RegionTimes) -> pd.DataFrame:
+def regions_by_step(times: RegionTimes) -> pd.DataFrame:
     """One row per rank, device, step and region, the one that took most of a step first."""
     rows = _with_inclusive(times.rows, times.paths, list(KEYS))
     rows = rows.merge(times.windows, on=list(KEYS)) if len(rows) else rows.assign(window_ns=0, is_unsplit=False)
@@ -32,26 +31,26 @@ def regions_steps(times: RegionTimes) -> pd.DataFrame:
     }
     share = rows["self_ns"] / rows["window_ns"].where(rows["window_ns"] > 0)
     rows = rows.assign(**columns, share_frac=share, step=rows["step"].astype("Int64").mask(rows["step"] == NO_STEP))
-    return REGIONS_STEPS.conform(_finished(rows, times.paths, ["rank", "device", "step"], REGIONS_STEPS.columns))
+    return _finished(rows, times.paths, ["rank", "device", "step"])
 
 
-def regions_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+def mean_regions_of_ranks(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     """One row per rank, device and region: means over these steps, or over everything if there are none."""
     means = _means(*_chosen(times, steps), times.paths, ["rank", "device"])
-    return REGIONS_RANKS.conform(_finished(means, times.paths, ["rank", "device"], REGIONS_RANKS.columns))
+    return _finished(means, times.paths, ["rank", "device"])
 
 
-def regions(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+def mean_regions(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     """One row per region: means over all ranks and these steps, and the rank that takes longest."""
-    return REGIONS.conform(_finished(_over_ranks(times, steps), times.paths, [], REGIONS.columns))
+    return _finished(_over_ranks(times, steps), times.paths, [])
 
 
-def region_classes(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
+def mean_classes(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
     """One row per class of region: what all of it takes, and the region of it that takes longest."""
     classes, class_of = times.folded()
     table = _over_ranks(classes, steps)
     table = table.merge(_instances(times, steps, class_of), how="left", on=_PLACE)
-    return REGION_CLASSES.conform(_finished(table, classes.paths, [], REGION_CLASSES.columns))
+    return _finished(table, classes.paths, [])
 
 
 def class_excess(times: RegionTimes, steps: Sequence[int]) -> pd.DataFrame:
@@ -199,7 +198,7 @@ def _phases(rows: pd.DataFrame) -> Any:
     return pd.array([PHASES[number] for number in rows["phase"].to_numpy(dtype=np.int64).tolist()], dtype="string")
 
 
-def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str], columns: Iterable[str]) -> pd.DataFrame:
+def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str]) -> pd.DataFrame:
     """The rows with region and phase in words; in each key the one that took most itself first."""
     path = rows["path"].to_numpy(dtype=np.int64)
     # Of the time of a CPU outside of all ranges nothing is known.
@@ -214,6 +213,4 @@ def _finished(rows: pd.DataFrame, paths: RegionPaths, keys: list[str], columns: 
     )
     order = [*keys, "self_ns", "total_ns", "cpu_ns", "region", "phase"]
     up = [*(True for _ in keys), False, False, False, True, True]
-    return rows.sort_values(order, ascending=up, kind="stable", ignore_index=True)[
-        [c for c in columns if c != "partial"]
-    ]
+    return rows.sort_values(order, ascending=up, kind="stable", ignore_index=True)
