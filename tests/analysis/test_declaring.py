@@ -12,8 +12,9 @@ from pandas.testing import assert_frame_equal
 
 from commtrace import Analysis, Run, analyse
 from commtrace.analysis.catalog import CATALOG, in_reading_order
-from commtrace.analysis.core.declaring import DECLARED, VALUES, TableEntry, Topic, value
+from commtrace.analysis.core.declaring import DECLARED, EACH_RANK, VALUES, TableEntry, Topic, value
 from commtrace.analysis.core.schema import Schema
+from commtrace.analysis.run.event_tables import EVENT_SCHEMAS
 
 RUN = Path(__file__).parents[1] / "data" / "nccl-straggler"
 OF_RUN = {*dir(Analysis), *Analysis.__dataclass_fields__, *dir(Run), *Run.__dataclass_fields__}
@@ -32,6 +33,14 @@ def test_what_it_needs_is_known(make) -> None:
 def test_its_function_is_named_like_it(entry) -> None:
     assert entry.make.__name__ == entry.name
     assert getattr(Analysis, entry.name).__doc__ == entry.make.__doc__
+
+
+@pytest.mark.parametrize("make", sorted(EACH_RANK, key=lambda make: make.__name__), ids=lambda make: make.__name__)
+def test_what_looks_at_each_rank_can_be_made_where_its_events_are(make) -> None:
+    needs = {*inspect.signature(make).parameters}
+    assert needs & {*EVENT_SCHEMAS}
+    assert not needs & {"run", "early", "ran_by_rank", "detailed"}  # these hold the events of all ranks
+    assert getattr(sys.modules[make.__module__], make.__name__) is make  # other processes find it by its name
 
 
 def test_what_several_need_is_made_once(monkeypatch) -> None:

@@ -4,6 +4,7 @@ import operator
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def tables_of(run: Path, **options) -> dict[str, str]:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_every_table_is_the_same(run):
     assert tables_of(run, workers=1, sizes=SPREAD) == tables_of(run, workers=1)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_what_devices_did_is_the_same_wherever_it_is_found(run):
+    spread = analyse_with(run, ReadOptions(workers=1, sizes=SPREAD))
+    early = None if spread.early is None else spread.early._replace(devices=None)
+    ways = [analyse(run, workers=1), spread, replace(spread, early=early)]  # here, while reading, rank by rank
+    for name in ("breakdown", "breakdown_steps", "participation", "account_waits"):
+        assert len({as_csv(name, found.table(name)) for found in ways}) == 1, name
 
 
 def test_whoever_makes_them_and_from_whatever_file(tmp_path):
