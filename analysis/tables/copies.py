@@ -12,12 +12,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core import markers
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import TableEntry, Topic, each_rank
 from ..core.frames import np, pd
 from ..core.intervals import spans, subtract, total
 from ..core.kinds import MEMORY, is_copy
 from ..core.schema import Row, Schema, grouped
 from ..core.tables.columns import PARTIAL, RANK
+from ..metrics.over_steps import placed
 
 if TYPE_CHECKING:
     from ..metrics.clocks.frame import Flags, Ints
@@ -79,13 +80,14 @@ class _Way(NamedTuple):
     none_measured="no device copied or filled memory by itself",
     in_steps=True,
 )
-def copies(placed_activities: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+@each_rank
+def copies(activities: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
     """One row per rank, device, stream, direction and memory of the host: bytes, time, and how much is exposed.
 
     The longest are first; of these steps, or all without any. What ran in other steps still hides a copy.
     """
     cycles_of: dict[tuple[int, str, int, _Way], list[Row]] = {}
-    for (rank, device, _), rows in grouped(placed_activities, ["rank", "device", "cycle"], _NEEDED):
+    for (rank, device, _), rows in grouped(placed(activities), ["rank", "device", "cycle"], _NEEDED):
         for way, stream, row in _of_device(rows, counted_steps):
             cycles_of.setdefault((rank, device, stream, way), []).append(row)
     table = COPY_TIMES.frame(_summed(*key, cycles=cycles) for key, cycles in cycles_of.items())

@@ -70,8 +70,10 @@ def test_whoever_makes_them_and_from_whatever_file(tmp_path):
 
 def test_tables_of_all_ranks_are_never_in_one_process_unless_asked_for():
     found = analyse_with(DATA / "nccl-straggler", ReadOptions(workers=1, sizes=SPREAD))
-    for name in ("breakdown", "breakdown_steps", "verdicts", "lateness", "ranks", "gpus", "bandwidth", "hangs"):
-        assert len(found.table(name)) or name == "hangs"
+    for name in ("breakdown", "breakdown_steps", "verdicts", "lateness", "ranks", "gpus", "kernels", "bandwidth"):
+        assert len(found.table(name))
+    for name in ("hangs", "copies"):
+        assert not len(found.table(name))
     assert found.summary(everything=False)
     assert found.run.spread is not None
     assert "whole" not in vars(found.run.spread)
