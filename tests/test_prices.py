@@ -51,7 +51,7 @@ def test_the_rank_and_its_price(kind: str, name: str, tmp_path: Path) -> None:
     assert prices is not None
     assert prices.late is not None
     assert prices.late.ranks == (5,)
-    assert prices.late.gain.ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    assert prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
     assert late.remedies["remedy"].iloc[0] == "no_straggler"
     assert late.verdicts["verdict"].iloc[0] == "skew-bound"
     place = " (tp 1, dp 1)" if name == "tp and dp" else ""

@@ -90,7 +90,7 @@ def check(seeds: Sequence[int], folder: Path) -> None:
             continue
         if made.rank is not None:
             assert prices.late is not None, seed
-            gain, remedy = prices.late.gain, "no_straggler"
+            gain, remedy = prices.gains["no_straggler"], "no_straggler"
         else:
             remedy = OF_ALL[made.kind]
             gain = prices.gains[remedy]
