@@ -193,10 +193,10 @@ class Replay:
         measured = self._counted(self.played(None).lengths)
         chance = 0.0 if scenario.limit else max(standard_error(each, measured) for each in by_way)
         ns = scenario.most_likely(gains)
-        low, high = (ns, ns) if scenario.tightest else (min(gains), max(gains))
+        unsure = _UNSURE * abs(ns) if scenario.leaves_out else 0.0
+        ways = [ns] if scenario.tightest else gains
         slack = self.error_frac * self.step_ns + 2 * chance
-        unsure = _UNSURE if scenario.leaves_out else 0.0
-        low, high = low - slack - unsure * abs(low), high + slack + unsure * abs(high)
+        low, high = min(*ways, ns - unsure) - slack, max(*ways, ns + unsure) + slack
         if self.is_unsplit and not as_transfers:
             if_waiting = [float(self._less(scenario, change, waiting=True).mean()) for change in scenario.changes]
             low = min(low, min(if_waiting) - self.error_frac * self.step_ns)
