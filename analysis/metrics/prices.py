@@ -40,15 +40,11 @@ class Excess(NamedTuple):
 
 
 class LateRanks(NamedTuple):
-    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host.
-
-    `waited_ns` is what others wait for them in a step, if that is much more than any change gains.
-    """
+    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host."""
 
     ranks: tuple[int, ...]
     host: str | None
     excess: Mapping[int, Excess]
-    waited_ns: float | None = None
 
 
 class PricedLinks(NamedTuple):
@@ -79,13 +75,15 @@ class Priced(NamedTuple):
 class Prices(NamedTuple):
     """What a step of `step_ns` gains from each of the `changes` by itself, in the order in which people read them.
 
-    `late` are the ranks, `slow` the links that differ from others, if a step gains enough without that.
+    `late` are the ranks, `slow` the links that differ from others, if a step gains enough without that. What others
+    wait for late ranks is `unexplained_ns` if it is much more than any change gains.
     """
 
     step_ns: float
     changes: tuple[Priced, ...]
     late: LateRanks | None = None
     slow: PricedLinks | None = None
+    unexplained_ns: float | None = None
 
     @property
     def gains(self) -> Mapping[str, Gain]:

@@ -86,13 +86,14 @@ def prices(
     then = _one_after_the_other(replay, ordered)
     changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
     most_ns = max((change.gain.ns for change in changes), default=0.0)
-    if late is not None:
-        of_others = len(pricing.ranks) / (len(pricing.ranks) - len(late.ranks))
-        waited_ns = of_others * sum(waited.get(rank, 0.0) for rank in late.ranks)
-        if waited_ns > _MUCH_MORE * most_ns:
-            late = late._replace(waited_ns=waited_ns)
-            changes = [_widened(change, waited_ns) if change.remedy == _LATE.remedy else change for change in changes]
-    return Prices(replay.step_ns, tuple(changes), late, slow), [scenario for _, scenario in ordered]
+    waiting_for = set(blamed if late is None else late.ranks)
+    of_others = len(pricing.ranks) / max(len(pricing.ranks) - len(waiting_for), 1)
+    waited_ns = of_others * sum(waited.get(rank, 0.0) for rank in waiting_for)
+    unexplained_ns = waited_ns if waited_ns > max(_MUCH_MORE * most_ns, LEAST * replay.step_ns) else None
+    if unexplained_ns is not None:
+        changes = [_widened(change, waited_ns) if change.remedy == _LATE.remedy else change for change in changes]
+    named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns)
+    return named, [scenario for _, scenario in ordered]
 
 
 def _never(_: Links | None) -> Scenario:

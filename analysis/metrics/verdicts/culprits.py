@@ -10,7 +10,7 @@ import pandas as pd
 from ....common.wording import listed, shortened
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
-from ..prices import Excess, Gain, LateRanks, Prices
+from ..prices import Excess, LateRanks, Prices
 from .doing import (
     Doing,
     in_python,
@@ -283,7 +283,7 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
     """The faults of a run, the costliest first. `culprits` describe what a rank does."""
     faults = []
     if prices.late is not None:
-        faults.append(_late_fault(prices.late, prices.gains["no_straggler"], culprits))
+        faults.append(_late_fault(prices.late, prices, culprits))
     if prices.slow is not None:
         slow, gain = prices.slow, prices.gains["slow_links"]
         why = f"the same takes {slow.slower_frac:.0%} longer over them than over others like them"
@@ -294,7 +294,7 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
     return sorted(faults, key=lambda fault: -fault.ms)
 
 
-def _late_fault(late: LateRanks, gain: Gain, culprits: Culprits) -> Fault:
+def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
     named, ranks = [str(rank) for rank in late.ranks], frozenset(late.ranks)
     reasons = {rank: _reason(rank, late.excess[rank], culprits) for rank in late.ranks[:_MOST_NAMED]}
     first, several = reasons[late.ranks[0]], len(named) > 1 and late.host is None
@@ -308,9 +308,10 @@ def _late_fault(late: LateRanks, gain: Gain, culprits: Culprits) -> Fault:
         who = f"Ranks {listed(named)}"
         why = ", and ".join(f"rank {rank} {reason}" for rank, reason in reasons.items())
     most_ms = None
-    if late.waited_ns is not None:
-        most_ms = late.waited_ns / 1e6
+    if prices.unexplained_ns is not None:
+        most_ms = prices.unexplained_ns / 1e6
         why += f"; others wait for up to {length(most_ms)}, which goes too if it holds up their CPUs, as no trace shows"
+    gain = prices.gains["no_straggler"]
     ms, may_be_less = gain.ns / 1e6, gain.low_ns <= 0
     return Fault("no_straggler", ms, "skew-bound", who, why, ranks, several, may_be_less=may_be_less, most_ms=most_ms)
 

@@ -214,6 +214,9 @@ def of_run(
     losses = sorted((loss for loss in losses if loss.ms > 0), key=lambda loss: -loss.ms) or losses[:1]
     leading = _leading(prices, step)
     fault = next((each for each in faults if leading is not None and each.remedy == leading.remedy), None)
+    # Where others wait much longer than anything gains, what the largest gain is about is not what costs most.
+    leading = None if fault is None and prices is not None and prices.unexplained_ns is not None else leading
+    is_named = prices is None or prices.unexplained_ns is not None
     large = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
     long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps)
     is_event = long_steps is not None and prices is not None and long_steps.is_event(leading)
@@ -237,7 +240,7 @@ def of_run(
         verdict = "mixed" if leading is not None and _is_mixed(leading, large, prices) else first.verdict
         rest = [loss for loss in large if loss.what != first.what]
         sentences = [f"{first.what} {step.of_whole(first.of_ms)}{first.more}."]
-        headline, why = first.headline(step, named=prices is None), first.why(named=prices is None)
+        headline, why = first.headline(step, named=is_named), first.why(named=is_named)
         why += _little_alone(first, step, prices)
         if leading is None and prices is not None:
             why += _nothing_gains(step, prices)
@@ -301,7 +304,7 @@ def _is_mixed(leading: Priced, losses: Sequence[Loss], prices: Prices | None) ->
 
 def _little_alone(loss: Loss, step: Step, prices: Prices | None) -> str:
     """`. Were it no later than the others, a step would gain 0.9 ms: ...`, where that is much less than they wait."""
-    gain = None if prices is None else prices.gains.get("no_straggler")
+    gain = None if prices is None or prices.unexplained_ns is not None else prices.gains.get("no_straggler")
     if loss.late is None or gain is None or gain.ns / 1e6 >= _MOST_OF_IT * loss.wait_ms:
         return ""
     gained = step.time(gain.ns / 1e6) if step.share(gain.ns / 1e6) >= MENTIONED_FROM else "next to nothing"
@@ -348,7 +351,8 @@ class Loss(NamedTuple):
     def headline(self, step: Step, *, named: bool) -> str:
         """`Waiting for rank 1 takes 7.4 ms of every 42.0 ms step`: on the mean of all devices, as all parts of it.
 
-        A rank is `named` only where no price is known: else it would come first itself if its cure gained most.
+        A rank is `named` only where no price is known, or none explains the wait: else it would come first itself if
+        its cure gained most.
         """
         if self.late is not None and named:
             return f"Waiting for {self.late.who} takes {step.of_every(self.wait_ms)}"
