@@ -91,7 +91,7 @@ def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path
 def test_a_rank_that_is_not_slow_gains_nothing() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
     slow, other = found.predict(without_stragglers([2]), without_stragglers([3]))["gain_frac"]
-    assert slow > 0.2
+    assert slow > 0.15
     assert abs(other) < 0.01
 
 

@@ -65,7 +65,7 @@ def test_any_links_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     [group] = set(run.collectives.loc[run.collectives["ranks"] == "4 5 6 7", "process_group"])
     table = run.predict(*({"links_as_others": who} for who in ("4-7", "node01", group, "slow")))
     assert table["step_ns"].nunique() == 1
-    assert set(table["scenario"]) == {"links of ranks 4-7 (node01) as fast as others"}
+    assert set(table["scenario"]) == {"links of ranks 4-7 (node01) as fast as others like them"}
     assert set(table["assumes"]) == {"a byte takes as long as among ranks 0 1 2 3"}
     with pytest.raises(BadScenario, match="'node7' is no rank or host of this run"):
         run.predict({"links_as_others": "node7"})

@@ -14,8 +14,6 @@ from commtrace.analysis.results.opening import analyse_with
 from commtrace.analysis.show.overview import overview
 
 _QUICK = ("ddp-a100-r0of2", "dlrm-v100-w8", "tracelens-bert-h100", "ddp_checkpoint_once", "h_cpu_sync", "k_hang")
-_LARGEST_IS_NOT_FIRST = ("llama-4090-w2", "megatron-v100-tp2")
-_NOT_YET = "the first sentence is not about the largest loss: docs/verdicts-of-real-runs.md says so"
 _ROOTS = ("traces", "truth", "foresight")
 _WIDTH = 80
 
@@ -27,7 +25,6 @@ def _runs() -> list[Path]:
 
 def _param(path: Path) -> object:
     marks = [] if path.name in _QUICK else [pytest.mark.slow]
-    marks += [pytest.mark.xfail(strict=True, reason=_NOT_YET)] if path.name in _LARGEST_IS_NOT_FIRST else []
     return pytest.param(path, id=path.name, marks=marks)
 
 

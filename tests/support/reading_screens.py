@@ -116,7 +116,7 @@ def _in_text(said: Read, width: int) -> Iterator[str]:
             yield f"{found[0]!r} on the screen: {line}"
         if re.search(r"\s0(\.0)? (ms|us)\s+0\.0%", line):
             yield f"says nothing: {line}"
-    if "hidden" in said.because:
+    if "hidden" in said.because.replace("every transfer hidden behind compute", ""):
         yield f"calls something hidden: {said.because}"
     if not said.headline:
         yield f"no headline: {said.lines[:5]}"
@@ -179,6 +179,9 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
         if said.tips:
             yield "tips beside a hang"
         return
+    if verdict == "event-bound":
+        yield from _in_event(analysis, said, whole)
+        return
     kind = (
         largest if verdict == "mixed" else "idle" if verdict in _OF_IDLE else "copies" if verdict == "copy-bound"
         else "communication" if verdict in _OF_COMM else "compute" if verdict == "compute-bound" else "?"
@@ -189,7 +192,8 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
     unseen = "from before the trace" in str(analysis.verdicts["not_known"].iloc[0])
     if kind == "compute" and (computes or unseen):
         is_loss = False
-    if kind != (largest if is_loss else "compute") and losses.get(kind) != losses[largest]:
+    by_price = verdict in _first_prices(analysis)
+    if not by_price and kind != (largest if is_loss else "compute") and losses.get(kind) != losses[largest]:
         yield f"{verdict}, but the losses are {losses} of {whole}"
     first = _FIRST.search(said.because)
     if first is None:
@@ -233,6 +237,28 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
             yield f"{number} {unit} is more than a step"
 
 
+def _first_prices(analysis: Analysis) -> set[str]:
+    """What the verdict may be by what a step gains: that of the first remedy, if it gains 5 %."""
+    [*first] = records(analysis.remedies.head(1))
+    if not first or (first[0]["gain_frac"] or 0) < 0.05 or analysis.prices is None:
+        return set()
+    return {change.verdict for change in analysis.prices.changes if change.remedy == first[0]["remedy"]} | {"mixed"}
+
+
+def _in_event(analysis: Analysis, said: Read, usual_ns: float) -> Iterator[str]:
+    """What steps take that are long once: more than usual, of all that was traced."""
+    steps = analysis.steps
+    long, counted = steps[steps["left_out"] == "long"], steps[steps["left_out"].isna()]
+    traced_ns = long["window_ns"].sum() + counted["window_ns"].sum()
+    numbers = re.search(r": ([0-9,.]+) of the ([0-9,.]+) ms that were traced", said.headline)
+    expected = (long["window_ns"].sum() - len(long) * usual_ns, traced_ns)
+    if numbers is None or any(
+        abs(float(number.replace(",", "")) - ns / 1e6) > 0.051
+        for number, ns in zip(numbers.groups(), expected, strict=True)
+    ):
+        yield f"{said.headline!r}, but it is {expected}"
+
+
 def _in_headline(said: Read, amounts: dict[str, float], whole: float) -> Iterator[str]:
     """The headline's number is that of the table, its base is the step."""
     found = _OF_EVERY.search(said.headline)
@@ -265,7 +291,7 @@ def _in_who(analysis: Analysis, said: Read) -> Iterator[str]:
         if abs(ns - share / 100 * waited) > 0.00501 * waited + 0.06e6:
             yield f"rank {rank}: {ns} is not {share}% of {waited}"
     usual = _of_usual_steps(said)
-    if said.verdict != "hang" and (named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)):
+    if said.verdict not in ("hang", "event-bound") and (named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)):
         share, rank = (int(text) for text in named[0])
         if not said.who and said.headline.startswith((f"Rank {rank} ", f"Waiting for rank {rank} ")):
             return
