@@ -90,6 +90,7 @@ def test_what_threads_did_adds_up_from_single_nanoseconds(seed: int) -> None:
             annotations=table([*ranges, *steps]),
             cpu_operators=table(operators),
             operator_calls=table([]),
+            functions=table([]),
             runtime_calls=table(calls),
             modules=table(modules),
         )

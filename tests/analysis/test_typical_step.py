@@ -124,8 +124,8 @@ def gaps(thread_does: str, *, count: int = 4) -> Trace:
         ("cudaStreamSynchronize", "sync-bound", "in blocking calls"),
         ("cudaMalloc", "allocator-bound", "allocating or freeing memory"),
         ("data", "input-bound", "waiting for a batch"),
-        ("aten::item", "launch-bound", "in operators"),
-        ("", "launch-bound", "in Python outside of operators"),
+        ("aten::item", "host-bound", "in operators"),
+        ("", "host-bound", "in Python outside of operators"),
     ],
 )
 def test_idle_time_is_named_after_its_cause(tmp_path: Path, thread_does: str, verdict: str, words: str) -> None:

@@ -23,7 +23,7 @@ _WHO = re.compile(rf"^  rank (\d+)(?: \(\S+\))?: {_TIME}(?: a step)?, (\d+)% of 
 _IMPOSSIBLE = re.compile(r"\bnan\b|<NA>|\bNone(?! of)\b|\binf\b|-0\.0|\be[+-]\d\d|  \.|(?<!\w)\(\)", re.IGNORECASE)
 _LOSSES = {"idle_ns": "idle", "exposed_memory_ns": "copies"}
 _COMM = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
-_OF_IDLE = ("sync-bound", "allocator-bound", "input-bound", "launch-bound", "idle")
+_OF_IDLE = ("sync-bound", "allocator-bound", "input-bound", "launch-bound", "host-bound", "idle")
 _OF_COMM = ("skew-bound", "link-bound", "transfer-bound", "inconclusive")
 
 
@@ -291,7 +291,9 @@ def _in_who(analysis: Analysis, said: Read) -> Iterator[str]:
         if abs(ns - share / 100 * waited) > 0.00501 * waited + 0.06e6:
             yield f"rank {rank}: {ns} is not {share}% of {waited}"
     usual = _of_usual_steps(said)
-    if said.verdict not in ("hang", "event-bound") and (named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)):
+    if said.verdict not in ("hang", "event-bound") and (
+        named := re.findall(r"(\d+)% of [^,]{2,60}? for rank (\d+)", usual)
+    ):
         share, rank = (int(text) for text in named[0])
         if not said.who and said.headline.startswith((f"Rank {rank} ", f"Waiting for rank {rank} ")):
             return

@@ -41,7 +41,7 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
         (
             "transfer-bound, skew-bound, inconclusive, latency-bound or hidden; for the run not these two, but also "
             "compute-bound, event-bound, mixed, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, "
-            "launch-bound, idle or hang"
+            "launch-bound, host-bound, idle or hang"
         ),
     ),
     "headline": ("string", "of the run: the largest loss, or who causes it, in one short sentence; else NA"),

@@ -52,6 +52,7 @@ _SHORTLY = {
     "allocator-bound": ": the CPU allocates or frees memory",
     "input-bound": ": the next batch is not there",
     "launch-bound": ": the CPU launches work too slowly",
+    "host-bound": ": the CPU launches nothing",
 }
 """How a headline about idle time ends, by verdict."""
 IDLE_VERDICTS = frozenset({*_SHORTLY, "idle"})
@@ -74,22 +75,27 @@ def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
 def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, idle_ns: float = 0.0) -> str:
     """The verdict on idle time: by the change about it that gains most, if that is at least half of the `idle_ns`.
 
-    Where none was replayed, it is by the cause that takes most of it; `causes` come from `idle_causes`. Without a GPU
-    these are not known.
+    Else it is by the cause that takes most of it, or `host-bound` if the CPU was busy with other things than launching;
+    `causes` come from `idle_causes`. Without a GPU these are not known.
     """
     change = idle_change(prices)
-    if change is not None:
-        is_known = causes is not None or change.verdict == "input-bound"
-        return change.verdict if is_known and change.gain.ns >= _MOST * idle_ns else "idle"
+    is_known = change is not None and (causes is not None or change.verdict == "input-bound")
+    if change is not None and is_known and change.gain.ns >= _MOST * idle_ns:
+        return change.verdict
     if causes is None:
         return "idle"
     sizes = _sizes(causes)
-    return max(sizes, key=lambda verdict: sizes[verdict])
+    largest = max(sizes, key=lambda verdict: sizes[verdict])
+    if change is None:
+        return largest
+    # Launching ahead does not shorten what a CPU does for 1 ms or more without any call.
+    return "host-bound" if largest == "launch-bound" else "idle"
 
 
 def idle_shortly(verdict: str, causes: dict[str, float] | None) -> str:
     """How a headline about idle time ends: `: the CPU waits for its device`; empty where other causes take most."""
-    if causes is not None and _sizes(causes).get(verdict, 0.0) < _MOST * sum(causes[cause] for cause in IDLE_CAUSES):
+    size = "launch-bound" if verdict == "host-bound" else verdict
+    if causes is not None and _sizes(causes).get(size, 0.0) < _MOST * sum(causes[cause] for cause in IDLE_CAUSES):
         return ""
     return _SHORTLY.get(verdict, "")
 

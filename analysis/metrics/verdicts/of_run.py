@@ -322,7 +322,12 @@ def _nothing_gains(step: Step, prices: Prices) -> str:
 def _most_of_idle(of_idle: str, idle_ns: float, step: Step, prices: Prices | None) -> str:
     """`; with every kernel launched in time a step gains 7.5 ms`, where that leaves most of the idle time."""
     change = idle_change(prices)
-    if of_idle != "idle" or change is None or step.share(change.gain.ns / 1e6) < MENTIONED_FROM or not idle_ns:
+    if (
+        of_idle not in ("idle", "host-bound")
+        or change is None
+        or step.share(change.gain.ns / 1e6) < MENTIONED_FROM
+        or not idle_ns
+    ):
         return ""
     return f"; with {change.what} a step gains {step.time(change.gain.ns / 1e6)} of it"
 
