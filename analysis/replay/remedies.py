@@ -21,7 +21,6 @@ from ..metrics.verdicts.culprits import length
 from .changes import IN_COMMON
 from .scenarios.usual import named_ranks
 
-_DEVICE = ["rank", "device"]
 _MOVING = ["transfer", "unsplit"]
 _WORTH_SAYING, _MOST_SAID = 0.01, 3
 _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
