@@ -91,7 +91,7 @@ def prices(
     waited_ns = of_others * sum(waited.get(rank, 0.0) for rank in waiting_for)
     unexplained_ns = waited_ns if waited_ns > max(_MUCH_MORE * most_ns, LEAST * replay.step_ns) else None
     if unexplained_ns is not None:
-        changes = [_widened(change, waited_ns) if change.remedy == _LATE.remedy else change for change in changes]
+        changes = [_widened(each, waited_ns) if each.remedy in _OF_RANKS else each for each in changes]
     named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns)
     return named, [scenario for _, scenario in ordered]
 
@@ -107,6 +107,8 @@ _LATE = Common(
     "Late ranks cost",
     "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
 )
+_OF_RANKS = (_LATE.remedy, "no_jitter")
+"""Remedies by which ranks become like others."""
 _SLOW = Common(
     "slow_links",
     _never,
