@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from builders import MS as BUILT_MS
 from builders import Trace
@@ -15,6 +16,7 @@ from simulator.pipelines import three_d
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp, twins
 
 from commtrace import analyse
+from commtrace.analysis.replay.changes import IN_COMMON
 from commtrace.analysis.results.analysis import Analysis
 
 MS = 1e6
@@ -244,6 +246,17 @@ def written_on_cpu(rank: int, what: str) -> Trace:
         trace.c10d("allreduce_", begin + 90 * BUILT_MS).gloo("all_reduce", begin + 91 * BUILT_MS, 8 * BUILT_MS)
         trace.op("aten::add", begin + 99 * BUILT_MS + 1000, BUILT_MS - 1000)
     return trace
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [("DistributedDataParallel.forward", "bucket_cap_mb"), ("FSDP::pre_forward", "forward_prefetch")],
+)
+def test_what_to_do_is_said_for_the_framework(annotation: str, said: str) -> None:
+    names = pd.Series(["Optimizer.step#SGD.step", annotation], dtype="string")
+    assert said in IN_COMMON["overlap"].under(names).how
+    assert said not in IN_COMMON["overlap"].under(names[:1]).how
+    assert IN_COMMON["no_copies"].under(names) == IN_COMMON["no_copies"]
 
 
 def test_nothing_is_priced_where_launches_were_not_read(tmp_path: Path) -> None:

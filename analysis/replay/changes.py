@@ -5,8 +5,8 @@ What differs from others, late ranks and slow links, is found first (`pricing`),
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -28,7 +28,7 @@ class Common:
     What `costs` that much goes first in a sentence.
     A bound is more than anybody can do, so that what can be done comes first if it gains half as much. It is worth a
     try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like that, or rows
-    of `syncs` of that kind take enough.
+    of `syncs` of that kind take enough. `how_under` has other advice for frameworks, by how their annotations begin.
     """
 
     remedy: str
@@ -41,6 +41,16 @@ class Common:
     of_idle: tuple[str, ...] = ()
     annotated: str = ""
     of_kind: str = ""
+    how_under: Mapping[str, str] = field(default_factory=dict)
+
+    def under(self, names: pd.Series[str]) -> Common:
+        """The change with what to do under the framework that made annotations of these names."""
+        how = next((how for mark, how in self.how_under.items() if names.str.startswith(mark).any()), self.how)
+        return replace(self, how=how)
+
+
+_DDP, _FSDP = "DistributedDataParallel.forward", "FSDP::"
+"""How annotations of torch's frameworks begin."""
 
 
 def _played(make: Callable[[], Scenario]) -> Callable[[Links | None], Scenario]:
@@ -71,6 +81,13 @@ IN_COMMON = {
             "start collectives earlier (prefetch, smaller buckets), or give them independent compute",
             is_bound=True,
             of_step=("exposed_transfer_ns", "exposed_unsplit_ns"),
+            how_under={
+                _FSDP: (
+                    "set_modules_to_forward_prefetch and set_modules_to_backward_prefetch of FSDP, or "
+                    "forward_prefetch=True; see `predict --no-reshard --separate-gathers`"
+                ),
+                _DDP: "smaller buckets begin earlier: bucket_cap_mb of DistributedDataParallel; see `predict`",
+            },
         ),
         Common(
             "twice_links",
@@ -147,35 +164,47 @@ IN_COMMON = {
             "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",
             is_bound=True,
             of_idle=("launching_ns", "operator_ns", "outside_ns"),
+            how_under={
+                _DDP: (
+                    "CUDA graphs, torch.compile, larger batches; broadcast_buffers=False of DistributedDataParallel "
+                    "where buffers need not be the same"
+                )
+            },
         ),
     )
 }
 
 
 def worth_pricing(
-    typical: TypicalStep, idle: pd.DataFrame, of_cpus: pd.DataFrame, syncs_steps: pd.DataFrame
+    typical: TypicalStep,
+    idle: pd.DataFrame,
+    annotations: pd.DataFrame,
+    syncs_steps: pd.DataFrame,
+    *,
+    on_cpus: bool,
 ) -> list[Common]:
     """The changes that concern enough of a typical step to be played.
 
-    `idle` is the table `idle`, or `idle_steps` of the same steps. `of_cpus` are the annotations of a run without a GPU,
-    whose idle time has no causes; `syncs_steps` is the table.
+    `idle` is the table `idle`, or `idle_steps` of the same steps: without a GPU, `on_cpus`, it has no causes, and
+    `annotations` tell instead. They also tell the framework. `syncs_steps` is the table.
     """
     least = LEAST * typical.parts["window_ns"]
     # A single rank may be idle, and all others wait for it.
     most = idle.groupby(["rank", "device"]).mean(numeric_only=True).max()
-    names, times = of_cpus["name"].fillna(""), of_cpus["dur_ns"] / max(len(typical.steps), 1)
+    names, times = annotations["name"].fillna(""), annotations["dur_ns"] / max(len(typical.steps), 1)
     counted = syncs_steps[syncs_steps["step"].isin(list(typical.steps))] if typical.steps else syncs_steps
     lost = (counted.groupby(["kind", "rank"])["lost_ns"].sum() / max(len(typical.steps), 1)).groupby("kind").max()
 
     def annotated_ns(begins: str) -> float:
-        return float(times.where(names.str.startswith(begins), 0.0).groupby(of_cpus["rank"]).sum().max())
+        return float(times.where(names.str.startswith(begins), 0.0).groupby(annotations["rank"]).sum().max())
 
     def is_worth(change: Common) -> bool:
         return (
             (bool(change.of_step) and sum(typical.parts[part] for part in change.of_step) >= least)
             or (bool(change.of_idle) and sum(most[list(change.of_idle)].fillna(0)) >= least)
-            or (bool(change.annotated) and annotated_ns(change.annotated) >= least)
+            or (on_cpus and bool(change.annotated) and annotated_ns(change.annotated) >= least)
             or (bool(change.of_kind) and change.of_kind in lost and lost[change.of_kind] >= least)
         )
 
-    return [change for change in IN_COMMON.values() if is_worth(change)]
+    kinds = pd.Series(names.unique(), dtype="string")
+    return [change.under(kinds) for change in IN_COMMON.values() if is_worth(change)]

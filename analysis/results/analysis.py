@@ -180,8 +180,9 @@ class Analysis(TableAttributes):
                 asked=worth_pricing(
                     self.typical_step,
                     self._idle_of_typical_step,
-                    run.annotations if run.is_of_cpus else run.annotations[:0],
+                    run.annotations,
                     self.syncs_steps if run.details else SYNCS_STEPS.empty(),
+                    on_cpus=run.is_of_cpus,
                 ),
                 links=self.links if len(self.collectives) else None,
                 waited={
