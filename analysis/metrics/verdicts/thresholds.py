@@ -12,9 +12,6 @@ COMPUTE_FROM = 0.9  # that much compute limits the run, unless some change gains
 MENTIONED_FROM = 0.01  # what is smaller is not mentioned
 
 # Parts of the largest loss, or of the exposed time.
-# What differs from others comes first if it costs that part of the largest loss that all share.
-FIRST_FROM = 0.25
-FIRST_FROM_IF_UNCERTAIN = 0.5  # the same, where it may gain nothing
 MIXED_FROM = 0.8  # if the second largest loss costs that part of the largest one, neither dominates
 SKEW_FROM = 0.5  # if that part of the exposed time is waiting, skew limits the run
 NAMED_FROM = 0.1  # if that part is waiting, a verdict of transfer says for whom
