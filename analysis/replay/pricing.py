@@ -40,8 +40,8 @@ _PARTS: tuple[Callable[[Excess], float], ...] = (
 )
 _MOST_SINGLE, _MOST_LINKS, _MOST_HOSTS = 16, 6, 16
 _NEARLY_ALL = 0.9
-_AS_MUCH = 0.5
-"""Of the gain of a bound: what can be done comes before it if it gains so much."""
+_AS_MUCH, _OTHER_LINKS = 0.5, 0.25
+"""Of the gain of a bound, and of links twice as fast: what can be done comes before it if it gains so much."""
 _MUCH_MORE = 2.0
 """So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
 _MOST_THEN = 4
@@ -148,7 +148,8 @@ def _in_order(found: Sequence[tuple[Priced, Scenario]]) -> list[tuple[Priced, Sc
     def leads(each: tuple[Priced, Scenario], other: tuple[Priced, Scenario]) -> bool:
         (change, _), (first, _) = each, other
         is_named = change.remedy in (_LATE.remedy, _SLOW.remedy)
-        least = _AS_MUCH if first.is_bound and not change.is_bound else _NEARLY_ALL if is_named else 1.0
+        of_bound = _OTHER_LINKS if first.remedy == "twice_links" else _AS_MUCH
+        least = of_bound if first.is_bound and not change.is_bound else _NEARLY_ALL if is_named else 1.0
         return change.gain.ns > least * first.gain.ns
 
     ordered = sorted(found, key=lambda each: -each[0].gain.ns)

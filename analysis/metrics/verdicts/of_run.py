@@ -214,10 +214,11 @@ def of_run(
     losses = sorted((loss for loss in losses if loss.ms > 0), key=lambda loss: -loss.ms) or losses[:1]
     leading = _leading(prices, step)
     fault = next((each for each in faults if leading is not None and each.remedy == leading.remedy), None)
-    # Where others wait much longer than anything gains, what the largest gain is about is not what costs most.
-    leading = None if fault is None and prices is not None and prices.unexplained_ns is not None else leading
-    is_named = prices is None or prices.unexplained_ns is not None
     large = [loss for loss in losses if step.share(loss.ms) >= LOSS_FROM]
+    is_named = prices is None or prices.unexplained_ns is not None
+    if fault is None and prices is not None and prices.unexplained_ns is not None:
+        # Where others wait much longer than anything gains, that may be gained, and comes first.
+        leading, large = None, sorted(large, key=lambda loss: loss.ms != step.comm)
     long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps)
     is_event = long_steps is not None and prices is not None and long_steps.is_event(leading)
     computing = step.share(step.compute) >= COMPUTE_FROM and prices is not None
