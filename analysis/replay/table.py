@@ -201,8 +201,9 @@ class Replay:
             if_waiting = [float(self._less(scenario, change, waiting=True).mean()) for change in scenario.changes]
             low = min(low, min(if_waiting) - self.error_frac * self.step_ns)
             high = high if scenario.tightest else max(high, max(if_waiting) + self.error_frac * self.step_ns)
+        never_longer = scenario.leaves_out or scenario.never_longer
         # Nothing that is left out makes a step longer: where it seems so, the replay tells no better.
-        return Gain(*(max(each, 0.0) for each in (ns, low, high))) if scenario.leaves_out else Gain(ns, low, high)
+        return Gain(*(max(each, 0.0) for each in (ns, low, high))) if never_longer else Gain(ns, low, high)
 
     def _less(self, scenario: Scenario, change: Change, *, waiting: bool) -> NDArray[np.float64]:
         """How much shorter each step that counts is with a way of a scenario, in ns."""

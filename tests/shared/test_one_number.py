@@ -34,8 +34,8 @@ def test_one_gain_of_each_change(path: Path) -> None:
         predicted = {row["scenario"]: row for row in records(run.predictions)}
     except NotPredictable:
         pytest.fail("remedies are priced, and nothing is predicted")
-    step_ns = run.prices.step_ns  # on the common clock; own clocks may run faster or slower
-    assert step_ns == pytest.approx(run.typical_step.parts["window_ns"], rel=1e-3)
+    step_ns = run.prices.step_ns  # on the common clock; own clocks run at other speeds, or jump
+    assert step_ns == pytest.approx(run.typical_step.parts["window_ns"], rel=1e-2)
     for row in records(run.remedies):
         if row["gain_ns"] and row["what"] in predicted:
             same = predicted[row["what"]]

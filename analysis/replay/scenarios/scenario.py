@@ -22,9 +22,9 @@ class Scenario:
     the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
     can be said at all. With another number of ranks there are `ranks_times` as many of them, and a step does
     `work_times` as much. In one that is a `limit` steps run into each other: a mean over them is all that can be said.
-    Where each way is a bound, the `tightest` counts. One that `leaves_out` something makes no
-    step longer, and it is not known exactly what goes with that. No step is shorter than `least` says, in ns by step.
-    One may be `of_ranks` that become like others.
+    Where each way is a bound, the `tightest` counts. One that `leaves_out` something makes no step longer, and it is not
+    known exactly what goes with that; others are `never_longer`, too. No step is shorter than `least` says, in ns by
+    step. One may be `of_ranks` that become like others.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Scenario:
     likeliest: int | None = None
     tightest: bool = False
     leaves_out: bool = False
+    never_longer: bool = False
     of_ranks: bool = False
     least: Callable[[Sequence[Sequence[Playing]]], dict[int, float]] | None = None
 
@@ -64,6 +65,7 @@ def all_at_once(name: str, scenarios: Sequence[Scenario]) -> Scenario:
         likeliest=_likeliest(scenarios),
         tightest=any(each.tightest for each in scenarios),
         leaves_out=all(each.leaves_out for each in scenarios),
+        never_longer=all(each.leaves_out or each.never_longer for each in scenarios),
     )
 
 

@@ -31,7 +31,12 @@ def faster_links(factor: float, links: Mapping[int, Linked], group: str = "") ->
     def faster(transfer: float, latency: float) -> float:
         return latency + (transfer - latency) / factor
 
-    return Scenario(f"{_links_name(group)} {factor:g} times as fast", _ALL_BUT_LATENCY, _both_ways(links, faster))
+    return Scenario(
+        f"{_links_name(group)} {factor:g} times as fast",
+        _ALL_BUT_LATENCY,
+        _both_ways(links, faster),
+        never_longer=factor >= 1,
+    )
 
 
 def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -> Scenario:
@@ -43,7 +48,13 @@ def lower_latency(factor: float, links: Mapping[int, Linked], group: str = "") -
     fitted = any(linked.is_fitted for linked in links.values())
     unknown = "" if fitted else "no collective ran with sizes different enough to tell its latency: bounds only"
     ways = _both_ways(links, faster)
-    return Scenario(f"{_links_name(group)} with 1/{factor:g} of the latency", "only latency changes", ways, unknown)
+    return Scenario(
+        f"{_links_name(group)} with 1/{factor:g} of the latency",
+        "only latency changes",
+        ways,
+        unknown,
+        never_longer=factor >= 1,
+    )
 
 
 _MOST_NAMED = 4
