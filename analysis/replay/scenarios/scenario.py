@@ -22,9 +22,9 @@ class Scenario:
     the way that is the `likeliest`. `unknown` says why nothing can be said between them; without any way, why nothing
     can be said at all. With another number of ranks there are `ranks_times` as many of them, and a step does
     `work_times` as much. In one that is a `limit` steps run into each other: a mean over them is all that can be said.
-    Where each way is a bound, the `tightest` counts. One that `leaves_out` something makes no step longer, and it is not
-    known exactly what goes with that; others are `never_longer`, too. No step is shorter than `least` says, in ns by
-    step. One may be `of_ranks` that become like others.
+    Where each way is a bound, the `tightest` counts. One that `leaves_out` something makes no step longer; what goes
+    with that is not known exactly; others are `never_longer`, too. No step is shorter than `least` says, in ns by step.
+    One may be `of_ranks` that become like others.
     """
 
     name: str
