@@ -16,7 +16,7 @@ from simulator.pipelines import three_d
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp, twins
 
 from commtrace import analyse
-from commtrace.analysis.replay.changes import IN_COMMON
+from commtrace.analysis.replay.cures import CURES
 from commtrace.analysis.results.analysis import Analysis
 
 MS = 1e6
@@ -254,9 +254,9 @@ def written_on_cpu(rank: int, what: str) -> Trace:
 )
 def test_what_to_do_is_said_for_the_framework(annotation: str, said: str) -> None:
     names = pd.Series(["Optimizer.step#SGD.step", annotation], dtype="string")
-    assert said in IN_COMMON["overlap"].under(names).how
-    assert said not in IN_COMMON["overlap"].under(names[:1]).how
-    assert IN_COMMON["no_copies"].under(names) == IN_COMMON["no_copies"]
+    assert said in CURES["overlap"].under(names).how
+    assert said not in CURES["overlap"].under(names[:1]).how
+    assert CURES["no_copies"].under(names) == CURES["no_copies"]
 
 
 def test_nothing_is_priced_where_launches_were_not_read(tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-OF_EVENTS = {"no_long_calls": "long", "no_compilation": "compile"}
-"""Names of remedies, and the kind of rows of `syncs` that they are about."""
-
 
 class Gain(NamedTuple):
     """How much shorter a step would be, in ns, mean over steps and devices.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ..replay.changes import LEAST
-from ..replay.links import links_of
+from ..replay.cures import CURES, LEAST
 from ..replay.scenarios.scenario import Scenario
-from ..replay.scenarios.transfers import faster_links
-from ..replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
+from ..replay.scenarios.usual import without_stragglers
 from ..results.analysis import Analysis
 
 _WORTH_FIXING_FRAC, _MOST_FIXED = 0.05, 3
@@ -25,7 +23,8 @@ def usual_scenarios(analysis: Analysis) -> list[Scenario]:
     causing = analysis.ranks[analysis.ranks["caused_wait_frac"].fillna(0) >= _WORTH_FIXING_FRAC]
     worst = causing.sort_values("caused_wait_ns", ascending=False)["rank"].head(_MOST_FIXED)
     late = [without_stragglers([int(rank)]) for rank in worst]
-    bounds = [without_stragglers(), no_jitter()]
-    if len(analysis.collectives):
-        bounds += [faster_links(2.0, links_of(analysis.links)), perfect_overlap()]
-    return list({scenario.name: scenario for scenario in (*priced, *late, *bounds)}.values())
+    links = analysis.links if len(analysis.collectives) else None
+    names = ("no_jitter", *(("twice_links", "overlap") if links is not None else ()))
+    bounds = [CURES[name].make for name in names]
+    played = [make(links) for make in bounds if make is not None]
+    return list({each.name: each for each in (*priced, *late, without_stragglers(), *played)}.values())

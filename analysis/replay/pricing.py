@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices
-from .changes import LEAST, Common
+from .cures import CURES, LEAST, Cure
 from .links import Links
 from .programs import NONE, RankProgram
 from .scenarios import usual
@@ -40,8 +40,6 @@ _PARTS: tuple[Callable[[Excess], float], ...] = (
 )
 _MOST_SINGLE, _MOST_LINKS, _MOST_HOSTS = 16, 6, 16
 _NEARLY_ALL = 0.9
-_AS_MUCH, _OTHER_LINKS = 0.5, 0.25
-"""Of the gain of a bound, and of links twice as fast: what can be done comes before it if it gains so much."""
 _MUCH_MORE = 2.0
 """So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
 _MOST_THEN = 4
@@ -56,7 +54,7 @@ def prices(
     blamed: Collection[int],
     unshown: Collection[int],
     hosts: Mapping[int, str | None],
-    asked: Collection[Common],
+    asked: Collection[Cure],
     links: Links | None,
     waited: Mapping[int, float],
 ) -> tuple[Prices, list[Scenario]]:
@@ -78,11 +76,11 @@ def prices(
         without_late = usual.without_stragglers(blamed)
     slow, as_others = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
     scenarios = [
-        *([(_LATE, without_late)] if without_late is not None else []),
-        *([(_SLOW, as_others)] if as_others is not None else []),
-        *((change, change.make(links)) for change in asked if several or change.remedy != "no_jitter"),
+        *([(CURES["no_straggler"], without_late)] if without_late is not None else []),
+        *([(CURES["slow_links"], as_others)] if as_others is not None else []),
+        *((each, each.make(links)) for each in asked if each.make is not None and (several or not each.of_ranks)),
     ]
-    ordered = _in_order([(_priced(change, scenario, replay), scenario) for change, scenario in scenarios])
+    ordered = _in_order([(_priced(remedy, scenario, replay), scenario) for remedy, scenario in scenarios])
     then = _one_after_the_other(replay, ordered)
     changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
     most_ns = max((change.gain.ns for change in changes), default=0.0)
@@ -91,42 +89,20 @@ def prices(
     waited_ns = of_others * sum(waited.get(rank, 0.0) for rank in waiting_for)
     unexplained_ns = waited_ns if waited_ns > max(_MUCH_MORE * most_ns, LEAST * replay.step_ns) else None
     if unexplained_ns is not None:
-        changes = [_widened(each, waited_ns) if each.remedy in _OF_RANKS else each for each in changes]
+        changes = [_widened(each, waited_ns) if CURES[each.remedy].of_ranks else each for each in changes]
     named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns)
     return named, [scenario for _, scenario in ordered]
 
 
-def _never(_: Links | None) -> Scenario:
-    raise NotImplementedError  # which ranks or links is found in the run
-
-
-_LATE = Common(
-    "no_straggler",
-    _never,
-    "skew-bound",
-    "Late ranks cost",
-    "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
-)
-_OF_RANKS = (_LATE.remedy, "no_jitter")
-"""Remedies by which ranks become like others."""
-_SLOW = Common(
-    "slow_links",
-    _never,
-    "link-bound",
-    "Slow links cost",
-    "see `bandwidth` for their groups; cables, switches, NICs and NCCL settings of these ranks' hosts",
-)
-
-
-def _priced(change: Common, scenario: Scenario, replay: Replay) -> Priced:
+def _priced(remedy: Cure, scenario: Scenario, replay: Replay) -> Priced:
     return Priced(
-        remedy=change.remedy,
+        remedy=remedy.name,
         what=scenario.name,
-        how=change.how,
-        verdict=change.verdict,
-        costs=change.costs,
+        how=remedy.how,
+        verdict=remedy.verdict,
+        costs=remedy.costs,
         gain=replay.gain(scenario),
-        is_bound=change.is_bound,
+        is_bound=remedy.gives_way_from is not None,
     )
 
 
@@ -140,24 +116,23 @@ def _widened(change: Priced, waited_ns: float) -> Priced:
 
 
 def _in_order(found: Sequence[tuple[Priced, Scenario]]) -> list[tuple[Priced, Scenario]]:
-    """The changes, the largest gain first; but before a bound what can be done, if it gains half as much.
+    """The changes, the largest gain first; but before a bound what can be done, if it gains enough beside it.
 
-    Ranks and links that differ from others come before all that gains as much, or hardly more: they are its place.
+    Ranks and links that differ from others come before what gains hardly more: that is what they do, as a late loader.
     """
 
-    def leads(each: tuple[Priced, Scenario], other: tuple[Priced, Scenario]) -> bool:
-        (change, _), (first, _) = each, other
-        is_named = change.remedy in (_LATE.remedy, _SLOW.remedy)
-        of_bound = _OTHER_LINKS if first.remedy == "twice_links" else _AS_MUCH
-        least = of_bound if first.is_bound and not change.is_bound else _NEARLY_ALL if is_named else 1.0
-        return change.gain.ns > least * first.gain.ns
+    def leads(change: Priced, first: Priced) -> bool:
+        bound = CURES[first.remedy].gives_way_from
+        if bound is not None and not change.is_bound:
+            return change.gain.ns > bound * first.gain.ns
+        return CURES[change.remedy].make is None and change.gain.ns > _NEARLY_ALL * first.gain.ns
 
     ordered = sorted(found, key=lambda each: -each[0].gain.ns)
-    first = ordered[0] if ordered else None
-    for each in ordered[1:]:
-        if first is not None and each[0].gain.ns > 0 and leads(each, first):
-            first = each
-    return sorted(ordered, key=lambda each: each is not first)
+    first = 0
+    for place in range(1, len(ordered)):
+        if leads(ordered[place][0], ordered[first][0]):
+            first = place
+    return [*ordered[first : first + 1], *ordered[:first], *ordered[first + 1 :]]
 
 
 def _one_after_the_other(replay: Replay, ordered: Sequence[tuple[Priced, Scenario]]) -> dict[int, float]:

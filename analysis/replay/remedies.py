@@ -18,11 +18,11 @@ from ..core.tables.lateness import REMEDIES
 from ..metrics.causes.blame import shares_of_waiting, standing_out
 from ..metrics.prices import Priced, Prices
 from ..metrics.verdicts.culprits import length
-from .changes import IN_COMMON
+from .cures import CURES, LEAST
 from .scenarios.usual import named_ranks
 
 _MOVING = ["transfer", "unsplit"]
-_WORTH_SAYING, _MOST_SAID = 0.01, 3
+_MOST_SAID = 3
 _SIZES = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
 
@@ -76,7 +76,7 @@ def _row(about: Row, change: Priced | None, costs: StepCosts) -> Row:
 
 def first_gains(table: pd.DataFrame, length_ns: float) -> str | None:
     """The first rows of `remedies` that gain enough, as a sentence about a step of this length; None if none does."""
-    worth = [row for row in records(table) if (row["gain_frac"] or 0) >= _WORTH_SAYING][:_MOST_SAID]
+    worth = [row for row in records(table) if (row["gain_frac"] or 0) >= LEAST][:_MOST_SAID]
     if not worth:
         return None
     gains = ", or ".join(f"{length(row['gain_ns'] / 1e6)} with {row['what']}" for row in worth)
@@ -104,7 +104,7 @@ def _about(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
     # behind compute it costs nothing, whichever it is.
     yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0), prices)
     moving = steps["exposed_transfer_ns"].fillna(0) + steps["exposed_unsplit_ns"]
-    yield _common("overlap") | {
+    yield _declared("overlap") | {
         # Behind compute that nothing is hidden behind yet: there may be less of it than there is to hide.
         "by_step": _mean(steps, moving.clip(upper=steps["compute_ns"] - steps["overlap_ns"])),
         "on_path": on_path(_MOVING),
@@ -117,11 +117,11 @@ def _about(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
             "what": "links as fast as the ceiling",
             "how": "see `bandwidth --ceiling` for the sizes that fall short: NCCL settings, topology, message sizes",
         }
-    yield _common("no_copies") | {
+    yield _declared("no_copies") | {
         "by_step": _mean(steps, steps["exposed_memory_ns"]),
         "on_path": on_path(["copy"]),
     }
-    of_idle = {name for name, change in IN_COMMON.items() if change.of_idle or change.of_kind}
+    of_idle = {name for name, remedy in CURES.items() if remedy.of_idle or remedy.of_kind}
     if prices is None or of_idle.isdisjoint(prices.gains):
         yield {
             "remedy": "no_idle",
@@ -132,9 +132,10 @@ def _about(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
         }
 
 
-def _common(remedy: str) -> Row:
-    change = IN_COMMON[remedy]
-    return {"remedy": remedy, "what": change.make(None).name, "how": change.how}
+def _declared(name: str, what: str = "") -> Row:
+    """A row with the words of a remedy that is declared, which for ranks do not say `what` is different."""
+    remedy = CURES[name]
+    return {"remedy": name, "what": what if remedy.make is None else remedy.make(None).name, "how": remedy.how}
 
 
 def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices | None) -> Iterator[Row]:
@@ -153,12 +154,9 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices |
     if late and others.any():
         by_step = waiting[others].groupby(costs.steps["step"][others])
         caused = float(shares.reindex(late).fillna(0).sum())
-        yield {
-            "remedy": "no_straggler",
+        yield _declared("no_straggler", f"{named_ranks(late)} as fast as the others") | {
             "by_step": by_step.min().astype("float64").clip(upper=by_step.mean() * caused),
             "on_path": costs.path["rank"].isin(late) & ~costs.path["kind"].isin(_MOVING),
-            "what": f"{named_ranks(late)} as fast as the others",
-            "how": "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
         }
     elif _between_stages(costs):
         yield {
@@ -168,7 +166,7 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices |
             "how": "more microbatches, an interleaved schedule, or stages that take equally long",
         }
     else:
-        yield _common("no_jitter") | {"by_step": _mean(costs.steps, waiting)}
+        yield _declared("no_jitter") | {"by_step": _mean(costs.steps, waiting)}
 
 
 def _between_stages(costs: StepCosts) -> bool:

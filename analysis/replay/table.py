@@ -24,7 +24,7 @@ from .lengths import Lengths, lengths_of_all, measured_lengths, played_lengths
 from .playing import as_waits
 from .programs import steps_of
 from .scenarios.scenario import Change, Scenario
-from .scenarios.usual import perfect_overlap
+from .scenarios.usual import never_waiting
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
@@ -68,9 +68,8 @@ class Replay:
     def steps(self) -> pd.DataFrame:
         """One row per step."""
         with_delays = self.played(None).lengths
-        hiding, _ = perfect_overlap().changes
         blocked = played_lengths(self.usual, of_comm=False)
-        free = played_lengths([hiding(members) for members in self.usual], of_comm=False)
+        free = played_lengths([never_waiting(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip

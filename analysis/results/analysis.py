@@ -163,7 +163,7 @@ class Analysis(TableAttributes):
 
     @cached_property
     def _priced(self) -> tuple[Prices, list[Scenario]] | None:
-        from ..replay.changes import worth_pricing
+        from ..replay.cures import worth_pricing
         from ..replay.pricing import prices
 
         run = self.run

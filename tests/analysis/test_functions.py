@@ -20,7 +20,7 @@ from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.run.file_tables import trace_file
 
 DETAILED = ReadOptions(details=True)
-OF_USER = ("train.py(31): load_batch", "nets/resnet.py(7): forward", "/home/me/job/train.py(3): <module>")
+OF_USER = ("train.py(31): load_batch", "nets/resnet.py(7): forward", "/job/train.py(3): <module>")
 OF_OTHERS = (
     "torch/nn/modules/module.py(1775): _call_impl", "threading.py(1002): _bootstrap", "<string>(1): <module>",
     "/opt/env/lib/python3.11/site-packages/decord/reader.py(5): next", "multiprocessing/spawn.py(122): spawn_main",

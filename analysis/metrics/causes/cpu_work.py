@@ -272,7 +272,7 @@ class _Nested(NamedTuple):
     """Nested events of a thread.
 
     From each bound to the next one, ascending, `innermost` is what runs there, -1 for none: a place in `names`, which
-    has each name once for each chain of names around it. `parents` is the place of what is around.
+    has each name once for each chain of names around it. `parents` says where in them the name around each stands.
     """
 
     bounds: Times
@@ -307,7 +307,7 @@ class _Nested(NamedTuple):
         return cls(np.array(bounds, np.int64), np.array(innermost, np.int64), parents, names)
 
     def at(self, times: Times) -> Times:
-        """The place of what runs at each time, -1 for nothing."""
+        """Which of them runs at each time, by its place; -1 where none does."""
         if not len(self.bounds):
             return np.full(len(times), -1, np.int64)
         place = np.searchsorted(self.bounds, times, side="right") - 1

@@ -13,7 +13,7 @@ from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
 from ..device.idle import HOST
 from ..device.largest_gaps import InFunction
 from ..functions import quoted
-from ..prices import OF_EVENTS, Priced, Prices
+from ..prices import Priced, Prices
 
 IDLE_CAUSES = {
     "sync_ns": "CPU in blocking calls",
@@ -59,6 +59,8 @@ IDLE_VERDICTS = frozenset({*_SHORTLY, "idle"})
 _MENTIONED = 0.1  # of idle time
 _MOST = 0.5  # of idle time
 _MOST_CALLS = 2
+_ONCE = ("long", "compile")
+"""Kinds of rows of `syncs` about what is no part of every step."""
 
 
 def idle_causes(idle: pd.DataFrame) -> dict[str, float] | None:
@@ -220,7 +222,7 @@ class LongCalls(NamedTuple):
 
         `syncs_steps` is the table of that name. Without `steps` all its rows count.
         """
-        long = syncs_steps[syncs_steps["kind"].isin(OF_EVENTS.values())]
+        long = syncs_steps[syncs_steps["kind"].isin(_ONCE)]
         long = long[long["step"].isin(list(steps))] if steps else long
         same = ["kind", "name", "operator"]
         alike = long.groupby(same, dropna=False)

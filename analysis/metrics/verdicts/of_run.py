@@ -218,7 +218,7 @@ def of_run(
     is_named = prices is None or prices.unexplained_ns is not None
     if fault is None and prices is not None and prices.unexplained_ns is not None:
         # Where others wait much longer than anything gains, that may be gained, and comes first.
-        leading, large = None, sorted(large, key=lambda loss: loss.ms != step.comm)
+        leading, large = None, sorted(large, key=lambda loss: loss.verdict not in _OF_COMMUNICATION)
     long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps)
     is_event = long_steps is not None and prices is not None and long_steps.is_event(leading)
     computing = step.share(step.compute) >= COMPUTE_FROM and prices is not None
@@ -228,7 +228,8 @@ def of_run(
     elif fault is not None:
         verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms, fault.most_ms))]
         headline, why = fault.headline(step.of_every(fault.ms, fault.most_ms)), fault.why
-        large = [_of_communication(step, communication, None) if loss.ms == step.comm else loss for loss in large]
+        nameless = _of_communication(step, communication, None)
+        large = [nameless if loss.verdict in _OF_COMMUNICATION else loss for loss in large]
         rest, faults = large, [each for each in faults if each != fault]
     elif leading is not None and _loss_of(leading, large) is None:
         # It shows elsewhere: a late launch on one rank is waiting on the others.

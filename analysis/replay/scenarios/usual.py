@@ -286,15 +286,17 @@ def no_jitter() -> Scenario:
     return Scenario("every rank equally fast in every step", assumes, (change,), leaves_out=True)
 
 
+def never_waiting(members: Sequence[Playing]) -> list[Playing]:
+    """Let compute and CPUs never wait for communication."""
+    return [replace(m, edges=_without_comm(m)) for m in members]
+
+
 def perfect_overlap() -> Scenario:
     """Hide every transfer behind compute.
 
     Three bounds, of which the tightest counts: compute never waits for communication, of which no trace tells the
     price; transfers take no time, but those who come late are waited for; and no stream communicates any faster.
     """
-
-    def never_waiting(members: Sequence[Playing]) -> list[Playing]:
-        return [replace(m, edges=_without_comm(m)) for m in members]
 
     def in_no_time(members: Sequence[Playing]) -> list[Playing]:
         return [replace(m, transfer=np.zeros_like(m.transfer)) for m in members]

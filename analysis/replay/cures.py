@@ -1,7 +1,4 @@
-"""The changes of what all ranks have in common that `remedies` prices: one entry for each, and nowhere else a second.
-
-What differs from others, late ranks and slow links, is found first (`pricing`), so it has no entry here.
-"""
+"""The changes that `remedies` prices: one entry for each, and nowhere else a second."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from ..core import markers
-from ..metrics.prices import OF_EVENTS
 from ..metrics.typical_step import TypicalStep
 from .links import Links, links_of
 from .scenarios import host, transfers, usual
@@ -22,33 +18,36 @@ LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class Common:
-    """A change, how it is played, `how` to begin with it, and the `verdict` on a run of which it is the largest price.
+class Cure:
+    """A change that is priced: the `verdict` on a run in which it gains most, what `costs` that much, `how` to begin.
 
-    What `costs` that much goes first in a sentence.
-    A bound is more than anybody can do, so that what can be done comes first if it gains half as much. It is worth a
-    try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like that, or rows
-    of `syncs` of that kind take enough. `how_under` has other advice for frameworks, by how their annotations begin.
+    `make` is how it is played; None for ranks and links that differ from others, which are found in a run. A bound is
+    more than anybody can do: what can be done comes before it from a gain of this part of its own (`gives_way_from`).
+    It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
+    that, or rows of `syncs` of that kind take enough. `of_ranks` are those by which ranks become like others.
+    `how_under` has other advice for frameworks, by how their annotations begin.
     """
 
-    remedy: str
-    make: Callable[[Links | None], Scenario]
+    name: str
+    make: Callable[[Links | None], Scenario] | None
     verdict: str
     costs: str
     how: str
-    is_bound: bool = False
+    gives_way_from: float | None = None
+    of_ranks: bool = False
     of_step: tuple[str, ...] = ()
     of_idle: tuple[str, ...] = ()
     annotated: str = ""
     of_kind: str = ""
     how_under: Mapping[str, str] = field(default_factory=dict)
 
-    def under(self, names: pd.Series[str]) -> Common:
-        """The change with what to do under the framework that made annotations of these names."""
+    def under(self, names: pd.Series[str]) -> Cure:
+        """The same with what to do under the framework that made annotations of these names."""
         how = next((how for mark, how in self.how_under.items() if names.str.startswith(mark).any()), self.how)
         return replace(self, how=how)
 
 
+_HALF, _A_QUARTER = 0.5, 0.25  # links twice as fast are a comparison, not something to do
 _DDP, _FSDP = "DistributedDataParallel.forward", "FSDP::"
 """How annotations of torch's frameworks begin."""
 
@@ -61,25 +60,41 @@ def _twice_as_fast(links: Links | None) -> Scenario:
     return transfers.faster_links(2.0, {} if links is None else links_of(links))
 
 
-IN_COMMON = {
-    each.remedy: each
+CURES = {
+    each.name: each
     for each in (
-        Common(
+        Cure(
+            "no_straggler",
+            None,
+            "skew-bound",
+            "Late ranks cost",
+            "see `ranks` and `lateness` for what takes longer there, `hosts` for a slow machine",
+            of_ranks=True,
+        ),
+        Cure(
+            "slow_links",
+            None,
+            "link-bound",
+            "Slow links cost",
+            "see `bandwidth` for their groups; cables, switches, NICs and NCCL settings of these ranks' hosts",
+        ),
+        Cure(
             "no_jitter",
             _played(usual.no_jitter),
             "skew-bound",
             "Ranks that take turns in being late cost",
             "even out the work of the ranks; see `rank_steps` for where waiting is",
-            is_bound=True,
+            gives_way_from=_HALF,
+            of_ranks=True,
             of_step=("exposed_wait_ns", "exposed_unsplit_ns"),
         ),
-        Common(
+        Cure(
             "overlap",
             _played(usual.perfect_overlap),
             "transfer-bound",
             "Transfers cost",
             "start collectives earlier (prefetch, smaller buckets), or give them independent compute",
-            is_bound=True,
+            gives_way_from=_HALF,
             of_step=("exposed_transfer_ns", "exposed_unsplit_ns"),
             how_under={
                 _FSDP: (
@@ -89,16 +104,16 @@ IN_COMMON = {
                 _DDP: "smaller buckets begin earlier: bucket_cap_mb of DistributedDataParallel; see `predict`",
             },
         ),
-        Common(
+        Cure(
             "twice_links",
             _twice_as_fast,
             "transfer-bound",
             "Transfers cost",
             "see `bandwidth` for what they reach now: NCCL settings, topology, other links",
-            is_bound=True,
+            gives_way_from=_A_QUARTER,
             of_step=("exposed_transfer_ns", "exposed_unsplit_ns"),
         ),
-        Common(
+        Cure(
             "no_copies",
             _played(host.no_copies),
             "copy-bound",
@@ -106,7 +121,7 @@ IN_COMMON = {
             "pinned memory and non_blocking copies on a stream of their own; see `kernels`",
             of_step=("exposed_memory_ns",),
         ),
-        Common(
+        Cure(
             "no_data_wait",
             _played(host.no_data_wait),
             "input-bound",
@@ -115,7 +130,7 @@ IN_COMMON = {
             of_idle=("data_ns",),
             annotated=markers.LOADING,
         ),
-        Common(
+        Cure(
             "no_syncs",
             _played(host.no_blocking),
             "sync-bound",
@@ -123,7 +138,7 @@ IN_COMMON = {
             "see `syncs`: no `.item()`, `.cpu()` or `print` of a tensor in a step, non_blocking copies",
             of_idle=("sync_ns", "drained_ns"),
         ),
-        Common(
+        Cure(
             "no_allocations",
             _played(host.no_allocation),
             "allocator-bound",
@@ -131,7 +146,7 @@ IN_COMMON = {
             "see `syncs`: smaller batches, PYTORCH_ALLOC_CONF=expandable_segments:True, no empty_cache()",
             of_idle=("alloc_ns",),
         ),
-        Common(
+        Cure(
             "no_gc",
             _played(host.no_gc),
             "launch-bound",
@@ -140,29 +155,29 @@ IN_COMMON = {
             of_idle=("gc_ns",),
             annotated=markers.PYTHON_GC,
         ),
-        Common(
+        Cure(
             "no_long_calls",
             _played(host.no_long_calls),
             "launch-bound",
             "Unusually long calls and operators cost",
             "see `syncs`: warm up before capturing, as by schedule(wait=1, warmup=3); or CUDA_MODULE_LOADING=EAGER",
-            of_kind=OF_EVENTS["no_long_calls"],
+            of_kind="long",
         ),
-        Common(
+        Cure(
             "no_compilation",
             _played(host.no_compilation),
             "launch-bound",
             "Compiling costs",
             "see `syncs`: compile in steps before the traced ones, keep a cache of it, fewer shapes that change",
-            of_kind=OF_EVENTS["no_compilation"],
+            of_kind="compile",
         ),
-        Common(
+        Cure(
             "launch_ahead",
             _played(host.no_launch_overhead),
             "launch-bound",
             "Late launches cost",
             "CUDA graphs, torch.compile, larger batches: fewer and longer kernels",
-            is_bound=True,
+            gives_way_from=_HALF,
             of_idle=("launching_ns", "operator_ns", "outside_ns"),
             how_under={
                 _DDP: (
@@ -182,7 +197,7 @@ def worth_pricing(
     syncs_steps: pd.DataFrame,
     *,
     on_cpus: bool,
-) -> list[Common]:
+) -> list[Cure]:
     """The changes that concern enough of a typical step to be played.
 
     `idle` is the table `idle`, or `idle_steps` of the same steps: without a GPU, `on_cpus`, it has no causes, and
@@ -198,7 +213,7 @@ def worth_pricing(
     def annotated_ns(begins: str) -> float:
         return float(times.where(names.str.startswith(begins), 0.0).groupby(annotations["rank"]).sum().max())
 
-    def is_worth(change: Common) -> bool:
+    def is_worth(change: Cure) -> bool:
         return (
             (bool(change.of_step) and sum(typical.parts[part] for part in change.of_step) >= least)
             or (bool(change.of_idle) and sum(most[list(change.of_idle)].fillna(0)) >= least)
@@ -207,4 +222,4 @@ def worth_pricing(
         )
 
     kinds = pd.Series(names.unique(), dtype="string")
-    return [change.under(kinds) for change in IN_COMMON.values() if is_worth(change)]
+    return [change.under(kinds) for change in CURES.values() if is_worth(change)]
