@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from builders import MS, US, Collective, traces_of
 from simulator import Injection, Window, World, simulate
 from simulator.programs import tp
 from test_link_predictions import with_change
@@ -55,3 +56,33 @@ def test_a_late_rank_is_named_and_may_not_be_all(kind: str, tmp_path: Path) -> N
         assert run.prices.late.ranks == (0,)
         gain = run.prices.gains["no_straggler"]
         assert gain.low_ns <= true <= gain.high_ns
+
+
+def test_what_waits_for_a_late_rank_unseen_waits_no_longer_without_it(tmp_path: Path) -> None:
+    """The others' last kernel begins when the late rank has computed, as where a stream waits for a peer's memory."""
+    late_ns, usual_ns, length_ns = 30 * MS, 10 * MS, 50 * MS
+    begins = [step * length_ns for step in range(4)]
+    arrivals = [late_ns + 3 * MS, *[late_ns + 2 * MS] * 3]
+    traces = traces_of(
+        4,
+        [
+            Collective([begin + after for after in arrivals], 5 * MS, args={"launch": begin + 2 * MS})
+            for begin in begins
+        ],
+    )
+    for trace in traces:
+        for step, begin in enumerate(begins):
+            trace.step(step, begin, begin + late_ns + 8 * MS)
+            each_ns = (late_ns if trace.rank == 0 else usual_ns) // 5
+            for number in range(5):
+                trace.kernel("gemm", begin + number * each_ns, each_ns, launch=begin + number * 10 * US)
+            trace.kernel("add", begin + late_ns, arrivals[trace.rank] - late_ns, launch=begin + MS)
+        trace.write(tmp_path, f"x{trace.rank}.json")
+    found = analyse(tmp_path, details=True)
+    prices = found.prices
+    assert prices is not None
+    assert prices.late is not None
+    assert prices.late.ranks == (0,)
+    gain = prices.gains["no_straggler"]
+    assert gain.ns == pytest.approx(late_ns + arrivals[0] - arrivals[1] - usual_ns)
+    assert gain.low_ns < 2 * MS  # each of the others may as well have a delay of its own

@@ -16,6 +16,7 @@ from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
 from ..errors import NothingMeasured, NotPredictable
 from ..metrics.prices import Gain
 from .attribution import PartNames, RunPart, parts_of
+from .cures import LEAST
 from .cycles import Played, rank_programs
 from .edges import Edges
 from .engine import Playing, prepared
@@ -186,7 +187,38 @@ class Replay:
 
         Calls that cannot be split are transfers. If they waited for somebody unseen instead, they end no earlier, and
         a step gains less, down to the lower bound; but not if they are taken `as_transfers`.
+
+        Much longer delays than usual may be waits that the trace does not show. If those end with what goes, a step
+        gains more, up to the upper bound; where ranks become like others, that is what they gain, since others wait
+        for the late ones.
         """
+        gain = self.gain_as_played(scenario, as_transfers=as_transfers)
+        if not (scenario.leaves_out or scenario.never_longer) or not self._may_wait_unseen:
+            return gain
+        if_waits = self._with_usual_delays.gain_as_played(scenario, as_transfers=as_transfers)
+        return Gain(
+            max(gain.ns, if_waits.ns) if scenario.of_ranks else gain.ns,
+            min(gain.low_ns, if_waits.low_ns),
+            max(gain.high_ns, if_waits.high_ns),
+        )
+
+    @cached_property
+    def _may_wait_unseen(self) -> bool:
+        """Whether unusual delays of a rank take enough of a step that a gain could be hidden behind them."""
+        steps = max(len(self.counted or self._measured), 1)
+        unusual_ns = max(
+            (int((m.delay - u.delay).sum()) for both in zip(self.measured, self.usual, strict=True)
+             for m, u in zip(*both, strict=True)),
+            default=0,
+        )  # fmt: skip
+        return unusual_ns >= LEAST * self.step_ns * steps
+
+    @cached_property
+    def _with_usual_delays(self) -> Replay:
+        return replace(self, measured=self.usual)
+
+    def gain_as_played(self, scenario: Scenario, *, as_transfers: bool) -> Gain:
+        """The gain if no delay is a wait."""
         by_way = [self._less(scenario, change, waiting=False) for change in scenario.changes]
         gains = [float(each.mean()) for each in by_way]
         measured = self._counted(self.played(None).lengths)

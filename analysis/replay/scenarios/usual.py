@@ -36,7 +36,7 @@ def without_stragglers(ranks: Collection[int] | None = None, host: str | None = 
         "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
         (_as_fast_as_others(None if ranks is None else frozenset(ranks)),),
         leaves_out=True,
-        of_ranks=ranks is not None,
+        of_ranks=True,
     )
 
 
@@ -283,7 +283,7 @@ def no_jitter() -> Scenario:
         return [each.mixed(member, everything(member)) for member, each in zip(members, calm(members), strict=True)]
 
     assumes = "work takes its mean over ranks and steps, transfer its median"
-    return Scenario("every rank equally fast in every step", assumes, (change,), leaves_out=True)
+    return Scenario("every rank equally fast in every step", assumes, (change,), leaves_out=True, of_ranks=True)
 
 
 def never_waiting(members: Sequence[Playing]) -> list[Playing]:
