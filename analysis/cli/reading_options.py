@@ -153,7 +153,8 @@ AllRecorded = Annotated[
     typer.Option(
         "--whole",
         rich_help_panel="Reading",
-        help="Sum up all that was recorded, instead of the steps that count on the first screen.",
+        help="Sum up all that was recorded, instead of the steps that count on the first screen. "
+        "Changes are played in all steps, also of a large run.",
     ),
 ]
 StepMarker = Annotated[

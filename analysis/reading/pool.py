@@ -67,11 +67,11 @@ def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) ->
     if options.limit_bytes is not None:
         most = min(most, options.limit_bytes // _LIMIT_FOR_DETAILS)
     json_bytes = sum(map(_json_bytes, traces))
-    fits = json_bytes <= most and (json_bytes < options.sizes.spread_bytes or _may_have_details(traces[0], options))
+    fits = json_bytes <= most and (json_bytes < options.sizes.spread_bytes or may_have_details(traces[0], options))
     return replace(options, details=fits, details_if_small=not options.details)
 
 
-def _may_have_details(trace: TraceInput, options: ReadOptions) -> bool:
+def may_have_details(trace: TraceInput, options: ReadOptions) -> bool:
     """Whether a file has details, as far as that is soon known. A run has them if all of its files do."""
     if trace.format is not RECORDING:
         return True

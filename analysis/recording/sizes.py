@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSizes:
-    """The sizes, in bytes. Those of files are of the unpacked file, as estimated before it is read."""
+    """The sizes, in bytes where nothing else is said. Those of files are of the unpacked file, as estimated."""
 
     chunk_bytes: int = 512 << 10
     """Of a Kineto trace, read at a time: about what fits into the cache of one core."""
@@ -30,6 +30,8 @@ class ReadSizes:
     stand on different sides of it. Details take some 1 MB of memory for each MB of JSON."""
     page_details_bytes: int = 4_000_000_000
     """The same for the page on a run, for which people wait."""
+    most_played: int = 500_000
+    """Activities of the steps that are played again: some 40 s and 2 GB on one core."""
 
 
 USUAL_SIZES = ReadSizes()

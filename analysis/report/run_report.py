@@ -96,9 +96,10 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
 def _unread(analysis: Analysis) -> Iterator[str]:
     """What the page lacks because operators and calls of the runtime were not read."""
     if not analysis.run.details and analysis.run.has_starts and not analysis.run.is_of_cpus:
+        unpriced = "" if analysis.part.run.details else ", and no gains of changes"
         yield (
             "What CPUs did meanwhile was not read, as the run is large or was packed --no-details: no causes of idle "
-            "time, no critical path, and no gains of changes. Of a large run, --ranks 0-7 reads it of some ranks."
+            f"time, no critical path{unpriced}. Of a large run, --ranks 0-7 reads it of some ranks."
         )
 
 
@@ -106,7 +107,8 @@ def _what_to_try(analysis: Analysis) -> Section:
     return Section(
         "try",
         "What to try",
-        "All changes, with what a step would gain and how much of it each is about. They overlap: never add them.",
+        f"All changes, with what a step would gain{f' ({played})' if (played := analysis.part_note) else ''} and how "
+        "much of it each is about. They overlap: never add them.",
         tables=_blocks(analysis, "remedies"),
     )
 

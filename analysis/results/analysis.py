@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from inspect import signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
-from ...common.wording import counted
+from ...common.wording import counted, ranges_of
 from ..catalog import CATALOG, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
@@ -20,12 +20,13 @@ from ..core.declaring import EACH_RANK, VALUES, InputKind, TableEntry, Value
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.intervals import Spans, spans
+from ..core.kinds import KINDS
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
 from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
-from ..errors import NothingMeasured, NotPredictable, UnknownTable
+from ..errors import AnalysisError, NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
 from ..metrics.causes.blame import culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import in_idle
@@ -70,6 +71,7 @@ from ..tables.regions import times_of_regions
 from ..tables.syncs import SYNCS_STEPS
 from ..tables.values import WITH_DETAILS, captured_graphs, computed
 from .early_work import Early
+from .part import steps_to_play
 from .ran_by_rank import RanHere, RanSpread
 from .table_attributes import TableAttributes
 
@@ -92,6 +94,13 @@ _LOG = logging.getLogger("commtrace.analysis")
 """What is being computed, and how far it is: for the log, and for a terminal."""
 
 
+class Again(NamedTuple):
+    """How to read steps of a run once more, with details, all for none; and how many activities to play at most."""
+
+    read: Callable[[Sequence[int]], Analysis]
+    most_activities: int
+
+
 @dataclass(frozen=True, repr=False)
 class Analysis(TableAttributes):
     """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
@@ -100,7 +109,7 @@ class Analysis(TableAttributes):
     found while it was read; None for a run whose tables were changed. Steps of the kind `about` count, such as
     `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks` are those of
     all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the typical step;
-    over all that was recorded if `whole`.
+    over all that was recorded if `whole`. Steps of a run with many activities are read `again`, to play some of them.
     """
 
     run: Run
@@ -109,6 +118,7 @@ class Analysis(TableAttributes):
     about: str | None = None
     peaks: GivenPeaks = field(default_factory=dict)
     whole: bool = False
+    again: Again | None = None
 
     def __repr__(self) -> str:
         run = self.run
@@ -129,15 +139,46 @@ class Analysis(TableAttributes):
         return str(first[0]["because"]) if first else "nothing was measured"
 
     @cached_property
+    def part(self) -> Analysis:
+        """The steps that are played again, as a run of their own with details; of a run that is not too large, itself.
+
+        All that is played is of them: prices, predictions, the replay, what it is attributed to, critical path and
+        releases. Itself also where steps cannot be read once more, or none are marked.
+        """
+        if self.again is None or not self.run.has_starts or not len(self.steps):
+            return self
+        steps = dict(zip(self.steps["step"].tolist(), self.steps["window_ns"].tolist(), strict=True))
+        ran = int(self.of(recorded_breakdown)[[f"n_{kind}" for kind in KINDS]].to_numpy().sum())
+        most = len(steps) if self.whole else self.again.most_activities * len(steps) // max(ran, 1)
+        played = steps_to_play(steps, self.typical_step.steps, most)
+        is_whole = len(played) == len(steps)
+        if self.run.details and is_whole:
+            return self
+        try:
+            _LOG.info("reading %s again, with details", counted(len(played), "step"))
+            found = self.again.read(() if is_whole else played)
+        except AnalysisError:  # what makes it impossible is in the run itself, or more than memory holds
+            return self
+        return replace(found, about=self.about)
+
+    @property
+    def part_note(self) -> str | None:
+        """Which steps are played again, where these are not all."""
+        played = self.part.run.steps
+        return f"by steps {ranges_of(played)}; --whole: by all" if len(played) < len(self.run.steps) else None
+
+    @cached_property
     @described
     def replay_steps(self) -> pd.DataFrame:
-        """One row per step, measured and played again."""
+        """One row per step that is played again, and measured."""
         return self._marked(self.replayed.steps)
 
     @cached_property
     @described
     def attribution(self) -> pd.DataFrame:
         """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
+        if self.part is not self:
+            return self.part.attribution
         from ..replay.attribution import PartNames
         from ..replay.links import links_of
 
@@ -163,6 +204,8 @@ class Analysis(TableAttributes):
 
     @cached_property
     def _priced(self) -> tuple[Prices, list[Scenario]] | None:
+        if self.part is not self:
+            return self.part._priced  # noqa: SLF001 - a part of it
         from ..replay.cures import worth_pricing
         from ..replay.pricing import prices
 
@@ -209,13 +252,14 @@ class Analysis(TableAttributes):
     @described
     def critical_path_pieces(self) -> pd.DataFrame:
         """One row per long piece of the critical path, ten of each step."""
-        return self._marked(self.path.longest(self.run.cpu_operators, self.clocks))
+        part = self.part
+        return self._marked(self.path.longest(part.run.cpu_operators, part.clocks))
 
     @cached_property
     @described
     def releases(self) -> pd.DataFrame:
         """One row per process group, collective, and what released its exposed calls. Needs `details`."""
-        return self._marked(self._releases.by_group(self.counted_steps))
+        return self._marked(self._releases.by_group(self.part.counted_steps))
 
     @cached_property
     @described
@@ -241,6 +285,8 @@ class Analysis(TableAttributes):
         """The run played again from what waits for what. Raises NothingMeasured."""
         from ..replay.table import Replay
 
+        if self.part is not self:
+            return self.part.replayed
         steps = self.breakdown_steps
         known = steps if len(steps) else self.of(recorded_breakdown).assign(step=0)
         exposed = known.groupby("step")["exposed_comm_ns"].mean()
@@ -263,6 +309,8 @@ class Analysis(TableAttributes):
     def _played(self) -> Played:
         from ..replay.cycles import Played
 
+        if self.part is not self:
+            return self.part._played  # noqa: SLF001 - a part of it
         run = self.run
         if not run.has_starts:
             raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
@@ -517,7 +565,8 @@ class Analysis(TableAttributes):
     @described
     def remedies(self) -> pd.DataFrame:
         """One row per change that would shorten the steps, with how much of a step it is about."""
-        if self.run.idle_gpus:
+        run = self.run
+        if run.idle_gpus:
             return self._marked(REMEDIES.empty())
         counted = self._breakdown_of_typical_step
         return self._marked(
@@ -530,7 +579,7 @@ class Analysis(TableAttributes):
                     collectives=self.collectives,
                     participation=self.of(members),
                     ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
-                    path=self.critical_path if self.run.details and self.run.has_starts else CRITICAL_PATH.empty(),
+                    path=self.critical_path if self.part.run.details and run.has_starts else CRITICAL_PATH.empty(),
                 ),
                 self.prices,
             )
@@ -681,6 +730,8 @@ class Analysis(TableAttributes):
         """
         from ..prediction.usual import usual_scenarios
 
+        if self.part is not self:
+            return self.part.predictions
         return self._marked(self.replayed.predictions(usual_scenarios(self), self._known_gains))
 
     def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
@@ -694,6 +745,8 @@ class Analysis(TableAttributes):
 
         if not scenarios:
             raise TypeError("predict() needs a scenario; the usual ones are in `predictions`")
+        if self.part is not self:
+            return self.part.predict(*scenarios)
         changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
         # What ranks gain that are late may be more, seen beside what all other changes gain (`pricing`).
         known = self._known_gains if any(each.of_ranks for each in changes) else {}

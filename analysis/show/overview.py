@@ -107,7 +107,7 @@ def _lines(analysis: Analysis, screen: Screen, size: tuple[int, int], named: str
     hangs = len(analysis.table("hangs")) > 0
     for title, found in (
         (_step_title(analysis), list(_step(analysis, first, screen, width))),
-        (_try_title(first), list(_try(analysis, first, width, most))),
+        (_try_title(analysis, first), list(_try(analysis, first, width, most))),
         (_who_title(analysis), [] if hangs else list(_who(analysis, first, width, most))),
         ("Bus bandwidth, where most time is spent", list(_bandwidth(first, width, most))),
     ):
@@ -246,8 +246,11 @@ def _short_host(name: str) -> str:
     return shortened(printable(name if first.isdigit() else first), _LONGEST_HOST)
 
 
-def _try_title(first: FirstScreen) -> str:
-    return f"What to try, and {'what a step would gain' if first.is_priced else 'how much of a step it is about'}"
+def _try_title(analysis: Analysis, first: FirstScreen) -> str:
+    if not first.is_priced:
+        return "What to try, and how much of a step it is about"
+    played = analysis.part_note
+    return f"What to try, and what a step would gain{f' ({played})' if played else ''}"
 
 
 def _try(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Iterator[str]:

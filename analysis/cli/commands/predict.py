@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -195,7 +195,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
       commtrace table replay traces/my-run
     """
     writing.check("replay_steps")
-    analysis = analysis_of(runs, reading, details=True)
+    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
     steps = analysis.replay_steps
     if len(steps):
         print_message(
@@ -217,7 +217,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
       commtrace table attribution traces/my-run
     """
     writing.check("attribution")
-    analysis = analysis_of(runs, reading, details=True)
+    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
     _say_first_gains(analysis)
     print_table("attribution", analysis, writing)
 
@@ -252,7 +252,7 @@ def critical_path_command(
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
-    analysis = analysis_of(runs, reading, details=True)
+    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
     _say_first_gains(analysis)
     print_table(name, analysis, writing)
 
@@ -288,7 +288,7 @@ def releases_command(
     """
     name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)
-    print_table(name, analysis_of(runs, reading, details=True), writing)
+    print_table(name, analysis_of(runs, replace(reading, details_if_small=True), details=True), writing)
 
 
 @reads_traces
@@ -310,7 +310,7 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
     """
     writing.check("predictions")
     scenarios = changes.scenarios()
-    analysis = analysis_of(runs, reading, details=True)
+    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
     for note in analysis.run.notes:
         print_message(note, kind="note")
     try:
@@ -319,6 +319,8 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
         raise typer.BadParameter(str(err)) from err
     error = table["replay_error_frac"].max()
     print_message(f"the unchanged replay is {error:.1%} off the measured steps (median)", kind="note")
+    if analysis.part_note is not None:
+        print_message(f"a step gains so much {analysis.part_note}", kind="note")
     if not scenarios:
         _say_first_gains(analysis)
     writing.table("predictions", table)
