@@ -28,7 +28,7 @@ from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import AnalysisError, NothingMeasured, NotPredictable, UnknownTable
 from ..metrics import account as account_module
-from ..metrics.causes.blame import culprits, shares_of_waiting
+from ..metrics.causes.blame import as_late, culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import in_idle
 from ..metrics.causes.details import RanByRank
 from ..metrics.clocks.table import aligned
@@ -217,7 +217,7 @@ class Analysis(TableAttributes):
             _LOG.info("playing steps again without what makes them long")
             return prices(
                 self.replayed,
-                blamed=self.culprits,
+                blamed={*self.culprits, *as_late(self.of(typical_waiting).participation, self.culprits)},
                 unshown=run.unshown_steps,
                 hosts=run.hosts,
                 asked=worth_pricing(

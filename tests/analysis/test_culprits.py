@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, traces_of
 
-from commtrace.analysis.metrics.causes.blame import standing_out
+from commtrace.analysis.metrics.causes.blame import as_late, standing_out
 from commtrace.analysis.metrics.causes.late import tail
 from commtrace.analysis.results.analysis import Analysis
 
@@ -124,3 +124,12 @@ def test_if_it_begins_late_as_well_that_step_is_not_the_only_one(tmp_path: Path)
     said = _late_in_the_second_step(tmp_path, 4 * MS)
     assert "in step 1" in said
     assert "alone" not in said
+
+
+def test_ranks_that_come_with_a_late_one_are_late_as_well(tmp_path: Path) -> None:
+    """Ranks 1 and 4 come last in turn, a little apart: without one of them, the others wait for the other one."""
+    late = [{1: 9 * MS, 4: 10 * MS}, {1: 10 * MS, 4: 9 * MS}] * 2
+    participation = run_of(tmp_path, late, world=6).participation
+    assert as_late(participation, [4]) == {1}
+    assert as_late(participation, [1, 4]) == set()
+    assert as_late(participation, []) == set()

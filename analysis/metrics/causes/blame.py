@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ...core.frames import pd
 
+_AS_LATE = 0.25
+"""Of the usual wait for a late rank: who waits for it no longer is about as late itself."""
 _WAITS = ["collective_id", "kernel", "rank", "wait_ns", "exposed_wait_ns", "waited_for"]
 
 
@@ -82,3 +85,17 @@ def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
         members = dict(zip(hosts["host"], hosts["ranks"].str.split(), strict=True))
         late = [rank for host in standing_out(of_hosts) for rank in members[host]]
     return sorted(map(int, late))
+
+
+def as_late(participation: pd.DataFrame, late: Collection[int]) -> set[int]:
+    """Ranks that come about as late as one of the `late` ones where that is last: without it, they would be.
+
+    Such as the ranks at the same place of each host. `participation` is the table.
+    """
+    found: set[int] = set()
+    for rank in late:
+        waited = participation.loc[participation["waited_for"] == rank, "collective_id"]
+        others = participation[participation["collective_id"].isin(waited) & (participation["rank"] != rank)]
+        waits = others.groupby("rank")["wait_ns"].sum()
+        found |= set(waits.index[waits <= _AS_LATE * waits.median()])
+    return found - set(late)
