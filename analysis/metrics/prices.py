@@ -17,11 +17,19 @@ class Gain(NamedTuple):
     high_ns: float
 
 
+class Since(NamedTuple):
+    """From which step on something is so, in `steps` of those that count, and not before."""
+
+    step: int
+    steps: int
+
+
 class Excess(NamedTuple):
     """How much longer a rank computes, copies and works on its CPU than the median of the ranks that do the same.
 
     In ns per step; `kernel` is the one that half of the computing is due to, and `step` the one in which nearly all of
-    the computing and copying is: None if there is none.
+    the computing and copying is, or `since` which it is in every step, as is the CPU's work `cpu_since`: None if there
+    is none.
     """
 
     compute_ns: float
@@ -29,6 +37,8 @@ class Excess(NamedTuple):
     cpu_ns: float
     kernel: str | None
     step: int | None
+    since: Since | None = None
+    cpu_since: Since | None = None
 
     @property
     def whole_ns(self) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
-from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices
+from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since
 from .cures import CURES, LEAST, Cure
 from .links import Links
 from .programs import NONE, RankProgram
@@ -40,6 +40,8 @@ _PARTS: tuple[Callable[[Excess], float], ...] = (
 )
 _MOST_SINGLE, _MOST_LINKS, _MOST_HOSTS = 16, 6, 16
 _NEARLY_ALL = 0.9
+_NIL, _THERE = 0.2, 0.5
+"""Of the mean excess from some step on: no step before has as much as the former, each from there on the latter."""
 _MUCH_MORE = 2.0
 """So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
 _MOST_THEN = 4
@@ -261,6 +263,7 @@ class _Pricing:
         sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        cpu_by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         steps = max(len(self.replay.counted), 1)
         for members in self.replay.measured:
             for before, after in zip(members, change(members), strict=True):
@@ -272,15 +275,24 @@ class _Pricing:
                 is_copy = _is_copy(program)
                 saved = _saved_ns(program, after.saved - before.saved, counted)
                 # With a GPU, a delay goes with what came before the steps, which is nothing that its CPU does in them.
-                delayed = float((before.delay - after.delay)[counted & program.paced].sum())
-                for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved + delayed)):
+                saved += np.where(counted & program.paced, before.delay - after.delay, 0)
+                for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved.sum())):
                     sums[rank][part] += float(ns) / steps
                 for at, ns in _sums(program.name, np.where(is_copy, 0, less)):
                     by_kernel[rank][_name(program, at)] += ns / steps
-                for at, ns in _sums(program.step, less):
-                    by_step[rank][int(program.step[at])] += ns
+                for known, values in ((by_step, less), (cpu_by_step, saved)):
+                    for at, ns in _sums(program.step, values):
+                        known[rank][int(program.step[at])] += ns
         return {
-            rank: Excess(compute, copies, cpu, _most_of(by_kernel[rank], compute), _only(by_step[rank], steps))
+            rank: Excess(
+                compute,
+                copies,
+                cpu,
+                _most_of(by_kernel[rank], compute),
+                _only(by_step[rank], steps),
+                _since(by_step[rank], self.replay.counted),
+                _since(cpu_by_step[rank], self.replay.counted),
+            )
             for rank, (compute, copies, cpu) in sums.items()
         }
 
@@ -316,6 +328,17 @@ def _only(by_step: Mapping[int, float], steps: int) -> int | None:
     return step if is_alone else None
 
 
+def _since(by_step: Mapping[int, float], counted: Collection[int]) -> Since | None:
+    """The step from which on, in two steps at least, each has its share, and none before has any; else None."""
+    steps = sorted(counted)
+    excess = np.array([by_step.get(step, 0.0) for step in steps])
+    for first in range(1, len(steps) - 1):
+        usual = excess[first:].mean()
+        if usual > 0 and excess[:first].max() <= _NIL * usual and excess[first:].min() >= _THERE * usual:
+            return Since(steps[first], len(steps) - first)
+    return None
+
+
 def _is_unlaunched(program: RankProgram) -> Flags:
     """Whether each activity has no known launch; without a GPU nothing is launched."""
     return np.zeros(len(program), dtype=bool) if program.issued_by is not None else program.launch == NONE
@@ -337,8 +360,8 @@ def _sums(keys: Ints, values: Ints) -> list[tuple[int, float]]:
     return list(zip(positive[first].tolist(), np.bincount(key, values[positive]).tolist(), strict=True))
 
 
-def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> float:
-    """CPU time saved for the calls of the counted activities, in ns.
+def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> Ints:
+    """CPU time saved for the calls of each counted activity, in ns.
 
     `saved` is how much earlier it makes each call. A call counts for what is launched next.
     """
@@ -346,7 +369,8 @@ def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> float:
     known = program.launch != NONE
     launches[program.launch[known]] = np.flatnonzero(known)
     positions = np.flatnonzero(launches != NONE)
-    if not len(positions):
-        return 0.0
-    following = np.minimum(np.searchsorted(positions, np.arange(len(saved))), len(positions) - 1)
-    return float(np.diff(saved, prepend=0)[counted[launches[positions]][following]].sum())
+    result = np.zeros(len(program), dtype=np.int64)
+    if len(positions):
+        following = np.minimum(np.searchsorted(positions, np.arange(len(saved))), len(positions) - 1)
+        np.add.at(result, launches[positions][following], np.diff(saved, prepend=0))
+    return np.where(counted, result, 0)

@@ -19,7 +19,7 @@ pytestmark = needs_shared
             "torchrec-a2a-063",
             "skew-bound",
             (
-                "Rank 2 costs 978.5 of 1,097.5 ms in a step (89%)",
+                "Rank 2 costs 978.6 of 1,097.5 ms in a step (89%)",
                 "Ranks wait 749.3 ms (68%)",
                 "outside of any operator",
                 "# running sparse",

@@ -10,7 +10,7 @@ import pandas as pd
 from ....common.wording import listed, shortened
 from ..causes.blame import shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
-from ..prices import Excess, LateRanks, Prices
+from ..prices import Excess, LateRanks, Prices, Since
 from .doing import (
     Doing,
     in_python,
@@ -37,6 +37,7 @@ _DOES = {
     "cpu": ("gives its device work", "give their devices work", "later"),
     "start": ("begins the traced step", "begin the traced step", "later"),
 }
+_ON_DEVICE = ("compute", "memory")
 
 
 class LateInWords(NamedTuple):
@@ -159,11 +160,18 @@ class Culprits(NamedTuple):
         """The ranks that the others wait for most."""
         return set(standing_out(self._shares()))
 
-    def why(self, rank: int) -> str | None:
-        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if not known."""
+    def why(self, rank: int, excess: Excess | None = None) -> str | None:
+        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if not known.
+
+        Its `excess` may say since when.
+        """
         late = self._late(rank)
         if late is None:
             return None
+        since = None if excess is None else excess.since if late.because in _ON_DEVICE else excess.cpu_since
+        if since is not None and late.per:
+            more_ms = late.more_ms * late.steps / since.steps
+            late = late._replace(more_ms=more_ms, where=_from(since), steps=since.steps)
         doing = self._doing(late)
         return self._does(late) + (f"; {doing.clause}" if doing else self._where(late))
 
@@ -318,7 +326,7 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
 
 def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
     """`computes 4.0 ms per step longer than the others, mostly in gemm`."""
-    known = culprits.why(rank)
+    known = culprits.why(rank, excess)
     if excess.cpu_ns > max(excess.compute_ns, excess.copies_ns):
         return known or culprits.on_cpu_later(rank)
     # How late it came says less: where several are late, each is so only where it comes last.
@@ -330,7 +338,14 @@ def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
     if excess.step is not None and culprits.steps:
         return f"{does} {length(ms * culprits.steps)} longer than the others in step {excess.step} alone{kernel}"
     slow = culprits.slow_device(rank, ms) if culprits.steps and not is_copying else ""
+    if excess.since is not None and culprits.steps:
+        ms = ms * culprits.steps / excess.since.steps
+        return f"{does} {length(ms)} per step longer than the others{_from(excess.since)}{kernel}{slow}"
     return f"{does} {length(ms)}{' per step' if culprits.steps else ''} longer than the others{kernel}{slow}"
+
+
+def _from(since: Since) -> str:
+    return f" from step {since.step} on"
 
 
 class _Late(NamedTuple):

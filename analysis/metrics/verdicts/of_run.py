@@ -192,6 +192,13 @@ def of_run(
     process.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
+    by_name, nameless = (_of_communication(step, communication, each) for each in (culprits, None))
+    # What a step gains without late ranks says more than what others wait for them, if that explains it.
+    is_priced = any(
+        each.late and each.late >= culprits.standing_out() and each.ms >= _MOST_OF_IT * by_name.wait_ms
+        for each in faults
+    )
+    communicating = nameless if is_priced else by_name
     long = LongCalls.of(syncs_steps, typical.steps, typical.parts["idle_ns"] * typical.windows)
     idle_ns = typical.parts["idle_ns"] - gaps.unseen_ns
     of_idle = idle_verdict(idle, prices, idle_ns)
@@ -209,7 +216,7 @@ def of_run(
             shortly=by_one or idle_shortly(of_idle, idle),
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
-        _of_communication(step, communication, culprits),
+        communicating,
     ]
     losses = sorted((loss for loss in losses if loss.ms > 0), key=lambda loss: -loss.ms) or losses[:1]
     leading = _leading(prices, step)
@@ -228,7 +235,6 @@ def of_run(
     elif fault is not None:
         verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms, fault.most_ms))]
         headline, why = fault.headline(step.of_every(fault.ms, fault.most_ms)), fault.why
-        nameless = _of_communication(step, communication, None)
         large = [nameless if loss.verdict in _OF_COMMUNICATION else loss for loss in large]
         rest, faults = large, [each for each in faults if each != fault]
     elif leading is not None and _loss_of(leading, large) is None:
@@ -245,16 +251,16 @@ def of_run(
         headline, why = first.headline(step, named=is_named), first.why(named=is_named)
         why += _little_alone(first, step, prices)
         if leading is None and prices is not None:
-            why += _nothing_gains(step, prices)
+            why = (why + _nothing_gains(step, prices)).removeprefix(". ")
     else:
         verdict, rest = "compute-bound", [loss for loss in large or losses[:1] if step.share(loss.ms) >= MENTIONED_FROM]
         sentences = [f"Compute fills {step.of_whole(step.compute)}."]
         headline, why = f"Compute fills {step.of_every(step.compute)}", ""
     sentences += [unequal_devices] if unequal_devices else []
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
-    sentences += [
-        fault.sentence(step.with_share(fault.ms)) for fault in faults if not culprits.standing_out() & fault.late
-    ]
+    is_named = communicating.more != nameless.more and communicating.more in " ".join(sentences)
+    named = culprits.standing_out() if is_named else set()
+    sentences += [fault.sentence(step.with_share(fault.ms)) for fault in faults if not named & fault.late]
     if not communication.calls:
         beside = "Communication ran on the CPUs, over gloo, and is not measured beside GPUs."
         sentences.append(beside if communication.on_cpus else "No communication was traced.")

@@ -63,9 +63,9 @@ def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
             _without(m, usual, most) if change and not stage else m
             for m, change, stage, usual, most in zip(members, changing, is_stage, alike.is_usual, waits, strict=True)
         ]
-        works = [WorkBeforeCalls.of(m) for m in lacking]
+        works, steps = [WorkBeforeCalls.of(m) for m in lacking], [steps_of(p) for p in programs]
         computing, launching, blocking = (
-            _capped(values, _usual(values, alike, others), others, is_stage)
+            _capped(values, _usual(values, steps, alike, others), others, is_stage)
             for values in (
                 [np.where(m.program.is_comm, 0, m.duration) for m in lacking],
                 [work.launching_ns for work in works],
@@ -92,22 +92,42 @@ def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
     return change
 
 
-def _usual(values: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list[Ints]:
+def _usual(values: Sequence[Ints], steps: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list[Ints]:
     """The values that each member would have if it were like the others; rare ones are 0.
 
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
-    nearly all others take, and in everything if one factor sets it apart further than the others are from each other.
+    nearly all others take, and in everything, always or in some steps, if a factor sets it apart further than the
+    others are from each other: a device that is throttled from some step on is slower at everything, but at nothing by
+    more than chance.
     """
     median, high = alike.quantiles((0.5, 0.75), values, others)
-    factors = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
+    whole = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
+    by_step = [_factors_by_step(*each) for each in zip(values, median, steps, strict=True)]
     result = []
     for number, (mine, usual, most) in enumerate(zip(values, median, high, strict=True)):
-        of_others = [f for place, f in enumerate(factors) if place != number and others[place]] or [1.0]
-        chance = 2 * max(of_others) - min(of_others)
-        factor = max(factors[number], 1.0) if factors[number] > chance else 1.0
+        of_others = [place for place, counts in enumerate(others) if counts and place != number]
+        always = _beyond_chance(whole[number], [whole[place] for place in of_others] or [1.0])
+        in_others = [factor for place in of_others for factor in by_step[place].values()]
+        factor = np.full(len(mine), always)
+        for step, in_step in by_step[number].items():
+            own = _beyond_chance(in_step, in_others) if in_others else 1.0
+            # A step as fast as those of the others has nothing to lose.
+            factor[steps[number] == step] = own if own > 1 else always if 2 * in_step > 1 + always else 1.0
         scaled = np.rint(mine / factor).astype(np.int64)
         result.append(np.where(scaled > usual + _FENCE * (most - usual), usual, scaled))
     return result
+
+
+def _beyond_chance(factor: float, of_others: Sequence[float]) -> float:
+    """The factor if it is further from those of the others than these are from each other; else 1."""
+    return max(factor, 1.0) if factor > 2 * max(of_others) - min(of_others) else 1.0
+
+
+def _factors_by_step(values: Ints, usual: Ints, steps: Ints) -> dict[int, float]:
+    return {
+        step: _factor(values[steps == step], usual[steps == step])
+        for step in np.unique(steps[steps >= 0]).tolist()
+    }  # fmt: skip
 
 
 def _capped(

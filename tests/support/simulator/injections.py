@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from .ops import Block, Comm, Communication, Cpu, Group, Kernel, Op, Planned, caused
 from .programs import LOADER
@@ -82,6 +83,8 @@ def _injected(world: World, plan: list[Planned], injection: Injection, where: tu
     at = _position(plan, injection.at)
     if injection.kind == "slower":
         return _slowed(plan, at, injection.us, cause_of(number, rank))
+    if injection.kind == "throttled":
+        return _throttled(plan, injection.us, cause_of(number, rank))
     extra = Planned(Cpu(0.0))
     ops = _side_comm(world, hit, injection.us) if injection.kind == "comm" else _extra(injection)
     origin = hit[0] if injection.kind == "comm" else rank
@@ -91,7 +94,7 @@ def _injected(world: World, plan: list[Planned], injection: Injection, where: tu
 
 def _slowed(plan: list[Planned], at: int, us: float, cause: int) -> list[Planned]:
     """The step with the next kernel that computes taking longer."""
-    kernels = [i for i, planned in enumerate(plan) if isinstance(planned.op, Kernel) and not planned.op.is_copy]
+    kernels = [i for i, planned in enumerate(plan) if _computes(planned.op)]
     if not kernels:
         return plan
     chosen = min(kernels, key=lambda i: (i < at, abs(i - at)))
@@ -100,6 +103,21 @@ def _slowed(plan: list[Planned], at: int, us: float, cause: int) -> list[Planned
     assert isinstance(kernel, Kernel)
     result[chosen] = replace(result[chosen], op=replace(kernel, extra_us=kernel.extra_us + us, cause=cause))
     return result
+
+
+def _throttled(plan: list[Planned], us: float, cause: int) -> list[Planned]:
+    """The step with every kernel that computes taking longer, by the same factor."""
+    whole_us = sum(each.op.us for each in plan if _computes(each.op))
+    return [
+        replace(each, op=replace(each.op, extra_us=each.op.extra_us + us * each.op.us / whole_us, cause=cause))
+        if _computes(each.op)
+        else each
+        for each in plan
+    ]
+
+
+def _computes(op: Op) -> TypeGuard[Kernel]:
+    return isinstance(op, Kernel) and not op.is_copy
 
 
 def _side_comm(world: World, hit: list[int], us: float) -> list[Op]:

@@ -162,11 +162,11 @@ INJECTED = ("kernel", "slower", "copies", "block", "data", "python", "op", "comm
 class Injection:
     """Something that makes `ranks` late by about `us` in `steps`, at `at` of the step (0..1).
 
-    kernel: one more kernel; slower: a kernel that takes longer; copies: host to device; block: a call that waits for
-    the GPU and then longer; data: the data loader; python: nothing that shows; op: an operator of the CPU; comm: a slow
-    collective of a group of theirs; alloc: cudaMalloc; gc: Python's garbage collection; item: a value that the CPU
-    reads; pageable: a copy to the device for which the CPU waits; pinned: one for which it does not. With `in_turn`
-    one rank in each step, one after the other.
+    kernel: one more kernel; slower: a kernel that takes longer; throttled: all kernels take longer; copies: host to
+    device; block: a call that waits for the GPU and then longer; data: the data loader; python: nothing that shows; op:
+    an operator of the CPU; comm: a slow collective of a group of theirs; alloc: cudaMalloc; gc: Python's garbage
+    collection; item: a value that the CPU reads; pageable: a copy to the device for which the CPU waits; pinned: one
+    for which it does not. With `in_turn` one rank in each step, one after the other.
     """
 
     kind: str
