@@ -405,11 +405,22 @@ class Analysis(TableAttributes):
     @cached_property
     def idle_causes(self) -> dict[str, float] | None:
         """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
+        if self.part is not self:
+            causes = self.part.idle_causes
+            return causes and {cause: self._idle_like_part * ns for cause, ns in causes.items()}
         return idle_causes(self._idle_of_typical_step) if self.run.details else None
+
+    @property
+    def _idle_like_part(self) -> float:
+        """Idle time of a typical step, over that of the part that is played: what is known of that one says why."""
+        idle_ns, of_part_ns = (each.typical_step.parts["idle_ns"] for each in (self, self.part))
+        return idle_ns / of_part_ns if of_part_ns else 0.0
 
     @cached_property
     def _largest_gaps(self) -> LargestGaps:
         """The work before which a typical step has most idle time."""
+        if self.part is not self:
+            return self.part._largest_gaps.times(self._idle_like_part)  # noqa: SLF001 - a part of it
         if not self.run.details or not self.run.has_starts:
             return NO_GAPS
         typical = self.typical_step
@@ -417,6 +428,8 @@ class Analysis(TableAttributes):
 
     @property
     def _idle_in_ranges(self) -> dict[str, float]:
+        if self.part is not self:
+            return {name: self._idle_like_part * ns for name, ns in self.part._idle_in_ranges.items()}  # noqa: SLF001
         typical = self.typical_step
         if not self.run.details or not self.run.has_starts:
             return {}
@@ -424,6 +437,9 @@ class Analysis(TableAttributes):
 
     @property
     def _functions_in_idle(self) -> dict[str, InFunction]:
+        if self.part is not self:
+            found = self.part._functions_in_idle  # noqa: SLF001 - a part of it
+            return {cause: each._replace(ns=self._idle_like_part * each.ns) for cause, each in found.items()}
         typical = self.typical_step
         if not self.run.details or not self.run.has_starts or not len(self.run.functions):
             return {}

@@ -171,7 +171,7 @@ def first_screen(analysis: Analysis) -> FirstScreen:
     unit = TimeUnit.of(analysis.typical_step.parts["window_ns"] if has_step else 1e6)
     remedies = () if len(analysis.table("hangs")) else tuple(_remedies(analysis))
     rates = tuple(first_rates(analysis))
-    mfu = _mfu(analysis) if has_step else None
+    mfu = _mfu(analysis.part) if has_step else None
     return FirstScreen(
         name=printable(analysis.run.name),
         facts=tuple(map(printable, _facts(analysis))),

@@ -63,6 +63,10 @@ def test_some_steps_are_played_of_a_large_run_and_gain_as_much(run: Path) -> Non
     assert part.prices.late.ranks == (LATE,)
     known, gain = whole.prices.gains["no_straggler"], part.prices.gains["no_straggler"]
     assert gain.low_ns <= known.ns <= gain.high_ns
+    assert whole.idle_causes is not None
+    assert part.idle_causes is not None
+    idle_ns = part.typical_step.parts["idle_ns"]
+    assert part.idle_causes["outside_ns"] == pytest.approx(whole.idle_causes["outside_ns"], abs=0.1 * idle_ns)
     assert part.part_note is not None
     assert part.part_note in part.summary()
     [row] = part.predict({"without_straggler": LATE}).to_dict("records")

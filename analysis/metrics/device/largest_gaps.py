@@ -36,6 +36,10 @@ class LargestGaps(NamedTuple):
     unseen_ns: float
     waiting_in: str | None
 
+    def times(self, factor: float) -> LargestGaps:
+        """The same with so much idle time."""
+        return self._replace(before_ns=factor * self.before_ns, unseen_ns=factor * self.unseen_ns)
+
 
 NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
 
