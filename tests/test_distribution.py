@@ -111,7 +111,8 @@ def test_with_torch_the_command_captures_and_analyses(scripts: Path, tmp_path: P
     shown = run(scripts / "commtrace", "train", "-h", path=libraries, cwd=scripts)
     assert "commtrace train --workers 2" in shown.stdout, shown.stderr
     options = ("--parallel", "single", "--device", "cpu", "--batch-size", "2", "--out", tmp_path, "--run-name", "one")
-    done = run(scripts / "commtrace", "train", *options, path=libraries, cwd=scripts)
+    short = ("--image-size", "16", "--wait", "1", "--warmup", "1", "--active", "3", "--steps", "6")
+    done = run(scripts / "commtrace", "train", *options, *short, path=libraries, cwd=scripts)
     assert done.returncode == 0, done.stderr
     assert f"commtrace {tmp_path / 'one'}" in done.stdout + done.stderr
     done = run(scripts / "commtrace", tmp_path / "one", cwd=scripts)

@@ -8,6 +8,7 @@ import pytest
 from builders import MS, Trace
 from given_runs import analysis_of_run
 from samples import a_sample
+from simulated_once import true_step_ns
 from simulator import Injection, Layout, Window, World, simulate
 from simulator.ops import Comm, Kernel, Op
 from simulator.programs import LOADER, ddp, fsdp, moe, tp, tp_dp
@@ -62,13 +63,9 @@ def analysed(made: World, folder: Path) -> Analysis:
     return analyse(folder, details=True)
 
 
-def step_ns(analysis: Analysis) -> float:
-    return float(analysis.breakdown_steps["window_ns"].mean())
-
-
 def assert_predicted(as_it_is: World, changed: World, scenario: Scenario, folder: Path) -> None:
     """Within 3 %, or inside an interval that is not wider than a quarter of the step."""
-    found, true = analysed(as_it_is, folder / "is"), step_ns(analysed(changed, folder / "changed"))
+    found, true = analysed(as_it_is, folder), true_step_ns(changed)
     [row] = found.predict(scenario).to_dict("records")
     inside = row["low_ns"] <= true <= row["high_ns"] and row["high_ns"] - row["low_ns"] <= 0.25 * true
     assert inside or row["step_ns"] == pytest.approx(true, rel=0.03)
@@ -112,9 +109,9 @@ def test_with_other_code_a_run_is_as_with_that_code(change: str, name: str, tmp_
 def test_sharded_in_another_way(option: str, name: str, elems: int, us: float, tmp_path: Path) -> None:
     before = world("fsdp")
     program = partial(fsdp, elems=elems, layer_us=us)
-    found = analysed(replace(before, program=program), tmp_path / "is")
+    found = analysed(replace(before, program=program), tmp_path)
     changed = replace(before, program=partial(program, **{name: option != "no_reshard"}))
-    true = step_ns(analysed(changed, tmp_path / "changed"))
+    true = true_step_ns(changed)
     [row] = found.predict({option: True}).to_dict("records")
     assert row["step_ns"] == pytest.approx(true, rel=0.02)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from builders import MS, Collective, traces_of, write_run
 from samples import a_sample
+from simulated_once import mean_step_ns, true_step_ns
 from simulator import PRESETS, Injection, Window, World, draw, simulate
 from simulator.programs import ddp, fsdp, tp
 
@@ -28,10 +29,6 @@ def parts_of(analysis: Analysis) -> Played:
     run = analysis.run
     tables = (analysis.clocks, analysis.host_tables, run.stream_waits, run.annotations)
     return Played(run.activities, run.runtime_calls, *of_calls, *tables)
-
-
-def mean_step_ns(analysis: Analysis) -> float:
-    return float(analysis.breakdown_steps["window_ns"].mean())
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------
@@ -78,10 +75,8 @@ def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path
     steps = tuple(range(1, 6))
     calm = World(5, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))
     late = replace(calm, injections=(Injection(kind, (2,), steps, 3000.0, 0.4),))
-    for made, folder in ((calm, "calm"), (late, "late")):
-        simulate(made).write(tmp_path / folder)
-    true = mean_step_ns(analyse(tmp_path / "calm"))
-    found = analyse(tmp_path / "late", details=True)
+    simulate(late).write(tmp_path)
+    true, found = true_step_ns(calm), analyse(tmp_path, details=True)
     [row] = found.predict(without_stragglers([2])).to_dict("records")
     if (kind, name) not in HIDDEN:
         assert mean_step_ns(found) > 1.05 * true
@@ -263,11 +258,9 @@ def test_the_part_that_was_made_late_costs_most(kind: str, name: str, tmp_path: 
     """Of ranks, and of compute, CPUs and data loading; and what it costs is what a step takes longer."""
     calm = World(7, PROGRAMS[name], 1, 4, steps=7, window=Window(((1, 5),)))
     late = replace(calm, injections=(Injection(kind, (2,), tuple(range(1, 6)), 3000.0, 0.4),))
-    for made, folder in ((calm, "calm"), (late, "late")):
-        simulate(made).write(tmp_path / folder)
-    cost = 1 - mean_step_ns(analyse(tmp_path / "calm")) / mean_step_ns(
-        found := analyse(tmp_path / "late", details=True)
-    )
+    simulate(late).write(tmp_path)
+    found = analyse(tmp_path, details=True)
+    cost = 1 - true_step_ns(calm) / mean_step_ns(found)
     table = found.attribution
     ranks = table[table["of"] == "rank"]
     assert ranks["part"].iloc[0] == "2"
