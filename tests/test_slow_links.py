@@ -51,7 +51,7 @@ def test_slow_links_are_named_and_what_they_cost(name: str, tmp_path: Path) -> N
     assert row["step_ns"] == pytest.approx(true, rel=0.04)
 
 
-@pytest.mark.parametrize("seed", a_sample(range(400, 440), 4))
+@pytest.mark.parametrize("seed", a_sample(range(400, 412), 1))
 def test_where_links_are_equal_none_is_slow(seed: int, tmp_path: Path) -> None:
     simulate(draw(seed)).write(tmp_path)
     assert slow_groups(analyse(tmp_path).links) == []

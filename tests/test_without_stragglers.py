@@ -71,7 +71,7 @@ def late_at(calm: World, cause: str, place: str, ranks: tuple[int, ...] = (LATE,
 
 @pytest.mark.parametrize(
     ("job", "cause", "place"),
-    with_slow(QUICK, CASES[3::7]),
+    with_slow(QUICK, CASES[3::13]),
 )
 def test_without_its_cause_a_run_is_as_without_it(job: str, cause: str, place: str, tmp_path: Path) -> None:
     calm = world(job)
