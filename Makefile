@@ -14,7 +14,8 @@ UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit n
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx cffi pycparser
 
-.PHONY: help demo quick test test-all test-newest test-oldest check fuzz bench gpu-check lock site audit clean
+.PHONY: help demo quick test test-all test-newest test-oldest env-newest env-oldest in-newest in-oldest environments check \
+	fuzz bench gpu-check lock site audit clean
 help:
 	@echo "make demo   train on 2 processes (every GPU where there are any), capture traces, print the tables"
 	@echo "make quick  tests of the analysis that need no torch, for while you work: under a minute; no lint, no types"
@@ -42,7 +43,7 @@ $(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-s3.txt
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements-trainers.txt
 	@$(INSTALL) --no-deps --editable .
-	@rm -rf build commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice
+	@rm -rf build/lib build/bdist.* commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
 
@@ -83,23 +84,33 @@ test-all: test
 # pyarrow wherever it is, and every command of every other test would begin later.
 OF_NO_LIBRARY = clock_worlds cut_files differential fuzz hard_worlds inspector_truth intervals known_truth memory progress \
 	random_runs report_browser watch watching worker_process
-test-newest: CONSTRAINED =
-test-newest: EXTRAS = remote
-test-newest: WITH =
-test-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
-test-oldest: EXTRAS = parquet,remote
-test-oldest: WITH = duckdb
-test-newest test-oldest: test-%:
-	rm -rf .venv-$* build
+env-newest: CONSTRAINED =
+env-newest: EXTRAS = remote
+env-newest: WITH =
+env-oldest: CONSTRAINED = --constraint .venv-oldest/constraints.txt
+env-oldest: EXTRAS = parquet,remote
+env-oldest: WITH = duckdb
+env-newest env-oldest: env-%:
+	rm -rf .venv-$* build/lib build/bdist.*
 	$(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python tests/support/oldest.py > .venv-$*/constraints.txt
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINED) '.[$(EXTRAS)]' \
 		hypothesis perfetto pytest pytest-xdist $(WITH)
-	rm -rf build commtrace.egg-info
+	rm -rf build/lib build/bdist.* commtrace.egg-info
+
+in-newest in-oldest: in-%:
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
 		tests/docs tests/common tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
+
+test-newest test-oldest: test-%: env-%
+	@$(MAKE) in-$*
+
+# One after the other: pip builds both in the same folder.
+environments: $(READY)
+	@$(MAKE) env-newest
+	@$(MAKE) env-oldest
 
 # Not in the lock: it is for these Pythons only, and no test needs it.
 SECONDS = 600
