@@ -160,6 +160,30 @@ def test_many_short_operators_that_take_most_of_the_time_are_named(tmp_path: Pat
     assert "; its CPU is in `aten::cat` (9" in sentence(run_of(tmp_path, busy))
 
 
+@pytest.mark.parametrize("as_range", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_of_nested_ones_the_innermost_that_takes_half_is_named(tmp_path: Path, seed: int, as_range: bool) -> None:
+    """Whatever is around it takes more, and what it consists of is many things, the last of which began last."""
+    rng = random.Random(seed)
+    depth = rng.randrange(1, 4)
+    shares = sorted((rng.uniform(0.6, 0.97) for _ in range(depth)), reverse=True)
+    few = rng.randrange(5, 12)
+
+    def busy(trace: Trace, at: int, lasts: int) -> None:
+        if lasts < 5 * MS:
+            return
+        for number, share in enumerate(shares):
+            name, begin, took = f"outer{number}", at + (number + 1) * 10 * US, int(share * (lasts - 200 * US))
+            trace.annotation(name, begin, took) if as_range else trace.op(f"aten::{name}", begin, took)
+        begin, part = at + (depth + 1) * 10 * US, (took - 20 * US * depth) // few
+        for number in range(few):
+            trace.op(f"aten::short{number}", begin + number * part, part)
+
+    said = sentence(run_of(tmp_path, busy))
+    named = f"inside `outer{depth - 1}`" if as_range else f"in `aten::outer{depth - 1}`"
+    assert f"; its CPU is {named}" in said, said
+
+
 def test_blocking_calls_in_several_operators(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         part = (lasts - 100 * US) // 4

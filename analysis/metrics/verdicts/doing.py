@@ -90,8 +90,8 @@ def in_python(doing: Doing | None, *, several: bool = False) -> str:
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
     """What the CPU of a rank did for most of the time in which its device, unlike others, had no work.
 
-    The most exact answer that holds for half of that time, else the one that holds for most of it. None if nothing
-    takes a tenth of it. `late_work` is the table.
+    The most exact answer that holds for half of that time, of nested operators or ranges the innermost; else the one
+    that holds for most of it. None if nothing takes a tenth of it. `late_work` is the table.
     """
     extra = _extra(late_work, rank, ALL_CPU)
     if extra is None:
@@ -101,8 +101,8 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         rows = extra[(extra["kind"] == kind) & (extra["frac"] > 0)]
         if not len(rows):
             continue
-        near = rows[rows["frac"] >= _AS_GOOD * rows["frac"].max()]
-        row = near.sort_values(["frac", "took_ns"], kind="stable").iloc[0]
+        most = rows[rows["frac"] >= min(_MOST_OF_IT, _AS_GOOD * rows["frac"].max())]
+        row = most.sort_values(["frac", "took_ns"], kind="stable").iloc[0]
         what, operator, around = (None if pd.isna(row[key]) else str(row[key]) for key in ("what", "operator", "range"))
         frac = min(float(row["frac"]), 1.0)
         doing = Doing(None, None, what, frac) if kind == RANGE else Doing(what, operator, around, frac)
