@@ -117,11 +117,13 @@ _NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_
 
 
 def _reason(calls: pd.DataFrame, measured: Measured) -> str:
+    are_whole = measured.typical is not None and bool(measured.typical.steps)
     return reason(
         calls,
         measured.collectives,
         measured.clocks,
         set(measured.ranks),
+        in_whole_steps=measured.of_typical["call_id"] if measured.of_typical is not None and are_whole else (),
         some_missing=bool(measured.missing),
         has_starts=measured.has_starts,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from ...core.schema import Row, records
 from ..clocks.table import unclear
 
 _LOOK = "see `note` in the table collectives"
+_NONE_FITS = "no call of another rank fits them for certain"
 ALL_RANKS = "give the traces of all ranks"
 NO_TRACE = ("alone", "missing")
 """Kinds of reasons that more traces would remove."""
@@ -22,7 +25,8 @@ _ADVICE = {
     "unlinked": ("the clocks of their ranks cannot be compared there", "capture with `profiling`, which probes them"),
     "jumped": ("they begin where a clock jumped", "capture while no clock is being set"),
     "durations": ("their durations do not tell who waited in them", "capture a trace of some steps, which does"),
-    "unmatched": ("no call of another rank fits them for certain", f"capture whole steps with prof.step(), {_LOOK}"),
+    "unmatched": (_NONE_FITS, _LOOK),
+    "cut": (_NONE_FITS, f"capture whole steps with prof.step(), {_LOOK}"),
     "root": ("it is not known who needs whom in them", _LOOK),
 }
 
@@ -38,15 +42,17 @@ def reason(
     clocks: pd.DataFrame,
     ranks: set[int],
     *,
+    in_whole_steps: Collection[int],
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
     """The kind of reason, a key of `_ADVICE`, why most of the unsplit time could not be split; empty if all was.
 
-    `ranks` are those with a trace; `some_missing` if the job has others. Without starts (`has_starts`), only durations
-    are known.
+    `ranks` are those with a trace; `some_missing` if the job has others. `in_whole_steps` are calls, by `call_id`, of
+    steps that are in the traces from beginning to end. Without starts (`has_starts`), only durations are known.
     """
-    unsplit = participation[participation["wait_ns"].isna()][["collective_id", "rank", "start_ns", "dur_ns"]]
+    unsplit = participation[participation["wait_ns"].isna()][["collective_id", "call_id", "rank", "start_ns", "dur_ns"]]
+    unsplit = unsplit.assign(whole=unsplit["call_id"].isin(list(in_whole_steps)))
     if len(ranks) == 1:
         return "alone"
     columns = ["collective_id", "collective", "pg_ranks", "matched_by", "certain", "complete", "arrival_skew_ns"]
@@ -63,7 +69,7 @@ def _reason_of(collective: Row, ranks: set[int], some_missing: bool, has_starts:
     if collective["collective"] is None:
         return "unknown"
     if collective["matched_by"] == "none" or not collective["certain"]:
-        return "unmatched"
+        return "unmatched" if collective["whole"] else "cut"
     if not collective["complete"]:
         return "missing" if some_missing and collective["pg_ranks"] is None else "lost"
     if not has_starts:
