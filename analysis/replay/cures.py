@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..core import markers
 from ..metrics.typical_step import TypicalStep
+from .at_once import needed_at_once
 from .links import Links, links_of
 from .scenarios import host, transfers, usual
 from .scenarios.scenario import Scenario
@@ -25,7 +26,8 @@ class Cure:
     more than anybody can do: what can be done comes before it from a gain of this part of its own (`gives_way_from`).
     It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
     that, or rows of `syncs` of that kind take enough. `of_ranks` are those by which ranks become like others.
-    `how_under` has other advice for frameworks, by how their annotations begin.
+    `how_under` has other advice for frameworks, by how their annotations begin, and `how_at_once` is that where
+    collectives are needed at once (`needed_at_once`).
     """
 
     name: str
@@ -40,11 +42,12 @@ class Cure:
     annotated: str = ""
     of_kind: str = ""
     how_under: Mapping[str, str] = field(default_factory=dict)
+    how_at_once: str = ""
 
-    def under(self, names: pd.Series[str]) -> Cure:
+    def under(self, names: pd.Series[str], *, at_once: bool) -> Cure:
         """The same with what to do under the framework that made annotations of these names."""
         how = next((how for mark, how in self.how_under.items() if names.str.startswith(mark).any()), self.how)
-        return replace(self, how=how)
+        return replace(self, how=self.how_at_once if at_once and self.how_at_once else how)
 
 
 _HALF, _A_QUARTER = 0.5, 0.25  # links twice as fast are a comparison, not something to do
@@ -103,6 +106,10 @@ CURES = {
                 ),
                 _DDP: "smaller buckets begin earlier: bucket_cap_mb of DistributedDataParallel; see `predict`",
             },
+            how_at_once=(
+                "what comes next needs each at once, so nothing can run beside it: fewer or fused collectives, "
+                "one-shot or custom all_reduce for small sizes, CUDA graphs; or two halves of a batch in turns"
+            ),
         ),
         Cure(
             "twice_links",
@@ -195,13 +202,14 @@ def worth_pricing(
     idle: pd.DataFrame,
     annotations: pd.DataFrame,
     syncs_steps: pd.DataFrame,
+    calls: pd.DataFrame,
     *,
     on_cpus: bool,
 ) -> list[Cure]:
     """The changes that concern enough of a typical step to be played.
 
     `idle` is the table `idle`, or `idle_steps` of the same steps: without a GPU, `on_cpus`, it has no causes, and
-    `annotations` tell instead. They also tell the framework. `syncs_steps` is the table.
+    `annotations` tell instead. They also tell the framework. `syncs_steps` and `calls` are the tables.
     """
     least = LEAST * typical.parts["window_ns"]
     # A single rank may be idle, and all others wait for it.
@@ -222,4 +230,6 @@ def worth_pricing(
         )
 
     kinds = pd.Series(names.unique(), dtype="string")
-    return [change.under(kinds) for change in CURES.values() if is_worth(change)]
+    exposed_ns = sum(typical.parts[f"exposed_{part}_ns"] for part in ("transfer", "wait", "unsplit"))
+    at_once = needed_at_once(calls, typical.parts["overlap_ns"], exposed_ns)
+    return [change.under(kinds, at_once=at_once) for change in CURES.values() if is_worth(change)]

@@ -18,6 +18,7 @@ from ..core.tables.lateness import REMEDIES
 from ..metrics.causes.blame import shares_of_waiting, standing_out
 from ..metrics.prices import Priced, Prices
 from ..metrics.verdicts.culprits import length
+from .at_once import needed_at_once
 from .cures import CURES, LEAST
 from .scenarios.usual import named_ranks
 
@@ -103,11 +104,13 @@ def _about(costs: StepCosts, prices: Prices | None) -> Iterator[Row]:
     # Unsplit communication may be waiting or transfer. It is no ground for asking a rank to be faster; but hidden
     # behind compute it costs nothing, whichever it is.
     yield from _without_waiting(costs, steps["exposed_wait_ns"].fillna(0), prices)
+    at_once = needed_at_once(costs.calls, steps["overlap_ns"].sum(), steps["exposed_comm_ns"].sum())
     moving = steps["exposed_transfer_ns"].fillna(0) + steps["exposed_unsplit_ns"]
     yield _declared("overlap") | {
         # Behind compute that nothing is hidden behind yet: there may be less of it than there is to hide.
         "by_step": _mean(steps, moving.clip(upper=steps["compute_ns"] - steps["overlap_ns"])),
         "on_path": on_path(_MOVING),
+        **({"how": CURES["overlap"].how_at_once} if at_once else {}),
     }
     if len(costs.ceiling):
         yield {

@@ -225,6 +225,7 @@ class Analysis(TableAttributes):
                     self._idle_of_typical_step,
                     run.annotations,
                     self.syncs_steps if run.details else SYNCS_STEPS.empty(),
+                    self.calls,
                     on_cpus=run.is_of_cpus,
                 ),
                 links=self.links if len(self.collectives) else None,
