@@ -188,10 +188,12 @@ def _in_verdict(analysis: Analysis, said: Read, parts: dict[str, float], whole: 
     )  # fmt: skip
     is_loss = whole > 0 and losses[largest] >= 0.05 * whole
     # A loss of a tenth may gain nothing, and idle time in front of all that was traced may be none.
-    computes = parts["compute_alone_ns"] + parts["overlap_ns"] >= 0.9 * whole
+    computing = parts["compute_alone_ns"] + parts["overlap_ns"]
     unseen = "from before the trace" in str(analysis.verdicts["not_known"].iloc[0])
-    if kind == "compute" and (computes or unseen):
+    if kind == "compute" and (computing >= 0.9 * whole or (unseen and computing >= losses[largest])):
         is_loss = False
+    if verdict == "inconclusive" and unseen and computing < losses[largest]:
+        kind = largest
     by_price = verdict in _first_prices(analysis)
     if not by_price and kind != (largest if is_loss else "compute") and losses.get(kind) != losses[largest]:
         yield f"{verdict}, but the losses are {losses} of {whole}"

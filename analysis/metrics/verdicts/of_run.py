@@ -253,9 +253,14 @@ def of_run(
         if leading is None and prices is not None:
             why = (why + _nothing_gains(step, prices)).removeprefix(". ")
     else:
-        verdict, rest = "compute-bound", [loss for loss in large or losses[:1] if step.share(loss.ms) >= MENTIONED_FROM]
-        sentences = [f"Compute fills {step.of_whole(step.compute)}."]
-        headline, why = f"Compute fills {step.of_every(step.compute)}", ""
+        verdict, why, what, ms = "compute-bound", "", "Compute fills", step.compute
+        rest = [loss for loss in large or losses[:1] if step.share(loss.ms) >= MENTIONED_FROM]
+        unseen_ms = gaps.unseen_ns / 1e6
+        if unseen_ms > step.compute:
+            why = f"compute fills {step.with_share(step.compute)}"
+            verdict, what, ms = "inconclusive", "What devices did is not in the trace for", unseen_ms
+        sentences = [f"{what} {step.of_whole(ms)}{'; ' if why else ''}{why}."]
+        headline = f"{what} {step.of_every(ms)}"
     sentences += [unequal_devices] if unequal_devices else []
     sentences += [f"{loss.what} {step.with_share(loss.of_ms)}{loss.more}." for loss in rest]
     is_named = communicating.more != nameless.more and communicating.more in " ".join(sentences)
