@@ -239,15 +239,21 @@ class Replay:
     def _less(self, scenario: Scenario, change: Change, *, waiting: bool) -> NDArray[np.float64]:
         """How much shorter each step that counts is with a way of a scenario, in ns."""
         before, after = (each.waiting if waiting else each.lengths for each in (self.played(None), self.played(change)))
+        # What one step does not get done is in a later one, so also those between steps that count are looked at.
+        counted = partial(self._counted, all_between=scenario.limit)
+        lengths = counted(after, of=before)
         if scenario.least is not None:
             least = scenario.least([as_waits(members) if waiting else members for members in self.measured])
-            after = {step: max(length, least.get(step, 0.0)) for step, length in after.items()}
-        return self._counted(before) - self._counted(after, of=before)
+            lengths += max(float(counted(least, of=before).mean() - lengths.mean()), 0.0)
+        return counted(before) - lengths
 
-    def _counted(self, lengths: Lengths, of: Lengths | None = None) -> NDArray[np.float64]:
+    def _counted(
+        self, lengths: Lengths, of: Lengths | None = None, *, all_between: bool = False
+    ) -> NDArray[np.float64]:
         """Lengths of the steps that count, in order; those `of` the unchanged run where a change leaves no step."""
         known = self._measured if of is None else of
-        steps = [step for step in sorted(known) if not self.counted or step in self.counted]
+        counted = range(min(self.counted), max(self.counted) + 1) if self.counted and all_between else self.counted
+        steps = [step for step in sorted(known) if not counted or step in counted]
         return np.array([lengths.get(step, known[step]) for step in steps or sorted(known)] or [0.0])
 
     @cached_property

@@ -115,7 +115,7 @@ def no_blocking(
         if member.program.issued_by is not None:
             return member if operator is None else _not_waiting(member, operator)
         which = _waiting(member, names, operator)
-        freed = _unblocked(member, which, instead=instead)
+        freed = returning_at_once(member, which, instead=instead)
         return freed if operator is None else _without_operator(freed, which, operator)
 
     return _both_ways(unblocked, _who(what, ranks), assumes, ranks)
@@ -127,7 +127,7 @@ def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
     assumes = "copies to the device are from pinned memory, with non_blocking=True, and take as long as they do"
 
     def unblocked(member: Playing, *, instead: bool) -> Playing:
-        return _unblocked(member, _copying_in(member), instead=instead)
+        return returning_at_once(member, _copying_in(member), instead=instead)
 
     return _both_ways(unblocked, _who("pinned copies", ranks), assumes, ranks)
 
@@ -390,7 +390,7 @@ def _both_ways(unblocked: _Unblocking, name: str, assumes: str, ranks: Collectio
     return Scenario(name, assumes, (way(instead=False), way(instead=True)), likeliest=1, leaves_out=True)
 
 
-def _unblocked(member: Playing, which: Flags, *, instead: bool) -> Playing:
+def returning_at_once(member: Playing, which: Flags, *, instead: bool = False) -> Playing:
     """Let these calls not wait; with `instead`, the device's next work waits for their communication."""
     program = member.program
     if not which.any() or program.host is None:

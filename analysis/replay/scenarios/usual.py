@@ -18,6 +18,7 @@ from ..engine import Playing
 from ..jitter import calm, everything
 from ..programs import LONG_AGO, NONE, RankProgram, steps_of
 from ..working import WorkBeforeCalls, waits_before
+from .host import returning_at_once
 from .scenario import Change, Scenario
 
 _MOST_NAMED = 4
@@ -48,7 +49,7 @@ def named_ranks(ranks: Sequence[int], host: str | None = None) -> str:
 
 
 @cache
-def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
+def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE) -> Change:
     """One function for the same ranks, so that what it gives can be remembered."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
@@ -65,7 +66,7 @@ def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
         ]
         works, steps = [WorkBeforeCalls.of(m) for m in lacking], [steps_of(p) for p in programs]
         computing, launching, blocking = (
-            _capped(values, _usual(values, steps, alike, others), others, is_stage)
+            _capped(values, _usual(values, steps, alike, others, fence), others, is_stage)
             for values in (
                 [np.where(m.program.is_comm, 0, m.duration) for m in lacking],
                 [work.launching_ns for work in works],
@@ -92,12 +93,14 @@ def _as_fast_as_others(ranks: frozenset[int] | None) -> Change:
     return change
 
 
-def _usual(values: Sequence[Ints], steps: Sequence[Ints], alike: Alike, others: Sequence[bool]) -> list[Ints]:
+def _usual(
+    values: Sequence[Ints], steps: Sequence[Ints], alike: Alike, others: Sequence[bool], fence: float
+) -> list[Ints]:
     """The values that each member would have if it were like the others; rare ones are 0.
 
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
     nearly all others take, and in everything, always or in some steps, if a factor sets it apart further than the
-    others are from each other: a device that is throttled from some step on is slower at everything, but at nothing by
+    others are from each other, of whom some may be stragglers as well: a device that is throttled from some step on is slower at everything, but at nothing by
     more than chance.
     """
     median, high = alike.quantiles((0.5, 0.75), values, others)
@@ -114,13 +117,13 @@ def _usual(values: Sequence[Ints], steps: Sequence[Ints], alike: Alike, others: 
             # A step as fast as those of the others has nothing to lose.
             factor[steps[number] == step] = own if own > 1 else always if 2 * in_step > 1 + always else 1.0
         scaled = np.rint(mine / factor).astype(np.int64)
-        result.append(np.where(scaled > usual + _FENCE * (most - usual), usual, scaled))
+        result.append(np.where(scaled > usual + fence * (most - usual), usual, scaled))
     return result
 
 
 def _beyond_chance(factor: float, of_others: Sequence[float]) -> float:
     """The factor if it is further from those of the others than these are from each other; else 1."""
-    return max(factor, 1.0) if factor > 2 * max(of_others) - min(of_others) else 1.0
+    return max(factor, 1.0) if factor > _most_by_chance(of_others) else 1.0
 
 
 def _factors_by_step(values: Ints, usual: Ints, steps: Ints) -> dict[int, float]:
@@ -128,6 +131,20 @@ def _factors_by_step(values: Ints, usual: Ints, steps: Ints) -> dict[int, float]
         step: _factor(values[steps == step], usual[steps == step])
         for step in np.unique(steps[steps >= 0]).tolist()
     }  # fmt: skip
+
+
+def _most_by_chance(factors: Sequence[float]) -> float:
+    """The largest factor that does not set a rank apart from these.
+
+    They are the faster half, and those who follow without being set apart from it further than it is wide.
+    """
+    ordered = sorted(factors)
+    least = most = ordered[0]
+    for place, factor in enumerate(ordered):
+        if 2 * place >= len(ordered) and factor > 2 * most - least:
+            break
+        most = factor
+    return 2 * most - least
 
 
 def _capped(
@@ -297,18 +314,29 @@ def _as_usual(
 
 
 def no_jitter() -> Scenario:
-    """Replace work by its mean over ranks and steps, and transfers by their median."""
+    """Replace work by its mean over ranks and steps, and transfers by their median.
+
+    Work that ranks do longer in turn may be gone as well, instead of spread out: then none is longer than the median.
+    """
 
     def change(members: Sequence[Playing]) -> list[Playing]:
         return [each.mixed(member, everything(member)) for member, each in zip(members, calm(members), strict=True)]
 
     assumes = "work takes its mean over ranks and steps, transfer its median"
-    return Scenario("every rank equally fast in every step", assumes, (change,), leaves_out=True, of_ranks=True)
+    ways = (change, _as_fast_as_others(None, 0.0))
+    return Scenario("every rank equally fast in every step", assumes, ways, likeliest=0, leaves_out=True, of_ranks=True)
 
 
 def never_waiting(members: Sequence[Playing]) -> list[Playing]:
     """Let compute and CPUs never wait for communication."""
-    return [replace(m, edges=_without_comm(m)) for m in members]
+    return [replace(_not_blocked(m), edges=_without_comm(m)) for m in members]
+
+
+def _not_blocked(member: Playing) -> Playing:
+    """Let calls return at once that wait for nothing but communication: their time would stay as the CPU's work."""
+    which = np.zeros(len(member.program.call_start), dtype=bool)
+    which[[call for call, sources in member.edges.blocks.items() if member.program.is_comm[sources].all()]] = True
+    return returning_at_once(member, which)
 
 
 def perfect_overlap() -> Scenario:
