@@ -42,6 +42,8 @@ _MOST_SINGLE, _MOST_LINKS, _MOST_HOSTS = 16, 6, 16
 _NEARLY_ALL = 0.9
 _NIL, _THERE = 0.2, 0.5
 """Of the mean excess from some step on: no step before has as much as the former, each from there on the latter."""
+_MOSTLY = 0.5
+"""Of the waiting: if it is known for whom less of it is, any rank may be it."""
 _MUCH_MORE = 2.0
 """So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
 _MOST_THEN = 4
@@ -59,12 +61,13 @@ def prices(
     asked: Collection[Cure],
     links: Links | None,
     waited: Mapping[int, float],
+    waiting_ns: float,
 ) -> tuple[Prices, list[Scenario]]:
     """What a step that counts would gain from each change by itself, and how each is played, in the same order.
 
     `blamed` are ranks that others wait for, `unshown` those whose traces lack work, so that they only seem late;
     `asked` are the changes in common that are worth a try; no `links` are known without collectives; `waited` is how
-    long a device waits for each rank in such a step, in ns. Raises NotPredictable, NothingMeasured.
+    long a device waits for each rank in such a step, of `waiting_ns`. Raises NotPredictable, NothingMeasured.
     """
     replay.check()
     members = [member for cycle in replay.measured for member in cycle]
@@ -73,7 +76,8 @@ def prices(
     pricing = _Pricing(replay)
     several = len(pricing.ranks) > 1
     blamed = set(blamed) - set(unshown)
-    late, without_late = pricing.late_ranks(blamed, unshown, hosts) or (None, None)
+    ask_all = sum(waited.values()) < _MOSTLY * waiting_ns
+    late, without_late = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) or (None, None)
     if without_late is None and blamed and several:
         without_late = usual.without_stragglers(blamed)
     slow, as_others = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
@@ -143,7 +147,7 @@ def _one_after_the_other(replay: Replay, ordered: Sequence[tuple[Priced, Scenari
     for number, (change, _) in enumerate(ordered[:_MOST_THEN]):
         if change.gain.ns < LEAST * replay.step_ns:
             break
-        made = [scenario for _, scenario in ordered[: number + 1]]
+        made = [scenario.likely for _, scenario in ordered[: number + 1]]
         most = replay.gain(all_at_once("", made)).ns if number else change.gain.ns
         then[number] = max(most - gained, 0.0)
         gained = max(most, gained)
@@ -162,13 +166,13 @@ class _Pricing:
         return {member.program.rank for members in self.replay.measured for member in members}
 
     def late_ranks(
-        self, blamed: Collection[int], unshown: Collection[int], hosts: Mapping[int, str | None]
+        self, blamed: Collection[int], unshown: Collection[int], hosts: Mapping[int, str | None], *, ask_all: bool
     ) -> tuple[LateRanks, Scenario] | None:
         """The fewest ranks whose excess explains most of the possible gain, and the run without it.
 
         None if that is too little. `blamed` are worth a try besides those whose excess stands out, unless that is
-        `unshown`. Without steps, nothing tells a rank that is always late from one that was late once: then no other
-        ranks are asked about.
+        `unshown`; if it is not known for whom others wait, `ask_all`. Without steps, nothing tells a rank that is
+        always late from one that was late once: then no other ranks are asked about.
         """
         if len(self.ranks) < 2:
             return None
@@ -181,6 +185,8 @@ class _Pricing:
             for rank in sorted(whole, key=lambda rank: -whole[rank])
             if rank in blamed or (self.replay.counted and rank not in unshown and _stands_out(excess, rank, least))
         ]
+        if ask_all and self.replay.counted:
+            candidates += self._dear([rank for rank in whole if rank not in candidates and rank not in unshown], whole)
         chosen = self._fewest(candidates, whole) if candidates else []
         name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
         slow_host = self._slow_host(
@@ -236,6 +242,17 @@ class _Pricing:
                     slow.append((self.replay.gain(scenario, as_transfers=True).ns, name, excess))
         gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
         return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
+
+    def _dear(self, ranks: Sequence[int], whole: Mapping[int, float]) -> list[int]:
+        """Of these, as many as can be asked, those without whom a step gains far more than without the others.
+
+        What they have more than others need not stand out, as where all wait for their devices, and seem to work.
+        """
+        asked = sorted(ranks, key=lambda rank: -whole[rank])[:_MOST_SINGLE]
+        prices = {rank: self.replay.gain(usual.without_stragglers([rank])).ns for rank in asked}
+        least = _LEAST_OF_RANKS * self.replay.step_ns
+        usually = {rank: median_low([0.0, *(prices[each] for each in asked if each != rank)]) for rank in asked}
+        return [rank for rank in asked if prices[rank] >= max(least, _STANDS_OUT * usually[rank])]
 
     def _fewest(self, candidates: Sequence[int], whole: Mapping[int, float]) -> list[int]:
         """The fewest candidates, those that have most more than others first, that gain nearly as much as any others.

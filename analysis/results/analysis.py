@@ -233,6 +233,7 @@ class Analysis(TableAttributes):
                     int(rank): frac * self.typical_step.parts["exposed_wait_ns"]
                     for rank, frac in zip(caused["rank"], caused["frac"], strict=True)
                 },
+                waiting_ns=sum(self.typical_step.parts[part] for part in ("exposed_wait_ns", "exposed_unsplit_ns")),
             )
         except (NotPredictable, NothingMeasured):
             return None

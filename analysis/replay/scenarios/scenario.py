@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from statistics import fmean
@@ -40,6 +40,11 @@ class Scenario:
     never_longer: bool = False
     of_ranks: bool = False
     least: Callable[[Sequence[Sequence[Playing]]], dict[int, float]] | None = None
+
+    @property
+    def likely(self) -> Scenario:
+        """The same by its likeliest way alone, if there is one: enough for a gain without its bounds."""
+        return self if self.likeliest is None else replace(self, changes=(self.changes[self.likeliest],), likeliest=0)
 
     def most_likely(self, of_ways: Sequence[float]) -> float:
         """The gain to report, given that of each way."""

@@ -100,8 +100,8 @@ def _usual(
 
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
     nearly all others take, and in everything, always or in some steps, if a factor sets it apart further than the
-    others are from each other, of whom some may be stragglers as well: a device that is throttled from some step on is slower at everything, but at nothing by
-    more than chance.
+    others are from each other, of whom some may be stragglers as well: a device that is throttled from some step on is
+    slower at everything, but at nothing by more than chance.
     """
     median, high = alike.quantiles((0.5, 0.75), values, others)
     whole = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
