@@ -146,6 +146,48 @@ def test_stages_that_all_block_in_different_places(tmp_path: Path) -> None:
     assert blocking.prices.gains["no_syncs"].ns == pytest.approx(true, abs=0.03 * step_ns(blocking))
 
 
+def test_ranks_that_are_slower_by_different_factors(tmp_path: Path) -> None:
+    """Others that are slower as well say nothing of how far ranks are apart by chance."""
+    calm = World(5, ddp, 1, 8, steps=6, window=Window(((1, 4),)))
+    slow = [Injection("slower", (rank,), STEPS, us) for rank, us in ((1, 1800.0), (4, 1000.0), (6, 600.0))]
+    late = read(replace(calm, injections=tuple(slow)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == {1, 4, 6}
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    without_first = step_ns(late) - step_ns(read(replace(calm, injections=tuple(slow[1:])), tmp_path / "two"))
+    [row] = late.predict({"without_straggler": 1}).to_dict("records")
+    assert row["gain_ns"] == pytest.approx(without_first, abs=0.03 * step_ns(late))
+
+
+@pytest.mark.parametrize(("rank", "us"), [(0, 2000.0), (2, 2500.0)])
+def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
+    rank: int, us: float, tmp_path: Path
+) -> None:
+    """All seem to work as long; what a step gains without each of them tells."""
+    calm = World(3, partial(three_d, tp=1, pp=4, item=True), 2, 2, steps=6, window=Window(((1, 4),)))
+    late = read(replace(calm, injections=(Injection("python", (rank,), STEPS, us, 0.0),)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert late.prices.late.ranks == (rank,)
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
+def test_hidden_transfers_of_links_that_take_longer_than_compute(tmp_path: Path) -> None:
+    """A step is then as long as its transfers: they are all that is left where nothing waits for them."""
+    bound = partial(ddp, layers=4, buckets=(80 << 20, 80 << 20))
+    found = read(World(5, bound, 1, 4, steps=8, window=Window(((1, 6),))), tmp_path)
+    steps = found.breakdown_steps[found.breakdown_steps["step"].isin(found.typical_step.steps)]
+    compute_ns, comm_ns = steps["compute_ns"].mean(), steps["comm_ns"].mean()
+    assert comm_ns > compute_ns
+    assert found.prices is not None
+    gain = found.prices.gains["overlap"]
+    assert gain.ns <= step_ns(found) - comm_ns + 0.01 * step_ns(found)
+    assert gain.high_ns >= 0.8 * (step_ns(found) - comm_ns)
+
+
 def test_two_of_a_stage_that_do_more_in_different_places(tmp_path: Path) -> None:
     """Each is like a third rank, though not like the other one."""
     calm = World(3, partial(three_d, tp=1), 4, 2, steps=6, window=Window(((1, 4),)))

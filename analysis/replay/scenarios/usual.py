@@ -24,6 +24,9 @@ from .scenario import Change, Scenario
 _MOST_NAMED = 4
 _FENCE = 4.0
 """What takes longer than the median by so many times the distance from there to the upper quartile is no chance."""
+_SKEWED, _LEAST_SPREAD = 4.0, 0.02
+"""That distance counts up to so many times the one to the lower quartile, or this part of the median: more of it is due
+to other stragglers."""
 
 
 def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
@@ -103,11 +106,11 @@ def _usual(
     others are from each other, of whom some may be stragglers as well: a device that is throttled from some step on is
     slower at everything, but at nothing by more than chance.
     """
-    median, high = alike.quantiles((0.5, 0.75), values, others)
+    low, median, high = alike.quantiles((0.25, 0.5, 0.75), values, others)
     whole = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
     by_step = [_factors_by_step(*each) for each in zip(values, median, steps, strict=True)]
     result = []
-    for number, (mine, usual, most) in enumerate(zip(values, median, high, strict=True)):
+    for number, (mine, least, usual, most) in enumerate(zip(values, low, median, high, strict=True)):
         of_others = [place for place, counts in enumerate(others) if counts and place != number]
         always = _beyond_chance(whole[number], [whole[place] for place in of_others] or [1.0])
         in_others = [factor for place in of_others for factor in by_step[place].values()]
@@ -117,7 +120,8 @@ def _usual(
             # A step as fast as those of the others has nothing to lose.
             factor[steps[number] == step] = own if own > 1 else always if 2 * in_step > 1 + always else 1.0
         scaled = np.rint(mine / factor).astype(np.int64)
-        result.append(np.where(scaled > usual + fence * (most - usual), usual, scaled))
+        chance = np.minimum(most - usual, np.maximum(_SKEWED * (usual - least), _LEAST_SPREAD * usual))
+        result.append(np.where(scaled > usual + fence * chance, usual, scaled))
     return result
 
 
