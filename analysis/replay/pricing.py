@@ -210,6 +210,8 @@ class _Pricing:
             return None
         # What the priced change takes from them: beside all ranks, the median of a pair is one of the two itself.
         excess = self.excesses(scenario.changes[0])
+        if sum(excess[rank].whole_ns for rank in chosen) < least:  # what goes is no more than others have
+            return None
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
         return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}), scenario
 
@@ -271,7 +273,8 @@ class _Pricing:
         most = price(kept)
         for rank in reversed(kept if len(kept) <= _MOST_SINGLE else []):  # the least first
             rest = [other for other in kept if other != rank]
-            if rest and price(rest) >= _NEARLY_ALL * most:
+            least = min(_NEARLY_ALL * most, most - _LEAST_OF_RANKS * self.replay.step_ns)
+            if rest and price(rest) >= max(least, _LEAST_OF_RANKS * self.replay.step_ns):
                 kept = rest
         return kept
 
