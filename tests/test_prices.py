@@ -175,6 +175,20 @@ def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stage_of_one_rank_that_computes_longer_while_all_wait_for_their_devices(rank: int, tmp_path: Path) -> None:
+    """Its CPU waits longer as well, which is no reason."""
+    calm = World(3, partial(three_d, tp=1, pp=2, item=True), 1, 2, steps=6, window=Window(((1, 4),)))
+    late = read(replace(calm, injections=(Injection("throttled", (rank,), STEPS, 700.0),)), tmp_path)
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert late.prices.late.ranks == (rank,)
+    excess = late.prices.late.excess[rank]
+    assert excess.cpu_ns > excess.compute_ns
+    assert late.prices.late.on_cpu == set()
+    assert "It computes" in late.verdicts["why"].iloc[0]
+
+
 def test_hidden_transfers_of_links_that_take_longer_than_compute(tmp_path: Path) -> None:
     """A step is then as long as its transfers: they are all that is left where nothing waits for them."""
     bound = partial(ddp, layers=4, buckets=(80 << 20, 80 << 20))

@@ -47,11 +47,15 @@ class Excess(NamedTuple):
 
 
 class LateRanks(NamedTuple):
-    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host."""
+    """Ranks whose excess makes steps longer, the most costly first; `host` if they are all of that host.
+
+    Of those `on_cpu`, that of the CPU does more than that of the device.
+    """
 
     ranks: tuple[int, ...]
     host: str | None
     excess: Mapping[int, Excess]
+    on_cpu: frozenset[int]
 
 
 class PricedLinks(NamedTuple):

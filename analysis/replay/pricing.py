@@ -43,7 +43,7 @@ _NEARLY_ALL = 0.9
 _NIL, _THERE = 0.2, 0.5
 """Of the mean excess from some step on: no step before has as much as the former, each from there on the latter."""
 _MOSTLY = 0.5
-"""Of the waiting: if it is known for whom less of it is, any rank may be it."""
+"""Of the waiting: if it is known for whom less of it is, any rank may be it; and of a gain, to be its cause."""
 _MUCH_MORE = 2.0
 """So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
 _MOST_THEN = 4
@@ -213,7 +213,19 @@ class _Pricing:
         if sum(excess[rank].whole_ns for rank in chosen) < least:  # what goes is no more than others have
             return None
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
-        return LateRanks(tuple(order), name, {rank: excess[rank] for rank in order}), scenario
+        of_late = {rank: excess[rank] for rank in order}
+        return LateRanks(tuple(order), name, of_late, self._on_cpu(of_late, gain.ns)), scenario
+
+    def _on_cpu(self, excess: Mapping[int, Excess], gain_ns: float) -> frozenset[int]:
+        """Those whose CPU is to blame rather than their device.
+
+        A CPU that waits for its device works longer as well. Of one rank, what its device does alone is priced.
+        """
+        on_cpu = frozenset(rank for rank, of in excess.items() if of.cpu_ns > max(of.compute_ns, of.copies_ns))
+        if len(excess) > 1 or not on_cpu:
+            return on_cpu
+        of_device_ns = self.replay.gain(usual.without_stragglers([*on_cpu], of_devices=True), as_transfers=True).ns
+        return on_cpu if of_device_ns < _MOSTLY * gain_ns else frozenset()
 
     def slow_links(self, groups: Sequence[SlowLinks]) -> tuple[PricedLinks, Scenario] | None:
         """The links that cost most by being slower than similar ones, and the change; None if too little."""

@@ -24,6 +24,7 @@ from .doing import (
 from .slow_devices import SlowDevice
 
 _MOST_NAMED = 3
+_LONGEST = 60  # letters of a kernel's name
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 _MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device
@@ -304,7 +305,10 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
 
 def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
     named, ranks = [str(rank) for rank in late.ranks], frozenset(late.ranks)
-    reasons = {rank: _reason(rank, late.excess[rank], culprits) for rank in late.ranks[:_MOST_NAMED]}
+    reasons = {
+        rank: _reason(rank, late.excess[rank], culprits, on_cpu=rank in late.on_cpu)
+        for rank in late.ranks[:_MOST_NAMED]
+    }
     first, several = reasons[late.ranks[0]], len(named) > 1 and late.host is None
     if late.host is not None:
         who, why = f"Host {late.host} ({len(named)} ranks)", f"its rank {named[0]} {first}"
@@ -324,11 +328,10 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
     return Fault("no_straggler", ms, "skew-bound", who, why, ranks, several, may_be_less=may_be_less, most_ms=most_ms)
 
 
-def _reason(rank: int, excess: Excess, culprits: Culprits) -> str:
+def _reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> str:
     """`computes 4.0 ms per step longer than the others, mostly in gemm`."""
-    known = culprits.why(rank, excess)
-    if excess.cpu_ns > max(excess.compute_ns, excess.copies_ns):
-        return known or culprits.on_cpu_later(rank)
+    if on_cpu:
+        return culprits.why(rank, excess) or culprits.on_cpu_later(rank)
     # How late it came says less: where several are late, each is so only where it comes last.
     is_copying = excess.copies_ns > excess.compute_ns
     ms = max(excess.compute_ns, excess.copies_ns) / 1e6
@@ -365,6 +368,7 @@ def length(ms: float) -> str:
 
 
 def short(name: str) -> str:
-    """A kernel's name without template arguments and parameters."""
+    """A kernel's name without template arguments and parameters; of a long one the last part, or its beginning."""
     plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].strip()
-    return plain[-60:] or name[:60]
+    last = plain.rpartition("::")[2] if len(plain) > _LONGEST else plain or name
+    return last if len(last) <= _LONGEST else f"{last[:_LONGEST]}..."

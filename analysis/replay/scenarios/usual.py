@@ -29,16 +29,18 @@ _SKEWED, _LEAST_SPREAD = 4.0, 0.02
 to other stragglers."""
 
 
-def without_stragglers(ranks: Collection[int] | None = None, host: str | None = None) -> Scenario:
+def without_stragglers(
+    ranks: Collection[int] | None = None, host: str | None = None, *, of_devices: bool = False
+) -> Scenario:
     """Make these ranks as fast as the others; all ranks for None. `host` is their host, if given.
 
-    The others are those that do the same, in all steps.
+    The others are those that do the same, in all steps. With `of_devices`, CPUs do what they did.
     """
     who = "every rank" if ranks is None else named_ranks(sorted(ranks), host)
     return Scenario(
         f"{who} as fast as {'the median' if ranks is None else 'the others'}",
         "nothing takes longer than its median over ranks and steps; work that the other ranks do not have is left out",
-        (_as_fast_as_others(None if ranks is None else frozenset(ranks)),),
+        (_as_fast_as_others(None if ranks is None else frozenset(ranks), of_devices=of_devices),),
         leaves_out=True,
         of_ranks=True,
     )
@@ -52,7 +54,7 @@ def named_ranks(ranks: Sequence[int], host: str | None = None) -> str:
 
 
 @cache
-def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE) -> Change:
+def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, of_devices: bool = False) -> Change:
     """One function for the same ranks, so that what it gives can be remembered."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
@@ -87,7 +89,11 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE) -> C
         )
         result = []
         for number, m in enumerate(lacking):
-            if changing[number]:
+            if changing[number] and of_devices:
+                own = members[number]
+                less = np.where(own.program.is_comm, own.duration, np.minimum(own.duration, computing[number]))
+                m = replace(own, duration=less)
+            elif changing[number]:
                 m = _as_usual(m, computing[number], works[number], launching[number], blocking[number], begun[number])
                 m = _sooner_at_first(m, lacking[number].duration, first[number], late[number])
             result.append(m)
