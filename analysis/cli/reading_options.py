@@ -268,6 +268,14 @@ def analysis_for_page(
     return analysis_of(runs, replace(options, details_if_small=True, sizes=sizes), ceiling, peaks)
 
 
+def analysis_to_play(runs: list[Path], options: ReadOptions) -> Analysis:
+    """The analysis of a run that is played again: with details, of a large run in the steps that are played alone.
+
+    Raises AnalysisError.
+    """
+    return analysis_of(runs, replace(options, details_if_small=True), details=True)
+
+
 def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:
     """Dumps of the flight recorder that hold durations; None for other files. Raises AnalysisError."""
     if not looks_like_dumps(runs):

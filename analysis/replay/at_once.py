@@ -10,7 +10,7 @@ _OF_ACTIVATIONS = ("all_reduce", "all_to_all")
 _MOSTLY, _HARDLY = 0.8, 0.1
 """Of the time in collectives: what most of it is, and what little of it is hidden."""
 _LONG, _USUAL, _LEAST = 4.0, 0.75, 6
-"""Times what this part of the distances between calls is below, one is long; of so many calls in a step, if any."""
+"""A distance between calls is long from so many times the upper quartile; with fewer calls in a step, none is asked."""
 
 
 def needed_at_once(calls: pd.DataFrame, hidden_ns: float, exposed_ns: float) -> bool:

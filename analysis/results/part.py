@@ -11,7 +11,7 @@ _LEAST_STEPS = 2
 
 
 def steps_to_play(lengths_ns: Mapping[int, float], counted: Collection[int], most: int) -> tuple[int, ...]:
-    """At most so many of the steps, one after the other, which are most like all that are `counted`.
+    """No more than `most` steps that follow each other, those most like all that are `counted`; at least two.
 
     That is: with most counted steps among them, and of these with a mean nearest to that of all. `lengths_ns` are those
     of all recorded steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
 from ..output import Writing, print_message, writes_tables
-from ..reading_options import Runs, analysis_of, finish, reads_traces
+from ..reading_options import Runs, analysis_to_play, finish, reads_traces
 from ..tables import print_table
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
       commtrace table replay traces/my-run
     """
     writing.check("replay_steps")
-    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
+    analysis = analysis_to_play(runs, reading)
     steps = analysis.replay_steps
     if len(steps):
         print_message(
@@ -217,7 +217,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
       commtrace table attribution traces/my-run
     """
     writing.check("attribution")
-    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
+    analysis = analysis_to_play(runs, reading)
     _say_first_gains(analysis)
     print_table("attribution", analysis, writing)
 
@@ -252,7 +252,7 @@ def critical_path_command(
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
-    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
+    analysis = analysis_to_play(runs, reading)
     _say_first_gains(analysis)
     print_table(name, analysis, writing)
 
@@ -288,7 +288,7 @@ def releases_command(
     """
     name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)
-    print_table(name, analysis_of(runs, replace(reading, details_if_small=True), details=True), writing)
+    print_table(name, analysis_to_play(runs, reading), writing)
 
 
 @reads_traces
@@ -310,7 +310,7 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
     """
     writing.check("predictions")
     scenarios = changes.scenarios()
-    analysis = analysis_of(runs, replace(reading, details_if_small=True), details=True)
+    analysis = analysis_to_play(runs, reading)
     for note in analysis.run.notes:
         print_message(note, kind="note")
     try:

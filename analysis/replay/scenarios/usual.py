@@ -25,8 +25,8 @@ _MOST_NAMED = 4
 _FENCE = 4.0
 """What takes longer than the median by so many times the distance from there to the upper quartile is no chance."""
 _SKEWED, _LEAST_SPREAD = 4.0, 0.02
-"""That distance counts up to so many times the one to the lower quartile, or this part of the median: more of it is due
-to other stragglers."""
+"""The distance to the upper quartile is taken to be no longer than so many times that to the lower one, or this part of
+the median if that is more: what is beyond is due to other stragglers."""
 
 
 def without_stragglers(
