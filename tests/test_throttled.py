@@ -101,3 +101,12 @@ def test_nobody_is_throttled(tmp_path: Path) -> None:
         assert found.prices is not None
         assert found.prices.late is None, seed
         assert " costs " not in found.verdicts["because"].iloc[0], seed
+
+
+def test_the_last_of_the_slow_steps_is_no_drain(tmp_path: Path) -> None:
+    """CPUs run ahead, so that slow steps of devices lie beside short ones of CPUs, the last like those before it."""
+    calm = World(5, ddp, 1, 4, steps=LAST, window=Window(((1, STEPS),)))
+    slow = Injection("throttled", (2,), tuple(range(6, LAST)), 1500.0)
+    steps = read(replace(calm, injections=(slow,)), tmp_path).steps
+    assert (steps["window_ns"] / steps["cpu_ns"]).tail(3).min() > 1.15
+    assert not steps["left_out"].eq("drain").any()

@@ -30,6 +30,8 @@ STEP_PARTS = {
 """What a step consists of: columns of `steps`, and what people call them. They add up to its length."""
 _EDGE = 1.15
 """A window of the first or last step that differs from its CPU step by this factor more than the others do is cut."""
+_LIKE = 1.05
+"""A window is like another one if it is longer by this factor at most."""
 _UNSHOWN = "unshown"
 EDGES = ("beginning", "drain", "end", _UNSHOWN)
 """Reasons to leave out a step whose window is not its own, or lacks something on a rank."""
@@ -246,15 +248,19 @@ def _edge(row: Row, others: list[Row]) -> str | None:
     A device that runs behind its CPU has long windows beside short steps of the CPU, in all steps. So the window must
     differ from the CPU's step, and by more than it does in the other steps, where devices did anything in these.
     """
-    factors = [other["window_ns"] / other["cpu_ns"] for other in others if other["cpu_ns"] and other["window_ns"]]
+    measured = [other for other in others if other["cpu_ns"] and other["window_ns"]]
+    factors = [other["window_ns"] / other["cpu_ns"] for other in measured]
     if not factors or not row["cpu_ns"]:
         return None
     factor = row["window_ns"] / row["cpu_ns"]
     shorter, longer = (min(factor, factor / median(factors)), max(factor, factor / median(factors)))
     if row["is_first"] and longer * _EDGE < 1:
         return "beginning"
-    if row["is_last"] and shorter > _EDGE and row["window_ns"] > min(other["window_ns"] for other in others):
-        return "drain"
+    longest = row["window_ns"] > min(other["window_ns"] for other in others)
+    if row["is_last"] and shorter > _EDGE and longest:
+        # As long a window of a whole step, beside a CPU step as short, is no drain: steps may be slow from some on.
+        likes = zip([other["window_ns"] / row["window_ns"] for other in measured], factors, strict=True)
+        return None if any(min(long, of / factor) * _LIKE >= 1 for long, of in likes) else "drain"
     if row["is_last"] and longer * _EDGE < 1:
         return "end"
     return None
