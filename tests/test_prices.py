@@ -268,7 +268,8 @@ def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
     first = late.remedies.iloc[0]
     assert first["remedy"] == "no_gc"
     assert first["gain_ns"] == pytest.approx(true, abs=0.03 * step_ns(late))
-    assert late.verdicts["verdict"].iloc[0] == "launch-bound"
+    none_dominates = late.remedies.set_index("remedy")["gain_ns"]["overlap"] >= 0.8 * first["gain_ns"]
+    assert late.verdicts["verdict"].iloc[0] == ("mixed" if none_dominates else "launch-bound")
     assert "of this Python collected garbage" in late.verdicts["because"].iloc[0]
 
 
