@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import cached_property
 from itertools import pairwise
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..metrics.clocks.frame import Flags, Ints
-from .programs import NONE, RankProgram
+from .programs import NONE, RankProgram, steps_of
 
 _MOST_ALIGNED = 5_000
 """Activities of a step and stream, beyond which those of another program are not looked for one by one."""
@@ -23,6 +23,8 @@ _MOSTLY, _MOSTLY_STAGES = 0.9, 0.5
 
 Two stages do, if this part of what the one with less runs is run by the other as well.
 """
+_OF_WORK = ("lane", "step", "name", "start", "is_comm")
+"""What tells which activities are alike; changes of a CPU's time leave it."""
 _LARGEST = np.iinfo(np.int64).max
 
 
@@ -32,6 +34,7 @@ class Alike:
     def __init__(self, members: Sequence[RankProgram], code: Any, most: Ints, orders: Sequence[int] = ()) -> None:
         self.orders = list(orders)
         """By place: a number for each member, shared by those that do the same in the same order on all streams."""
+        self._members = members
         self._ends = np.cumsum([len(p) for p in members])
         self._code: Ints = np.asarray(code, dtype=np.int64)
         self._name: Ints = np.concatenate([p.name for p in members])
@@ -59,7 +62,7 @@ class Alike:
         other like it. The last ones are remembered: many scenarios of one run ask for the same.
         """
         for known, alike in _RECENT:
-            if len(known) == len(members) and all(map(is_, known, members)):
+            if len(known) == len(members) and all(map(_is_same_work, known, members)):
                 return alike
         _RECENT.append((tuple(members), cls._by_place(members)))
         return _RECENT[-1][1]
@@ -97,6 +100,25 @@ class Alike:
                     most[at] = len(runs)
                 numbers += len(usual)
         return cls(members, code, most, pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist())
+
+    @cached_property
+    def peers(self) -> list[int]:
+        """As `peers`."""
+        return peers(self._members)
+
+    @cached_property
+    def is_stage(self) -> list[bool]:
+        """As `stages`."""
+        return stages(self._members)
+
+    @cached_property
+    def places_by_step(self) -> list[dict[int, Ints]]:
+        """By member: step -> places of its activities in it."""
+        of_members = [steps_of(program) for program in self._members]
+        return [
+            {step: np.flatnonzero(steps == step) for step in np.unique(steps[steps >= 0]).tolist()}
+            for steps in of_members
+        ]
 
     @property
     def codes(self) -> list[Ints]:
@@ -175,6 +197,10 @@ def outside_steps(program: RankProgram) -> Flags:
     """Whether each activity is in no step, on a rank that has steps."""
     outside: Flags = (program.step < 0) & (program.step >= 0).any()
     return outside
+
+
+def _is_same_work(program: RankProgram, other: RankProgram) -> bool:
+    return all(getattr(program, column) is getattr(other, column) for column in _OF_WORK)
 
 
 def _table(members: Sequence[RankProgram]) -> pd.DataFrame:

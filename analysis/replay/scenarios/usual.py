@@ -12,7 +12,7 @@ import pandas as pd
 
 from ....common.wording import shortened
 from ...metrics.clocks.frame import Flags, Ints
-from ..alike import Alike, peers, stages
+from ..alike import Alike
 from ..edges import Edges, ready
 from ..engine import Playing
 from ..jitter import calm, everything
@@ -63,26 +63,27 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         changing = [ranks is None or not other for other in others]
         waits = alike.median([waits_before(m) for m in members], others)
         programs = [m.program for m in members]
-        is_stage = stages(programs)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
         lacking = [
             _without(m, usual, most) if change and not stage else m
-            for m, change, stage, usual, most in zip(members, changing, is_stage, alike.is_usual, waits, strict=True)
+            for m, change, stage, usual, most in zip(
+                members, changing, alike.is_stage, alike.is_usual, waits, strict=True
+            )
         ]
-        works, steps = [WorkBeforeCalls.of(m) for m in lacking], [steps_of(p) for p in programs]
+        works = [WorkBeforeCalls.of(m) for m in lacking]
         computing, launching, blocking = (
-            _capped(values, _usual(values, steps, alike, others, fence), others, is_stage)
+            _capped(values, _usual(values, alike, others, changing, fence), others, alike.is_stage)
             for values in (
                 [np.where(m.program.is_comm, 0, m.duration) for m in lacking],
                 [work.launching_ns for work in works],
                 [work.blocking_ns for work in works],
             )
         )
-        begun = _later_than_others(members, alike.orders, others, [p.begun_ns for p in programs], [NONE] * len(members))
+        begun = _later_than_others(programs, alike, others, [p.begun_ns for p in programs], [NONE] * len(programs))
         first = [_first_on_device(p) for p in programs]
         late = _later_than_others(
-            members,
-            alike.orders,
+            programs,
+            alike,
             others,
             [None if node is None else int(p.start[node]) for p, node in zip(programs, first, strict=True)],
             [NONE if node is None else int(p.name[node]) for p, node in zip(programs, first, strict=True)],
@@ -103,9 +104,9 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
 
 
 def _usual(
-    values: Sequence[Ints], steps: Sequence[Ints], alike: Alike, others: Sequence[bool], fence: float
+    values: Sequence[Ints], alike: Alike, others: Sequence[bool], changing: Sequence[bool], fence: float
 ) -> list[Ints]:
-    """The values that each member would have if it were like the others; rare ones are 0.
+    """The values that each changing member would have if it were like the others; rare ones are 0.
 
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
     nearly all others take, and in everything, always or in some steps, if a factor sets it apart further than the
@@ -114,33 +115,31 @@ def _usual(
     """
     low, median, high = alike.quantiles((0.25, 0.5, 0.75), values, others)
     whole = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
-    by_step = [_factors_by_step(*each) for each in zip(values, median, steps, strict=True)]
-    result = []
-    for number, (mine, least, usual, most) in enumerate(zip(values, low, median, high, strict=True)):
+    by_step = [
+        {step: _factor(mine[places], usual[places]) for step, places in steps.items()}
+        for mine, usual, steps in zip(values, median, alike.places_by_step, strict=True)
+    ]
+    result = list(values)
+    for number in np.flatnonzero(changing).tolist():
+        mine, least, usual, most = (each[number] for each in (values, low, median, high))
         of_others = [place for place, counts in enumerate(others) if counts and place != number]
-        always = _beyond_chance(whole[number], [whole[place] for place in of_others] or [1.0])
+        always = _beyond(_most_by_chance([whole[place] for place in of_others] or [1.0]), whole[number])
         in_others = [factor for place in of_others for factor in by_step[place].values()]
+        most_in_others = _most_by_chance(in_others) if in_others else np.inf
         factor = np.full(len(mine), always)
         for step, in_step in by_step[number].items():
-            own = _beyond_chance(in_step, in_others) if in_others else 1.0
+            own = _beyond(most_in_others, in_step)
             # A step as fast as those of the others has nothing to lose.
-            factor[steps[number] == step] = own if own > 1 else always if 2 * in_step > 1 + always else 1.0
+            factor[alike.places_by_step[number][step]] = own if own > 1 else always if 2 * in_step > 1 + always else 1.0
         scaled = np.rint(mine / factor).astype(np.int64)
         chance = np.minimum(most - usual, np.maximum(_SKEWED * (usual - least), _LEAST_SPREAD * usual))
-        result.append(np.where(scaled > usual + fence * chance, usual, scaled))
+        result[number] = np.where(scaled > usual + fence * chance, usual, scaled)
     return result
 
 
-def _beyond_chance(factor: float, of_others: Sequence[float]) -> float:
-    """The factor if it is further from those of the others than these are from each other; else 1."""
-    return max(factor, 1.0) if factor > _most_by_chance(of_others) else 1.0
-
-
-def _factors_by_step(values: Ints, usual: Ints, steps: Ints) -> dict[int, float]:
-    return {
-        step: _factor(values[steps == step], usual[steps == step])
-        for step in np.unique(steps[steps >= 0]).tolist()
-    }  # fmt: skip
+def _beyond(most_by_chance: float, factor: float) -> float:
+    """The factor if it is more than chance; else 1."""
+    return max(factor, 1.0) if factor > most_by_chance else 1.0
 
 
 def _most_by_chance(factors: Sequence[float]) -> float:
@@ -210,8 +209,8 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
 
 
 def _later_than_others(
-    members: Sequence[Playing],
-    orders: Sequence[int],
+    programs: Sequence[RankProgram],
+    alike: Alike,
     others: Sequence[bool],
     times: Sequence[int | None],
     names: Sequence[int],
@@ -221,19 +220,18 @@ def _later_than_others(
     Others are those on the same clock that do it in the same order: one stage of a pipeline begins its steps later
     than another one, and is not late. What was done has a name.
     """
-    programs = [m.program for m in members]
-    alike = [
-        (group, order, p.linked, name)
-        for group, order, p, name in zip(peers(programs), orders, programs, names, strict=True)
+    doing = [
+        (peers, order, program.linked, name)
+        for peers, order, program, name in zip(alike.peers, alike.orders, programs, names, strict=True)
     ]
     known: dict[tuple[int, int, int, int], list[int]] = {}
-    for group, counts, time in zip(alike, others, times, strict=True):
+    for group, counts, time in zip(doing, others, times, strict=True):
         if counts and time is not None:
             known.setdefault(group, []).append(time)
     usual = {group: int(np.median(of_group)) for group, of_group in known.items()}
     return [
         0 if time is None or group not in usual else max(time - usual[group], 0)
-        for group, time in zip(alike, times, strict=True)
+        for group, time in zip(doing, times, strict=True)
     ]
 
 
