@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,30 @@ def test_it_is_replayed_and_the_last_stage_found(pipeline: Pipeline, tmp_path: P
     last = " ".join(str(pipeline.rank(dp, pipeline.stages - 1)) for dp in range(pipeline.replicas))
     table = found.attribution
     assert table[table["of"] == "program"]["part"].iloc[0] == last
+
+
+@pytest.mark.parametrize(("stage", "later_us"), with_slow([(2, 8.0)], [(1, 3.0), (0, 14.0), (3, 11.0)]))
+def test_a_slow_stage_is_found_where_no_call_tells_what_waits(stage: int, later_us: float, tmp_path: Path) -> None:
+    """What waits begins some us later than what it waited for ends, but after waiting for milliseconds."""
+    pipeline, rng = Pipeline(1, 4, 8), np.random.default_rng(stage)
+    slow = [drawn(pipeline, rng, 1.0) for _ in range(STEPS)]
+    even = [dict(each) for each in slow]
+    for each in slow:
+        each |= {of: 1.5 * took for of, took in each.items() if of[1] == stage and of[2].endswith("-compute")}
+    steps, best = ([pipeline.played(each.__getitem__, later_us) for each in of] for of in (slow, even))
+    write_traces(table_of(pipeline, steps), tmp_path)
+    for path in tmp_path.iterdir():
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        trace["traceEvents"] = [each for each in trace["traceEvents"] if "Event" not in each["name"]]
+        path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    found = analyse(tmp_path, details=True)
+    assert found.prices is not None
+    assert found.prices.late is not None
+    assert found.prices.late.ranks == (stage,)
+    true_us = np.mean([step_us(step) for step in steps]) - np.mean([step_us(step) for step in best])
+    gain = found.prices.gains["no_straggler"]
+    assert gain.ns / 1e3 == pytest.approx(true_us, rel=0.1)
+    assert gain.low_ns / 1e3 <= true_us <= gain.high_ns / 1e3
 
 
 def edges_of(member: Playing, places: dict[int, Operation]) -> set[tuple[Operation, Operation, int]]:

@@ -21,6 +21,8 @@ from .programs import LONG_AGO, NONE, EventWaits, RankProgram
 
 _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 """So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
+_TIGHT_FRAC, _LOOSE_NS = 0.005, 20_000
+"""If it was held up for long, it may be this part of that later, but no more: what ends so near is no coincidence."""
 _NEARLY_ALL = 0.99
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
@@ -142,7 +144,8 @@ def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tup
     known = np.maximum(*ready(program))
     for node, at in known_pairs:
         known[node] = max(known[node], program.end[at])
-    late = program.start - known > _TIGHT_NS
+    held_ns = program.start - known
+    late, tight_ns = held_ns > _TIGHT_NS, np.clip(_TIGHT_FRAC * held_ns, _TIGHT_NS, _LOOSE_NS)
     pairs = []
     for lane in range(int(program.lane.max(initial=-1)) + 1):
         others = np.flatnonzero(program.lane != lane)
@@ -152,7 +155,7 @@ def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tup
         by_end = others[np.argsort(program.end[others], kind="stable")]
         last = np.searchsorted(program.end[by_end], program.start[late_here], side="right") - 1
         for node, at in zip(late_here[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
-            if program.start[node] - program.end[at] <= _TIGHT_NS and _launched_before(program, at, node):
+            if program.start[node] - program.end[at] <= tight_ns[node] and _launched_before(program, at, node):
                 pairs.append((node, at))
     return pairs
 
@@ -163,8 +166,9 @@ def _may_follow(program: RankProgram, first: int, second: int) -> bool:
 
 
 def _launched_before(program: RankProgram, first: int, second: int) -> bool:
+    """Whether the first was launched before the second; calls that overlap may have been made in either order."""
     a, b = program.launch[first], program.launch[second]
-    return bool(a == NONE or b == NONE or a < b)
+    return bool(a == NONE or b == NONE or program.call_start[a] < program.call_end[b])
 
 
 def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) -> list[dict[int, list[int]]]:

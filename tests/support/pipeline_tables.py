@@ -88,8 +88,11 @@ class Pipeline:
             return tuple((a, b, kind, index) for a in range(self.replicas) for b in range(self.stages))
         return (of,)
 
-    def played(self, takes: Takes) -> dict[Operation, tuple[float, float]]:
-        """Start and end of every operation of a step, if `takes` is compute, or transfer after the last arrival."""
+    def played(self, takes: Takes, later_us: float = 0.0) -> dict[Operation, tuple[float, float]]:
+        """Start and end of every operation of a step, if `takes` is compute, or transfer after the last arrival.
+
+        What waits for another stream begins so much `later_us` than what it waits for ends.
+        """
         waits = {
             of: own for dp in range(self.replicas) for stage in range(self.stages) for of, own in self.on(dp, stage)
         }
@@ -100,7 +103,7 @@ class Pipeline:
             left = []
             for of in waiting:
                 if of not in start and all(each in found for each in waits[of]):
-                    start[of] = max((found[each][1] for each in waits[of]), default=0.0)
+                    start[of] = max((found[each][1] + later_us * (each[2] != of[2]) for each in waits[of]), default=0.0)
                 members = self.members(of)
                 if all(each in start for each in members):
                     end = max(start[each] for each in members) + takes(members[0])
