@@ -68,6 +68,57 @@ def test_a_slow_stage_is_found_where_no_call_tells_what_waits(stage: int, later_
     assert gain.low_ns / 1e3 <= true_us <= gain.high_ns / 1e3
 
 
+OF_REPLICA, OF_STAGE = 0, 1
+"""Where an operation has its place."""
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "where", "late", "factor"),
+    with_slow(
+        [(Pipeline(2, 4, 8), OF_STAGE, {2}, 1.5), (Pipeline(2, 3, 6), OF_REPLICA, {1}, 1.4)],
+        [
+            (Pipeline(4, 2, 8), OF_STAGE, {1}, 1.5),
+            (Pipeline(2, 3, 6), OF_STAGE, {0}, 1.3),
+            (Pipeline(2, 4, 8), OF_STAGE, {1, 2}, 1.5),
+            (Pipeline(3, 3, 6), OF_STAGE, {2}, 1.2),
+        ],
+    ),
+)
+def test_a_stage_or_replica_of_several_ranks_is_one_cause(
+    pipeline: Pipeline, where: int, late: set[int], factor: float, tmp_path: Path
+) -> None:
+    """All ranks of a stage are late alike, so that only other stages tell."""
+    rng = np.random.default_rng(pipeline.stages)
+    even = [drawn(pipeline, rng, 1.0) for _ in range(STEPS)]
+    slow = [
+        {of: took * (factor if of[where] in late and of[2].endswith("-compute") else 1.0) for of, took in each.items()}
+        for each in even
+    ]
+    steps, best = ([pipeline.played(each.__getitem__) for each in of] for of in (slow, even))
+    write_traces(table_of(pipeline, steps), tmp_path)
+    found = analyse(tmp_path, details=True).prices
+    assert found is not None
+    assert found.late is not None
+    ranks = {
+        pipeline.rank(dp, s)
+        for dp in range(pipeline.replicas)
+        for s in range(pipeline.stages)
+        if (dp, s)[where] in late
+    }
+    assert set(found.late.ranks) <= ranks
+    assert len(found.late.ranks) == len(ranks) or where == OF_REPLICA
+    gain, true_us = found.gains["no_straggler"], np.mean([*map(step_us, steps)]) - np.mean([*map(step_us, best)])
+    assert gain.ns / 1e3 == pytest.approx(true_us, rel=0.12)
+    assert gain.low_ns / 1e3 <= true_us <= gain.high_ns / 1e3
+
+
+@pytest.mark.parametrize("pipeline", with_slow([Pipeline(2, 3, 6)], [Pipeline(2, 4, 8), Pipeline(4, 2, 8)]))
+def test_of_stages_alike_none_is_late(pipeline: Pipeline, tmp_path: Path) -> None:
+    found, _, _ = written(pipeline, tmp_path, slow_stage=1.0)
+    assert found.prices is not None
+    assert found.prices.late is None
+
+
 def edges_of(member: Playing, places: dict[int, Operation]) -> set[tuple[Operation, Operation, int]]:
     """The edges between streams that were found: from, to, step."""
     program = member.program

@@ -31,9 +31,17 @@ _LARGEST = np.iinfo(np.int64).max
 class Alike:
     """A number for each activity of all members; equal numbers mean the same work."""
 
-    def __init__(self, members: Sequence[RankProgram], code: Any, most: Ints, orders: Sequence[int] = ()) -> None:
-        self.orders = list(orders)
-        """By place: a number for each member, shared by those that do the same in the same order on all streams."""
+    def __init__(
+        self,
+        members: Sequence[RankProgram],
+        code: Any,
+        most: Ints,
+        orders: Sequence[int] = (),
+        is_stage: Sequence[bool] = (),
+    ) -> None:
+        self.orders, self.is_stage = list(orders), list(is_stage)
+        """By place: a number for each member, shared by those that do the same in the same order on all streams; and
+        whether it is compared with others than these."""
         self._members = members
         self._ends = np.cumsum([len(p) for p in members])
         self._code: Ints = np.asarray(code, dtype=np.int64)
@@ -55,29 +63,31 @@ class Alike:
         return cls(members, code, np.zeros(len(code), dtype=np.int64))
 
     @classmethod
-    def by_place(cls, members: Sequence[RankProgram]) -> Alike:
+    def by_place(cls, members: Sequence[RankProgram], *, across: bool = False) -> Alike:
         """Number activities by place in the step, among ranks that communicate alike; rare ones get no number.
 
-        Ranks that do the same in another order, such as stages of a pipeline, are compared only where a rank has no
-        other like it. The last ones are remembered: many scenarios of one run ask for the same.
+        Ranks that do the same in another order, such as stages of a pipeline, are compared only `across` stages, or
+        where a rank has no other like it. The last ones are remembered: many scenarios of one run ask for the same.
         """
-        for known, alike in _RECENT:
-            if len(known) == len(members) and all(map(_is_same_work, known, members)):
+        for known, were_across, alike in _RECENT:
+            if across == were_across and len(known) == len(members) and all(map(_is_same_work, known, members)):
                 return alike
-        _RECENT.append((tuple(members), cls._by_place(members)))
-        return _RECENT[-1][1]
+        orders = cls.by_place(members).orders if across else None
+        _RECENT.append((tuple(members), across, cls._by_place(members, orders)))
+        return _RECENT[-1][2]
 
     @classmethod
-    def _by_place(cls, members: Sequence[RankProgram]) -> Alike:
+    def _by_place(cls, members: Sequence[RankProgram], stages: Sequence[int] | None) -> Alike:
         table = _table(members)
         code, most = np.full(len(table), NONE), np.zeros(len(table), dtype=np.int64)
-        table["peers"] = table["member"].map(dict(enumerate(comparable(members))))
+        together = comparable(members) if stages is None else _joined(stages, members)
+        table["together"] = table["member"].map(dict(enumerate(together)))
         # What is in no step, at either end of a trace, is like nothing else.
         apart = ((table["step"] < 0) & (table.groupby("member")["step"].transform("max") >= 0)).to_numpy()
         numbers = int(apart.sum())
         code[apart] = np.arange(numbers)
         orders: list[list[tuple[int, ...]]] = [[] for _ in members]
-        for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["peers", "lane"], sort=False):
+        for _, lane in table[~apart].sort_values("start", kind="stable").groupby(["together", "lane"], sort=False):
             by_member: dict[int, list[pd.DataFrame]] = {}
             for _, run in lane.groupby(["member", "step"], sort=False):
                 by_member.setdefault(int(run["member"].iloc[0]), []).append(run)
@@ -85,7 +95,7 @@ class Alike:
             for group in groups:
                 for member in group:
                     orders[member].append(tuple(group))
-            if any(len(group) == 1 for group in groups):  # it would be by itself
+            if stages is not None or any(len(group) == 1 for group in groups):  # it would be by itself
                 groups = [list(by_member)]
             for group in groups:
                 runs = [run for member in group for run in by_member[member]]
@@ -99,17 +109,15 @@ class Alike:
                     code[at[known]] = numbers + numbered[known]
                     most[at] = len(runs)
                 numbers += len(usual)
-        return cls(members, code, most, pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist())
+        in_order = pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist()
+        own = peers(members) if stages is None else stages
+        is_stage = [own.count(mine) < together.count(wider) for mine, wider in zip(own, together, strict=True)]
+        return cls(members, code, most, in_order if stages is None else stages, is_stage)
 
     @cached_property
     def peers(self) -> list[int]:
         """As `peers`."""
         return peers(self._members)
-
-    @cached_property
-    def is_stage(self) -> list[bool]:
-        """As `stages`."""
-        return stages(self._members)
 
     @cached_property
     def places_by_step(self) -> list[dict[int, Ints]]:
@@ -163,7 +171,7 @@ class Alike:
         return np.split(usual, self._ends[:-1])
 
 
-_RECENT: deque[tuple[tuple[RankProgram, ...], Alike]] = deque(maxlen=8)
+_RECENT: deque[tuple[tuple[RankProgram, ...], bool, Alike]] = deque(maxlen=8)
 
 
 def _quantiles(codes: Ints, values: Ints, shares: Sequence[float], wanted: Ints) -> list[NDArray[np.float64]]:
@@ -231,23 +239,28 @@ def comparable(members: Sequence[RankProgram]) -> list[int]:
     """
     groups = peers(members)
     alone = [number for number, group in enumerate(groups) if groups.count(group) == 1]
-    runs = {number: _usual_work(members[number]) for number in alone}
-    for number in alone:
-        for other in alone[: alone.index(number)]:
-            least = min(runs[number].total(), runs[other].total())
-            if (runs[number] & runs[other]).total() >= max(_MOSTLY_STAGES * least, 1):
-                groups[number] = groups[other]
-                break
+    joined = _joined([groups[number] for number in alone], [members[number] for number in alone])
+    for number, group in zip(alone, joined, strict=True):
+        groups[number] = group
     return groups
 
 
-def stages(members: Sequence[RankProgram]) -> list[bool]:
-    """Whether each member has no peers but others to compare with."""
-    groups, together = peers(members), comparable(members)
-    return [
-        groups.count(group) == 1 and together.count(wider) > 1
-        for group, wider in zip(groups, together, strict=True)
-    ]  # fmt: skip
+def _joined(groups: Sequence[int], members: Sequence[RankProgram]) -> list[int]:
+    """Numbers like `groups`, one for those that run mostly the same; a group runs what its first member does."""
+    runs: dict[int, Counter[int]] = {}
+    joined: dict[int, int] = {}
+    for group, member in zip(groups, members, strict=True):
+        if group in joined:
+            continue
+        work = _usual_work(member)
+        like = (other for other, of_other in runs.items() if _is_mostly(work, of_other))
+        joined[group] = joined.get(next(like, group), group)
+        runs[group] = work
+    return [joined[group] for group in groups]
+
+
+def _is_mostly(work: Counter[int], other: Counter[int]) -> bool:
+    return (work & other).total() >= max(_MOSTLY_STAGES * min(work.total(), other.total()), 1)
 
 
 def _usual_work(program: RankProgram) -> Counter[int]:

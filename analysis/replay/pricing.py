@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import NotPredictable
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since
+from .alike import Alike
 from .cures import CURES, LEAST, Cure
 from .links import Links
 from .programs import NONE, RankProgram
@@ -38,7 +40,7 @@ _PARTS: tuple[Callable[[Excess], float], ...] = (
     lambda excess: excess.copies_ns,
     lambda excess: excess.cpu_ns,
 )
-_MOST_SINGLE, _MOST_LINKS, _MOST_HOSTS = 16, 6, 16
+_MOST_SINGLE, _MOST_LINKS, _MOST_PLACES = 16, 6, 16
 _NEARLY_ALL = 0.9
 _NIL, _THERE = 0.2, 0.5
 """Of the mean excess from some step on: no step before has as much as the former, each from there on the latter."""
@@ -154,6 +156,14 @@ def _one_after_the_other(replay: Replay, ordered: Sequence[tuple[Priced, Scenari
     return then
 
 
+class _Place(NamedTuple):
+    """Ranks of a host, by its name, or of stages of a pipeline, and what a step gains without their excess."""
+
+    name: str | None
+    ranks: list[int]
+    gain_ns: float
+
+
 @dataclass(frozen=True)
 class _Pricing:
     """Finds what differs from others in a run, for the mean of the steps that count, or of all if there are none."""
@@ -188,14 +198,11 @@ class _Pricing:
         if ask_all and self.replay.counted:
             candidates += self._dear([rank for rank in whole if rank not in candidates and rank not in unshown], whole)
         chosen = self._fewest(candidates, whole) if candidates else []
-        name = next((host for host, ranks in _ranks_of(hosts).items() if len(ranks) > 1 and ranks == set(chosen)), None)
-        slow_host = self._slow_host(
-            hosts, least, self.replay.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0
-        )
-        if slow_host is not None:
-            name, excess = slow_host
-            chosen = [rank for rank in excess if hosts.get(rank) == name]
-            whole |= {rank: excess[rank].whole_ns for rank in chosen}
+        places = self._places(hosts)
+        name = next((name for name, ranks in places if len(ranks) > 1 and ranks == set(chosen)), None)
+        slow = self._slow_place(places, least, self.replay.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0)
+        if slow is not None:
+            name, chosen = slow.name, slow.ranks
         if not chosen:
             return None
         scenario = usual.without_stragglers(chosen, name)
@@ -238,24 +245,47 @@ class _Pricing:
                 most_ns, best = gain.ns, (PricedLinks(each.label, each.ranks, each.slower_frac), scenario)
         return best
 
-    def _slow_host(
-        self, hosts: Mapping[int, str | None], least: float, known_ns: float
-    ) -> tuple[str, dict[int, Excess]] | None:
-        """A host whose ranks all take longer than others', none much more, with the excess of each.
+    def _places(self, hosts: Mapping[int, str | None]) -> list[tuple[str | None, set[int]]]:
+        """Ranks of each host, by its name, and of each stage of a pipeline."""
+        of_hosts: dict[str | None, set[int]] = defaultdict(set)
+        of_stages: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for rank, name in hosts.items():
+            if name is not None:
+                of_hosts[name].add(rank)
+        for cycle, members in enumerate(self.replay.measured):
+            programs = [member.program for member in members]
+            for program, order in zip(programs, Alike.by_place(programs).orders, strict=True):
+                of_stages[cycle, order].add(program.rank)
+        return [
+            *(of_hosts.items() if len(of_hosts) <= _MOST_PLACES else ()),
+            *((None, ranks) for ranks in of_stages.values() if len(of_stages) <= _MOST_PLACES),
+        ]
+
+    def _slow_place(
+        self, places: Sequence[tuple[str | None, set[int]]], least: float, known_ns: float
+    ) -> _Place | None:
+        """The place whose ranks all take longer than others', none much more; all such places if that gains more.
 
         None if a step does not gain more without it than is known to be gained without some ranks.
         """
-        ranks_of = _ranks_of(hosts)
-        slow = []
-        for name, ranks in ranks_of.items():
-            if 1 < len(ranks) <= len(hosts) / 2 and len(ranks_of) <= _MOST_HOSTS:
-                scenario = usual.without_stragglers(sorted(ranks), name)
-                excess = self.excesses(scenario.changes[0])
-                excesses_ns = [excess[rank].whole_ns for rank in ranks if rank in excess]
-                if excesses_ns and min(excesses_ns) >= max(least, max(excesses_ns) / _STANDS_OUT):
-                    slow.append((self.replay.gain(scenario, as_transfers=True).ns, name, excess))
-        gain_ns, name, excess = max(slow, key=lambda each: each[0], default=(0.0, "", {}))
-        return (name, excess) if gain_ns * _NEARLY_ALL > known_ns else None
+        slow = [place for name, ranks in places if (place := self._if_slow(name, ranks, least)) is not None]
+        dearest = max(slow, key=lambda place: place.gain_ns, default=None)
+        if dearest is None:
+            return None
+        together = self._if_slow(None, {rank for place in slow for rank in place.ranks}, least)
+        if together is not None and together.gain_ns * _NEARLY_ALL > dearest.gain_ns:
+            dearest = together
+        return dearest if dearest.gain_ns * _NEARLY_ALL > known_ns else None
+
+    def _if_slow(self, name: str | None, ranks: Collection[int], least: float) -> _Place | None:
+        if not 1 < len(ranks) <= len(self.ranks) / 2:
+            return None
+        scenario = usual.without_stragglers(sorted(ranks), name)
+        excess = self.excesses(scenario.changes[0])
+        excesses_ns = [excess[rank].whole_ns for rank in ranks if rank in excess]
+        if not excesses_ns or min(excesses_ns) < max(least, max(excesses_ns) / _STANDS_OUT):
+            return None
+        return _Place(name, sorted(ranks), self.replay.gain(scenario, as_transfers=True).ns)
 
     def _dear(self, ranks: Sequence[int], whole: Mapping[int, float]) -> list[int]:
         """Of these, as many as can be asked, those without whom a step gains far more than without the others.
@@ -336,15 +366,6 @@ def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:
     """
     others = [each for other, each in excess.items() if other != rank]
     return any(of(excess[rank]) >= max(least, _STANDS_OUT * median_low([of(each) for each in others])) for of in _PARTS)
-
-
-def _ranks_of(hosts: Mapping[int, str | None]) -> dict[str, set[int]]:
-    """Ranks by host, for hosts with a name."""
-    ranks_of: dict[str, set[int]] = defaultdict(set)
-    for rank, name in hosts.items():
-        if name is not None:
-            ranks_of[name].add(rank)
-    return ranks_of
 
 
 def _most_of(by_kernel: Mapping[str, float], whole: float) -> str | None:

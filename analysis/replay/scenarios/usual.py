@@ -58,11 +58,13 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
     """One function for the same ranks, so that what it gives can be remembered."""
 
     def change(members: Sequence[Playing]) -> list[Playing]:
-        alike = Alike.by_place([m.program for m in members])
-        others = [ranks is None or m.program.rank not in ranks for m in members]
-        changing = [ranks is None or not other for other in others]
-        waits = alike.median([waits_before(m) for m in members], others)
         programs = [m.program for m in members]
+        others = [ranks is None or program.rank not in ranks for program in programs]
+        changing = [ranks is None or not other for other in others]
+        alike = Alike.by_place(programs)
+        if not set(alike.orders) <= {order for order, counts in zip(alike.orders, others, strict=True) if counts}:
+            alike = Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
+        waits = alike.median([waits_before(m) for m in members], others)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
         lacking = [
             _without(m, usual, most) if change and not stage else m
