@@ -183,8 +183,6 @@ def test_a_stage_of_one_rank_that_computes_longer_while_all_wait_for_their_devic
     assert late.prices is not None
     assert late.prices.late is not None
     assert late.prices.late.ranks == (rank,)
-    excess = late.prices.late.excess[rank]
-    assert excess.cpu_ns > excess.compute_ns
     assert late.prices.late.on_cpu == set()
     assert "It computes" in late.verdicts["why"].iloc[0]
 
