@@ -9,9 +9,8 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Concatenate, TypeVar
 
 from . import tables
-from .core.declaring import DECLARED, Arguments, InputKind, TableEntry, Topic, Worst
+from .core.declaring import DECLARED, Arguments, InputKind, TableEntry, Topic
 from .core.tables import (
-    account,
     communication,
     comparison,
     cycles,
@@ -21,22 +20,13 @@ from .core.tables import (
     sweeps,
     training,
 )
-from .core.tables.columns import NO_REGIONS, NO_SHAPES_RECORDED, NO_STEPS_MARKED
+from .core.tables.columns import NO_REGIONS, NO_SHAPES_RECORDED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Holder = TypeVar("Holder")
 
-_ACCOUNT = tuple(column for column in account.ACCOUNT.columns if column.endswith("_ns"))
-_ACCOUNT_NARROW = (
-    "window_ns", "compute_alone_ns", "exposed_wait_ns", "exposed_transfer_ns", "overlap_ns", "idle_outside_ns",
-    "idle_operator_ns", "idle_unknown_ns", "idle_sync_ns", "idle_data_ns", "idle_alloc_ns", "idle_launching_ns",
-    "idle_queued_ns", "exposed_memory_ns", "exposed_unsplit_ns", "idle_gc_ns", "idle_cpu_comm_ns", "idle_compile_ns",
-)  # fmt: skip
-_ACCOUNT_PARTS = (
-    "part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank", "waited_for", "partial",
-)  # fmt: skip
 _TIMES_COMPARED = ("a_ns", "b_ns", "spread_a_ns", "spread_b_ns", "difference_ns")
 _CHANCE = (
     "change_frac", "change_low_frac", "change_high_frac", "seen_frac", "p_value", "significant", "steps_a",
@@ -55,50 +45,6 @@ _ENTRIES = (
         "Everything that ran on a device, as the traces have it.",
         "breakdown.md#kinds-of-activities",
         of=InputKind.traces,
-    ),
-    TableEntry(
-        account.ACCOUNT_PARTS,
-        Topic.time,
-        "All the time of a step, part by part, the largest first.",
-        "account.md#a-step-in-full",
-        command="table account",
-        shown=_ACCOUNT_PARTS,
-        narrow=("part", "share_frac", "mean_ns", "least_frac", "least_rank", "most_frac", "most_rank"),
-        below="waited_for",
-        negligible=("share_frac", "most_frac"),
-        none_measured="nothing that ran took any time",
-    ),
-    TableEntry(
-        account.ACCOUNT,
-        Topic.time,
-        "The same by device: parts that add up to its time, to the ns.",
-        "account.md#what-adds-up",
-        command="table account --by device",
-        shown=("rank", "device", *_ACCOUNT, "note", "partial"),
-        narrow=("rank", "device", *_ACCOUNT_NARROW),
-        worst=Worst("compute_alone_ns", smallest=True),
-        in_steps=True,
-    ),
-    TableEntry(
-        account.ACCOUNT_STEPS,
-        Topic.time,
-        "The same by device and step.",
-        "account.md#what-adds-up",
-        command="table account --by step",
-        shown=("rank", "device", "step", *_ACCOUNT, "note", "partial"),
-        none_measured=f"{NO_STEPS_MARKED}, or use `table account` without --by step",
-        narrow=("rank", "device", "step", *_ACCOUNT_NARROW),
-    ),
-    TableEntry(
-        account.ACCOUNT_WAITS,
-        Topic.time,
-        "Whom the exposed wait was for.",
-        "account.md#whom-the-wait-was-for",
-        command="table account --by culprit",
-        none_found="no device waited for another rank without computing",
-        none_measured="no device shows any activity",
-        needs_starts=True,
-        narrow=("rank", "device", "step", "waited_for", "exposed_wait_ns", "because", "origin_rank"),
     ),
     TableEntry(
         hang.HANG_ORIGINS,

@@ -4,8 +4,9 @@
     def traffic(calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame) -> pd.DataFrame: ...
 
 A function needs what its parameters name: tables of the run, values that are declared by `value`, what `Analysis` has,
-and what `Run` has, in this order. Each of them is made when it is first needed, and once. What looks at `each_rank` by
-itself is made where the events of the rank are, if these are spread over processes.
+and what `Run` has, in this order. Each of them is made when it is first needed, and once; one of the type `Later` when
+it is called. What looks at `each_rank` by itself is made where the events of the rank are, if these are spread over
+processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
+Later = Callable[[], Value]
+"""What a function may turn out not to need: a parameter that gives it when called."""
 
 
 class Topic(str, Enum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from inspect import signature
+from functools import cache, cached_property, partial
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -23,11 +23,9 @@ from ..core.intervals import Spans, spans
 from ..core.kinds import KINDS
 from ..core.markers import DATA_LOADER
 from ..core.schema import grouped, records
-from ..core.tables.account import ACCOUNT, ACCOUNT_STEPS
 from ..core.tables.lateness import REMEDIES
 from ..core.tables.replay import CRITICAL_PATH
 from ..errors import AnalysisError, NothingMeasured, NotPredictable, UnknownTable
-from ..metrics import account as account_module
 from ..metrics.causes.blame import as_late, culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import in_idle
 from ..metrics.causes.details import RanByRank
@@ -60,9 +58,10 @@ from ..metrics.verdicts.table import Measured, verdicts
 from ..replay.remedies import StepCosts, first_gains, remedies
 from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
+from ..tables.account import StepPart, typical_parts
 from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
-from ..tables.breakdown import recorded_breakdown, seen_devices, waits_in_steps
+from ..tables.breakdown import recorded_breakdown, seen_devices
 from ..tables.calls import found_calls
 from ..tables.late_work import counted_threads
 from ..tables.participation import members
@@ -362,15 +361,20 @@ class Analysis(TableAttributes):
 
     def _make(self, make: Callable[..., Value], **instead: Any) -> Value:
         """What a function makes of what it needs, some of which may be given instead of made."""
-        names, spread = signature(make).parameters, self.run.spread
+        needs, spread = signature(make).parameters, self.run.spread
         if make not in EACH_RANK or spread is None or not spread.ran:
-            return make(**{name: instead[name] if name in instead else self._need(name) for name in names})
+            return make(**{name: instead[name] if name in instead else self._given(needs[name]) for name in needs})
         _LOG.info("making %s of %s", make.__name__.replace("_", " "), counted(len(self.run.ranks), "rank"))
-        given = {name: self._need(name) for name in names if name not in EVENT_SCHEMAS}
+        given = {name: self._need(name) for name in needs if name not in EVENT_SCHEMAS}
         parts: list[Any] = list(spread.of_each_rank(make, given))
         if isinstance(parts[0], pd.DataFrame):
             return cast("Value", pd.concat(parts, ignore_index=True))
         return cast("Value", {key: found for part in parts for key, found in part.items()})
+
+    def _given(self, parameter: Parameter) -> Any:
+        if str(parameter.annotation).startswith("Later["):
+            return partial(self._need, parameter.name)
+        return self._need(parameter.name)
 
     def _need(self, name: str) -> Any:
         return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
@@ -398,6 +402,11 @@ class Analysis(TableAttributes):
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
         return typical_step(steps=self.steps, breakdown=self.of(recorded_breakdown))
+
+    @property
+    def typical_parts(self) -> list[StepPart]:
+        """What a typical step consists of, the largest part first, with whom the waiting was for."""
+        return self.of(typical_parts)
 
     @property
     def counted_steps(self) -> tuple[int, ...]:
@@ -452,21 +461,6 @@ class Analysis(TableAttributes):
         steps = self.idle_steps
         return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
 
-    @cached_property
-    @described
-    def account(self) -> pd.DataFrame:
-        """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
-        # Without details, idle time has no causes, and activities need not be looked at.
-        idle = self.idle if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.accounted(ACCOUNT, breakdown=self.breakdown, idle=idle))
-
-    @cached_property
-    @described
-    def account_steps(self) -> pd.DataFrame:
-        """One row per rank, device and step: all of its time, part by part."""
-        idle = self.idle_steps if self.run.details and self.run.has_starts else None
-        return self._marked(account_module.accounted(ACCOUNT_STEPS, breakdown=self.breakdown_steps, idle=idle))
-
     @property
     def graph_notes(self) -> tuple[str, ...]:
         """Of which replayed CUDA graphs nothing is known but their kernels, and why; if any capture was traced."""
@@ -510,35 +504,6 @@ class Analysis(TableAttributes):
         times = self.of(times_of_regions)
         found = regions_module.class_time(times)
         return found if times.has_regions else found[:0]
-
-    @cached_property
-    @described
-    def account_waits(self) -> pd.DataFrame:
-        """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
-        return self._marked(
-            account_module.account_waits(
-                waits=self.of(waits_in_steps), participation=self.of(members), lateness=self.lateness
-            )
-        )
-
-    @cached_property
-    @described
-    def account_parts(self) -> pd.DataFrame:
-        """One row per part of a typical step, the largest first."""
-        return self._marked(account_module.account_parts(self.typical_parts))
-
-    @cached_property
-    def typical_parts(self) -> list[account_module.StepPart]:
-        """What a typical step consists of, the largest part first, with whom the waiting was for."""
-        if not len(self.breakdown):
-            return []
-        steps = list(self.typical_step.steps)
-        if not steps:
-            return account_module.typical_parts(account=self.account, waits=self.account_waits)
-        return account_module.typical_parts(
-            account=self.account_steps[self.account_steps["step"].isin(steps)],
-            waits=self.account_waits[self.account_waits["step"].isin(steps)],
-        )
 
     @cached_property
     def launch_queues(self) -> list[queue_module.OnStream]:

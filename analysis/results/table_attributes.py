@@ -68,6 +68,18 @@ class TableAttributes:
     regions_steps: pd.DataFrame
     """One row per rank, device, step, region and phase; those of a step add up to it. Needs `details`."""
 
+    account_parts: pd.DataFrame
+    """One row per part of a typical step, the largest first, and the ranks in which it is smallest and largest."""
+
+    account: pd.DataFrame
+    """One row per rank and device: all of its window, part by part. Causes of idle time need `details`."""
+
+    account_steps: pd.DataFrame
+    """One row per rank, device and step: all of its time, part by part."""
+
+    account_waits: pd.DataFrame
+    """One row per rank, device, step and rank it waited for: whom the exposed wait of `account` was for."""
+
     gaps: pd.DataFrame
     """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did."""
 

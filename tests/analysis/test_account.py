@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.account import WINDOW_PARTS
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse, load_run
+from commtrace.analysis.tables.account import WINDOW_PARTS
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal
 
 from commtrace import Analysis, Run, analyse
 from commtrace.analysis.catalog import CATALOG, in_reading_order
-from commtrace.analysis.core.declaring import DECLARED, EACH_RANK, VALUES, TableEntry, Topic, value
+from commtrace.analysis.core.declaring import DECLARED, EACH_RANK, VALUES, Later, TableEntry, Topic, value
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.run.event_tables import EVENT_SCHEMAS
 
@@ -26,7 +26,9 @@ def named(name: str, after: str | None) -> TableEntry:
 
 @pytest.mark.parametrize("make", [*(one.make for one in DECLARED), *VALUES.values()], ids=lambda make: make.__name__)
 def test_what_it_needs_is_known(make) -> None:
-    assert {*inspect.signature(make).parameters} <= {*VALUES, *OF_RUN}
+    needs = inspect.signature(make).parameters
+    assert {*needs} <= {*VALUES, *OF_RUN}
+    assert all(isinstance(one.annotation, str) for one in needs.values())  # `Later` is known by its name
 
 
 @pytest.mark.parametrize("entry", DECLARED, ids=lambda entry: entry.name)
@@ -58,6 +60,22 @@ def test_what_several_need_is_made_once(monkeypatch) -> None:
     assert made == [result.run.name]
     assert analyse(RUN).of(base) == len(result.run.ranks)  # another analysis has its own
     assert len(made) == 2
+
+
+def test_what_may_turn_out_not_to_be_needed_is_made_when_it_is_called(monkeypatch) -> None:
+    made = []
+
+    @value
+    def base() -> int:
+        made.append("base")
+        return 2
+
+    def unless(whole: bool, base: Later[int]) -> int:
+        return 0 if whole else base() + base()
+
+    monkeypatch.setitem(VALUES, "base", base)
+    assert (analyse(RUN, whole=True).of(unless), made) == (0, [])
+    assert (analyse(RUN).of(unless), made) == (4, ["base"])  # and once
 
 
 def test_tables_stand_behind_those_they_name() -> None:

@@ -6,8 +6,8 @@ import pytest
 from beside_checkout import TRACES, needs_shared
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.account import WINDOW_PARTS
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.account import WINDOW_PARTS
 
 pytestmark = needs_shared
 

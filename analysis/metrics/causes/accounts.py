@@ -107,7 +107,7 @@ class Account(NamedTuple):
         return float(self.owed[at, SPENT.index("comm")])
 
 
-def account(sequence: Sequence, member: int) -> Account:
+def account_of(sequence: Sequence, member: int) -> Account:
     """The account of one member, by its position.
 
     What it took longer than the others for is entered at each collective, and of the entries the youngest count that

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ....common.nccl_tests import SYNCHRONISING
 from ..clocks.frame import Flags, Ints
-from .accounts import Account, Sequence, account
+from .accounts import Account, Sequence, account_of
 
 _FARTHEST = 32  # from collective to collective, before the search is given up
 _NEXT_CALLS = 32  # calls of a rank, which include those of all its groups
@@ -62,7 +62,7 @@ class Reasons:
             return None
         key = (id(sequence), rank)
         if key not in self._accounts:
-            self._accounts[key] = account(sequence, int(np.searchsorted(sequence.ranks, rank)))
+            self._accounts[key] = account_of(sequence, int(np.searchsorted(sequence.ranks, rank)))
         return self._accounts[key], sequence, at
 
     def origin(self, collective: int, rank: int) -> Origin:
