@@ -17,6 +17,8 @@ from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.replay.engine import Playing, play
 from commtrace.analysis.replay.programs import RankProgram, steps_of
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.tables.critical_path import path
+from commtrace.analysis.tables.replay import replayed
 
 DATA = Path(__file__).parent / "data"
 RUNS = [*sorted(folder.name for folder in DATA.glob("nccl-*")), "gloo-training"]
@@ -24,7 +26,7 @@ KINDS = {"compute", "copy", "transfer", "unsplit", "cpu", "launch"}
 
 
 def cycles_of(analysis: Analysis) -> list[list[Playing]]:
-    return list(analysis.replayed.measured)
+    return list(analysis.of(replayed).measured)
 
 
 def last_end(members: list[Playing]) -> int:
@@ -32,7 +34,7 @@ def last_end(members: list[Playing]) -> int:
 
 
 def on_path(analysis: Analysis, member: Playing) -> np.ndarray:
-    links = analysis.path.links
+    links = analysis.of(path).links
     ran = links[links["kind"].isin(["compute", "copy", "transfer", "unsplit"]) & (links["rank"] == member.program.rank)]
     outside = (member.program.start < links["start_ns"].min()) | (member.program.end > links["end_ns"].max())
     return np.isin(member.program.row, ran["row"].to_numpy()) | outside  # where nobody knows
@@ -52,7 +54,7 @@ def begins_since(program: RankProgram) -> npt.NDArray[np.int64]:
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_as_long_as_each_step_without_a_gap(name: str) -> None:
     found = analyse(DATA / name, details=True)
-    links = found.path.links
+    links = found.of(path).links
     assert set(links["kind"]) <= KINDS
     for members in cycles_of(found):
         programs = [member.program for member in members]
@@ -75,7 +77,7 @@ def test_its_shares_add_up(name: str) -> None:
     pieces, steps = found.critical_path_pieces, found.critical_path_steps.groupby("step")["dur_ns"].sum()
     assert (pieces.groupby("step")["dur_ns"].sum() <= steps).all()
     assert (pieces.groupby("step").size() <= 10).all()
-    assert found.path.pieces.groupby("step")["dur_ns"].sum().tolist() == steps.tolist()
+    assert found.of(path).pieces.groupby("step")["dur_ns"].sum().tolist() == steps.tolist()
 
 
 # --- it is critical ---------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ def test_what_is_on_it_makes_the_run_longer(which: int | str, tmp_path: Path) ->
     simulate(PRESETS[which] if isinstance(which, str) else draw(which)).write(tmp_path)
     found = analyse(tmp_path, details=True)
     members = cycles_of(found)[-1]
-    links = found.path.links
+    links = found.of(path).links
     ran = links[links["kind"] == "compute"].sample(3, random_state=1)
     for rank, row in zip(ran["rank"], ran["row"], strict=True):
         longer = [
@@ -177,7 +179,7 @@ def test_without_details_it_is_not_known() -> None:
 
 def test_the_timeline_has_it_piece_by_piece() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
-    pieces = found.path.pieces
+    pieces = found.of(path).pieces
     [track] = [track for track in tracks_of(found.timeline()) if track.name == "critical path"]
     assert [s.end - s.start for s in track.slices] == pieces["dur_ns"].tolist()
     assert [s.notes["rank"] for s in track.slices] == pieces["rank"].tolist()

@@ -16,6 +16,7 @@ from commtrace import analyse
 from commtrace.analysis.replay.engine import Playing
 from commtrace.analysis.replay.scenarios.usual import no_jitter
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.tables.replay import replayed
 
 STEPS = 3
 
@@ -140,7 +141,7 @@ def test_what_waits_for_what_is_found(tmp_path: Path) -> None:
         row: (*of_rank[int(activities["rank"][row])], str(kind[row]), int(order[row])) for row in activities.index
     }
     right = wrong = missed = 0
-    [members] = found.replayed.measured
+    [members] = found.of(replayed).measured
     for member in members:
         own = of_rank[member.program.rank]
         lane = {places[int(row)]: lane for row, lane in zip(member.program.row, member.program.lane, strict=True)}

@@ -14,21 +14,15 @@ from simulator.programs import ddp, fsdp, tp
 
 from commtrace import analyse, cli
 from commtrace.analysis.errors import NothingMeasured, NotPredictable
-from commtrace.analysis.replay.cycles import Played, rank_programs
+from commtrace.analysis.replay.cycles import rank_programs
 from commtrace.analysis.replay.engine import play, play_all, prepared
 from commtrace.analysis.replay.scenarios.usual import no_jitter, perfect_overlap, without_stragglers
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.tables.replay import played_tables
 
 DATA = Path(__file__).parent / "data"
 ON_GPUS = sorted(folder.name for folder in DATA.glob("nccl-*"))
 RUNS = [*ON_GPUS, "gloo-training", "gloo-collectives"]
-
-
-def parts_of(analysis: Analysis) -> Played:
-    of_calls = (analysis.calls, analysis.participation, analysis.collectives)
-    run = analysis.run
-    tables = (analysis.clocks, analysis.host_tables, run.stream_waits, run.annotations)
-    return Played(run.activities, run.runtime_calls, *of_calls, *tables)
 
 
 # --- the same again ---------------------------------------------------------------------------------------------------
@@ -41,7 +35,7 @@ def recorded(request: pytest.FixtureRequest) -> Analysis:
 
 def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
     """To the ns: also where members arrive by clocks that are not quite sure."""
-    for members in rank_programs(parts_of(recorded)):
+    for members in rank_programs(recorded.of(played_tables)):
         ready, _ = prepared(members)
         for program, (start, end) in zip(members, play(ready), strict=True):
             assert np.array_equal(start, program.start)
@@ -286,7 +280,7 @@ def test_no_part_costs_anything_where_nobody_is_late(name: str | int, tmp_path: 
 
 def test_variants_played_at_once_are_those_played_one_by_one() -> None:
     """Also where they wait for different things, and in the order in which they come."""
-    members = next(rank_programs(parts_of(analyse(DATA / "nccl-two-hosts", details=True))))
+    members = next(rank_programs(analyse(DATA / "nccl-two-hosts", details=True).of(played_tables)))
     base, _ = prepared(members)
     changes = [change for each in (no_jitter(), without_stragglers([1]), perfect_overlap()) for change in each.changes]
     sooner = [[replace(member, transfer=member.transfer // part) for member in base] for part in (2, 3)]
@@ -306,7 +300,7 @@ def test_what_follows_a_collective_waits_for_it_although_it_began_a_ns_before_it
         trace.step(0, 0, 60 * MS).kernel("gemm", 1 * MS, (4, 14)[trace.rank] * MS)
         trace.kernel("norm", 20 * MS - 1, 5 * MS, stream=20, launch=2 * MS)
         trace.write(tmp_path, f"x{trace.rank}.json")
-    members = next(rank_programs(parts_of(analyse(tmp_path, details=True))))
+    members = next(rank_programs(analyse(tmp_path, details=True).of(played_tables)))
     base, _ = prepared(members)
     faster = [replace(member, transfer=member.transfer // 5) for member in base]
     for _, end in play(faster):

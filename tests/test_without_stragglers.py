@@ -17,6 +17,7 @@ from simulator.world import Clocks, Layout, Place, Program
 from commtrace import analyse
 from commtrace.analysis.replay.engine import play
 from commtrace.analysis.replay.scenarios.usual import without_stragglers
+from commtrace.analysis.tables.replay import replayed
 
 LATE, LATE_US = 2, 3000.0
 STEPS = range(1, 6)
@@ -132,7 +133,7 @@ def test_with_its_delays_a_run_is_played_as_it_was(job: str, tmp_path: Path) -> 
     calm = replace(world(job), layout=Layout(every_call=True))
     simulate(replace(calm, injections=(late_at(calm, "block", PLACES[2]),))).write(tmp_path)
     found = analyse(tmp_path, details=True)
-    for members in found.replayed.measured:
+    for members in found.of(replayed).measured:
         for member, (start, end) in zip(members, play(members), strict=True):
             assert np.array_equal(start, member.program.start)
             assert np.array_equal(end, member.program.end)

@@ -10,6 +10,7 @@ from ...common.wording import ranges_of
 from ..catalog import CATALOG
 from ..errors import NothingMeasured
 from ..recording.options import ReadOptions
+from ..tables.values import NO_TIMES
 from ..timed_dumps.offer import TIMED_TABLES
 from .output import Writing, print_message, writes_tables
 from .reading_options import Runs, analysis_of, finish, finish_failed, reads_traces, timed_dumps_of
@@ -135,8 +136,6 @@ def why_empty(name: str, analysis: Analysis) -> str:
             "ProfilerActivity.CPU on gloo"
         )
     if not analysis.run.has_starts:
-        from ..results.analysis import NO_TIMES
-
         return f"{NO_TIMES}; capture traces with torch.profiler for `{CATALOG[name].command}`"
     because = CATALOG[name].none_measured
     if because is not None and (len(analysis.calls) or not CATALOG[name].needs_calls):

@@ -6,7 +6,7 @@
 A function needs what its parameters name: tables of the run, values that are declared by `value`, what `Analysis` has,
 and what `Run` has, in this order. Each of them is made when it is first needed, and once; one of the type `Later` when
 it is called. What looks at `each_rank` by itself is made where the events of the rank are, if these are spread over
-processes.
+processes. What is `played` is made of the steps that are played again.
 """
 
 from __future__ import annotations
@@ -164,6 +164,9 @@ VALUES: dict[str, Callable[..., Any]] = {}
 EACH_RANK: set[Callable[..., Any]] = set()
 """The functions that look at one rank after the other."""
 
+PLAYED: set[Callable[..., Any]] = set()
+"""The functions that look at the part of a run that is played again."""
+
 
 def value(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
     """Declare what tables may need by the name of this function, which needs what its own parameters name."""
@@ -177,6 +180,12 @@ def each_rank(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
     It is given events, tables and plain values, so that it can run where the events of a rank are.
     """
     EACH_RANK.add(make)
+    return make
+
+
+def played(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """Declare that this is made of the part of a run that is played again, and all that it needs is of that part."""
+    PLAYED.add(make)
     return make
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 from ..core.kinds import COMM, COMPUTE
 from ..core.schema import Row
 from ..core.steps import NEVER, step_windows
-from ..core.tables.replay import CRITICAL_PATH, CRITICAL_PATH_PIECES, CRITICAL_PATH_STEPS
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from .cycles import ACTIVITY_KEYS, Played
@@ -54,25 +53,21 @@ class CriticalPath:
         links = pd.concat([_nothing(), *parts], ignore_index=True)
         return cls(links.assign(kind=_kinds(links, run)), run.activities["name"])
 
-    @property
-    def by_rank(self) -> pd.DataFrame:
-        """One row per rank and kind, mean over steps."""
+    def by_rank(self) -> Iterator[Row]:
+        """Yield a row per rank and kind, mean over steps."""
         steps = max(self.links["step"].nunique(), 1)
-        return CRITICAL_PATH.frame(row | {"dur_ns": round(row["dur_ns"] / steps)} for row in _shares(self.links))
+        return (row | {"dur_ns": round(row["dur_ns"] / steps)} for row in _shares(self.links))
 
-    @property
-    def by_step(self) -> pd.DataFrame:
-        """One row per step, rank and kind."""
-        return CRITICAL_PATH_STEPS.frame(
-            row | {"step": step} for step, links in self.links.groupby("step") for row in _shares(links)
-        )
+    def by_step(self) -> Iterator[Row]:
+        """Yield a row per step, rank and kind."""
+        return (row | {"step": step} for step, links in self.links.groupby("step") for row in _shares(links))
 
     def longest(self, operators: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """The longest pieces of every step; those of a CPU are cut at its operators."""
         pieces = with_operators(self.pieces, operators, clocks)
         pieces["share_frac"] = pieces["dur_ns"] / pieces.groupby("step")["dur_ns"].transform("sum")
         pieces = pieces.sort_values(["step", "dur_ns"], ascending=[True, False], kind="stable")
-        return CRITICAL_PATH_PIECES.conform(pieces[pieces.groupby("step").cumcount() < _MOST_PIECES])
+        return pieces[pieces.groupby("step").cumcount() < _MOST_PIECES]
 
     @property
     def pieces(self) -> pd.DataFrame:

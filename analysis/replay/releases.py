@@ -6,101 +6,70 @@ of what produces its input. Examples: docs/metrics/releases.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from ..core.intervals import covered, spans
 from ..core.schema import Row
-from ..core.tables.replay import RELEASES, RELEASES_CALLS
 from ..metrics.clocks.frame import Ints
-from ..metrics.over_steps import in_steps
 from .cycles import ACTIVITY_KEYS, Played
 from .edges import ready
 from .engine import Playing
 from .producers import producers
 from .programs import LONG_AGO, NONE
 
-_GROUPED = ["process_group", "pg_ranks", "collective", "released_by"]
 _OF_MEMBER = (
     "row", "start_ns", "exposed_ns", "since_launch_ns", "since_before_ns", "slack_ns", "released_by", "released_name",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Releases:
-    """What released the exposed collectives of a run."""
+def released_calls(cycles: Sequence[list[Playing]], run: Played) -> pd.DataFrame:
+    """One row per exposed call, the longest exposed first, and more columns than `releases_calls` has."""
+    names = run.activities["name"]
+    rows = [row for members in cycles for member in members for row in _of_member(member, names)]
+    released = pd.DataFrame(rows, columns=list(_OF_MEMBER))
+    ran = run.activities.iloc[released["row"].to_numpy(dtype=np.int64)][ACTIVITY_KEYS].reset_index(drop=True)
+    known = run.calls.drop_duplicates(ACTIVITY_KEYS).merge(
+        run.participation[["call_id", "collective_id", "waited_for"]], on="call_id", how="left"
+    )
+    placed = ran.merge(known, on=ACTIVITY_KEYS, how="left").drop(columns="start_ns")
+    table = pd.concat([placed, released], axis=1)
+    table["earliest_ns"] = table["start_ns"] - table["slack_ns"]
+    return table.sort_values(["exposed_ns", "rank", "start_ns"], ascending=[False, True, True], kind="stable")
 
-    cycles: Sequence[list[Playing]]
-    run: Played
 
-    @cached_property
-    def calls(self) -> pd.DataFrame:
-        """One row per exposed call, the longest exposed first."""
-        rows = [row for members in self.cycles for member in members for row in self._of_member(member)]
-        released = pd.DataFrame(rows, columns=list(_OF_MEMBER))
-        ran = self.run.activities.iloc[released["row"].to_numpy(dtype=np.int64)][ACTIVITY_KEYS].reset_index(drop=True)
-        known = self.run.calls.drop_duplicates(ACTIVITY_KEYS).merge(
-            self.run.participation[["call_id", "collective_id", "waited_for"]], on="call_id", how="left"
-        )
-        placed = ran.merge(known, on=ACTIVITY_KEYS, how="left").drop(columns="start_ns")
-        table = pd.concat([placed, released], axis=1)
-        table["earliest_ns"] = table["start_ns"] - table["slack_ns"]
-        table = table.sort_values(["exposed_ns", "rank", "start_ns"], ascending=[False, True, True], kind="stable")
-        return RELEASES_CALLS.conform(table.reindex(columns=list(RELEASES_CALLS.columns)))
-
-    def by_group(self, steps: Collection[int] = ()) -> pd.DataFrame:
-        """One row per process group, collective and reason, the most exposed first; of these steps, or of all."""
-        every = in_steps(self.calls, steps)
-        whole = int(every["exposed_ns"].sum())
-        rows: list[tuple[int, Row]] = []
-        for (group, ranks, collective, by), alike in every.groupby(_GROUPED, dropna=False, sort=False):
-            slack = alike["slack_ns"].dropna()
-            exposed = int(alike["exposed_ns"].sum())
-            row: Row = {
-                "process_group": group, "pg_ranks": ranks, "collective": collective, "released_by": by,
-                "calls": len(alike), "exposed_ns": exposed, "exposed_share_frac": exposed / whole if whole else None,
-                "median_slack_ns": int(slack.median()) if len(slack) else None,
-            }  # fmt: skip
-            rows.append((-exposed, row))
-        return RELEASES.frame(row for _, row in sorted(rows, key=lambda each: each[0]))
-
-    def _of_member(self, member: Playing) -> Iterator[Row]:
-        program = member.program
-        exposed = _exposed(member)
-        before, launched = _ready(member)
-        source_of = producers(program)
-        for node in np.flatnonzero(exposed > 0).tolist():
-            start = int(program.start[node])
-            source = _producer(member, node, source_of)
-            follows = before[node] != LONG_AGO
-            at = {
-                "host": int(launched[node]),
-                "collective" if follows and program.is_comm[node - 1] else "stream": int(before[node]),
-                "producer": LONG_AGO if source == NONE else int(program.end[source]),
-            }
-            # On a stream that computes, the one before made the input.
-            if source == NONE and "stream" in at:
-                at["producer"], source = at["stream"], node - 1 if follows else NONE
-            last = max(at, key=lambda reason: (at[reason], reason == "producer"))
-            by = None if at[last] == LONG_AGO else last
-            name = {"producer": source, "collective": node - 1, "stream": node - 1}.get(by or "", NONE)
-            yield {
-                "row": int(program.row[node]),
-                "start_ns": start,
-                "exposed_ns": int(exposed[node]),
-                "since_launch_ns": _since(start, int(launched[node])),
-                "since_before_ns": _since(start, int(before[node])),
-                "slack_ns": _since(start, at["producer"]),
-                "released_by": by,
-                "released_name": None if name == NONE else self._name(int(program.row[name])),
-            }
-
-    def _name(self, row: int) -> str:
-        return str(self.run.activities["name"].iloc[row])
+def _of_member(member: Playing, names: pd.Series[str]) -> Iterator[Row]:
+    program = member.program
+    exposed = _exposed(member)
+    before, launched = _ready(member)
+    source_of = producers(program)
+    for node in np.flatnonzero(exposed > 0).tolist():
+        start = int(program.start[node])
+        source = _producer(member, node, source_of)
+        follows = before[node] != LONG_AGO
+        at = {
+            "host": int(launched[node]),
+            "collective" if follows and program.is_comm[node - 1] else "stream": int(before[node]),
+            "producer": LONG_AGO if source == NONE else int(program.end[source]),
+        }
+        # On a stream that computes, the one before made the input.
+        if source == NONE and "stream" in at:
+            at["producer"], source = at["stream"], node - 1 if follows else NONE
+        last = max(at, key=lambda reason: (at[reason], reason == "producer"))
+        by = None if at[last] == LONG_AGO else last
+        name = {"producer": source, "collective": node - 1, "stream": node - 1}.get(by or "", NONE)
+        yield {
+            "row": int(program.row[node]),
+            "start_ns": start,
+            "exposed_ns": int(exposed[node]),
+            "since_launch_ns": _since(start, int(launched[node])),
+            "since_before_ns": _since(start, int(before[node])),
+            "slack_ns": _since(start, at["producer"]),
+            "released_by": by,
+            "released_name": None if name == NONE else str(names.iloc[program.row[name]]),
+        }
 
 
 def _since(start: int, earlier: int) -> int | None:

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.schema import Row
-from ..core.tables.replay import ATTRIBUTION, PREDICTIONS, REPLAY_STEPS
+from ..core.tables.replay import PREDICTIONS
 from ..errors import NothingMeasured, NotPredictable
 from ..metrics.prices import Gain
 from .attribution import PartNames, RunPart, parts_of
@@ -65,17 +65,16 @@ class Replay:
             name, [measured for measured, _ in both], [usual for _, usual in both], exposed_ns, frozenset(counted)
         )
 
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """One row per step."""
+    def steps(self) -> Iterator[Row]:
+        """Yield a row per step."""
         with_delays = self.played(None).lengths
         blocked = played_lengths(self.usual, of_comm=False)
         free = played_lengths([never_waiting(members) for members in self.usual], of_comm=False)
         ranks = pd.Series([
             step for members in self.measured for m in members for step in np.unique(steps_of(m.program)) if step >= 0
         ], dtype="int64").value_counts()  # fmt: skip
-        return REPLAY_STEPS.frame(
-            {
+        for step, length in sorted(self._measured.items()):
+            yield {
                 "step": step,
                 "ranks": int(ranks.get(step, 0)),
                 "measured_ns": round(length),
@@ -85,8 +84,6 @@ class Replay:
                 "exposed_comm_ns": round(self.exposed_ns.get(step, 0.0)),
                 "blocking_ns": max(round(blocked.get(step, 0.0) - free.get(step, 0.0)), 0),
             }
-            for step, length in sorted(self._measured.items())
-        )
 
     @cached_property
     def _measured(self) -> Lengths:
@@ -120,7 +117,7 @@ class Replay:
         waiting = played_lengths([as_waits(members) for members in cycles]) if self.is_unsplit else lengths
         return Outcome(lengths, waiting)
 
-    def attribution(self, names: PartNames) -> pd.DataFrame:
+    def attribution(self, names: PartNames) -> list[Row]:
         """One row per part of the run, the largest slowdown of each kind first. Raises NotPredictable."""
         self.check()
         all_parts: dict[tuple[str, str], RunPart] = {}
@@ -137,7 +134,7 @@ class Replay:
             gain = before - without
             row: Row = {"of": part.of, "part": part.name or None, "slowdown_frac": slowdown, "gain_ns": round(gain)}
             found_rows.append((kinds.index(part.of), -slowdown, row | {"gain_frac": gain / before if before else None}))
-        return ATTRIBUTION.frame(row for *_, row in sorted(found_rows, key=lambda each: each[:2]))
+        return [row for *_, row in sorted(found_rows, key=lambda each: each[:2])]
 
     def check(self) -> None:
         """Raise NotPredictable or NothingMeasured if the run cannot be predicted."""

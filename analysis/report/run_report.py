@@ -228,7 +228,7 @@ def _path(analysis: Analysis) -> Section:
         table = analysis.table("critical_path")
     except (NothingMeasured, NotPredictable):
         return Section("path", "Critical path", "")
-    figures = [bars.critical_path(table)] if len(table) else []
+    figures = [bars.path_by_rank(table)] if len(table) else []
     tables = [block for name in ("critical_path", "critical_path_pieces") for block in _blocks(analysis, name)]
     return Section("path", "Critical path", about, figures, tables)
 

@@ -9,32 +9,26 @@ from functools import cache, cached_property, partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import numpy as np
 import pandas as pd
 
 from ...common.wording import counted, ranges_of
 from ..catalog import CATALOG, described
 from ..ceilings import headroom
 from ..ceilings.files import Ceiling
-from ..core.declaring import EACH_RANK, VALUES, InputKind, TableEntry, Value
+from ..core.declaring import EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
-from ..core.intervals import Spans, spans
 from ..core.kinds import KINDS
-from ..core.markers import DATA_LOADER
-from ..core.schema import grouped, records
+from ..core.schema import records
 from ..core.tables.lateness import REMEDIES
-from ..core.tables.replay import CRITICAL_PATH
 from ..errors import AnalysisError, NothingMeasured, NotPredictable, UnknownTable
 from ..metrics.causes.blame import as_late, culprits, shares_of_waiting
 from ..metrics.causes.cpu_work import in_idle
 from ..metrics.causes.details import RanByRank
-from ..metrics.clocks.table import aligned
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
 from ..metrics.device import queues as queue_module
-from ..metrics.device.idle import HostTables
 from ..metrics.device.largest_gaps import (
     NO_GAPS,
     InFunction,
@@ -63,30 +57,23 @@ from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.breakdown import recorded_breakdown, seen_devices
 from ..tables.calls import found_calls
+from ..tables.critical_path import CRITICAL_PATH
 from ..tables.late_work import counted_threads
 from ..tables.participation import members
 from ..tables.ranks import Waiting, typical_waiting, waiting_in
 from ..tables.regions import times_of_regions
+from ..tables.replay import links, replayed
 from ..tables.syncs import SYNCS_STEPS
-from ..tables.values import WITH_DETAILS, captured_graphs, computed
+from ..tables.values import captured_graphs, computed, host_tables
 from .early_work import Early
 from .part import steps_to_play
 from .ran_by_rank import RanHere, RanSpread
 from .table_attributes import TableAttributes
 
 if TYPE_CHECKING:
-    from ..replay.critical import CriticalPath
-    from ..replay.cycles import Played
     from ..replay.links import Links
-    from ..replay.releases import Releases
     from ..replay.scenarios.scenario import Scenario
-    from ..replay.table import Replay
     from ..report.page import ReportPage
-
-
-NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
-_MOST_ATTRIBUTED = 16
-"""Of many ranks, the slowdown of so many is attributed one by one: those that make others wait most."""
 
 
 _LOG = logging.getLogger("commtrace.analysis")
@@ -166,27 +153,6 @@ class Analysis(TableAttributes):
         played = self.part.run.steps
         return f"by steps {ranges_of(played)}; --whole: by all" if len(played) < len(self.run.steps) else None
 
-    @cached_property
-    @described
-    def replay_steps(self) -> pd.DataFrame:
-        """One row per step that is played again, and measured."""
-        return self._marked(self.replayed.steps)
-
-    @cached_property
-    @described
-    def attribution(self) -> pd.DataFrame:
-        """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
-        if self.part is not self:
-            return self.part.attribution
-        from ..replay.attribution import PartNames
-        from ..replay.links import links_of
-
-        links = links_of(self.links) if len(self.collectives) else {}
-        late = self.ranks.sort_values("caused_wait_ns", ascending=False, kind="stable")["rank"].head(_MOST_ATTRIBUTED)
-        names = pd.factorize(self.run.activities["name"], sort=True)[1]
-        labels = PartNames(self.run.hosts, links, names.tolist(), frozenset(late.tolist()), self._loading)
-        return self._marked(self.replayed.attribution(labels))
-
     @property
     def prices(self) -> Prices | None:
         """What a step would gain without each cause; None where the run cannot be played again."""
@@ -215,7 +181,7 @@ class Analysis(TableAttributes):
         try:
             _LOG.info("playing steps again without what makes them long")
             return prices(
-                self.replayed,
+                self.of(replayed),
                 blamed={*self.culprits, *as_late(self.of(typical_waiting).participation, self.culprits)},
                 unshown=run.unshown_steps,
                 hosts=run.hosts,
@@ -237,104 +203,10 @@ class Analysis(TableAttributes):
         except (NotPredictable, NothingMeasured):
             return None
 
-    @cached_property
-    @described
-    def critical_path(self) -> pd.DataFrame:
-        """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
-        return self._marked(self.path.by_rank)
-
-    @cached_property
-    @described
-    def critical_path_steps(self) -> pd.DataFrame:
-        """One row per rank, kind of link and step: its part of the critical path. Needs `details`."""
-        return self._marked(self.path.by_step)
-
-    @cached_property
-    @described
-    def critical_path_pieces(self) -> pd.DataFrame:
-        """One row per long piece of the critical path, ten of each step."""
-        part = self.part
-        return self._marked(self.path.longest(part.run.cpu_operators, part.clocks))
-
-    @cached_property
-    @described
-    def releases(self) -> pd.DataFrame:
-        """One row per process group, collective, and what released its exposed calls. Needs `details`."""
-        return self._marked(self._releases.by_group(self.part.counted_steps))
-
-    @cached_property
-    @described
-    def releases_calls(self) -> pd.DataFrame:
-        """One row per exposed collective call: what released it, and how much earlier it could have begun."""
-        return self._marked(self._releases.calls)
-
-    @cached_property
-    def _releases(self) -> Releases:
-        from ..replay.releases import Releases
-
-        return Releases(self.replayed.measured, self._played)
-
-    @cached_property
-    def path(self) -> CriticalPath:
-        """The chain of work that sets the length of the run. Raises NothingMeasured."""
-        from ..replay.critical import CriticalPath
-
-        return CriticalPath.of(self.replayed.measured, self._played)
-
-    @cached_property
-    def replayed(self) -> Replay:
-        """The run played again from what waits for what. Raises NothingMeasured."""
-        from ..replay.table import Replay
-
-        if self.part is not self:
-            return self.part.replayed
-        steps = self.breakdown_steps
-        known = steps if len(steps) else self.of(recorded_breakdown).assign(step=0)
-        exposed = known.groupby("step")["exposed_comm_ns"].mean()
-        by_step = dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True))
-        return Replay.of(self.run.name, self._played, by_step, self.typical_step.steps)
-
-    @property
-    def _loading(self) -> dict[int, Spans]:
-        """When the CPU of each rank waited for its next batch, on the common clock."""
-        marks = self.run.annotations
-        marks = marks[marks["name"].str.startswith(DATA_LOADER).fillna(False).astype(bool)]
-        starts = aligned(marks["start_ns"], marks["rank"], self.clocks)
-        loading = marks.assign(start_ns=starts, end_ns=starts + marks["dur_ns"])
-        return {
-            int(rank): spans(batches["start_ns"].to_numpy(np.int64), batches["end_ns"].to_numpy(np.int64))
-            for (rank,), batches in grouped(loading, ["rank"])
-        }
-
-    @cached_property
-    def _played(self) -> Played:
-        from ..replay.cycles import Played
-
-        if self.part is not self:
-            return self.part._played  # noqa: SLF001 - a part of it
-        run = self.run
-        if not run.has_starts:
-            raise NothingMeasured(f"{run.name}: {NO_TIMES}, so no step can be played again")
-        if not run.details:
-            raise NothingMeasured(f"{run.name}: was read without calls of the runtime; {WITH_DETAILS}")
-        return Played(
-            activities=run.activities,
-            runtime_calls=run.runtime_calls,
-            calls=self.calls,
-            participation=self.of(members),
-            collectives=self.collectives,
-            clocks=self.clocks,
-            hosts=self.host_tables,
-            stream_waits=run.stream_waits,
-            annotations=run.annotations,
-        )
-
     @property
     def links(self) -> Links:
         """The tables that describe this run's links, for scenarios that change them."""
-        from ..replay.links import Links
-
-        return Links(collectives=self.collectives, fits=self.fits, hosts=self.run.hosts, nccl=not self.run.is_of_cpus)
+        return self.of(links)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name. Raises UnknownTable."""
@@ -361,6 +233,8 @@ class Analysis(TableAttributes):
 
     def _make(self, make: Callable[..., Value], **instead: Any) -> Value:
         """What a function makes of what it needs, some of which may be given instead of made."""
+        if make in PLAYED and self.part is not self:
+            return self.part.of(make)
         needs, spread = signature(make).parameters, self.run.spread
         if make not in EACH_RANK or spread is None or not spread.ran:
             return make(**{name: instead[name] if name in instead else self._given(needs[name]) for name in needs})
@@ -435,7 +309,7 @@ class Analysis(TableAttributes):
         if not self.run.details or not self.run.has_starts:
             return NO_GAPS
         typical = self.typical_step
-        return largest_gaps(self.run.activities, self.host_tables, typical.steps, typical.windows)
+        return largest_gaps(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
 
     @property
     def _idle_in_ranges(self) -> dict[str, float]:
@@ -444,7 +318,7 @@ class Analysis(TableAttributes):
         typical = self.typical_step
         if not self.run.details or not self.run.has_starts:
             return {}
-        return idle_in_ranges(self.run.activities, self.host_tables, typical.steps, typical.windows)
+        return idle_in_ranges(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
 
     @property
     def _functions_in_idle(self) -> dict[str, InFunction]:
@@ -454,7 +328,7 @@ class Analysis(TableAttributes):
         typical = self.typical_step
         if not self.run.details or not self.run.has_starts or not len(self.run.functions):
             return {}
-        return functions_in_idle(self.run.activities, self.host_tables, typical.steps, typical.windows)
+        return functions_in_idle(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
 
     @property
     def _idle_of_typical_step(self) -> pd.DataFrame:
@@ -509,19 +383,6 @@ class Analysis(TableAttributes):
     def launch_queues(self) -> list[queue_module.OnStream]:
         """Launches that wait on each stream, over time."""
         return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
-
-    @cached_property
-    def host_tables(self) -> HostTables:
-        """What the CPUs of the run did, by which idle time is explained; not a table of its own."""
-        run = self.run
-        return HostTables(
-            calls=run.runtime_calls,
-            operators=run.cpu_operators,
-            annotations=run.annotations,
-            is_read=run.details,
-            modules=run.modules,
-            functions=run.functions,
-        )
 
     @cached_property
     def link_counters(self) -> str | None:
@@ -715,7 +576,7 @@ class Analysis(TableAttributes):
 
         if self.part is not self:
             return self.part.predictions
-        return self._marked(self.replayed.predictions(usual_scenarios(self), self._known_gains))
+        return self._marked(self.of(replayed).predictions(usual_scenarios(self), self._known_gains))
 
     def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
         """Step time under changes, a row for each scenario; `predictions` has the usual ones.
@@ -733,7 +594,7 @@ class Analysis(TableAttributes):
         changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
         # What ranks gain that are late may be more, seen beside what all other changes gain (`pricing`).
         known = self._known_gains if any(each.of_ranks for each in changes) else {}
-        found = self._marked(self.replayed.predictions(changes, known))
+        found = self._marked(self.of(replayed).predictions(changes, known))
         return CATALOG["predictions"].schema.described(found)
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:

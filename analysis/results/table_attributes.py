@@ -158,6 +158,27 @@ class TableAttributes:
     clocks: pd.DataFrame
     """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
 
+    replay_steps: pd.DataFrame
+    """One row per step that is played again, and measured."""
+
+    attribution: pd.DataFrame
+    """One row per part of the run: how much slower its jitter makes a step. Needs a run with `details`."""
+
+    critical_path: pd.DataFrame
+    """One row per rank and kind of link: how long the critical path runs through it. Needs `details`."""
+
+    critical_path_steps: pd.DataFrame
+    """One row per rank, kind of link and step: its part of the critical path. Needs `details`."""
+
+    critical_path_pieces: pd.DataFrame
+    """One row per long piece of the critical path, ten of each step."""
+
+    releases: pd.DataFrame
+    """One row per process group, collective, and what released its exposed calls. Needs `details`."""
+
+    releases_calls: pd.DataFrame
+    """One row per exposed collective call: what released it, and how much earlier it could have begun."""
+
     kernels: pd.DataFrame
     """One row per kernel, all ranks and devices together."""
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from ..core.given_peaks import GivenPeaks
     from ..metrics.device.graphs import Captured
+    from ..metrics.device.idle import HostTables
     from ..run.run import Run
 
+NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
 WITH_DETAILS = "recordings packed --no-details have none; in Python, analyse(..., details=True) reads them"
 
 
@@ -60,6 +62,21 @@ def computed(run: Run, placed_activities: pd.DataFrame, captured_graphs: Capture
         captured_graphs.beside("launches", run.launches),
         captured_graphs.beside("operator_calls", run.operator_calls),
         run.annotations,
+    )
+
+
+@value
+def host_tables(run: Run) -> HostTables:
+    """What the CPUs of the run did, by which idle time is explained."""
+    from ..metrics.device.idle import HostTables
+
+    return HostTables(
+        calls=run.runtime_calls,
+        operators=run.cpu_operators,
+        annotations=run.annotations,
+        is_read=run.details,
+        modules=run.modules,
+        functions=run.functions,
     )
 
 

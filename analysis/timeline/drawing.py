@@ -11,7 +11,9 @@ import pandas as pd
 from ..core.schema import records
 from ..errors import NothingMeasured
 from ..metrics.device.idle_pieces import idle_pieces
-from ..results.analysis import NO_TIMES, Analysis
+from ..results.analysis import Analysis
+from ..tables.critical_path import path
+from ..tables.values import NO_TIMES, host_tables
 from . import colours
 from .arrows import arrows
 from .by_rank import timeline_by_rank
@@ -56,10 +58,10 @@ def run_timeline(
         tables = replace(
             tables,
             activities=run.activities,
-            path=analysis.path.pieces if run.details else None,
+            path=analysis.of(path).pieces if run.details else None,
             queues=analysis.launch_queues,
-            idle=idle_pieces(run.activities, analysis.host_tables),
-            cpus=cpu_work(run.activities, analysis.host_tables, cpus.ranks),
+            idle=idle_pieces(run.activities, analysis.of(host_tables)),
+            cpus=cpu_work(run.activities, analysis.of(host_tables), cpus.ranks),
         )
     if ranks is not None:
         tables = tables.of_ranks(ranks)

@@ -21,6 +21,7 @@ from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.opening import analyse, analyse_with
 from commtrace.analysis.tables.idle import idle_tables
 from commtrace.analysis.tables.syncs import syncs, syncs_steps
+from commtrace.analysis.tables.values import host_tables
 from commtrace.cli import main
 
 BACKWARD = 777
@@ -542,7 +543,7 @@ def test_pieces_name_no_cause_that_is_not_known(tmp_path, details):
     trace = call(gap(), "cudaMalloc", 110 * US, 30 * US)
     trace.write(tmp_path)
     found = analyse(tmp_path, details=details)
-    pieces = idle_pieces(found.run.activities, found.host_tables)
+    pieces = idle_pieces(found.run.activities, found.of(host_tables))
     zero_ns = pieces["start_ns"].min() - 100 * US
     times = [(row["cause"], *((row[key] - zero_ns) // US for key in ("start_ns", "end_ns"))) for row in records(pieces)]
     alloc = [("starved", 100, 110), ("alloc", 110, 140), ("starved", 140, 190)]

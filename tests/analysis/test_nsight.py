@@ -32,9 +32,10 @@ from commtrace.analysis.errors import MixedJobs, NotATrace
 from commtrace.analysis.formats.nsight.reader import read_nsight
 from commtrace.analysis.recording.arrays import integers
 from commtrace.analysis.recording.options import ReadOptions
-from commtrace.analysis.replay.cycles import Played, rank_programs
+from commtrace.analysis.replay.cycles import rank_programs
 from commtrace.analysis.replay.edges import gpu_edges
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.tables.replay import played_tables
 from commtrace.cli import main
 
 UNTOLD = {"dtype", "process_group", "seq", "matched_by", "device_name", "count_elems"}
@@ -371,9 +372,7 @@ def test_stream_waits_are_counted_where_events_were_not_recorded(tmp_path: Path)
 def joins(found: Analysis) -> list[tuple[str, str, int]]:
     """What waited for what, and when that ended."""
     run = found.run
-    played = Played(run.activities, run.runtime_calls, found.calls, found.participation, found.collectives,
-                    found.clocks, found.host_tables, run.stream_waits)  # fmt: skip
-    ((program,),) = rank_programs(played)
+    ((program,),) = rank_programs(found.of(played_tables))
     [edges], activities = gpu_edges([program]), run.activities
     ran = [activities.iloc[row] for row in program.row]
     zero = activities["start_ns"].min()

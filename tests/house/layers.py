@@ -20,7 +20,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "run": "reading formats recording core errors",
         "metrics": "core errors",
         "replay": "metrics core errors",
-        "tables": "run metrics ceilings core errors",
+        "tables": "replay run metrics ceilings core errors",
         "streaming": "tables metrics formats recording core errors",
         "catalog": "tables core errors",
         "explanation": "glossary catalog core errors",

@@ -12,6 +12,7 @@ from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.idle_pieces import idle_pieces
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.values import host_tables
 
 pytestmark = needs_shared
 
@@ -66,7 +67,7 @@ def test_the_parts_add_up_to_the_idle_time_of_the_breakdown(file: str) -> None:
 def test_calls_cost_what_idle_time_they_cover(file: str) -> None:
     found = detailed(TRACES / file)
     over_steps = replace(found, whole=False)
-    pieces = idle_pieces(found.run.activities, found.host_tables)  # those before the first activity, too
+    pieces = idle_pieces(found.run.activities, found.of(host_tables))  # those before the first activity, too
     for kind in ("sync", "alloc"):
         for tables in (found, over_steps):
             assert tables.syncs["lost_ns"][tables.syncs["kind"] == kind].sum() == tables.idle[f"{kind}_ns"].sum()

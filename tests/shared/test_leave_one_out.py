@@ -9,6 +9,7 @@ from leave_one_out import errors
 
 from commtrace import analyse
 from commtrace.analysis.replay.table import MOST_ERROR_FRAC
+from commtrace.analysis.tables.replay import replayed
 
 FOLDER = SHARED / "traces"
 pytestmark = [
@@ -22,7 +23,7 @@ def test_a_step_left_out_is_foretold() -> None:
     found = {}
     for folder in sorted(FOLDER.glob("*-*")):
         analysis = analyse(folder, details=True)
-        if analysis.replayed.error_frac <= MOST_ERROR_FRAC and (by_step := errors(analysis)):
+        if analysis.of(replayed).error_frac <= MOST_ERROR_FRAC and (by_step := errors(analysis)):
             found[folder.name] = float(np.median(np.abs(list(by_step.values()))))
     assert len(found) >= 4
     assert np.median(list(found.values())) <= 0.033

@@ -23,12 +23,13 @@ from commtrace.analysis.replay.lengths import measured_lengths, played_lengths
 from commtrace.analysis.replay.programs import NONE
 from commtrace.analysis.replay.table import MOST_ERROR_FRAC
 from commtrace.analysis.replay.working import WorkBeforeCalls
+from commtrace.analysis.tables.replay import replayed
 
 
 def errors(analysis: Analysis) -> dict[int, float]:
     """By step, (foretold - measured) / measured, for the steps of cycles that have several."""
     found = {}
-    for members in analysis.replayed.usual:
+    for members in analysis.of(replayed).usual:
         steps = sorted({step for m in members for step in np.unique(m.program.step).tolist() if step >= 0})
         if len(steps) < 2:
             continue
@@ -75,16 +76,16 @@ def row_of(folder: Path) -> str:
     """The row of a run in the table."""
     try:
         analysis = analyse(folder, details=True)
-        replayed = analysis.replayed.error_frac
-        by_step = errors(analysis) if replayed <= MOST_ERROR_FRAC else {}
+        error = analysis.of(replayed).error_frac
+        by_step = errors(analysis) if error <= MOST_ERROR_FRAC else {}
     except AnalysisError as err:
         return f"| {folder.name} | | | {str(err).split(': ', 1)[-1]} |"
     ranks = f"{len(analysis.run.ranks)} of {analysis.run.world_size or len(analysis.run.ranks)}"
-    if replayed > MOST_ERROR_FRAC:
-        return f"| {folder.name} | {ranks} | refused: {replayed:.0%} | - |"
+    if error > MOST_ERROR_FRAC:
+        return f"| {folder.name} | {ranks} | refused: {error:.0%} | - |"
     missed = np.abs(list(by_step.values()))
     left_out = f"{float(np.median(missed)):.1%} ({len(missed)})" if len(missed) else "one step only"
-    return f"| {folder.name} | {ranks} | {replayed:.1%} | {left_out} |"
+    return f"| {folder.name} | {ranks} | {error:.1%} | {left_out} |"
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _step_and_change(row: Row, unit: TimeUnit) -> str:
     return f"{unit.text(row['step_ns'])}, {sign}{unit.number(abs(change))}{_STARS.get(row['beyond'] or '', '')}"
 
 
-def critical_path(table: Any) -> Figure:
+def path_by_rank(table: Any) -> Figure:
     """The critical path of a step by kind, for the ranks on which it is longest."""
     kinds = list(_ON_PATH)
     times: dict[int, list[float]] = {}
