@@ -16,7 +16,6 @@ from .core.tables import (
     cycles,
     hang,
     lateness,
-    replay,
     sweeps,
     training,
 )
@@ -122,35 +121,6 @@ _ENTRIES = (
             "exposed_wait_frac", "hidden_frac", "dtype",
         ),
         below="because",
-    ),
-    TableEntry(
-        lateness.REMEDIES,
-        Topic.overview,
-        "What to try, what a step would gain, and how much of it that is about.",
-        "remedies.md#what-to-try",
-        command="table remedies",
-        needs_starts=True,
-        none_found="no change that commtrace knows of is about any time of a step",
-        shown=(
-            "what", "gain_ns", "gain_low_ns", "gain_high_ns", "gain_frac", "concerned_ns", "concerned_frac",
-            "path_frac", "remedy", "how", "partial",
-        ),
-        narrow=("what", "gain_ns", "gain_frac", "concerned_ns"),
-        below="how",
-        negligible=("concerned_frac",),
-    ),
-    TableEntry(
-        replay.PREDICTIONS,
-        Topic.foresight,
-        "Step time without stragglers, with faster links, and more.",
-        "replay.md#scenarios",
-        command="predict",
-        none_measured="nothing ran on a device",
-        narrow=(
-            "scenario", "step_ns", "low_ns", "high_ns", "gain_ns", "gain_frac", "throughput_factor", "efficiency_frac",
-        ),
-        below="assumes",
-        optional=("throughput_factor", "efficiency_frac", "unknown"),
     ),
     TableEntry(
         comparison.COMPARISON,

@@ -1,1 +1,1 @@
-"""What a step would take if something were different: scenarios by name, and the usual ones."""
+"""What a step would take if something were different: scenarios as people write them."""

@@ -54,7 +54,7 @@ _MOST_UNLAUNCHED = 0.5
 """Of the activities: where more have no launch, all of them begin when they did, whatever the CPU does."""
 
 
-def prices(
+def prices_of(
     replay: Replay,
     *,
     blamed: Collection[int],

@@ -14,7 +14,6 @@ import pandas as pd
 
 from ...common.nccl_tests import POINT_TO_POINT
 from ..core.schema import Row, records
-from ..core.tables.lateness import REMEDIES
 from ..metrics.causes.blame import shares_of_waiting, standing_out
 from ..metrics.prices import Priced, Prices
 from ..metrics.verdicts.culprits import length
@@ -45,13 +44,13 @@ class StepCosts(NamedTuple):
     path: pd.DataFrame
 
 
-def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
+def remedy_rows(costs: StepCosts, prices: Prices | None = None) -> list[Row]:
     """One row per change that concerns some time or gains some: in the order of their prices, then by their time.
 
     `prices` are gains of the run played again, None where it cannot be.
     """
     if not len(costs.steps):
-        return REMEDIES.empty()
+        return []
     about = {row["remedy"]: row for row in _about(costs, prices)}
     changes = () if prices is None else prices.changes
     rows = [_row(about.pop(change.remedy, {"remedy": change.remedy}), change, costs) for change in changes]
@@ -59,7 +58,7 @@ def remedies(costs: StepCosts, prices: Prices | None = None) -> pd.DataFrame:
     # How much time a change is about does not say what it gains: such rows come after all known gains.
     known = [row for row in rows if row.get("gain_ns", 0) > 0]
     rest = [row for row in rows if row not in known and row["concerned_ns"]]
-    return REMEDIES.frame([*known, *sorted(rest, key=lambda row: -row["concerned_ns"])])
+    return [*known, *sorted(rest, key=lambda row: -row["concerned_ns"])]
 
 
 def _row(about: Row, change: Priced | None, costs: StepCosts) -> Row:

@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..core.schema import Row
-from ..core.tables.replay import PREDICTIONS
 from ..errors import NothingMeasured, NotPredictable
 from ..metrics.prices import Gain
 from .attribution import PartNames, RunPart, parts_of
@@ -99,10 +98,10 @@ class Replay:
         errors = [abs(self._replayed[step] / length - 1) for step, length in self._measured.items() if length]
         return float(np.median(errors)) if errors else float("inf")
 
-    def predictions(self, scenarios: Sequence[Scenario], known: Mapping[str, Gain]) -> pd.DataFrame:
+    def predictions(self, scenarios: Sequence[Scenario], known: Mapping[str, Gain]) -> list[Row]:
         """One row per scenario; of some, by name, the gain is `known`. Raises NotPredictable if the replay is off."""
         self.check()
-        return PREDICTIONS.frame(self._row(each, known.get(each.name)) for each in scenarios)
+        return [self._row(each, known.get(each.name)) for each in scenarios]
 
     def played(self, change: Change | None) -> Outcome:
         """The steps with this change, delays as measured; what is asked for again is not played again."""

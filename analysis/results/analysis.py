@@ -20,9 +20,7 @@ from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.kinds import KINDS
 from ..core.schema import records
-from ..core.tables.lateness import REMEDIES
-from ..errors import AnalysisError, NothingMeasured, NotPredictable, UnknownTable
-from ..metrics.causes.blame import as_late, culprits, shares_of_waiting
+from ..errors import AnalysisError, UnknownTable
 from ..metrics.causes.cpu_work import in_idle
 from ..metrics.causes.details import RanByRank
 from ..metrics.compute.peaks import peak_of, said
@@ -39,7 +37,7 @@ from ..metrics.device.largest_gaps import (
 )
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
-from ..metrics.prices import Gain, Prices
+from ..metrics.prices import Prices
 from ..metrics.regions import table as regions_module
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.roles.table import with_roles
@@ -49,19 +47,19 @@ from ..metrics.verdicts.devices import unequal_devices
 from ..metrics.verdicts.of_idle import idle_causes
 from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
 from ..metrics.verdicts.table import Measured, verdicts
-from ..replay.remedies import StepCosts, first_gains, remedies
 from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.account import StepPart, typical_parts
-from ..tables.bandwidth import BANDWIDTH_CEILING
 from ..tables.bandwidth_times import bandwidth_over_time
-from ..tables.breakdown import recorded_breakdown, seen_devices
+from ..tables.breakdown import breakdown_of_typical_step, recorded_breakdown, seen_devices
 from ..tables.calls import found_calls
-from ..tables.critical_path import CRITICAL_PATH
+from ..tables.idle import idle_of_typical_step
 from ..tables.late_work import counted_threads
 from ..tables.participation import members
-from ..tables.ranks import Waiting, typical_waiting, waiting_in
+from ..tables.predictions import PREDICTIONS
+from ..tables.ranks import Waiting, culprits, typical_waiting, waiting_in
 from ..tables.regions import times_of_regions
+from ..tables.remedies import known_gains, priced
 from ..tables.replay import links, replayed
 from ..tables.syncs import SYNCS_STEPS
 from ..tables.values import captured_graphs, computed, host_tables
@@ -156,52 +154,7 @@ class Analysis(TableAttributes):
     @property
     def prices(self) -> Prices | None:
         """What a step would gain without each cause; None where the run cannot be played again."""
-        return None if self._priced is None else self._priced[0]
-
-    @property
-    def _known_gains(self) -> dict[str, Gain]:
-        return {} if self.prices is None else {change.what: change.gain for change in self.prices.changes}
-
-    @property
-    def priced_scenarios(self) -> list[Scenario]:
-        """How each of the changes in `prices` is played, in the same order."""
-        return [] if self._priced is None else self._priced[1]
-
-    @cached_property
-    def _priced(self) -> tuple[Prices, list[Scenario]] | None:
-        if self.part is not self:
-            return self.part._priced  # noqa: SLF001 - a part of it
-        from ..replay.cures import worth_pricing
-        from ..replay.pricing import prices
-
-        run = self.run
-        if not run.details or not run.has_starts or not len(self.breakdown) or len(self.hangs) or run.idle_gpus:
-            return None
-        caused = shares_of_waiting(self.typical_ranks, "rank").rename_axis("rank").reset_index(name="frac")
-        try:
-            _LOG.info("playing steps again without what makes them long")
-            return prices(
-                self.of(replayed),
-                blamed={*self.culprits, *as_late(self.of(typical_waiting).participation, self.culprits)},
-                unshown=run.unshown_steps,
-                hosts=run.hosts,
-                asked=worth_pricing(
-                    self.typical_step,
-                    self._idle_of_typical_step,
-                    run.annotations,
-                    self.syncs_steps if run.details else SYNCS_STEPS.empty(),
-                    self.calls,
-                    on_cpus=run.is_of_cpus,
-                ),
-                links=self.links if len(self.collectives) else None,
-                waited={
-                    int(rank): frac * self.typical_step.parts["exposed_wait_ns"]
-                    for rank, frac in zip(caused["rank"], caused["frac"], strict=True)
-                },
-                waiting_ns=sum(self.typical_step.parts[part] for part in ("exposed_wait_ns", "exposed_unsplit_ns")),
-            )
-        except (NotPredictable, NothingMeasured):
-            return None
+        return self.of(priced)[0]
 
     @property
     def links(self) -> Links:
@@ -293,7 +246,7 @@ class Analysis(TableAttributes):
         if self.part is not self:
             causes = self.part.idle_causes
             return causes and {cause: self._idle_like_part * ns for cause, ns in causes.items()}
-        return idle_causes(self._idle_of_typical_step) if self.run.details else None
+        return idle_causes(self.of(idle_of_typical_step)) if self.run.details else None
 
     @property
     def _idle_like_part(self) -> float:
@@ -329,11 +282,6 @@ class Analysis(TableAttributes):
         if not self.run.details or not self.run.has_starts or not len(self.run.functions):
             return {}
         return functions_in_idle(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
-
-    @property
-    def _idle_of_typical_step(self) -> pd.DataFrame:
-        steps = self.idle_steps
-        return steps[steps["step"].isin(self.typical_step.steps)] if len(steps) else self.idle
 
     @property
     def graph_notes(self) -> tuple[str, ...]:
@@ -400,49 +348,10 @@ class Analysis(TableAttributes):
         values = table.astype({column: "Float64"}).groupby("rank")[column].mean()
         return grid_over(self.places, values, of_rows, of_columns)
 
-    @cached_property
+    @property
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
-        return culprits(ranks=self.typical_ranks, hosts=self.of(typical_waiting).hosts)
-
-    @cached_property
-    @described
-    def remedies(self) -> pd.DataFrame:
-        """One row per change that would shorten the steps, with how much of a step it is about."""
-        run = self.run
-        if run.idle_gpus:
-            return self._marked(REMEDIES.empty())
-        counted = self._breakdown_of_typical_step
-        return self._marked(
-            remedies(
-                StepCosts(
-                    steps=counted,
-                    length_ns=self.typical_step.parts["window_ns"] if len(counted) else 0.0,
-                    ranks=self.typical_ranks,
-                    calls=self.calls,
-                    collectives=self.collectives,
-                    participation=self.of(members),
-                    ceiling=self.bandwidth_ceiling if self.ceiling is not None else BANDWIDTH_CEILING.empty(),
-                    path=self.critical_path if self.part.run.details and run.has_starts else CRITICAL_PATH.empty(),
-                ),
-                self.prices,
-            )
-        )
-
-    @property
-    def _breakdown_of_typical_step(self) -> pd.DataFrame:
-        """Rows of the breakdown by step of the steps that the typical step is a mean of; of all as step 0 without."""
-        steps = self.breakdown_steps
-        return (
-            steps[steps["step"].isin(self.typical_step.steps)]
-            if len(steps)
-            else self.of(recorded_breakdown).assign(step=0)
-        )
-
-    @property
-    def first_gains(self) -> str | None:
-        """What a step would gain, the first of `remedies` in a sentence; None if that is nothing, or not known."""
-        return first_gains(self.remedies, self.typical_step.parts["window_ns"]) if self.prices is not None else None
+        return self.of(culprits)
 
     @property
     def ran_by_rank(self) -> RanByRank:
@@ -482,10 +391,10 @@ class Analysis(TableAttributes):
             prices=self.prices,
             on_cpus=run.gloo_beside_gpu,
             idle_gpus=run.idle_gpus,
-            unequal_devices=unequal_devices(self._breakdown_of_typical_step),
+            unequal_devices=unequal_devices(self.of(breakdown_of_typical_step)),
             ranges=None if run.runs_python else self._idle_in_ranges,
             functions=self._functions_in_idle if typical is not None else {},
-            threads=in_idle(self._breakdown_of_typical_step, threads) if threads else None,
+            threads=in_idle(self.of(breakdown_of_typical_step), threads) if threads else None,
         )
         found = with_roles(verdicts(measured), self.groups)
         found = self._marked(found)
@@ -565,19 +474,6 @@ class Analysis(TableAttributes):
 
         return b"".join(run_timeline(self, steps=steps, ranks=ranks).parts)
 
-    @cached_property
-    @described
-    def predictions(self) -> pd.DataFrame:
-        """One row per usual scenario: priced remedies, without stragglers or jitter, with faster links or full overlap.
-
-        Needs a run with `details`. Raises NothingMeasured; NotPredictable where the replay is too far off.
-        """
-        from ..prediction.usual import usual_scenarios
-
-        if self.part is not self:
-            return self.part.predictions
-        return self._marked(self.of(replayed).predictions(usual_scenarios(self), self._known_gains))
-
     def predict(self, *scenarios: Scenario | Mapping[str, Any]) -> pd.DataFrame:
         """Step time under changes, a row for each scenario; `predictions` has the usual ones.
 
@@ -593,9 +489,8 @@ class Analysis(TableAttributes):
             return self.part.predict(*scenarios)
         changes = [scenario_of(self, each) if isinstance(each, Mapping) else each for each in scenarios]
         # What ranks gain that are late may be more, seen beside what all other changes gain (`pricing`).
-        known = self._known_gains if any(each.of_ranks for each in changes) else {}
-        found = self._marked(self.of(replayed).predictions(changes, known))
-        return CATALOG["predictions"].schema.described(found)
+        known = self.of(known_gains) if any(each.of_ranks for each in changes) else {}
+        return PREDICTIONS.described(self._marked(PREDICTIONS.frame(self.of(replayed).predictions(changes, known))))
 
     def _marked(self, table: pd.DataFrame) -> pd.DataFrame:
         """The table with its column `partial`: whether a row, or its collective, rests on a damaged file."""

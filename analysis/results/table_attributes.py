@@ -158,6 +158,9 @@ class TableAttributes:
     clocks: pd.DataFrame
     """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
 
+    remedies: pd.DataFrame
+    """One row per change that would shorten the steps, with how much of a step it is about."""
+
     replay_steps: pd.DataFrame
     """One row per step that is played again, and measured."""
 
@@ -178,6 +181,9 @@ class TableAttributes:
 
     releases_calls: pd.DataFrame
     """One row per exposed collective call: what released it, and how much earlier it could have begun."""
+
+    predictions: pd.DataFrame
+    """One row per usual scenario: priced remedies, without stragglers or jitter, with faster links or full overlap."""
 
     kernels: pd.DataFrame
     """One row per kernel, all ranks and devices together."""

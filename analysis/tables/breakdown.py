@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics.device.breakdown import Devices
+    from ..metrics.typical_step import TypicalStep
 
 _COUNTS = {
     "n_compute": ("int64", "compute activities"),
@@ -120,6 +121,16 @@ def breakdown_steps(seen_devices: Devices, believed_splits: pd.DataFrame) -> pd.
     from ..metrics.device.breakdown import rows_by_step
 
     return BREAKDOWN_STEPS.frame(rows_by_step(seen_devices, believed_splits))
+
+
+@value
+def breakdown_of_typical_step(
+    breakdown_steps: pd.DataFrame, recorded_breakdown: pd.DataFrame, typical_step: TypicalStep
+) -> pd.DataFrame:
+    """Rows by step of the steps that the typical step is a mean of; of all that was recorded, as step 0, without."""
+    if not len(breakdown_steps):
+        return recorded_breakdown.assign(step=0)
+    return breakdown_steps[breakdown_steps["step"].isin(typical_step.steps)]
 
 
 @value

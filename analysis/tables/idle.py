@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics.device.idle import HostTables
+    from ..metrics.typical_step import TypicalStep
 
 _COLUMNS = {
     "window_ns": ("int64", "as in `breakdown`"),
@@ -101,3 +102,9 @@ def idle(idle_tables: IdleTables, counted_steps: Collection[int]) -> pd.DataFram
 def idle_steps(idle_tables: IdleTables) -> pd.DataFrame:
     """One row per rank, device and step: idle time by what the host did."""
     return idle_tables.steps
+
+
+@value
+def idle_of_typical_step(idle_steps: pd.DataFrame, idle: pd.DataFrame, typical_step: TypicalStep) -> pd.DataFrame:
+    """Rows of the steps that the typical step is a mean of; of all that was recorded, without."""
+    return idle_steps[idle_steps["step"].isin(typical_step.steps)] if len(idle_steps) else idle

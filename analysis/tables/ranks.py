@@ -11,7 +11,7 @@ from ..core.declaring import TableEntry, Topic, Worst, value
 from ..core.intervals import spans, total
 from ..core.schema import Row, Schema
 from ..core.tables.columns import PARTIAL, PARTIAL_RUN, PLACE, RANK
-from ..metrics.causes.blame import blamed, caused, kernel_of
+from ..metrics.causes.blame import blamed, caused, kernel_of, shares_of_waiting, standing_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +96,22 @@ def typical_waiting(steps: pd.DataFrame, waiting_in: Callable[[tuple[int, ...] |
     """Who waited for whom in the steps that the typical step is a mean of, without those that are left out."""
     counts = steps["left_out"].isna()
     return waiting_in(None if counts.all() else tuple(steps["step"][counts].tolist()))
+
+
+@value
+def culprits(typical_waiting: Waiting) -> list[int]:
+    """The ranks for which the others wait most; all ranks of a host if the host stands out and no single rank does.
+
+    Empty if all ranks are late in turn.
+    """
+    hosts = typical_waiting.hosts
+    of_hosts = shares_of_waiting(hosts, "host")
+    of_ranks = shares_of_waiting(typical_waiting.ranks, "rank")
+    late = standing_out(of_ranks)
+    if not late and len(of_hosts) > 1:
+        members = dict(zip(hosts["host"], hosts["ranks"].str.split(), strict=True))
+        late = [rank for host in standing_out(of_hosts) for rank in members[host]]
+    return sorted(map(int, late))
 
 
 @value

@@ -82,6 +82,13 @@ def played_tables(
 
 @value
 @played
+def is_playable(run: Run) -> bool:
+    """Whether all that a replay needs was recorded, and read."""
+    return run.has_starts and run.details
+
+
+@value
+@played
 def replayed(
     run: Run,
     played_tables: Played,

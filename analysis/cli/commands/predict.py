@@ -162,7 +162,11 @@ def _is_list(value: object) -> bool:
 
 def _say_first_gains(analysis: Analysis) -> None:
     """Print the first remedies, so that the table is seen beside the verdict."""
-    sentence = analysis.first_gains
+    if analysis.prices is None:
+        return
+    from ...replay.remedies import first_gains
+
+    sentence = first_gains(analysis.remedies, analysis.typical_step.parts["window_ns"])
     if sentence is not None:
         print_message(sentence, kind="note")
 

@@ -41,8 +41,6 @@ from .events import COMM_ARGS as COMM_ARGS
 from .events import CPU_OPERATORS as CPU_OPERATORS
 from .events import LAUNCHES as LAUNCHES
 from .events import MEMORY_EVENTS as MEMORY_EVENTS
-from .lateness import REMEDIES as REMEDIES
-from .lateness import VERDICTS as VERDICTS
 from .sweeps import MEASURED as MEASURED
 from .sweeps import MISTAKES as MISTAKES
 from .sweeps import SCALING as SCALING

@@ -8,7 +8,6 @@ from .columns import (
     GROUP,
     GROUP_ROLE,
     PARTIAL_MEMBER,
-    PARTIAL_RUN,
     PG_RANKS,
     SIZE,
 )
@@ -49,26 +48,4 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
     "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),
     "not_known": ("string", "of the run: what could not be measured, why, and what to do; NA if nothing"),
     "partial": PARTIAL_MEMBER,
-})  # fmt: skip
-
-REMEDIES = Schema("remedies", "change that would shorten the steps", {
-    "remedy": ("string", (
-        "no_straggler, slow_links, no_jitter, no_bubble, overlap, twice_links, faster_links, no_copies, no_syncs, "
-        "no_allocations, no_data_wait, no_gc, no_long_calls, no_compilation, launch_ahead or no_idle"
-    )),
-    "gain_ns": (
-        "Int64",
-        "by how much this alone makes a typical step shorter, as played again; NA where that is not known",
-    ),
-    "gain_low_ns": ("Int64", "the least it may be"),
-    "gain_high_ns": ("Int64", "the most it may be"),
-    "gain_frac": ("Float64", "gain_ns / length of a typical step"),
-    "is_bound": ("boolean", "whether it is more than anybody can do: gain_ns is the most there is; NA as gain_ns"),
-    "then_ns": ("Int64", "what it adds once the changes above it are made; NA behind the first four"),
-    "concerned_ns": ("Int64", "time of a typical step that it is about; not what it gains; NA where not known"),
-    "concerned_frac": ("Float64", "concerned_ns / length of a typical step"),
-    "path_frac": ("Float64", "share of the critical path that it concerns; NA where that is not known"),
-    "what": ("string", "what would have to be different"),
-    "how": ("string", "where to begin"),
-    "partial": PARTIAL_RUN,
 })  # fmt: skip

@@ -73,20 +73,6 @@ def standing_out(shares: pd.Series[float], *, least: float = 0.15, factor: float
     return outstanding
 
 
-def culprits(ranks: pd.DataFrame, hosts: pd.DataFrame) -> list[int]:
-    """Ranks that the others wait for most; all ranks of a host if the host stands out and no single rank does.
-
-    Empty if all ranks are late in turn.
-    """
-    of_hosts = shares_of_waiting(hosts, "host")
-    of_ranks = shares_of_waiting(ranks, "rank")
-    late = standing_out(of_ranks)
-    if not late and len(of_hosts) > 1:
-        members = dict(zip(hosts["host"], hosts["ranks"].str.split(), strict=True))
-        late = [rank for host in standing_out(of_hosts) for rank in members[host]]
-    return sorted(map(int, late))
-
-
 def as_late(participation: pd.DataFrame, late: Collection[int]) -> set[int]:
     """Ranks that come about as late as one of the `late` ones where that is last: without it, they would be.
 
