@@ -15,7 +15,6 @@ from .core.tables import (
     comparison,
     cycles,
     hang,
-    lateness,
     sweeps,
     training,
 )
@@ -103,24 +102,6 @@ _ENTRIES = (
         title="Where code stands",
         none_measured="the dumps hold no stacks of the ranks that wait or are missing",
         narrow=("ranks", "state", "stack", "collective", "seq", "process_group"),
-    ),
-    TableEntry(
-        lateness.VERDICTS,
-        Topic.overview,
-        "What limits the run and each collective, one sentence each.",
-        "verdicts.md#of-the-run",
-        command="table verdicts",
-        shown=(
-            "process_group", "role", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac",
-            "hidden_frac", "verdict", "because", "partial",
-        ),
-        optional=("role",),
-        title="What limits it",
-        narrow=(
-            "collective", "size_bytes", "process_group", "role", "verdict", "exposed_ns", "because", "calls",
-            "exposed_wait_frac", "hidden_frac", "dtype",
-        ),
-        below="because",
     ),
     TableEntry(
         comparison.COMPARISON,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pandas as pd
 
 from ...common.wording import counted, ranges_of
-from ..catalog import CATALOG, described
-from ..ceilings import headroom
+from ..catalog import CATALOG
 from ..ceilings.files import Ceiling
 from ..core.declaring import EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value
 from ..core.escaping import printable
@@ -21,48 +20,31 @@ from ..core.given_peaks import GivenPeaks
 from ..core.kinds import KINDS
 from ..core.schema import records
 from ..errors import AnalysisError, UnknownTable
-from ..metrics.causes.cpu_work import in_idle
 from ..metrics.causes.details import RanByRank
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
 from ..metrics.device import queues as queue_module
-from ..metrics.device.largest_gaps import (
-    NO_GAPS,
-    InFunction,
-    LargestGaps,
-    functions_in_idle,
-    idle_in_ranges,
-    largest_gaps,
-)
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.prices import Prices
 from ..metrics.regions import table as regions_module
 from ..metrics.roles.grid import Grid, grid_over
-from ..metrics.roles.table import with_roles
 from ..metrics.typical_step import TypicalStep, typical_step
-from ..metrics.verdicts.culprits import Culprits
-from ..metrics.verdicts.devices import unequal_devices
-from ..metrics.verdicts.of_idle import idle_causes
-from ..metrics.verdicts.slow_devices import SlowDevice, slow_devices
-from ..metrics.verdicts.table import Measured, verdicts
 from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.account import StepPart, typical_parts
 from ..tables.bandwidth_times import bandwidth_over_time
-from ..tables.breakdown import breakdown_of_typical_step, recorded_breakdown, seen_devices
+from ..tables.breakdown import recorded_breakdown, seen_devices
 from ..tables.calls import found_calls
-from ..tables.idle import idle_of_typical_step
-from ..tables.late_work import counted_threads
+from ..tables.idle import causes_of_idle
 from ..tables.participation import members
 from ..tables.predictions import PREDICTIONS
-from ..tables.ranks import Waiting, culprits, typical_waiting, waiting_in
+from ..tables.ranks import culprits, typical_waiting
 from ..tables.regions import times_of_regions
 from ..tables.remedies import known_gains, priced
 from ..tables.replay import links, replayed
-from ..tables.syncs import SYNCS_STEPS
-from ..tables.values import captured_graphs, computed, host_tables
+from ..tables.values import captured_graphs, computed
 from .early_work import Early
 from .part import steps_to_play
 from .ran_by_rank import RanHere, RanSpread
@@ -240,48 +222,10 @@ class Analysis(TableAttributes):
         """The steps over which tables are sums; none if these are of all that was recorded."""
         return () if self.whole or not len(self.of(recorded_breakdown)) else self.typical_step.steps
 
-    @cached_property
+    @property
     def idle_causes(self) -> dict[str, float] | None:
         """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
-        if self.part is not self:
-            causes = self.part.idle_causes
-            return causes and {cause: self._idle_like_part * ns for cause, ns in causes.items()}
-        return idle_causes(self.of(idle_of_typical_step)) if self.run.details else None
-
-    @property
-    def _idle_like_part(self) -> float:
-        """Idle time of a typical step, over that of the part that is played: what is known of that one says why."""
-        idle_ns, of_part_ns = (each.typical_step.parts["idle_ns"] for each in (self, self.part))
-        return idle_ns / of_part_ns if of_part_ns else 0.0
-
-    @cached_property
-    def _largest_gaps(self) -> LargestGaps:
-        """The work before which a typical step has most idle time."""
-        if self.part is not self:
-            return self.part._largest_gaps.times(self._idle_like_part)  # noqa: SLF001 - a part of it
-        if not self.run.details or not self.run.has_starts:
-            return NO_GAPS
-        typical = self.typical_step
-        return largest_gaps(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
-
-    @property
-    def _idle_in_ranges(self) -> dict[str, float]:
-        if self.part is not self:
-            return {name: self._idle_like_part * ns for name, ns in self.part._idle_in_ranges.items()}  # noqa: SLF001
-        typical = self.typical_step
-        if not self.run.details or not self.run.has_starts:
-            return {}
-        return idle_in_ranges(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
-
-    @property
-    def _functions_in_idle(self) -> dict[str, InFunction]:
-        if self.part is not self:
-            found = self.part._functions_in_idle  # noqa: SLF001 - a part of it
-            return {cause: each._replace(ns=self._idle_like_part * each.ns) for cause, each in found.items()}
-        typical = self.typical_step
-        if not self.run.details or not self.run.has_starts or not len(self.run.functions):
-            return {}
-        return functions_in_idle(self.run.activities, self.of(host_tables), typical.steps, typical.windows)
+        return self.of(causes_of_idle)
 
     @property
     def graph_notes(self) -> tuple[str, ...]:
@@ -363,70 +307,10 @@ class Analysis(TableAttributes):
         """The tables of each rank with details; files are read once more where they were read without."""
         return cache(self.run.detailed)
 
-    @cached_property
-    @described
-    def verdicts(self) -> pd.DataFrame:
-        """What limits the run, then every process group, collective and size, in one sentence each."""
-        run = self.run
-        typical = self.typical_step if len(self.of(recorded_breakdown)) else None
-        waiting, threads = self.of(typical_waiting), self.of(counted_threads)
-        measured = Measured(
-            collectives=self.collectives,
-            groups=self.groups,
-            participation=self.of(members),
-            fits=self.fits,
-            hangs=self.hangs,
-            clocks=self.clocks,
-            ranks=run.ranks,
-            missing=run.missing_ranks,
-            world_size=run.world_size,
-            steps=self.steps,
-            typical=typical,
-            of_typical=None if typical is None else waiting.participation,
-            culprits=self._culprits(waiting, 0 if typical is None else len(typical.steps)),
-            culprits_in=lambda steps: self._culprits(self.of(waiting_in)(tuple(steps)), None),
-            idle=self.idle_causes,
-            gaps=NO_GAPS if typical is None else self._largest_gaps,
-            syncs_steps=self.syncs_steps if run.details else SYNCS_STEPS.empty(),
-            prices=self.prices,
-            on_cpus=run.gloo_beside_gpu,
-            idle_gpus=run.idle_gpus,
-            unequal_devices=unequal_devices(self.of(breakdown_of_typical_step)),
-            ranges=None if run.runs_python else self._idle_in_ranges,
-            functions=self._functions_in_idle if typical is not None else {},
-            threads=in_idle(self.of(breakdown_of_typical_step), threads) if threads else None,
-        )
-        found = with_roles(verdicts(measured), self.groups)
-        found = self._marked(found)
-        return found if self.ceiling is None else headroom.with_ceiling(verdicts=found, compared=self.bandwidth_ceiling)
-
     @property
     def typical_ranks(self) -> pd.DataFrame:
         """The table `ranks`, of the steps of which the typical step is a mean."""
         return self.of(typical_waiting).ranks
-
-    def _culprits(self, waiting: Waiting, steps: int | None) -> Culprits:
-        groups = self.collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
-        of_collective = groups.set_axis(self.collectives["collective_id"])
-        work = self.late_work
-        return Culprits(
-            ranks=waiting.ranks,
-            hosts=waiting.hosts,
-            lateness=waiting.lateness,
-            late_work=work if waiting.steps is None else work[work["step"].isin(waiting.steps)],
-            slow=lambda: self._slow_devices,
-            groups=of_collective,
-            steps=steps,
-            on_cpu=self.run.is_of_cpus,
-        )
-
-    @cached_property
-    def _slow_devices(self) -> dict[int, SlowDevice]:
-        """The ranks whose device is slower than others at the same work, as far as operators were read."""
-        if not (self.run.details and self.run.has_starts):
-            return {}
-        steps = len(self.counted_steps) or self.breakdown_steps["step"].nunique()
-        return slow_devices(self.shapes_ranks, steps, on_cpu=self.run.is_of_cpus)
 
     # From here on, methods call functions of rooms above, imported inside (FORWARDS in tests/house/layers.py).
 

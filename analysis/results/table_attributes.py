@@ -158,6 +158,9 @@ class TableAttributes:
     clocks: pd.DataFrame
     """One row per rank: how far its clock is ahead of the first linked rank's, and how uncertain that is."""
 
+    verdicts: pd.DataFrame
+    """What limits the run, then every process group, collective and size, in one sentence each."""
+
     remedies: pd.DataFrame
     """One row per change that would shorten the steps, with how much of a step it is about."""
 

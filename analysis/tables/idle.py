@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.declaring import TableEntry, Topic, Worst, value
+from ..core.declaring import Later, TableEntry, Topic, Worst, played, value
 from ..core.schema import Schema
 from ..core.tables.columns import DEVICE, NO_STEPS_MARKED, PARTIAL, RANK, STEP_NUMBER
 from ..metrics.over_steps import over_steps
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics.device.idle import HostTables
+    from ..metrics.device.largest_gaps import IdlePlaces
     from ..metrics.typical_step import TypicalStep
+    from ..run.run import Run
 
 _COLUMNS = {
     "window_ns": ("int64", "as in `breakdown`"),
@@ -108,3 +110,48 @@ def idle_steps(idle_tables: IdleTables) -> pd.DataFrame:
 def idle_of_typical_step(idle_steps: pd.DataFrame, idle: pd.DataFrame, typical_step: TypicalStep) -> pd.DataFrame:
     """Rows of the steps that the typical step is a mean of; of all that was recorded, without."""
     return idle_steps[idle_steps["step"].isin(typical_step.steps)] if len(idle_steps) else idle
+
+
+@value
+@played
+def played_step(typical_step: TypicalStep) -> TypicalStep:
+    """The typical step of the part that is played again."""
+    return typical_step
+
+
+@value
+def idle_like_part(typical_step: TypicalStep, played_step: TypicalStep) -> float:
+    """Idle time of a typical step, over that of the part that is played: what is known of that one says why."""
+    idle_ns, of_part_ns = (each.parts["idle_ns"] for each in (typical_step, played_step))
+    return idle_ns / of_part_ns if of_part_ns else 0.0
+
+
+@value
+@played
+def causes_in_part(run: Run, idle_of_typical_step: Later[pd.DataFrame]) -> dict[str, float] | None:
+    """Why devices are idle in a typical step of the part that is played, in ns by cause; None if that is not known."""
+    from ..metrics.verdicts.of_idle import idle_causes
+
+    return idle_causes(idle_of_typical_step()) if run.details else None
+
+
+@value
+def causes_of_idle(causes_in_part: dict[str, float] | None, idle_like_part: float) -> dict[str, float] | None:
+    """Why devices are idle in a typical step, in ns by cause; None where that is not known."""
+    return causes_in_part and {cause: idle_like_part * ns for cause, ns in causes_in_part.items()}
+
+
+@value
+@played
+def idle_places(run: Run, is_playable: bool, typical_step: TypicalStep, host_tables: Later[HostTables]) -> IdlePlaces:
+    """Where idle time of a typical step of the part that is played lies."""
+    from ..metrics.device import largest_gaps as gaps
+
+    if not is_playable:
+        return gaps.NO_PLACES
+    idle = (run.activities, host_tables(), typical_step.steps, typical_step.windows)
+    return gaps.IdlePlaces(
+        gaps.largest_gaps(*idle),
+        {} if run.runs_python else gaps.idle_in_ranges(*idle),
+        gaps.functions_in_idle(*idle) if len(run.functions) else {},
+    )

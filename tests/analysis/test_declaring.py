@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal
 
 from commtrace import Analysis, Run, analyse
 from commtrace.analysis.catalog import CATALOG, in_reading_order
-from commtrace.analysis.core.declaring import DECLARED, EACH_RANK, VALUES, Later, TableEntry, Topic, value
+from commtrace.analysis.core.declaring import DECLARED, EACH_RANK, VALUES, Later, TableEntry, Topic, played, value
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.run.event_tables import EVENT_SCHEMAS
 
@@ -76,6 +76,23 @@ def test_what_may_turn_out_not_to_be_needed_is_made_when_it_is_called(monkeypatc
     monkeypatch.setitem(VALUES, "base", base)
     assert (analyse(RUN, whole=True).of(unless), made) == (0, [])
     assert (analyse(RUN).of(unless), made) == (4, ["base"])  # and once
+
+
+def test_what_is_played_is_made_of_the_part_that_is_played(monkeypatch) -> None:
+    whole, part = analyse(RUN), analyse(RUN)
+    vars(whole)["part"] = part
+
+    @value
+    @played
+    def of_part(run: Run) -> Run:
+        return run
+
+    def both(run: Run, of_part: Run) -> tuple[Run, Run]:
+        return run, of_part
+
+    monkeypatch.setitem(VALUES, "of_part", of_part)
+    found, played_again = whole.of(both)
+    assert (found is whole.run, played_again is part.run) == (True, True)
 
 
 def test_tables_stand_behind_those_they_name() -> None:

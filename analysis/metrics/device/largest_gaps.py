@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +35,6 @@ class LargestGaps(NamedTuple):
     before_ns: float
     unseen_ns: float
     waiting_in: str | None
-
-    def times(self, factor: float) -> LargestGaps:
-        """The same with so much idle time."""
-        return self._replace(before_ns=factor * self.before_ns, unseen_ns=factor * self.unseen_ns)
 
 
 NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
@@ -92,6 +88,26 @@ class InFunction(NamedTuple):
 
     name: str
     ns: float
+
+
+class IdlePlaces(NamedTuple):
+    """Where idle time lies: before which work, in which NVTX ranges, by name in ns, and in which functions, by part."""
+
+    gaps: LargestGaps
+    ranges: Mapping[str, float]
+    functions: Mapping[str, InFunction]
+
+    def times(self, factor: float) -> IdlePlaces:
+        """The same with so much idle time."""
+        gaps = self.gaps
+        return IdlePlaces(
+            gaps._replace(before_ns=factor * gaps.before_ns, unseen_ns=factor * gaps.unseen_ns),
+            {name: factor * ns for name, ns in self.ranges.items()},
+            {part: each._replace(ns=factor * each.ns) for part, each in self.functions.items()},
+        )
+
+
+NO_PLACES = IdlePlaces(NO_GAPS, {}, {})
 
 
 def functions_in_idle(

@@ -11,7 +11,6 @@ import pandas as pd
 from ....common.nccl_tests import SYNCHRONISING, bus_factor
 from ....common.wording import counted
 from ...core.schema import Row, records
-from ...core.tables.lateness import VERDICTS
 from ..causes.blame import kernel_of
 from ..causes.cpu_work import InPython
 from ..device.largest_gaps import InFunction, LargestGaps
@@ -75,14 +74,14 @@ class Measured(NamedTuple):
         return self.of_typical is not None
 
 
-def verdicts(measured: Measured) -> pd.DataFrame:
-    """The table `verdicts`: the run first, then a row per process group, collective, dtype and size.
+def verdict_rows(measured: Measured) -> list[Row]:
+    """The rows of `verdicts`: the run first, then a row per process group, collective, dtype and size.
 
     Those with most exposed time come first.
     """
     calls = measured.participation.merge(measured.collectives[["collective_id", *_KEYS]], on="collective_id")
     if not len(calls) and not len(measured.hangs) and measured.typical is None:
-        return VERDICTS.empty()
+        return []
     rows: list[tuple[int, Row]] = []
     for keys, calls_of_size in calls.groupby(_KEYS, dropna=False):
         row = _measured(dict(zip(_KEYS, keys, strict=True)), calls_of_size)
@@ -110,7 +109,7 @@ def verdicts(measured: Measured) -> pd.DataFrame:
         "not_known": verdict.not_known or None,
     }
     rows.sort(key=lambda row: -row[0])
-    return VERDICTS.frame([run, *(row for _, row in rows)])
+    return [run, *(row for _, row in rows)]
 
 
 _NOTHING_EXPOSED: Row = {"exposed_ns": None, "exposed_wait_frac": None, "hidden_frac": None}

@@ -1,0 +1,164 @@
+"""What limits the run and each collective, in sentences. `metrics/verdicts/` has their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ..core.declaring import Later, TableEntry, Topic, value
+from ..core.schema import Schema
+from ..core.tables.columns import DTYPE, GROUP, GROUP_ROLE, PARTIAL_MEMBER, PG_RANKS, SIZE
+from .syncs import SYNCS_STEPS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..ceilings.files import Ceiling
+    from ..metrics.causes.cpu_work import Counted
+    from ..metrics.device.largest_gaps import IdlePlaces
+    from ..metrics.prices import Prices
+    from ..metrics.typical_step import TypicalStep
+    from ..metrics.verdicts.slow_devices import SlowDevice
+    from ..run.run import Run
+    from .ranks import Waiting
+
+VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the first row is the run", {
+    "process_group": GROUP,
+    "pg_ranks": PG_RANKS,
+    "role": GROUP_ROLE,
+    "collective": ("string", "as in bandwidth; `run` for the run as a whole"),
+    "dtype": DTYPE,
+    "size_bytes": SIZE,
+    "calls": ("int64", "calls of all ranks"),
+    "split_calls": ("int64", "calls that could be split into wait and transfer"),
+    "split_frac": ("Float64", "part of the calls' time that could be split"),
+    "exposed_ns": ("Int64", "exposed communication of the calls that could be split, all ranks together"),
+    "exposed_wait_frac": ("Float64", "waiting / exposed_ns"),
+    "hidden_frac": ("Float64", "part of the calls' time hidden behind compute"),
+    "verdict": (
+        "string",
+        (
+            "transfer-bound, skew-bound, inconclusive, latency-bound or hidden; for the run not these two, but also "
+            "compute-bound, event-bound, mixed, link-bound, copy-bound, sync-bound, allocator-bound, input-bound, "
+            "launch-bound, host-bound, idle or hang"
+        ),
+    ),
+    "headline": ("string", "of the run: the largest loss, or who causes it, in one short sentence; else NA"),
+    "why": ("string", "of the run: what is behind the headline, and what else takes time; NA if nothing"),
+    "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),
+    "not_known": ("string", "of the run: what could not be measured, why, and what to do; NA if nothing"),
+    "partial": PARTIAL_MEMBER,
+})  # fmt: skip
+
+
+@value
+def slower_devices(
+    run: Run, shapes_ranks: Later[pd.DataFrame], counted_steps: Collection[int], breakdown_steps: pd.DataFrame
+) -> dict[int, SlowDevice]:
+    """The ranks whose device is slower than others at the same work, as far as operators were read."""
+    from ..metrics.verdicts.slow_devices import slow_devices
+
+    if not (run.details and run.has_starts):
+        return {}
+    steps = len(counted_steps) or breakdown_steps["step"].nunique()
+    return slow_devices(shapes_ranks(), steps, on_cpu=run.is_of_cpus)
+
+
+@TableEntry(
+    VERDICTS,
+    Topic.overview,
+    "What limits the run and each collective, one sentence each.",
+    "verdicts.md#of-the-run",
+    command="table verdicts",
+    after="clocks",
+    shown=(
+        "process_group", "role", "collective", "dtype", "size_bytes", "calls", "exposed_ns", "exposed_wait_frac",
+        "hidden_frac", "verdict", "because", "partial",
+    ),
+    optional=("role",),
+    title="What limits it",
+    narrow=(
+        "collective", "size_bytes", "process_group", "role", "verdict", "exposed_ns", "because", "calls",
+        "exposed_wait_frac", "hidden_frac", "dtype",
+    ),
+    below="because",
+)  # fmt: skip
+def verdicts(
+    run: Run,
+    steps: pd.DataFrame,
+    recorded_breakdown: pd.DataFrame,
+    breakdown_of_typical_step: pd.DataFrame,
+    typical_step: TypicalStep,
+    collectives: pd.DataFrame,
+    groups: pd.DataFrame,
+    members: pd.DataFrame,
+    fits: pd.DataFrame,
+    clocks: pd.DataFrame,
+    hangs: pd.DataFrame,
+    typical_waiting: Waiting,
+    waiting_in: Callable[[tuple[int, ...] | None], Waiting],
+    late_work: pd.DataFrame,
+    slower_devices: Later[dict[int, SlowDevice]],
+    counted_threads: Mapping[tuple[int, int], Counted],
+    causes_of_idle: dict[str, float] | None,
+    idle_places: Later[IdlePlaces],
+    idle_like_part: float,
+    syncs_steps: Later[pd.DataFrame],
+    prices: Prices | None,
+    ceiling: Ceiling | None,
+    bandwidth_ceiling: Later[pd.DataFrame],
+) -> pd.DataFrame:
+    """What limits the run, then every process group, collective and size, in one sentence each."""
+    from ..ceilings.headroom import with_ceiling
+    from ..metrics.causes.cpu_work import in_idle
+    from ..metrics.device.largest_gaps import NO_PLACES
+    from ..metrics.roles.table import with_roles
+    from ..metrics.verdicts.culprits import Culprits
+    from ..metrics.verdicts.devices import unequal_devices
+    from ..metrics.verdicts.table import Measured, verdict_rows
+
+    of_groups = collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
+    of_collectives = of_groups.set_axis(collectives["collective_id"])
+
+    def late(waiting: Waiting, over: int | None) -> Culprits:
+        return Culprits(
+            ranks=waiting.ranks,
+            hosts=waiting.hosts,
+            lateness=waiting.lateness,
+            late_work=late_work if waiting.steps is None else late_work[late_work["step"].isin(waiting.steps)],
+            slow=slower_devices,
+            groups=of_collectives,
+            steps=over,
+            on_cpu=run.is_of_cpus,
+        )
+
+    typical = typical_step if len(recorded_breakdown) else None
+    places = NO_PLACES if typical is None else idle_places().times(idle_like_part)
+    measured = Measured(
+        collectives=collectives,
+        groups=groups,
+        participation=members,
+        fits=fits,
+        hangs=hangs,
+        clocks=clocks,
+        ranks=run.ranks,
+        missing=run.missing_ranks,
+        world_size=run.world_size,
+        steps=steps,
+        typical=typical,
+        of_typical=None if typical is None else typical_waiting.participation,
+        culprits=late(typical_waiting, 0 if typical is None else len(typical.steps)),
+        culprits_in=lambda event: late(waiting_in(tuple(event)), None),
+        idle=causes_of_idle,
+        gaps=places.gaps,
+        syncs_steps=syncs_steps() if run.details else SYNCS_STEPS.empty(),
+        prices=prices,
+        on_cpus=run.gloo_beside_gpu,
+        idle_gpus=run.idle_gpus,
+        unequal_devices=unequal_devices(breakdown_of_typical_step),
+        ranges=None if run.runs_python else places.ranges,
+        functions=places.functions,
+        threads=in_idle(breakdown_of_typical_step, counted_threads) if counted_threads else None,
+    )
+    found = with_roles(VERDICTS.frame(verdict_rows(measured)), groups)
+    return found if ceiling is None else with_ceiling(verdicts=found, compared=bandwidth_ceiling())
