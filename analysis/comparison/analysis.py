@@ -20,6 +20,7 @@ from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
 from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, CHANGED_REGIONS, CHANGED_SHAPES, COMPARISON
 from ..errors import NothingMeasured
+from ..metrics.compute.shapes import time_by_shape
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.culprits import length
 from ..metrics.verdicts.kinds import a_step
@@ -27,6 +28,8 @@ from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from ..tables.kernels import device_time, launched_in
+from ..tables.regions import time_of_classes
+from ..tables.values import computed
 from . import step_values
 from .causes import StepChange, step_change
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
@@ -118,10 +121,10 @@ class Comparison:
 
         Raises NothingMeasured if no operator has shapes, or operators were not read.
         """
-        if not any(one.time_by_shape["operator"].notna().any() for one in (*self.a, *self.b)):
+        if not any(time_by_shape(one.of(computed))["operator"].notna().any() for one in (*self.a, *self.b)):
             raise NothingMeasured(f"A and B: {CATALOG['changed_shapes'].none_measured}")
         keys = ["operator", "inputs", "dtype"]
-        return CHANGED_SHAPES.frame(self._changed(keys, lambda one: one.time_by_shape, kind=COMPUTE))
+        return CHANGED_SHAPES.frame(self._changed(keys, lambda one: time_by_shape(one.of(computed)), kind=COMPUTE))
 
     @cached_property
     @described
@@ -130,11 +133,11 @@ class Comparison:
 
         Raises NothingMeasured if no side has any region, or operators were not read.
         """
-        if not any(len(analysis.class_time) for analysis in (*self.a, *self.b)):
+        if not any(len(analysis.of(time_of_classes)) for analysis in (*self.a, *self.b)):
             raise NothingMeasured(f"A and B: {CATALOG['changed_regions'].none_measured}")
 
         def of_regions(analysis: Analysis) -> pd.DataFrame:
-            time = analysis.class_time  # with idle time and waiting, which a step that is not whole lacks
+            time = analysis.of(time_of_classes)  # with idle time and waiting, which a step that is not whole lacks
             return time[time["step"].isin(_closed(analysis)["step"])]
 
         return CHANGED_REGIONS.frame(self._changed(["region", "phase"], of_regions))

@@ -15,6 +15,7 @@ from ..render.plots.figure import Figure
 from ..render.units import TimeUnit, bytes_text, clock_text
 from ..results.analysis import Analysis
 from ..show.first_screen import first_rates, yardstick_of
+from ..tables.regions import excess_of_classes
 from .first import first_view
 from .layout import orders_of_ranks
 from .page import Head, ReportPage, page
@@ -204,7 +205,7 @@ def _model(analysis: Analysis, unit: TimeUnit) -> Section:
         says += f" {_place(row['slowest_region'], row['phase'])} takes {longer}."
     row = max(rows, key=lambda row: row["slowest_over_ns"] or 0)
     if row["slowest_over_ns"]:
-        figures.append(heat.slow_regions(table, analysis.class_excess, whole))
+        figures.append(heat.slow_regions(table, analysis.of(excess_of_classes), whole))
         if row["slowest_over_ns"] >= least:
             others = "the other rank" if row["ranks"] == 2 else "the median of the other ranks"
             longer = f"{unit.text(float(row['slowest_over_ns']))} longer than {others}"

@@ -22,13 +22,9 @@ from ..core.schema import records
 from ..errors import AnalysisError, UnknownTable
 from ..metrics.causes.details import RanByRank
 from ..metrics.compute.peaks import peak_of, said
-from ..metrics.compute.shapes import time_by_shape
 from ..metrics.damaged import resting_on
-from ..metrics.device import queues as queue_module
 from ..metrics.device.link_bytes import link_counters
-from ..metrics.matching.ladder import Evidence, matches
 from ..metrics.prices import Prices
-from ..metrics.regions import table as regions_module
 from ..metrics.roles.grid import Grid, grid_over
 from ..metrics.typical_step import TypicalStep, typical_step
 from ..run.event_tables import EVENT_SCHEMAS, EventTables
@@ -37,6 +33,7 @@ from ..tables.account import StepPart, typical_parts
 from ..tables.bandwidth_times import bandwidth_over_time
 from ..tables.breakdown import recorded_breakdown, seen_devices
 from ..tables.calls import found_calls
+from ..tables.collectives import matches
 from ..tables.idle import causes_of_idle
 from ..tables.participation import members
 from ..tables.predictions import PREDICTIONS
@@ -44,7 +41,7 @@ from ..tables.ranks import culprits, typical_waiting
 from ..tables.regions import times_of_regions
 from ..tables.remedies import known_gains, priced
 from ..tables.replay import links, replayed
-from ..tables.values import captured_graphs, computed
+from ..tables.values import captured_graphs
 from .early_work import Early
 from .part import steps_to_play
 from .ran_by_rank import RanHere, RanSpread
@@ -188,24 +185,10 @@ class Analysis(TableAttributes):
     def _need(self, name: str) -> Any:
         return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
 
-    @cached_property
-    def pending(self) -> pd.DataFrame:
-        """One row per call that was issued, but that no trace shows running."""
-        return self.of(found_calls).pending
-
-    @cached_property
+    @property
     def matches(self) -> pd.DataFrame:
         """Which collective each call belongs to."""
-        run = self.run
-        evidence = Evidence(
-            probes=run.clock_probes,
-            pending=self.pending,
-            groups=run.process_groups,
-            world_size=run.world_size,
-            has_starts=run.has_starts,
-        )
-        _LOG.info("matching %s of %s", counted(len(self.calls), "call"), counted(len(run.ranks), "rank"))
-        return matches(self.calls, run.hosts, evidence)
+        return self.of(matches)
 
     @cached_property
     def typical_step(self) -> TypicalStep:
@@ -239,11 +222,6 @@ class Analysis(TableAttributes):
         found = [(name, peak_of(name, self.peaks)) for name in names]
         return tuple(said(name, peak) for name, peak in found if peak is not None)
 
-    @property
-    def time_by_shape(self) -> pd.DataFrame:
-        """One row per kernel that ran, or operator of a CPU, with the shapes of its inputs. Needs `details`."""
-        return time_by_shape(self.of(computed))
-
     def region_table(self, name: str, depth: int | None = None) -> pd.DataFrame:
         """One of the tables of regions, with paths of at most `depth` names: a region holds those deeper in it.
 
@@ -252,29 +230,6 @@ class Analysis(TableAttributes):
         entry, times = CATALOG[name], self.of(times_of_regions).cut(depth)
         assert entry.make is not None
         return entry.schema.described(self._marked(self._make(entry.make, times_of_regions=times)))
-
-    @cached_property
-    def class_excess(self) -> pd.DataFrame:
-        """One row per class of regions, phase and rank: how much longer than on the median of the other ranks.
-
-        Raises NothingMeasured if operators were not read.
-        """
-        return regions_module.class_excess(self.of(times_of_regions), self.typical_step.steps)
-
-    @cached_property
-    def class_time(self) -> pd.DataFrame:
-        """One row per rank, device, step, class of regions and phase: its device time, without the regions inside.
-
-        Empty without any region. Raises NothingMeasured if operators were not read.
-        """
-        times = self.of(times_of_regions)
-        found = regions_module.class_time(times)
-        return found if times.has_regions else found[:0]
-
-    @cached_property
-    def launch_queues(self) -> list[queue_module.OnStream]:
-        """Launches that wait on each stream, over time."""
-        return list(queue_module.queues(activities=self.run.activities, launches=self.run.launches))
 
     @cached_property
     def link_counters(self) -> str | None:

@@ -76,6 +76,12 @@ def found_calls(run: Run) -> Communication:
     return Communication(CALLS.frame(found.calls), PENDING.frame(found.pending))
 
 
+@value
+def pending(found_calls: Communication) -> pd.DataFrame:
+    """One row per call that was issued, but that no trace shows running."""
+    return found_calls.pending
+
+
 @TableEntry(
     CALLS,
     Topic.communication,

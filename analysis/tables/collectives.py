@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic
+from ...common.wording import counted
+from ..core.declaring import TableEntry, Topic, value
 from ..core.schema import Schema
 from ..core.tables.columns import COLLECTIVE, DTYPE, GROUP, PARTIAL_MEMBER, PG_RANKS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..run.run import Run
 
 COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "collective_id": ("int64", "number of the collective in this run, by first start"),
@@ -49,6 +53,25 @@ COLLECTIVES = Schema("collectives", "collective, all ranks together", {
     "busbw_high_gb_per_s": ("Float64", "algbw_high x bus factor"),
     "partial": PARTIAL_MEMBER,
 })  # fmt: skip
+
+
+_LOG = logging.getLogger("commtrace.analysis")
+
+
+@value
+def matches(run: Run, calls: pd.DataFrame, pending: pd.DataFrame) -> pd.DataFrame:
+    """Which collective each call belongs to."""
+    from ..metrics.matching.ladder import Evidence, matches_of
+
+    evidence = Evidence(
+        probes=run.clock_probes,
+        pending=pending,
+        groups=run.process_groups,
+        world_size=run.world_size,
+        has_starts=run.has_starts,
+    )
+    _LOG.info("matching %s of %s", counted(len(calls), "call"), counted(len(run.ranks), "rank"))
+    return matches_of(calls, run.hosts, evidence)
 
 
 @TableEntry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import TableEntry, Topic, value
 from ..core.frames import np, pd
 from ..core.schema import Row, Schema
 from ..core.tables.columns import PARTIAL, RANK
@@ -46,6 +46,14 @@ NO_LAUNCHES = "no launch of these activities is in the trace"
 NO_LIMIT = "how many launches a stream has room for is known of CUDA only"
 LAUNCHED_BEFORE = "activities whose launch is not in the trace are not counted, so more may have waited"
 _NOT_CUDA = re.compile(r"\b(?:AMD|HIP|Radeon|mtia|xccl|hccl)\b")
+
+
+@value
+def launch_queues(run: Run) -> list[OnStream]:
+    """Launches that wait on each stream, over time."""
+    from ..metrics.device.queues import queues
+
+    return list(queues(activities=run.activities, launches=run.launches))
 
 
 @TableEntry(

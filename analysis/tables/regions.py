@@ -136,6 +136,29 @@ def times_of_regions(
     )
 
 
+@value
+def time_of_classes(times_of_regions: RegionTimes) -> pd.DataFrame:
+    """One row per rank, device, step, class of regions and phase: its device time, without the regions inside.
+
+    Empty without any region. Raises NothingMeasured if operators were not read.
+    """
+    from ..metrics.regions.table import class_time
+
+    found = class_time(times_of_regions)
+    return found if times_of_regions.has_regions else found[:0]
+
+
+@value
+def excess_of_classes(times_of_regions: RegionTimes, typical_step: TypicalStep) -> pd.DataFrame:
+    """One row per class of regions, phase and rank: how much longer than on the median of the other ranks.
+
+    Raises NothingMeasured if operators were not read.
+    """
+    from ..metrics.regions.table import class_excess
+
+    return class_excess(times_of_regions, typical_step.steps)
+
+
 @TableEntry(
     REGIONS,
     Topic.time,

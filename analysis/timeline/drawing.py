@@ -13,6 +13,7 @@ from ..errors import NothingMeasured
 from ..metrics.device.idle_pieces import idle_pieces
 from ..results.analysis import Analysis
 from ..tables.critical_path import path
+from ..tables.queue_depth import launch_queues
 from ..tables.values import NO_TIMES, host_tables
 from . import colours
 from .arrows import arrows
@@ -59,7 +60,7 @@ def run_timeline(
             tables,
             activities=run.activities,
             path=analysis.of(path).pieces if run.details else None,
-            queues=analysis.launch_queues,
+            queues=analysis.of(launch_queues),
             idle=idle_pieces(run.activities, analysis.of(host_tables)),
             cpus=cpu_work(run.activities, analysis.of(host_tables), cpus.ranks),
         )

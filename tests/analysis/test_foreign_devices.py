@@ -22,6 +22,7 @@ from commtrace.analysis.recording.sizes import ReadSizes
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.show.facts import warnings
+from commtrace.analysis.tables.calls import pending
 from commtrace.cli import main
 
 EVERY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
@@ -185,7 +186,7 @@ def test_what_was_issued_without_a_device_is_no_hang(tmp_path):
             trace.record("all_reduce", number * 100 * US, external_id=number + 1, Seq=number)
         trace.write(tmp_path, f"rank{rank}.json", gz=False)
     found = the_run(tmp_path)
-    assert (len(found.hangs), len(found.pending), found.verdicts["verdict"].tolist()) == (0, 0, [])
+    assert (len(found.hangs), len(found.of(pending)), found.verdicts["verdict"].tolist()) == (0, 0, [])
     assert main(["summary", str(tmp_path)]) == 0
 
 

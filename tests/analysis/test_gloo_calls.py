@@ -10,7 +10,7 @@ import pytest
 from builders import BASE_NS, GLOO_THREAD, MAIN_THREAD, MS, US, Trace, analysed
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.metrics.matching.ladder import matches_of
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
 
@@ -373,13 +373,13 @@ def test_a_captured_run_matches_without_arguments_and_on_other_clocks(gloo_run: 
     calls, hosts = found.calls, found.run.hosts
     for columns in (["size_bytes"], ["dtype"], ["pg_ranks", "group_size"], ["process_group"]):
         bare = calls.assign(**{c: pd.array([pd.NA] * len(calls), dtype=calls[c].dtype) for c in columns})
-        assert members_of(matches(bare, hosts)) == members_of(found.matches), columns
+        assert members_of(matches_of(bare, hosts)) == members_of(found.matches), columns
     mixed = calls.sample(frac=1, random_state=1).reset_index(drop=True)
-    assert members_of(matches(mixed, hosts)) == members_of(found.matches)
+    assert members_of(matches_of(mixed, hosts)) == members_of(found.matches)
     for ahead_ns in (-20_000_000, 3_000_000, 700_000_000):
         ahead = calls["rank"] * ahead_ns
         shifted = calls.assign(start_ns=calls["start_ns"] + ahead, issue_ns=calls["issue_ns"] + ahead)
-        true, told = members_of(found.matches), members_of(matches(shifted, dict.fromkeys(hosts)))
+        true, told = members_of(found.matches), members_of(matches_of(shifted, dict.fromkeys(hosts)))
         # Where clocks are not known, a call that ended too late, on a machine that was busy, may stay alone.
         assert all(any(members <= other for other in true) for members in told), ahead_ns
         assert len(told & true) >= 0.75 * len(true), ahead_ns

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.metrics.matching.ladder import matches_of
 
 
 def hosts_of(calls: pd.DataFrame, host: str | None = None) -> dict[int, str | None]:
@@ -17,7 +17,7 @@ def hosts_of(calls: pd.DataFrame, host: str | None = None) -> dict[int, str | No
 
 def groups_of(calls: pd.DataFrame, host: str | None = None) -> list[tuple[str, tuple[int, ...]]]:
     """(matched_by, call ids) of every collective, in order."""
-    table = matches(calls, hosts_of(calls, host))
+    table = matches_of(calls, hosts_of(calls, host))
     assert table["call_id"].tolist() == calls["call_id"].tolist()
     found = table.groupby("collective_id")
     assert list(found.groups) == list(range(len(found)))
@@ -25,7 +25,7 @@ def groups_of(calls: pd.DataFrame, host: str | None = None) -> list[tuple[str, t
 
 
 def notes_of(calls: pd.DataFrame, *host: str) -> list[str | None]:
-    return [row["note"] for row in records(matches(calls, hosts_of(calls, *host)))]
+    return [row["note"] for row in records(matches_of(calls, hosts_of(calls, *host)))]
 
 
 def call(rank: int, start: int, **more) -> dict:
@@ -128,7 +128,7 @@ def test_windows_that_differ_are_laid_where_they_belong(shown, host):
     found = groups_of(windows(*ranks), host)
     assert [ids for _, ids in found] == true_sets(*ranks)
     assert [by for by, _ in found] == ["order" if len(ids) > 1 else "none" for _, ids in found]
-    assert set(matches(windows(*ranks), dict.fromkeys(range(3), host))["certain"]) <= {True, False}
+    assert set(matches_of(windows(*ranks), dict.fromkeys(range(3), host))["certain"]) <= {True, False}
 
 
 @pytest.mark.parametrize("ahead", [-700 * MS, -3 * MS, 5 * MS, 20 * MS])
@@ -151,7 +151,7 @@ def test_calls_that_follow_each_other_at_once_are_not_confused():
     rows = [call(0, k * 120_000, dur_ns=60_000) for k in range(10) if k != 1]
     rows += [call(1, k * 120_000, dur_ns=60_000) for k in range(10) if k != 2]
     table = calls_table(rows)
-    found = matches(table, {0: "a", 1: "a"}).merge(table, on="call_id")
+    found = matches_of(table, {0: "a", 1: "a"}).merge(table, on="call_id")
     together = found.groupby("collective_id").agg(
         apart=("start_ns", lambda s: s.max() - s.min()), sure=("certain", "all")
     )
@@ -163,7 +163,7 @@ def test_calls_that_repeat_like_a_clock_are_not_called_certain():
     # Equal calls every 2 ms; nothing says by how many of them two clocks differ.
     rows = [call(0, k * 2 * MS, dur_ns=300_000) for k in range(20)]
     rows += [call(1, k * 2 * MS + 901 * MS, dur_ns=300_000) for k in range(17)]
-    found = matches(calls_table(rows), {0: None, 1: None})
+    found = matches_of(calls_table(rows), {0: None, 1: None})
     assert not found.groupby("collective_id")["certain"].all().any()
     assert found.groupby("collective_id")["note"].first().notna().all()
 
@@ -185,8 +185,8 @@ def test_steps_of_two_hosts_in_a_loop_are_certain_only_near_their_clocks():
     near, far = (calls_table(looping(ahead)) for ahead in (1 * MS, 901 * MS))
     assert groups_of(near) == groups_of(far) == by_step
     assert notes_of(near) == [None] * 40
-    assert matches(near, {0: "a", 1: "b"})["certain"].all()
-    both = matches(far, {0: "a", 1: "b"}).groupby("collective_id")
+    assert matches_of(near, {0: "a", 1: "b"})["certain"].all()
+    both = matches_of(far, {0: "a", 1: "b"}).groupby("collective_id")
     assert (both["certain"].sum() == 1).all()
     assert set(notes_of(far)) == {None, STEPS_ALONE}
 
@@ -194,7 +194,7 @@ def test_steps_of_two_hosts_in_a_loop_are_certain_only_near_their_clocks():
 def test_calls_stay_as_they_were_where_steps_are_doubted():
     calls = calls_table(looping(901 * MS))
     before = calls.copy(deep=True)
-    matches(calls, {0: "a", 1: "b"})
+    matches_of(calls, {0: "a", 1: "b"})
     pd.testing.assert_frame_equal(calls, before)
 
 
@@ -204,7 +204,7 @@ def test_ids_in_another_group_say_whether_steps_are_numbered_alike(numbered):
     other = [
         row | {"process_group": "other", "seq": k % 20, "start_ns": row["start_ns"] + MS} for k, row in enumerate(rows)
     ]
-    found = matches(calls_table([*rows, *other]), {0: "a", 1: "b"})[: len(rows)]
+    found = matches_of(calls_table([*rows, *other]), {0: "a", 1: "b"})[: len(rows)]
     assert found.groupby("collective_id")["call_id"].agg(tuple).tolist() == [(k, k + 20) for k in range(20)]
     assert found["certain"].all()
 
@@ -214,7 +214,7 @@ def test_on_one_host_the_same_calls_are_certain():
     rows += [call(1, k * 2 * MS, dur_ns=300_000) for k in range(3, 20)]
     found = groups_of(calls_table(rows), "a")
     assert [ids for _, ids in found] == [(0,), (1,), (2,), *((k, k + 17) for k in range(3, 20))]
-    assert matches(calls_table(rows), {0: "a", 1: "a"})["certain"].tolist() == [False] * 3 + [True] * 34
+    assert matches_of(calls_table(rows), {0: "a", 1: "a"})["certain"].tolist() == [False] * 3 + [True] * 34
 
 
 @pytest.mark.parametrize("differs", [{"collective": "broadcast"}, {"size_bytes": 8}, {"dtype": "int64"}], ids=str)
@@ -268,7 +268,7 @@ def test_on_cpus_a_rank_that_is_done_much_later_is_sure_all_the_same():
     ]
     table = calls_table(rows)
     assert groups_of(table, "one") == [("order", (k, k + 20)) for k in range(20)]
-    assert matches(table, hosts_of(table, "one"))["certain"].all()
+    assert matches_of(table, hosts_of(table, "one"))["certain"].all()
 
 
 def test_where_ends_are_far_apart_the_step_tells():
@@ -419,7 +419,7 @@ def test_sends_that_end_late_go_to_their_own_receives(host):
     sends, receives = pipelined(2, 3)
     table = calls_table(sends + receives)
     assert sorted(groups_of(table, host)) == [("order", (k, k + 8)) for k in range(8)]
-    assert matches(table, hosts_of(table, host))["certain"].all()
+    assert matches_of(table, hosts_of(table, host))["certain"].all()
 
 
 @pytest.mark.parametrize("host", ["node", None])
@@ -429,7 +429,7 @@ def test_steps_tell_where_windows_of_messages_differ(host):
     paired = [("order", (k + 4, k + 8)) for k in range(4)]
     alone = [("none", (k,)) for k in (0, 1, 2, 3, 12, 13, 14, 15)]
     assert sorted(groups_of(table, host)) == sorted(paired + alone)
-    assert matches(table, hosts_of(table, host))["certain"].tolist() == [False] * 4 + [True] * 8 + [False] * 4
+    assert matches_of(table, hosts_of(table, host))["certain"].tolist() == [False] * 4 + [True] * 8 + [False] * 4
 
 
 def test_nothing_is_received_before_it_is_sent():
@@ -437,7 +437,7 @@ def test_nothing_is_received_before_it_is_sent():
     receives = [received(10 * MS * k - 15 * MS, 10 * MS * k - 9 * MS) for k in range(2)]
     table = calls_table(sends + receives)
     assert groups_of(table, "node") == [("none", (2,)), ("order", (0, 3)), ("none", (1,))]
-    assert matches(table, hosts_of(table, "node"))["certain"].tolist() == [True, False, False, True]
+    assert matches_of(table, hosts_of(table, "node"))["certain"].tolist() == [True, False, False, True]
 
 
 def test_without_steps_messages_that_block_are_certain_and_others_are_not():
@@ -446,11 +446,11 @@ def test_without_steps_messages_that_block_are_certain_and_others_are_not():
         + [received(10 * MS * k - MS, 10 * MS * k + MS) for k in range(3)]
     )
     assert groups_of(blocking, "node") == [("order", (k + 3, k)[::-1]) for k in range(3)]
-    assert matches(blocking, hosts_of(blocking, "node"))["certain"].all()
+    assert matches_of(blocking, hosts_of(blocking, "node"))["certain"].all()
     sends, receives = pipelined(2)
     late = calls_table([row | {"step": None} for row in sends + receives])
     assert sorted(groups_of(late, "node")) == [("order", (k, k + 4)) for k in range(4)]
-    assert not matches(late, hosts_of(late, "node"))["certain"].any()
+    assert not matches_of(late, hosts_of(late, "node"))["certain"].any()
     assert all("other pairings fit as well" in str(note) for note in notes_of(late, "node"))
 
 
@@ -461,7 +461,7 @@ def test_a_lost_message_makes_its_neighbours_uncertain():
     receives = [row | size for row, size in zip(receives, sizes, strict=True)]
     table = calls_table([*sends, receives[0], receives[1], receives[3]])
     assert sorted(groups_of(table, "node")) == [("none", (2,)), ("time", (0, 4)), ("time", (1, 5)), ("time", (3, 6))]
-    assert not matches(table, hosts_of(table, "node"))["certain"].any()
+    assert not matches_of(table, hosts_of(table, "node"))["certain"].any()
     assert "calls are missing in between" in str(notes_of(table, "node")[0])
 
 
@@ -489,7 +489,7 @@ def test_messages_within_whole_steps_are_paired_as_they_were_sent(steps, each, d
     table = calls_table(rows)
     assert {ids for rung, ids in groups_of(table, host) if rung != "none"} == true_pairs
     assert (
-        matches(table, hosts_of(table, host))
+        matches_of(table, hosts_of(table, host))
         .set_index("call_id")["certain"][[n for pair in true_pairs for n in pair]]
         .all()
     )
@@ -520,7 +520,7 @@ ANY_CALL = st.fixed_dictionaries({
 @given(st.lists(ANY_CALL, max_size=12))
 def test_every_call_is_in_one_collective_with_at_most_one_call_a_rank(rows):
     table = calls_table(rows)
-    found = matches(table, hosts_of(table))
+    found = matches_of(table, hosts_of(table))
     assert found["call_id"].tolist() == table["call_id"].tolist()
     joined = table.merge(found, on="call_id")
     for _, together in joined.groupby("collective_id"):
@@ -536,7 +536,7 @@ def test_every_call_is_in_one_collective_with_at_most_one_call_a_rank(rows):
 
 
 def test_no_calls_no_matches():
-    assert len(matches(calls_table([]), {0: None})) == 0
+    assert len(matches_of(calls_table([]), {0: None})) == 0
 
 
 # --- a whole order ---------------------------------------------------------------------------------------------------
@@ -555,11 +555,11 @@ def far_ends(ranks: int, lost: frozenset[tuple[int, int]] = frozenset()) -> pd.D
 
 
 def test_distant_ends_are_certain_where_all_show_the_same_calls_in_the_same_order():
-    assert matches(far_ends(4), hosts_of(far_ends(4), "one"))["certain"].all()
+    assert matches_of(far_ends(4), hosts_of(far_ends(4), "one"))["certain"].all()
 
 
 def test_distant_ends_are_doubtful_where_calls_are_missing():
     table = far_ends(4, frozenset({(0, 7), (1, 7), (2, 15)}))
-    found = matches(table, hosts_of(table, "one"))
+    found = matches_of(table, hosts_of(table, "one"))
     assert (~found["certain"]).any()
     assert found["note"][~found["certain"]].notna().all()

@@ -18,7 +18,7 @@ from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.tables.communication import CLOCK_PROBES
 from commtrace.analysis.metrics.clocks.probes import CONTRADICTION, LARGEST_DRIFT
 from commtrace.analysis.metrics.clocks.table import aligned
-from commtrace.analysis.metrics.matching.ladder import Evidence, matches
+from commtrace.analysis.metrics.matching.ladder import Evidence, matches_of
 from commtrace.analysis.results.opening import load_run
 from commtrace.analysis.show.facts import facts
 from commtrace.analysis.tables.clocks import compared_clocks
@@ -57,7 +57,7 @@ def exchanged(*ahead: int, count: int = 20, kind: str = "all_reduce", ranks: tup
 
 def clocks_of(hosts: dict[int, str | None], rows: list[Row], *probes: tuple[Any, ...]) -> dict[int, Row]:
     calls = calls_table(rows)
-    found = compared_clocks(calls, matches(calls, hosts), hosts, probes_table(*probes))
+    found = compared_clocks(calls, matches_of(calls, hosts), hosts, probes_table(*probes))
     return {row["rank"]: row for row in records(found)}
 
 
@@ -169,7 +169,7 @@ def test_a_rank_without_a_probe_stays_as_it_was():
 
 def test_without_a_single_call_the_moments_themselves_are_the_window():
     found = compared_clocks(
-        calls_table([]), matches(calls_table([]), TWO), TWO, probes_table(*both_ends(1, 8 * MS, 40 * US))
+        calls_table([]), matches_of(calls_table([]), TWO), TWO, probes_table(*both_ends(1, 8 * MS, 40 * US))
     )
     assert found["offset_ns"].tolist() == [0, 8 * MS]
 
@@ -189,11 +189,11 @@ def repeated(every_ns: int, ahead_ns: int, count: int = 10) -> pd.DataFrame:
 def all_certain(every_ns: int, says_ns: int, bound_ns: int = 50 * US) -> bool:
     calls = repeated(every_ns, 8 * MS)
     probes = probes_table(*both_ends(1, says_ns, bound_ns))
-    return bool(matches(calls, TWO, Evidence(probes))["certain"].all())
+    return bool(matches_of(calls, TWO, Evidence(probes))["certain"].all())
 
 
 def test_a_probe_tells_which_of_calls_that_repeat_belong_together():
-    assert not matches(repeated(5 * MS, 8 * MS), TWO)["certain"].all()
+    assert not matches_of(repeated(5 * MS, 8 * MS), TWO)["certain"].all()
     assert all_certain(5 * MS, 8 * MS)
     assert all_certain(5 * MS, 8 * MS, 3 * MS)
 
@@ -276,7 +276,7 @@ def test_true_clocks_are_within_the_uncertainty(seed, ranks, bound_us, drift, bl
     run = random_run(seed, shape)
     calls = run.calls.assign(collective="broadcast") if blind else run.calls
     hosts: dict[int, str | None] = dict.fromkeys(range(ranks))
-    matched = matches(run.calls, hosts)
+    matched = matches_of(run.calls, hosts)
     probes = true_probes(run, ranks, seed, bound_us * US, 500 * MS, 3 * S)
     found = compared_clocks(calls, matched, hosts, probes_table(*probes))
     assert not found["basis"].str.startswith(CONTRADICTION).any()

@@ -11,7 +11,7 @@ from random_runs import Run, Shape, random_run
 from samples import with_slow
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.metrics.matching.ladder import matches_of
 from commtrace.analysis.tables.clocks import compared_clocks
 from commtrace.analysis.tables.collectives import collectives
 from commtrace.analysis.tables.participation import split_calls
@@ -33,7 +33,7 @@ class Found:
 
 def found_in(calls: pd.DataFrame, ranks: int) -> Found:
     hosts: dict[int, str | None] = dict.fromkeys(range(ranks))
-    matched = matches(calls, hosts)
+    matched = matches_of(calls, hosts)
     known = compared_clocks(calls, matched, hosts)
     return Found(matched, known, split_calls(calls, matched, known, ranks))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.matching.ladder import matches
+from commtrace.analysis.metrics.matching.ladder import matches_of
 from commtrace.analysis.tables.clocks import CLOCKS, compared_clocks
 from commtrace.analysis.tables.collectives import collectives
 from commtrace.analysis.tables.participation import split_calls
@@ -30,7 +30,7 @@ def tables(rows: list[dict], *, linked: bool = True, world_size: int | None = 2)
     """Participation and collectives of the calls, all on one host."""
     calls = calls_table(rows)
     ranks = int(calls["rank"].max()) + 1
-    matched, right = matches(calls, dict.fromkeys(range(ranks), "a")), known_clocks(ranks, linked=linked)
+    matched, right = matches_of(calls, dict.fromkeys(range(ranks), "a")), known_clocks(ranks, linked=linked)
     split = split_calls(calls, matched, right, world_size)
     return split, collectives(calls, matched, split, right, world_size)
 
@@ -268,7 +268,7 @@ def test_a_group_of_one_waits_for_nobody():
 
 def clocks_of(hosts: list[str | None], rows: list[dict]) -> list[Row]:
     calls, known = calls_table(rows), dict(enumerate(hosts))
-    return records(compared_clocks(calls, matches(calls, known), known))
+    return records(compared_clocks(calls, matches_of(calls, known), known))
 
 
 def exchanged(count: int, *ahead: int, kind: str = "all_reduce", every: int = 3 * MS) -> list[dict]:

@@ -30,7 +30,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "sweeps": "results recording render catalog core errors",
         "comparison": "results tables metrics recording render catalog core errors",
         "show": "comparison results metrics ceilings render catalog core errors",
-        "report": "show lab training sweeps comparison results metrics run ceilings render catalog core errors",
+        "report": "show lab training sweeps comparison results tables metrics run ceilings render catalog core errors",
         "timeline": "results tables metrics run core errors",
         "prediction": "results replay metrics run ceilings core errors",
         "exports": "results metrics run formats catalog core errors",

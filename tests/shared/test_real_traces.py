@@ -12,9 +12,10 @@ from default_sizes import default_sizes
 from samples import a_sample, with_slow
 
 from commtrace.analysis.core.schema import records
-from commtrace.analysis.metrics.matching.ladder import Evidence, matches
+from commtrace.analysis.metrics.matching.ladder import Evidence, matches_of
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.results.opening import analyse
+from commtrace.analysis.tables.calls import pending
 from commtrace.analysis.tables.clocks import compared_clocks
 from commtrace.analysis.tables.collectives import collectives
 from commtrace.analysis.tables.participation import split_calls
@@ -207,7 +208,7 @@ def assert_same_when_shifted(found: Analysis, seed: int, *, up_to_ns: int = 20_0
     ahead = calls["rank"].map({rank: chance.randint(-up_to_ns, up_to_ns) for rank in ranks})
     shifted = calls.assign(start_ns=calls["start_ns"] + ahead, issue_ns=calls["issue_ns"] + ahead)
     hosts: dict[int, str | None] = dict.fromkeys(ranks)
-    matched = matches(shifted, hosts)
+    matched = matches_of(shifted, hosts)
     assert members_of(matched) == members_of(found.matches)
     known = compared_clocks(shifted, matched, hosts)
     split = split_calls(shifted, matched, known, found.run.world_size)
@@ -241,7 +242,7 @@ def assert_kept(
     least_certain: float = 0.95,
 ) -> None:
     """Calls that are left, or told otherwise, make up what is left of the same collectives, nearly all as certain."""
-    matched = matches(calls, found.run.hosts if hosts is None else hosts, told)
+    matched = matches_of(calls, found.run.hosts if hosts is None else hosts, told)
     left = set(calls["call_id"])
     before = {frozenset(members & left) for members in members_of(found.matches)} - {frozenset()}
     several = {members for members in before if len(members) > 1}
@@ -279,7 +280,7 @@ def test_with_ranks_renamed(real: Analysis) -> None:
 
 @pytest.mark.parametrize("place", [0, -1])
 def test_without_one_rank(real: Analysis, place: int) -> None:
-    told = Evidence(real.run.clock_probes, real.pending, real.run.process_groups, real.run.world_size)
+    told = Evidence(real.run.clock_probes, real.of(pending), real.run.process_groups, real.run.world_size)
     left = real.calls[real.calls["rank"] != real.run.ranks[place]].reset_index(drop=True)
     # That only one group can be meant shows in dlrm by the rank all others wait for.
     unsure = real.run.name.startswith("dlrm") and place == -1
@@ -301,7 +302,7 @@ def test_shifted_clocks_change_nothing_in_nanogpt(nanogpt, seed):
 @pytest.mark.parametrize("column", with_slow(["seq", "size_bytes"], ["comms_id", "dtype"]))
 def test_nanogpt_without_some_arguments_gives_the_same(nanogpt, column):
     bare = nanogpt.calls.assign(**{column: pd.array([pd.NA] * len(nanogpt.calls), dtype=nanogpt.calls[column].dtype)})
-    assert members_of(matches(bare, nanogpt.run.hosts)) == members_of(nanogpt.matches)
+    assert members_of(matches_of(bare, nanogpt.run.hosts)) == members_of(nanogpt.matches)
 
 
 # --- torchrec-v100-w4: one rank lacks a call, another is late --------------------------------------------------------

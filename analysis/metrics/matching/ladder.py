@@ -6,7 +6,7 @@
 - `order`: by times, all that a rank shows of the group laid onto one timeline, call for call;
 - `time`: by times, call by call, because a trace lacks some in between.
 
-Each rung looks at the calls that no rung above it has matched, and yields its findings; `matches` applies them, and
+Each rung looks at the calls that no rung above it has matched, and yields its findings; `matches_of` applies them, and
 nothing else changes the state. So each rung may rest on all that is known before it, in whatever group: what is
 matched for certain fixes clocks, and clocks say what coincides. What nothing confirms is shown, but it is not certain,
 and no clock rests on it. A call that fits nowhere stays alone, and its note says why.
@@ -48,7 +48,7 @@ class Evidence(NamedTuple):
     has_starts: bool = True
 
 
-def matches(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evidence | None = None) -> pd.DataFrame:
+def matches_of(calls: pd.DataFrame, hosts: Mapping[int, str | None], evidence: Evidence | None = None) -> pd.DataFrame:
     """Which collective each call belongs to: table `matches`, one row per call, collectives numbered by first start.
 
     `calls` is the table of that name. `hosts` gives the host of each rank, None where it is not known; ranks of one
