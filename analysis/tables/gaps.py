@@ -25,7 +25,9 @@ GAPS = Schema("gaps", "gap in what a device ran", {
     "cause": ("string", "the largest part: sync, alloc, data, operator, outside, launching, queued, unknown"),
     "thread": ("Int64", "thread that launched what ended the gap"),
     "call": ("string", "blocking or allocating call of that thread that covers most of starved_ns; NA without one"),
-    "operator": ("string", "innermost operator of that thread when it began what `cause` says; NA outside of all"),
+    "operator": (
+        "string", "operator of that thread that took most, or innermost one when it began what else `cause` says; or NA"
+    ),
     "annotation": ("string", "innermost annotation at that moment, steps excepted; NA outside of all"),
     "module": ("string", "innermost nn.Module at that moment, Linear_3; NA outside of all, and where none is recorded"),
     "before": ("string", "kernel, copy or fill that ended last"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..metrics.device.idle import HostTables
     from ..metrics.device.largest_gaps import IdlePlaces
+    from ..metrics.device.longer import Longer
     from ..metrics.typical_step import TypicalStep
     from ..run.run import Run
 
@@ -153,5 +154,16 @@ def idle_places(run: Run, is_playable: bool, typical_step: TypicalStep, host_tab
     return gaps.IdlePlaces(
         gaps.largest_gaps(*idle),
         {} if run.runs_python else gaps.idle_in_ranges(*idle),
-        gaps.functions_in_idle(*idle) if len(run.functions) else {},
+        gaps.holders_in_idle(*idle),
     )
+
+
+@value
+@played
+def longer_steps(
+    run: Run, is_playable: bool, host_tables: Later[HostTables], idle_steps: Later[pd.DataFrame]
+) -> Longer | None:
+    """What says why some steps of the part that is played are longer than others; None if that is not known."""
+    from ..metrics.device.longer import Longer
+
+    return Longer(run.activities, host_tables(), idle_steps()) if is_playable else None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..ceilings.files import Ceiling
     from ..metrics.causes.cpu_work import Counted
     from ..metrics.device.largest_gaps import IdlePlaces
+    from ..metrics.device.longer import Longer
     from ..metrics.prices import Prices
     from ..metrics.typical_step import TypicalStep
     from ..metrics.verdicts.slow_devices import SlowDevice
@@ -103,6 +104,7 @@ def verdicts(
     causes_of_idle: dict[str, float] | None,
     idle_places: Later[IdlePlaces],
     idle_like_part: float,
+    longer_steps: Later[Longer | None],
     syncs_steps: Later[pd.DataFrame],
     prices: Prices | None,
     ceiling: Ceiling | None,
@@ -157,7 +159,8 @@ def verdicts(
         idle_gpus=run.idle_gpus,
         unequal_devices=unequal_devices(breakdown_of_typical_step),
         ranges=None if run.runs_python else places.ranges,
-        functions=places.functions,
+        holders=places.holders,
+        longer=longer_steps,
         threads=in_idle(breakdown_of_typical_step, counted_threads) if counted_threads else None,
     )
     found = with_roles(VERDICTS.frame(verdict_rows(measured)), groups)

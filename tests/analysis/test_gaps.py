@@ -43,10 +43,17 @@ def test_of_several_calls_the_longest_within_the_gap_counts(tmp_path):
     assert described(tmp_path, trace) == ("alloc", "cudaMalloc", None, None)
 
 
-def test_of_operators_the_one_that_runs_longest_itself_counts(tmp_path):
+def test_of_operators_the_innermost_that_takes_most_counts(tmp_path):
     trace = gap().op("aten::linear", 100 * US, 90 * US).op("aten::t", 110 * US, 5 * US)
-    trace.op("aten::addmm", 115 * US, 60 * US).op("aten::empty", 116 * US, 10 * US)
+    trace.op("aten::addmm", 115 * US, 70 * US).op("aten::empty", 116 * US, 10 * US)
     assert described(tmp_path, trace) == ("operator", None, "aten::addmm", None)
+
+
+def test_of_operators_one_counts_for_all_that_it_calls(tmp_path):
+    trace = gap().op("aten::add", 100 * US, 20 * US).op("aten::split", 125 * US, 60 * US)
+    for number in range(6):
+        trace.op("aten::narrow" if number % 2 else "aten::cat", (125 + 10 * number) * US, 9 * US)
+    assert described(tmp_path, trace) == ("operator", None, "aten::split", None)
 
 
 def test_loading_of_data(tmp_path):

@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 
 from ...core import markers
-from ...core.intervals import Times, complement, union
-from ...core.schema import bare, grouped
+from ...core.intervals import Spans, Times, complement, union
+from ...core.schema import grouped
 from ...core.steps import Window, windows_by_process
 from ..clocks.frame import Flags, Ints
+from .holders import Stretches, holders
 from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts
-from .launches import innermost, names_around
+from .launches import names_around
 
 _CAUSES = (*HOST, *QUEUE[1:])
 """What may be the largest part; starved time is divided already."""
+_OPERATOR = HOST.index("operator")
 _NONE = -1
 
 
@@ -87,6 +89,7 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
     moment = np.zeros(count, dtype=np.int64)
     moment[idle.is_known] = host.calls.start_ns[idle.call[idle.is_known]]
     call = np.full(count, _NONE)
+    operator = np.full(count, None, dtype=object)
     is_starved = idle.is_known & (idle.begun_ns > idle.start_ns)
     for thread in np.unique(idle.thread[is_starved]).tolist():
         here = np.flatnonzero(is_starved & (idle.thread == thread))
@@ -95,7 +98,12 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
         blocking = blocking[np.argsort(host.calls.start_ns[blocking], kind="stable")]
         longest = _longest(host.calls.start_ns[blocking], host.calls.end_ns[blocking], begin, until)
         call[here[longest >= 0]] = blocking[longest[longest >= 0]]
-        for number, (starts, ends) in enumerate(_doing(host, thread)):
+        rows = here[cause[here] == _OPERATOR]
+        in_operators = Stretches.alike(host.operators_of(thread), idle.start_ns[rows], idle.begun_ns[rows])
+        held = holders([in_operators._replace(group=rows)])
+        rows = held.index.to_numpy(dtype=np.int64)
+        operator[rows], moment[rows] = held["name"].to_numpy(), held["start_ns"].to_numpy()
+        for number, (starts, ends) in _doing(host, thread):
             rows = here[cause[here] == number]
             stretch = _longest(starts, ends, idle.start_ns[rows], idle.begun_ns[rows])
             rows, stretch = rows[stretch >= 0], stretch[stretch >= 0]
@@ -108,28 +116,18 @@ def _host_side(idle: Gaps, host: Host | None, cause: Ints) -> dict[str, object]:
             ("operator", host.operator_ranges), ("annotation", host.user_ranges), ("module", host.modules)
         )
     }  # fmt: skip
+    around["operator"] = pd.Series(operator, dtype="string").fillna(around["operator"])
     around["module"] = around["module"].str.removeprefix(markers.MODULE)
     return {"thread": threads, "call": names.take(call, allow_fill=True), **around}
 
 
-def _doing(host: Host, thread: int) -> list[tuple[Times, Times]]:
-    """When a thread did each activity of HOST; operators without those nested in them."""
+def _doing(host: Host, thread: int) -> Iterator[tuple[int, Spans]]:
+    """Yield when a thread did each activity of HOST other than operators, by its place there."""
     did = host.spans_of(thread)
-    doing = [did[cause] for cause in HOST[:-1]]
-    stretches: list[tuple[Times, Times]] = [*doing, complement(union(*doing))]
-    stretches[HOST.index("operator")] = _innermost_stretches(host, thread)
-    return stretches
-
-
-def _innermost_stretches(host: Host, thread: int) -> tuple[Times, Times]:
-    """When the operators of a thread ran, each without those nested in it."""
-    operators = host.operator_ranges[bare(host.operator_ranges["thread"]) == thread]
-    starts = operators["start_ns"].to_numpy()
-    ends = starts + operators["dur_ns"].to_numpy()
-    order = np.lexsort((-ends, starts))
-    bounds = np.unique(np.concatenate((starts, ends)))
-    inside = innermost(starts[order], ends[order] - 1, bounds[:-1]) >= 0
-    return bounds[:-1][inside], bounds[1:][inside]
+    for number, name in enumerate(HOST[:-1]):
+        if number != _OPERATOR:
+            yield number, did[name]
+    yield len(HOST) - 1, complement(union(*(did[name] for name in HOST[:-1])))
 
 
 def _longest(starts: Times, ends: Times, begin: Times, until: Times) -> Ints:

@@ -25,6 +25,7 @@ from ...core.schema import Row, bare, flags_of_texts, grouped
 from ...core.steps import Mark, Window, windows_by_process
 from ...core.tables.events import FUNCTIONS, MODULES
 from ..clocks.frame import Flags, Ints
+from .holders import Ranges
 
 NOT_READ = (
     "the causes need runtime calls and operators, which were not read; recordings have them unless packed --no-details"
@@ -156,6 +157,16 @@ class Host:
             self.annotations["name"], lambda name: name.startswith(beginnings) or name in markers.DETAILS
         )
         return self.annotations.loc[~others, _RANGE]
+
+    def operators_of(self, thread: int) -> Ranges:
+        """The operators of a thread."""
+        return Ranges.of(self.operator_ranges[bare(self.operator_ranges["thread"]) == thread])
+
+    def ranges_of(self, thread: int) -> Ranges:
+        """The operators and annotations of a thread, without batches and garbage, which are parts of idle time."""
+        tables = [self.operator_ranges, self.user_ranges]
+        ranges = Ranges.of(pd.concat([table[bare(table["thread"]) == thread] for table in tables]))
+        return ranges.without(lambda name: name.startswith(markers.LOADING) or name == markers.PYTHON_GC)
 
     @cached_property
     def step_marks(self) -> list[Mark]:

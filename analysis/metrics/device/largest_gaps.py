@@ -11,16 +11,18 @@ import pandas as pd
 
 from ...core.intervals import Spans, covered, intersect, spans, subtract, total, union
 from ...core.markers import PROFILER_STEP
-from ...core.schema import bare, grouped
+from ...core.schema import bare, grouped, records
 from ...core.steps import windows_by_process
 from ..clocks.frame import Flags
 from ..compute.flops import counted_once
 from ..functions import first_step_ns, holding_most, in_functions
+from .holders import Stretches, holders
 from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
 
 _MOST = 0.5  # of idle time: from there a kernel is named
 _FEW = 0.1  # of all activities: what most of them are, most gaps come before in any case
 _NEARLY_ALL = 0.9
+_LARGE = 0.3  # of idle time: from there an operator or annotation is named
 
 
 class LargestGaps(NamedTuple):
@@ -83,19 +85,94 @@ def idle_in_ranges(
     return {name: ns / number for name, ns in idle_ns.most_common() if ns}
 
 
-class InFunction(NamedTuple):
-    """A function of the user that holds most of a part of idle time, and how long, mean over windows of devices."""
+class HeldBy(NamedTuple):
+    """What CPUs were in during most of a part of idle time, and how long, mean over windows of devices.
+
+    A function of the user, or an operator or annotation; `within` is the outermost one around it, if that is said.
+    """
 
     name: str
     ns: float
+    within: str | None = None
+
+
+HELD_RANGE = "range_ns"
+"""The key of an operator or annotation, among holders by parts of idle time: it may hold several."""
+
+
+def holders_in_idle(
+    activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
+) -> dict[str, HeldBy]:
+    """What CPUs were in for most of a part of idle time: functions of the user by part, and the range of `HELD_RANGE`.
+
+    In these steps, or in everything without steps; `number` is that of windows of devices.
+    """
+    found = functions_in_idle(activities, tables, steps, number) if len(tables.functions) else {}
+    held = _range_in_idle(activities, tables, steps, number)
+    return found if held is None else {**found, HELD_RANGE: held}
+
+
+def _range_in_idle(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int) -> HeldBy | None:
+    """The operator or annotation in which CPUs were for most idle time before launches; None if that is little."""
+    devices = list(held_idle(activities, tables, steps))
+    hidden, idle_ns = names_that_say_nothing(devices), sum(each.idle_ns for each in devices)
+    named = [
+        each._replace(ranges=each.ranges.without(hidden.__contains__))
+        for device in devices
+        for each in device.stretches
+    ]
+    for most in records(holders(named)) if named else ():
+        if most["ns"] >= _LARGE * idle_ns:
+            return HeldBy(most["name"], most["ns"] / number)
+    return None
+
+
+class HeldIdle(NamedTuple):
+    """When CPUs kept a device idle before what they launched, by thread; and its idle time from its first to its last.
+
+    Without a GPU it is when threads computed nothing.
+    """
+
+    stretches: list[Stretches]
+    idle_ns: int
+    begin_ns: int
+    end_ns: int
+
+
+def held_idle(activities: pd.DataFrame, tables: HostTables, steps: Collection[int]) -> Iterator[HeldIdle]:
+    """Yield the idle time of each device that has any in these steps, or in everything without steps."""
+    for rows, host, gaps, counted in _of_devices(activities, tables, steps):
+        if not counted.any():
+            continue
+        cpu = tables.host(int(rows["rank"].iloc[0]), int(rows["cycle"].iloc[0])) if host is None else host
+        thread = bare(rows["stream"])[gaps.ender] if host is None else gaps.thread
+        until = gaps.end_ns if host is None else gaps.done_ns
+        held = counted & (until > gaps.start_ns) & (gaps.is_known | (host is None))
+        stretches = []
+        for each in np.unique(thread[held]).tolist():
+            here = held & (thread == each)
+            stretches.append(Stretches.alike(cpu.ranges_of(each), gaps.start_ns[here], until[here]))
+        start, end = gaps.start_ns[counted], gaps.end_ns[counted]
+        yield HeldIdle(stretches, int((end - start).sum()), int(start.min()), int(end.max()))
+
+
+def names_that_say_nothing(devices: Collection[HeldIdle]) -> set[str]:
+    """Names of ranges around nearly all that CPUs did between the first and the last of this idle time."""
+    around: Counter[str] = Counter()
+    for device in devices:
+        for each in device.stretches:
+            whole = Stretches.alike(each.ranges, np.array([device.begin_ns]), np.array([device.end_ns])).within()
+            around.update({str(name): int(ns) for name, ns in whole.groupby("name")["ns"].sum().items()})
+    whole_ns = sum(device.end_ns - device.begin_ns for device in devices)
+    return {name for name, ns in around.items() if ns >= _NEARLY_ALL * whole_ns}
 
 
 class IdlePlaces(NamedTuple):
-    """Where idle time lies: before which work, in which NVTX ranges, by name in ns, and in which functions, by part."""
+    """Where idle time lies: before which work, in which NVTX ranges, by name in ns, and in what CPUs were, by part."""
 
     gaps: LargestGaps
     ranges: Mapping[str, float]
-    functions: Mapping[str, InFunction]
+    holders: Mapping[str, HeldBy]
 
     def times(self, factor: float) -> IdlePlaces:
         """The same with so much idle time."""
@@ -103,7 +180,7 @@ class IdlePlaces(NamedTuple):
         return IdlePlaces(
             gaps._replace(before_ns=factor * gaps.before_ns, unseen_ns=factor * gaps.unseen_ns),
             {name: factor * ns for name, ns in self.ranges.items()},
-            {part: each._replace(ns=factor * each.ns) for part, each in self.functions.items()},
+            {part: each._replace(ns=factor * each.ns) for part, each in self.holders.items()},
         )
 
 
@@ -112,11 +189,11 @@ NO_PLACES = IdlePlaces(NO_GAPS, {}, {})
 
 def functions_in_idle(
     activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
-) -> dict[str, InFunction]:
+) -> dict[str, HeldBy]:
     """The innermost function that holds most of each part of idle time that is left to Python, if one does.
 
     The parts are `outside_ns` and `data_ns` of the thread that launched the work behind, and `idle_ns` of the thread
-    that computed next on a CPU. In these steps, or in everything without steps; `number` is that of windows of devices.
+    that computed next on a CPU.
     """
     took: dict[str, Counter[str]] = defaultdict(Counter)
     whole: Counter[str] = Counter()
@@ -129,7 +206,7 @@ def functions_in_idle(
             whole[part] += total(times)
             took[part].update(in_functions(cpu.functions[threads == thread], times, first_ns))
     most = {part: holding_most(took[part], ns) for part, ns in whole.items()}
-    return {part: InFunction(name, took[part][name] / number) for part, name in most.items() if name is not None}
+    return {part: HeldBy(name, took[part][name] / number) for part, name in most.items() if name is not None}
 
 
 def _left_to_python(gaps: Gaps, host: Host, counted: Flags) -> Iterator[tuple[str, int, Spans]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,7 +11,7 @@ from ....common.wording import listed
 from ...core.schema import records
 from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
 from ..device.idle import HOST
-from ..device.largest_gaps import InFunction
+from ..device.largest_gaps import HELD_RANGE, HeldBy
 from ..functions import quoted
 from ..prices import Priced, Prices
 
@@ -94,12 +94,17 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, 
     return "host-bound" if largest == "launch-bound" else "idle"
 
 
-def idle_shortly(verdict: str, causes: dict[str, float] | None) -> str:
-    """How a headline about idle time ends: `: the CPU waits for its device`; empty where other causes take most."""
+def idle_shortly(verdict: str, causes: dict[str, float] | None, holders: Mapping[str, HeldBy], idle_ns: float) -> str:
+    """How a headline about idle time ends: `: the CPU waits for its device, most of the time in `aten::item``.
+
+    Empty where other causes take most; nothing is named that holds less than half of the `idle_ns`.
+    """
     size = "launch-bound" if verdict == "host-bound" else verdict
     if causes is not None and _sizes(causes).get(size, 0.0) < _MOST * sum(causes[cause] for cause in IDLE_CAUSES):
         return ""
-    return _SHORTLY.get(verdict, "")
+    shortly, most = _SHORTLY.get(verdict, ""), max(holders.values(), key=lambda each: each.ns, default=None)
+    is_named = shortly and most is not None and most.ns >= _MOST * idle_ns
+    return f"{shortly}, most of the time in {quoted(most.name)}" if most is not None and is_named else shortly
 
 
 def idle_change(prices: Prices | None) -> Priced | None:
@@ -138,18 +143,18 @@ def idle_reasons(
     prices: Prices | None = None,
     ranges: Mapping[str, float] | None = None,
     threads: InPython | None = None,
-    functions: Mapping[str, InFunction] | None = None,
+    holders: Mapping[str, HeldBy] | None = None,
 ) -> str:
     """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
 
     Without a GPU idle time has no causes, but some have a price, and `threads` is what these did in it, if that is
-    known. `functions` are those of the user that hold most of a part of idle time. `ranges` are the idle time in NVTX
-    ranges of programs without Python, in ns; None where Python runs.
+    known. `holders` are what CPUs were in, by parts of idle time. `ranges` are the idle time in NVTX ranges of programs
+    without Python, in ns; None where Python runs.
     """
     if causes is None:
         name, gain_ns = _on_cpu(prices)
         priced = "" if name is None else f": {_ON_CPU[name]} costs {time(gain_ns / 1e6)}"
-        did = ["" if threads is None else _of_threads(threads, time), _in_function(functions, "idle_ns", time)]
+        did = ["" if threads is None else _of_threads(threads, time), _held(holders, ("idle_ns", HELD_RANGE), time)]
         text = "; ".join(filter(None, did))
         return priced + (f"{';' if priced else ':'} {text}" if text else "")
     total = sum(causes[cause] for cause in IDLE_CAUSES)
@@ -163,9 +168,9 @@ def idle_reasons(
         at = by_host.index("operator_ns")
         parts[at : at + 1] = named or parts[at : at + 1]
     text = f": their CPUs were {listed(parts)}" if parts else ""
-    for cause in by_host:
-        held = _in_function(functions, cause, time)
-        text += f"; {held}" if held else ""
+    for part in (*by_host, *([HELD_RANGE] if ranges is None else [])):
+        held = _held(holders, (part,), time)
+        text += f"{';' if text else ':'} {held}" if held else ""
     if causes["gc_ns"] >= _MENTIONED * total > 0:
         text += f"; for {time(causes['gc_ns'] / 1e6)} of this Python collected garbage"
     if causes["drained_ns"] >= _MENTIONED * total and causes["drained_ns"] > causes["sync_ns"]:
@@ -177,18 +182,21 @@ def idle_reasons(
     return text
 
 
-_IN_FUNCTION = {
+_HELD = {
     "outside_ns": "for {} outside of operators they were in {}",
     "data_ns": "for {} of waiting for a batch they were in {}",
     "idle_ns": "for {} their threads were in {}",
+    HELD_RANGE: "for {} they were in {}",
 }
-"""What is said of the function that holds most of a part of idle time."""
+"""What is said of what CPUs were in for most of a part of idle time."""
 
 
-def _in_function(functions: Mapping[str, InFunction] | None, part: str, time: Callable[[float], str]) -> str:
-    """`for 3.4 ms outside of operators they were in `load_batch` (train.py:31)`; empty if no function holds most."""
-    held = None if functions is None else functions.get(part)
-    return "" if held is None else _IN_FUNCTION[part].format(time(held.ns / 1e6), quoted(held.name))
+def _held(holders: Mapping[str, HeldBy] | None, parts: Sequence[str], time: Callable[[float], str]) -> str:
+    """`for 3.4 ms outside of operators they were in `load_batch` (train.py:31)`, of the first part that has a name."""
+    for part in parts:
+        if holders and part in holders:
+            return _HELD[part].format(time(holders[part].ns / 1e6), quoted(holders[part].name))
+    return ""
 
 
 def _of_threads(threads: InPython, time: Callable[[float], str]) -> str:
@@ -280,7 +288,8 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
             continue
         taken = in_steps[["calls", "total_ns"]].sum().loc[names]
         calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
-        named = f"{calls} take {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
+        take = "takes" if taken["calls"].sum() == 1 else "take"
+        named = f"{calls} {take} {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
         if largest[names].sum() >= idle_ns / 2:
             break
     return named

@@ -13,12 +13,14 @@ import pandas as pd
 from ....common.wording import counted, listed
 from ...core.schema import Row, records
 from ..causes.cpu_work import InPython
-from ..device.largest_gaps import InFunction, LargestGaps
+from ..device.largest_gaps import HELD_RANGE, HeldBy, LargestGaps
+from ..device.longer import Longer
 from ..prices import Priced, Prices
 from ..typical_step import STEP_PARTS, TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
 from .kinds import a_step, other_kinds
 from .of_idle import IDLE_VERDICTS, LongCalls, idle_change, idle_reasons, idle_shortly, idle_verdict, longest_calls
+from .of_longer import longer_in_words
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
@@ -169,10 +171,11 @@ def of_run(
     culprits_in: Callable[[Collection[int]], Culprits],
     idle: dict[str, float] | None,
     ranges: Mapping[str, float] | None,
-    functions: Mapping[str, InFunction],
+    holders: Mapping[str, HeldBy],
     threads: InPython | None,
     gaps: LargestGaps,
     syncs_steps: pd.DataFrame,
+    longer: Callable[[], Longer | None],
     few_traces: str,
     some_missing: bool,
     prices: Prices | None,
@@ -185,11 +188,11 @@ def of_run(
 
     `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
     parts of idle time in a typical step in ns, None if these are not known, `ranges` those in NVTX ranges of programs
-    without Python, None where Python runs, `functions` those of the user that hold most of a part, and `threads` what
-    these did in it on CPUs, None if that is not known; `gaps` is what it comes before. `syncs_steps` is the table of
-    that name. `prices` are None where the run cannot be replayed. `few_traces` is a clause on how many ranks have a
-    trace, and `some_missing` says that the job certainly has others. `unequal_devices` is a sentence on those of a
-    process.
+    without Python, None where Python runs, `holders` what CPUs were in for most of a part, and `threads` what these
+    did in it on CPUs, None if that is not known; `gaps` is what it comes before. `syncs_steps` is the table of that
+    name, and `longer` gives what says why steps are longer, None where that is not known. `prices` are None where the
+    run cannot be replayed. `few_traces` is a clause on how many ranks have a trace, and `some_missing` says that the
+    job certainly has others. `unequal_devices` is a sentence on those of a process.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     by_name, nameless = (_of_communication(step, communication, each) for each in (culprits, None))
@@ -200,6 +203,8 @@ def of_run(
     )
     communicating = nameless if is_priced else by_name
     long = LongCalls.of(syncs_steps, typical.steps, typical.parts["idle_ns"] * typical.windows)
+    if long is not None and HELD_RANGE in holders and holders[HELD_RANGE].name in (long.name, long.operator):
+        holders = {part: holder for part, holder in holders.items() if part != HELD_RANGE}
     idle_ns = typical.parts["idle_ns"] - gaps.unseen_ns
     of_idle = idle_verdict(idle, prices, idle_ns)
     by_one = long.shortly(step.time) if long is not None and of_idle == "launch-bound" else ""
@@ -208,12 +213,12 @@ def of_run(
             idle_ns / 1e6,
             of_idle,
             "Devices are idle for",
-            idle_reasons(idle, step.time, prices, ranges, threads, functions)
+            idle_reasons(idle, step.time, prices, ranges, threads, holders)
             + ("" if long is None or long.name in (ranges or ()) else long.sentence(step.time))
             + _before(gaps, step)
             + _most_of_idle(of_idle, idle_ns, step, prices),
             step.idle,
-            shortly=by_one or idle_shortly(of_idle, idle),
+            shortly=by_one or idle_shortly(of_idle, idle, holders, idle_ns),
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         communicating,
@@ -226,7 +231,7 @@ def of_run(
     if fault is None and prices is not None and prices.unexplained_ns is not None:
         # Where others wait much longer than anything gains, that may be gained, and comes first.
         leading, large = None, sorted(large, key=lambda loss: loss.verdict not in _OF_COMMUNICATION)
-    long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps)
+    long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps, longer)
     is_event = long_steps is not None and prices is not None and long_steps.is_event(leading)
     computing = step.share(step.compute) >= COMPUTE_FROM and prices is not None
     if long_steps is not None and is_event:
@@ -516,6 +521,7 @@ class LongSteps(NamedTuple):
         typical: TypicalStep,
         culprits_in: Callable[[Collection[int]], Culprits],
         syncs_steps: pd.DataFrame,
+        longer: Callable[[], Longer | None],
     ) -> LongSteps | None:
         """The long steps of a run; None if there are none, or nothing to compare them with."""
         whole = steps[steps["left_out"].isna()]
@@ -534,11 +540,11 @@ class LongSteps(NamedTuple):
         if len(each) > _MOST_LENGTHS or (several and each[0] == each[-1]):
             lengths = f"{each[0]} to {each[-1]} ms" if each[0] != each[-1] else f"{each[0]} ms each"
         not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
-        why, waited = "", more["exposed_wait_ns"]
-        if part == "idle_ns" and (
-            calls := longest_calls(syncs_steps, numbers, whole["step"].tolist(), more[part] * 1e6)
-        ):
-            why = f"; {calls}"
+        usual = whole["step"].tolist()
+        why = longer_in_words(longer, part, more[part] * 1e6, numbers, usual)
+        waited = more["exposed_wait_ns"]
+        if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, usual, more[part] * 1e6)):
+            why += f"; {calls}"
         if waited >= _PART_OF_IT * sum(ms for ms in more.values() if ms > 0):
             also = "" if part == "exposed_wait_ns" else f", and ranks wait {length(waited)}"
             why += f"{also}{culprits_in(numbers).named()}"

@@ -13,7 +13,8 @@ from ....common.wording import counted
 from ...core.schema import Row, records
 from ..causes.blame import kernel_of
 from ..causes.cpu_work import InPython
-from ..device.largest_gaps import InFunction, LargestGaps
+from ..device.largest_gaps import HeldBy, LargestGaps
+from ..device.longer import Longer
 from ..prices import Prices
 from ..roles.names import group_in_words
 from ..roles.table import with_roles
@@ -39,8 +40,9 @@ class Measured(NamedTuple):
     be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
     communicated beside GPUs, `idle_gpus` are listed in the traces without any activity; `unequal_devices` says how
     unequal those of a process are, empty if they are not. `ranges` is the idle time in NVTX ranges where programs are
-    known to be in other languages than Python, by name in ns, else None; `functions` are those of the user that hold
-    most of a part of idle time; `threads` is what threads did in idle time on CPUs, None if that is not known.
+    known to be in other languages than Python, by name in ns, else None; `holders` are what CPUs were in for most of
+    a part of idle time; `longer` gives what says why steps are longer, None where that is not known;
+    `threads` is what threads did in idle time on CPUs, None if that is not known.
     """
 
     collectives: pd.DataFrame
@@ -65,7 +67,8 @@ class Measured(NamedTuple):
     idle_gpus: Sequence[str]
     unequal_devices: str
     ranges: Mapping[str, float] | None
-    functions: Mapping[str, InFunction]
+    holders: Mapping[str, HeldBy]
+    longer: Callable[[], Longer | None]
     threads: InPython | None
 
     @property
@@ -219,10 +222,11 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         culprits_in=measured.culprits_in,
         idle=measured.idle,
         ranges=measured.ranges,
-        functions=measured.functions,
+        holders=measured.holders,
         threads=measured.threads,
         gaps=measured.gaps,
         syncs_steps=measured.syncs_steps,
+        longer=measured.longer,
         few_traces=_few_traces(measured),
         some_missing=bool(measured.missing),
         prices=measured.prices,

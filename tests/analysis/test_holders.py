@@ -1,0 +1,131 @@
+"""Which operator or annotation holds idle time, and how the verdict names it."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from builders import MS, US, Trace
+
+from commtrace import analyse
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.device.holders import Ranges, Stretches, holders
+
+_STEPS, _STEP = 4, 40 * MS
+
+
+def _nested(draw: random.Random, begin: int, end: int, depth: int) -> list[tuple[str, int, int]]:
+    """Ranges within these times, some within others, some touching."""
+    cuts = sorted(draw.sample(range(begin, end + 1), min(draw.randrange(0, 4) * 2, (end - begin) // 2 * 2)))
+    found = []
+    for start, stop in zip(cuts[::2], cuts[1::2], strict=True):
+        found.append((draw.choice("abcde"), start, stop))
+        found += _nested(draw, start, stop, depth - 1) if depth else []
+    return found
+
+
+def _moments(ranges: list[tuple[str, int, int]], moments: set[int]) -> dict[str, set[int]]:
+    """Name -> those of the moments at which a range of that name was there."""
+    names = {name for name, _, _ in ranges}
+    return {
+        name: {at for at in moments if any(n == name and start <= at < end for n, start, end in ranges)}
+        for name in names
+    }
+
+
+def _may_hold(ranges: list[tuple[str, int, int]], moments: set[int]) -> set[tuple[str, int]]:
+    """Every range that may be named for these moments, and how long it was there: one, but for ties."""
+    whole = {name: held for name, held in _moments(ranges, moments).items() if held}
+    most = max(map(len, whole.values()), default=0)
+    named = set()
+    for held in (held for held in whole.values() if len(held) == most):
+        enough = {name: len(at) for name, at in _moments(ranges, held).items() if 4 * len(at) >= 3 * most}
+        named |= {(name, ns) for name, ns in enough.items() if ns == min(enough.values())}
+    return named
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_range_that_holds_most_or_the_innermost_one_with_most_of_that(seed: int) -> None:
+    draw = random.Random(seed)
+    drawn = _nested(draw, 0, 80, 3)
+    cuts = sorted(draw.sample(range(81), 12))
+    stretches = [(first, last, draw.randrange(3)) for first, last in pairwise(cuts) if draw.random() < 0.6]
+    events = pd.DataFrame(drawn, columns=["name", "start_ns", "end_ns"])
+    events = events.assign(dur_ns=events["end_ns"] - events["start_ns"]).sample(frac=1, random_state=seed)
+    starts, ends, groups = (np.array([each[place] for each in stretches], dtype=np.int64) for place in range(3))
+    found = holders([Stretches(Ranges.of(events), starts, ends, groups, np.ones(len(starts), dtype=np.int64))])
+    for group in range(3):
+        moments = {at for start, end, number in stretches if number == group for at in range(start, end)}
+        may_be = _may_hold(drawn, moments)
+        assert (group in found.index) == bool(may_be)
+        if may_be:
+            row = found.loc[group]
+            assert (row["name"], row["ns"]) in may_be
+            assert int(row["start_ns"]) in _moments(drawn, moments)[row["name"]]
+
+
+def _run(folder: Path, within: list[tuple[str, int, int]], *, kind: str = "cpu_op", thread: int = 1) -> Row:
+    """What is said of a GPU that works for 5 of 40 ms, launched by a thread that is in these ranges: start and us."""
+    trace = Trace(0, 1)
+    for step in range(_STEPS):
+        begin = step * _STEP
+        trace.step(step, begin, begin + _STEP)
+        trace.annotation("train_step", begin, _STEP - US, thread=thread)
+        trace.op("aten::mm", begin + 34 * MS, MS, thread=thread)
+        trace.kernel("gemm", begin + 35 * MS, 5 * MS, launch=begin + 35 * MS - 10 * US, thread=thread)
+        for name, since, took in within:
+            if kind == "cpu_op":
+                trace.op(name, begin + since * US, took * US, thread=thread)
+            else:
+                trace.annotation(name, begin + since * US, took * US, thread=thread)
+    return records(analyse(trace.write(folder), details=True, cache=False).verdicts)[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_operator_that_holds_most_idle_time_is_in_the_headline(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    took, pieces = draw.randrange(18_500, 33_000), draw.randrange(1, 30)
+    calls = [("aten::narrow", 100 + number * (took // pieces), took // pieces) for number in range(pieces)]
+    inside = [("aten::slice", start + 1, length // 3) for _, start, length in calls]
+    row = _run(tmp_path, [*calls, *inside], thread=draw.choice((1, 2)))
+    assert row["headline"].endswith(", most of the time in `aten::narrow`")
+    assert f"for {took // pieces * pieces / 1000:.1f} ms they were in `aten::narrow`" in row["why"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_holds_a_third_is_named_behind_it(tmp_path: Path, seed: int) -> None:
+    took = random.Random(seed).randrange(11_000, 16_500)
+    row = _run(tmp_path, [("aten::cat", 500, took)])
+    assert "aten::cat" not in row["headline"]
+    assert f"for {took / 1000:.1f} ms they were in `aten::cat`" in row["why"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_none_is_named_where_each_holds_little(tmp_path: Path, seed: int) -> None:
+    took = random.Random(seed).randrange(1_000, 10_000)
+    row = _run(tmp_path, [(f"aten::op{number}", 100 + number * took, took) for number in range(3)])
+    assert "they were in" not in row["because"]
+
+
+def test_annotations_are_named_but_none_around_everything(tmp_path: Path) -> None:
+    row = _run(tmp_path, [("tokenize", 1_000, 25_000)], kind="user_annotation")
+    assert row["headline"].endswith(", most of the time in `tokenize`")
+    assert "train_step" not in row["because"]
+
+
+def test_compiled_graphs_count_as_one(tmp_path: Path) -> None:
+    graphs = [(f"## Call CompiledFxGraph f{number}ab ##", 100 + number * 8_000, 7_000) for number in range(4)]
+    row = _run(tmp_path, graphs, kind="user_annotation")
+    assert row["headline"].endswith(", most of the time in `CompiledFxGraph`")
+
+
+def test_gaps_name_the_same_operator(tmp_path: Path) -> None:
+    inside = [("aten::as_strided", 200 + 100 * number, 20) for number in range(300)]
+    _run(tmp_path, [("aten::split", 100, 31_000), *inside, ("aten::add", 32_000, 1_500)])
+    analysis = analyse(tmp_path, details=True, cache=False)
+    assert "for 31.0 ms they were in `aten::split`" in analysis.verdicts["because"].iloc[0]
+    assert set(analysis.gaps["operator"].dropna()) == {"aten::split"}
