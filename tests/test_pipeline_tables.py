@@ -78,6 +78,9 @@ OF_REPLICA, OF_STAGE = 0, 1
     with_slow(
         [(Pipeline(2, 4, 8), OF_STAGE, {2}, 1.5), (Pipeline(2, 3, 6), OF_REPLICA, {1}, 1.4)],
         [
+            (Pipeline(1, 4, 8), OF_STAGE, {1, 2}, 1.5),
+            (Pipeline(1, 6, 8), OF_STAGE, {1, 4}, 1.4),
+            (Pipeline(3, 4, 6), OF_REPLICA, {0}, 1.3),
             (Pipeline(4, 2, 8), OF_STAGE, {1}, 1.5),
             (Pipeline(2, 3, 6), OF_STAGE, {0}, 1.3),
             (Pipeline(2, 4, 8), OF_STAGE, {1, 2}, 1.5),

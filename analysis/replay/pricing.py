@@ -197,7 +197,7 @@ class _Pricing:
         ]
         if ask_all and self.replay.counted:
             candidates += self._dear([rank for rank in whole if rank not in candidates and rank not in unshown], whole)
-        chosen = self._fewest(candidates, whole) if candidates else []
+        chosen = self._fewest(candidates, excess) if candidates else []
         places = self._places(hosts)
         name = next((name for name, ranks in places if len(ranks) > 1 and ranks == set(chosen)), None)
         slow = self._slow_place(places, least, self.replay.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0)
@@ -211,7 +211,7 @@ class _Pricing:
         gain = self.replay.gain(scenario, as_transfers=True)
         if (
             gain.ns < _LEAST_OF_RANKS * self.replay.step_ns
-            or gain.low_ns <= 0
+            or all(each.low_ns <= 0 for each in self.replay.gains(scenario, as_transfers=True))
             or (not self.replay.counted and set(chosen) != set(blamed))
         ):
             return None
@@ -298,19 +298,20 @@ class _Pricing:
         usually = {rank: median_low([0.0, *(prices[each] for each in asked if each != rank)]) for rank in asked}
         return [rank for rank in asked if prices[rank] >= max(least, _STANDS_OUT * usually[rank])]
 
-    def _fewest(self, candidates: Sequence[int], whole: Mapping[int, float]) -> list[int]:
+    def _fewest(self, candidates: Sequence[int], excess: Mapping[int, Excess]) -> list[int]:
         """The fewest candidates, those that have most more than others first, that gain nearly as much as any others.
 
         Each by itself, and, since two that delay the run in turns gain nothing alone, several: all candidates, and
-        those that are late alike; but never more than half of the ranks, who are what others are compared with.
+        those that are late alike, in total or in something; but never more than half of the ranks, who are what others
+        are compared with.
         """
 
         def price(ranks: Collection[int]) -> float:
             return self.replay.gain(usual.without_stragglers(ranks)).ns
 
-        half = len(whole) // 2
-        alike = [rank for rank in candidates if whole[rank] >= _ALIKE * whole[candidates[0]]]
-        several = [list(ranks) for ranks in (candidates[:half], alike) if 1 < len(ranks) <= half]
+        half = len(excess) // 2
+        alike = {tuple(_late_alike({rank: of(excess[rank]) for rank in candidates})) for of in _PARTS}
+        several = [[*ranks] for ranks in (tuple(candidates[:half]), *sorted(alike)) if 1 < len(ranks) <= half]
         kept = max([*several, *([rank] for rank in candidates[:_MOST_SINGLE])], key=price)
         most = price(kept)
         for rank in reversed(kept if len(kept) <= _MOST_SINGLE else []):  # the least first
@@ -357,6 +358,12 @@ class _Pricing:
             )
             for rank, (compute, copies, cpu) in sums.items()
         }
+
+
+def _late_alike(excess_ns: Mapping[int, float]) -> list[int]:
+    """Those with a like excess as the one with most of it."""
+    most_ns = max(excess_ns.values())
+    return [rank for rank, ns in excess_ns.items() if ns >= _ALIKE * most_ns]
 
 
 def _stands_out(excess: Mapping[int, Excess], rank: int, least: float) -> bool:

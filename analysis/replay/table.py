@@ -188,15 +188,19 @@ class Replay:
         gains more, up to the upper bound; where ranks become like others, that is what they gain, since others wait
         for the late ones.
         """
+        gains = self.gains(scenario, as_transfers=as_transfers)
+        return Gain(
+            max(gain.ns for gain in gains) if scenario.of_ranks else gains[0].ns,
+            min(gain.low_ns for gain in gains),
+            max(gain.high_ns for gain in gains),
+        )
+
+    def gains(self, scenario: Scenario, *, as_transfers: bool = False) -> list[Gain]:
+        """The gain if no delay is a wait; and if all that is unusual about delays is, where that may matter."""
         gain = self.gain_as_played(scenario, as_transfers=as_transfers)
         if not (scenario.leaves_out or scenario.never_longer) or not self._may_wait_unseen:
-            return gain
-        if_waits = self._with_usual_delays.gain_as_played(scenario, as_transfers=as_transfers)
-        return Gain(
-            max(gain.ns, if_waits.ns) if scenario.of_ranks else gain.ns,
-            min(gain.low_ns, if_waits.low_ns),
-            max(gain.high_ns, if_waits.high_ns),
-        )
+            return [gain]
+        return [gain, self._with_usual_delays.gain_as_played(scenario, as_transfers=as_transfers)]
 
     @cached_property
     def _may_wait_unseen(self) -> bool:

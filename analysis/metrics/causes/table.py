@@ -79,7 +79,7 @@ def _behind(rows: list[tuple[Row, Origin | None]], details: Details, members: pd
     weights: dict[tuple[int, Interval], int] = {}
     for row, origin in rows:
         interval = details.interval(origin) if origin is not None and origin.is_known else None
-        if origin is not None and interval is not None:
+        if origin is not None and interval is not None and not pd.isna(row["caused_wait_ns"]):
             key = origin.rank, interval
             weights[key] = weights.get(key, 0) + int(row["caused_wait_ns"])
     behind = []

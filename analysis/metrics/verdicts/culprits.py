@@ -29,6 +29,7 @@ _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing ou
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 _MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device
 _NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
+_LEAST_MS = 0.01  # an amount that would be shown as next to nothing says the opposite of what it is for
 # What one rank, or several, do longer or later than others.
 _DOES = {
     "compute": ("computes", "compute", "longer"),
@@ -164,11 +165,15 @@ class Culprits(NamedTuple):
     def why(self, rank: int, excess: Excess | None = None) -> str | None:
         """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if not known.
 
-        Its `excess` may say since when.
+        Its `excess` may say since when, and how much its CPU works longer, if its lateness shows less: in a pipeline,
+        the other stages come as late.
         """
         late = self._late(rank)
         if late is None:
             return None
+        if excess is not None and late.because == "cpu" and late.per:
+            of_cpu_ms = excess.cpu_ns / 1e6
+            late = late._replace(more_ms=late.more_ms if late.more_ms >= _MOST_OF_IT * of_cpu_ms else of_cpu_ms)
         since = None if excess is None else excess.since if late.because in _ON_DEVICE else excess.cpu_since
         if since is not None and late.per:
             more_ms = late.more_ms * late.steps / since.steps
@@ -228,7 +233,8 @@ class Culprits(NamedTuple):
             # How late that made it says less: it may do other things longer, too, or others may be late.
             longer_ms = longer_on_cpu(self.late_work, late.rank) / late.steps
             more_ms = longer_ms if longer_ms > 0 else more_ms
-        return f"{doing} {length(more_ms)}{late.per} {more} than the others{late.where}"
+        much = f" {length(more_ms)}{late.per}" if more_ms >= _LEAST_MS else ""
+        return f"{doing}{much} {more} than the others{late.where}"
 
     def _doing(self, late: _Late) -> Doing | None:
         """What the CPU of a late rank did, but for what `_does` says of a run without a GPU."""
@@ -318,13 +324,16 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
         who, why = f"Ranks {shortened(sorted(late.ranks), _MOST_NAMED)}", f"rank {named[0]} {first}"
     else:
         who = f"Ranks {listed(named)}"
-        why = ", and ".join(f"rank {rank} {reason}" for rank, reason in reasons.items())
+        shown = [rank for rank in reasons if late.excess[rank].whole_ns / 1e6 >= _LEAST_MS]
+        why = ", and ".join(f"rank {rank} {reasons[rank]}" for rank in shown or reasons)
     most_ms = None
     if prices.unexplained_ns is not None:
         most_ms = prices.unexplained_ns / 1e6
         why += f"; others wait for up to {length(most_ms)}, which goes too if it holds up their CPUs, as no trace shows"
     gain = prices.gains["no_straggler"]
     ms, may_be_less = gain.ns / 1e6, gain.low_ns <= 0
+    if may_be_less and most_ms is not None:
+        ms, most_ms = most_ms, None
     return Fault("no_straggler", ms, "skew-bound", who, why, ranks, several, may_be_less=may_be_less, most_ms=most_ms)
 
 

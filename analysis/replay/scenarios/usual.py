@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
@@ -62,7 +63,8 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         others = [ranks is None or program.rank not in ranks for program in programs]
         changing = [ranks is None or not other for other in others]
         alike = Alike.by_place(programs)
-        if not set(alike.orders) <= {order for order, counts in zip(alike.orders, others, strict=True) if counts}:
+        of_others = Counter(order for order, counts in zip(alike.orders, others, strict=True) if counts)
+        if any(of_others[order] <= counts for order, counts in zip(alike.orders, others, strict=True)):
             alike = Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
         waits = alike.median([waits_before(m) for m in members], others)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
