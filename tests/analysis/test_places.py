@@ -189,7 +189,7 @@ def test_what_cannot_be_written_leaves_nothing(run, memory, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["summary"], "Exposed communication takes"),
+        (["summary"], "Rank 2 costs"),
         (["breakdown", "--by", "step"], "exposed"),
         (["compare", "--by", "measure", f"memory://runs/{RUN}"], "step"),
         (["bandwidth"], "all_reduce"),
