@@ -256,11 +256,13 @@ def _edge(row: Row, others: list[Row]) -> str | None:
     shorter, longer = (min(factor, factor / median(factors)), max(factor, factor / median(factors)))
     if row["is_first"] and longer * _EDGE < 1:
         return "beginning"
-    longest = row["window_ns"] > min(other["window_ns"] for other in others)
-    if row["is_last"] and shorter > _EDGE and longest:
+    if row["is_last"] and shorter > _EDGE and row["window_ns"] > min(other["window_ns"] for other in others):
         # As long a window of a whole step, beside a CPU step as short, is no drain: steps may be slow from some on.
-        likes = zip([other["window_ns"] / row["window_ns"] for other in measured], factors, strict=True)
-        return None if any(min(long, of / factor) * _LIKE >= 1 for long, of in likes) else "drain"
+        is_like = (
+            other["window_ns"] * _LIKE >= row["window_ns"] and of_other * _LIKE >= factor
+            for other, of_other in zip(measured, factors, strict=True)
+        )
+        return None if any(is_like) else "drain"
     if row["is_last"] and longer * _EDGE < 1:
         return "end"
     return None

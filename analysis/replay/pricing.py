@@ -272,9 +272,10 @@ class _Pricing:
         dearest = max(slow, key=lambda place: place.gain_ns, default=None)
         if dearest is None:
             return None
-        together = self._if_slow(None, {rank for place in slow for rank in place.ranks}, least)
-        if together is not None and together.gain_ns * _NEARLY_ALL > dearest.gain_ns:
-            dearest = together
+        if len(slow) > 1:
+            together = self._if_slow(None, {rank for place in slow for rank in place.ranks}, least)
+            if together is not None and together.gain_ns * _NEARLY_ALL > dearest.gain_ns:
+                dearest = together
         return dearest if dearest.gain_ns * _NEARLY_ALL > known_ns else None
 
     def _if_slow(self, name: str | None, ranks: Collection[int], least: float) -> _Place | None:
@@ -310,8 +311,8 @@ class _Pricing:
             return self.replay.gain(usual.without_stragglers(ranks)).ns
 
         half = len(excess) // 2
-        alike = {tuple(_late_alike({rank: of(excess[rank]) for rank in candidates})) for of in _PARTS}
-        several = [[*ranks] for ranks in (tuple(candidates[:half]), *sorted(alike)) if 1 < len(ranks) <= half]
+        alike = [_late_alike({rank: of(excess[rank]) for rank in candidates}) for of in _PARTS]
+        several = [ranks for ranks in ([*candidates[:half]], *alike) if 1 < len(ranks) <= half]
         kept = max([*several, *([rank] for rank in candidates[:_MOST_SINGLE])], key=price)
         most = price(kept)
         for rank in reversed(kept if len(kept) <= _MOST_SINGLE else []):  # the least first

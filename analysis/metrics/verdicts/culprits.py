@@ -29,7 +29,7 @@ _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing ou
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 _MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device
 _NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
-_LEAST_MS = 0.01  # an amount that would be shown as next to nothing says the opposite of what it is for
+_LEAST_MS = 0.01  # how much longer or later is not said if it is less: "0 us later" explains nothing
 # What one rank, or several, do longer or later than others.
 _DOES = {
     "compute": ("computes", "compute", "longer"),

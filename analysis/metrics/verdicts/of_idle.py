@@ -188,7 +188,7 @@ _HELD = {
     "idle_ns": "for {} their threads were in {}",
     HELD_RANGE: "for {} they were in {}",
 }
-"""What is said of what CPUs were in for most of a part of idle time."""
+"""In words, what CPUs did for most of a part of idle time."""
 
 
 def _held(holders: Mapping[str, HeldBy] | None, parts: Sequence[str], time: Callable[[float], str]) -> str:

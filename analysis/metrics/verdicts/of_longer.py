@@ -9,7 +9,7 @@ from ..device.longer import Longer
 from ..functions import quoted
 from .culprits import length, short
 
-_MOST = 0.5  # of what is longer: what holds less is not named
+_MOST = 0.5  # of what a step takes longer: a name with less is not said
 _WORK = {"compute_alone_ns": COMPUTE, "overlap_ns": COMPUTE, "exposed_memory_ns": MEMORY}
 _IDLE = {
     "gc_ns": "Python collected garbage for {} of it",

@@ -63,8 +63,7 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         others = [ranks is None or program.rank not in ranks for program in programs]
         changing = [ranks is None or not other for other in others]
         alike = Alike.by_place(programs)
-        of_others = Counter(order for order, counts in zip(alike.orders, others, strict=True) if counts)
-        if any(of_others[order] <= counts for order, counts in zip(alike.orders, others, strict=True)):
+        if _has_none_like_it(alike.orders, others, changing):
             alike = Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
         waits = alike.median([waits_before(m) for m in members], others)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
@@ -105,6 +104,13 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         return result
 
     return change
+
+
+def _has_none_like_it(orders: Sequence[int], others: Sequence[bool], changing: Sequence[bool]) -> bool:
+    """Whether some member that changes has no other one that does the same in the same order to be compared with."""
+    compared = Counter(order for order, counts in zip(orders, others, strict=True) if counts)
+    itself = [int(counts) for counts in others]
+    return any(compared[order] <= own for order, own, changes in zip(orders, itself, changing, strict=True) if changes)
 
 
 def _usual(
