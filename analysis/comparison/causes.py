@@ -182,7 +182,7 @@ def _compute_of_ranks(one: Analysis) -> dict[int, float]:
 def _waited_for(one: Analysis) -> dict[int, float]:
     """Exposed waiting of a typical step that each rank caused, in ns."""
     waiting = one.typical_step.parts["exposed_wait_ns"]
-    shares = shares_of_waiting(one.typical_ranks, "rank")
+    shares = shares_of_waiting(one.typical_waiting.ranks, "rank")
     return {rank: share * waiting for rank, share in zip(shares.index.tolist(), shares.tolist(), strict=True) if share}
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from ..replay.links import Links
     from ..replay.scenarios.scenario import Scenario
     from ..report.page import ReportPage
+    from ..tables.ranks import Waiting
 
 
 _LOG = logging.getLogger("commtrace.analysis")
@@ -263,9 +264,9 @@ class Analysis(TableAttributes):
         return cache(self.run.detailed)
 
     @property
-    def typical_ranks(self) -> pd.DataFrame:
-        """The table `ranks`, of the steps of which the typical step is a mean."""
-        return self.of(typical_waiting).ranks
+    def typical_waiting(self) -> Waiting:
+        """Who waited for whom in the steps that the typical step is a mean of."""
+        return self.of(typical_waiting)
 
     # From here on, methods call functions of rooms above, imported inside (FORWARDS in tests/house/layers.py).
 

@@ -12,7 +12,7 @@ from ..core.escaping import for_shell, printable
 from ..core.schema import records
 from ..core.tables.lateness import REASONS
 from ..metrics.causes.blame import shares_of_waiting
-from ..metrics.verdicts.culprits import length
+from ..metrics.verdicts.culprits import as_late_in_words, length
 from ..metrics.verdicts.doing import instead_of_computing, on_cpu
 from ..metrics.verdicts.kinds import a_step
 from ..render.fitting import shortened, shortened_kernel
@@ -206,7 +206,8 @@ def _is_partly_split(analysis: Analysis) -> bool:
 
 def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Iterator[str]:
     """Yield who caused the exposed wait of a typical step, how much of it in ms, and why; not what a headline says."""
-    ranks = analysis.typical_ranks
+    waiting = analysis.typical_waiting
+    ranks = waiting.ranks
     shares = shares_of_waiting(ranks, "rank")
     waited_ms = analysis.typical_step.parts["exposed_wait_ns"] / 1e6 if len(analysis.table("breakdown")) else 0.0
     late = shares[shares * waited_ms >= _LEAST_MS].sort_values(ascending=False, kind="stable")
@@ -228,7 +229,9 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
         if row["because"] == "compute" and instead_of_computing(analysis.table("late_work"), row["rank"]) is not None:
             why = ": its operators take longer"
         kernel = f" in {shortened_kernel(printable(row['kernel']), 36)}" if row["kernel"] else ""
-        caused = f"  rank {row['rank']}{host}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
+        alike = as_late_in_words(waiting.participation, named) if len(named) == 1 else ""
+        who = f"rank {row['rank']}{host}{f' and {alike}' if alike else ''}"
+        caused = f"  {who}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
         if cell_len(caused + why + kernel) <= width:
             yield caused + why + kernel
         else:  # what makes a rank late is not worth the number beside it

@@ -132,6 +132,7 @@ def verdicts(
             groups=of_collectives,
             steps=over,
             on_cpu=run.is_of_cpus,
+            participation=waiting.participation,
         )
 
     typical = typical_step if len(recorded_breakdown) else None

@@ -49,6 +49,12 @@ def test_two_culprits_are_both_named(tmp_path: Path) -> None:
     assert "100% of it for 2 ranks: rank 1 (60%), rank 5 (40%), the first computes" in text
 
 
+def test_who_comes_nearly_as_late_as_the_last_is_named_beside_it(tmp_path: Path) -> None:
+    found = run_of(tmp_path, [{1: 8 * MS, 4: 8 * MS - MS // 10, 6: 5 * MS}] * 6)
+    assert "for rank 1 and 1 rank nearly as late (4), the first computes 8.0 ms per step longer" in sentence(found)
+    assert "rank 1 and 1 rank nearly as late (4):" in found.summary()
+
+
 def test_where_all_are_late_in_turn_nobody_is_named(tmp_path: Path) -> None:
     text = sentence(run_of(tmp_path, [{k % 8: 8 * MS} for k in range(16)]))
     assert "jitter, all are late in turn, no rank for more than 13% of it" in text

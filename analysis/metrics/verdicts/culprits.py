@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
-from ....common.wording import listed, shortened
-from ..causes.blame import shares_of_waiting, standing_out
+from ....common.wording import counted, listed, shortened
+from ..causes.blame import as_late, shares_of_waiting, standing_out
 from ..causes.cpu_work import OUTSIDE
 from ..prices import Excess, LateRanks, Prices, Since
 from .doing import (
@@ -55,7 +55,7 @@ class Culprits(NamedTuple):
 
     `slow` gives ranks whose device is slower than others at the same work. `steps` is 0 where none are marked. It is
     None if the steps are one event, such as a long step: then lateness is given in all, not per step. `groups` is the
-    process group of each collective, and `on_cpu` says that the run has no GPU.
+    process group of each collective, `participation` the table, and `on_cpu` says that the run has no GPU.
     """
 
     ranks: pd.DataFrame
@@ -66,6 +66,7 @@ class Culprits(NamedTuple):
     groups: pd.Series[int]
     steps: int | None
     on_cpu: bool
+    participation: pd.DataFrame
 
     def sentence(self) -> str:
         """`, 72% of it for rank 7, which ...`: the share of all waiting by rank, and the share without culprit."""
@@ -88,7 +89,9 @@ class Culprits(NamedTuple):
             return f", {host}"
         named = standing_out(shares)
         if len(named) == 1:
-            return f", {shares[named[0]]:.0%} of {of} for {self.placed(named[0])}{self._late_clause(named[0])}"
+            who, alike = self._with_those_as_late(named[0])
+            late = self._late_clause(named[0], "the first" if alike else "")
+            return f", {shares[named[0]]:.0%} of {of} for {who}{late}"
         if named:
             most = ", ".join(f"{self.placed(rank)} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
             return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._late_clause(
@@ -111,7 +114,7 @@ class Culprits(NamedTuple):
             return None
         why, frac = self.why(named[0]), float(shares[named].sum())
         if len(named) == 1:
-            return LateInWords(self.placed(named[0]), f"rank {named[0]} {why}" if why else "", frac)
+            return LateInWords(self._with_those_as_late(named[0])[0], f"rank {named[0]} {why}" if why else "", frac)
         who = f"ranks {listed([str(rank) for rank in named])}" if len(named) <= _MOST_NAMED else f"{len(named)} ranks"
         return LateInWords(who, f"rank {named[0]} {why}" if why else "", frac)
 
@@ -157,6 +160,10 @@ class Culprits(NamedTuple):
         """`rank 5 (tp 1, pp 0, dp 1)`, or `rank 5` where its place in the job is not known."""
         place = self.ranks["place"][self.ranks["rank"] == rank].dropna()
         return f"rank {rank}" + (f" ({place.iloc[0]})" if len(place) else "")
+
+    def _with_those_as_late(self, rank: int) -> tuple[str, bool]:
+        alike = as_late_in_words(self.participation, [rank])
+        return f"{self.placed(rank)}{f' and {alike}' if alike else ''}", bool(alike)
 
     def standing_out(self) -> set[int]:
         """The ranks that the others wait for most."""
@@ -369,6 +376,12 @@ class _Late(NamedTuple):
     per: str
     where: str = ""
     steps: int = 1
+
+
+def as_late_in_words(participation: pd.DataFrame, late: Collection[int]) -> str:
+    """`7 ranks nearly as late (1, 9, ...)`: others would wait for them without these; empty if there are none."""
+    ranks = sorted(as_late(participation, late))
+    return f"{counted(len(ranks), 'rank')} nearly as late ({shortened(ranks, _MOST_NAMED)})" if ranks else ""
 
 
 def length(ms: float) -> str:
