@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import compress, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,8 @@ Two stages do, if this part of what the one with less runs is run by the other a
 _OF_WORK = ("lane", "step", "name", "start", "is_comm")
 """What tells which activities are alike; changes of a CPU's time leave it."""
 _LARGEST = np.iinfo(np.int64).max
+_MOST_ORDERED = 4
+"""Sets of values whose order is kept: those of which usual ones are asked for again and again."""
 
 
 class Alike:
@@ -45,7 +48,11 @@ class Alike:
         self._members = members
         self._ends = np.cumsum([len(p) for p in members])
         self._code: Ints = np.asarray(code, dtype=np.int64)
-        self._name: Ints = np.concatenate([p.name for p in members])
+        self._at: Ints = self._code - NONE
+        self._size = int(self._at.max(initial=0)) + 1
+        self._name_of: Ints = np.zeros(self._size, dtype=np.int64)
+        self._name_of[self._at] = np.concatenate([p.name for p in members])
+        self._known: deque[tuple[list[Ints], _Ordered]] = deque(maxlen=_MOST_ORDERED)
         counts = pd.Series(code).groupby(code).transform("size").to_numpy()
         self._is_rare = (code == NONE) | (counts * 2 <= most)
 
@@ -133,7 +140,7 @@ class Alike:
         """The numbers, by member."""
         return np.split(self._code, self._ends[:-1])
 
-    def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> list[Ints]:
+    def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> Sequence[Ints]:
         """Lower median of each activity's equals, by member; 0 for rare ones.
 
         If only some members are `among` them, those that do what none of these does have the largest of its name among
@@ -143,62 +150,106 @@ class Alike:
         return median
 
     def quantiles(
-        self, shares: Sequence[float], values: Sequence[Ints], among: Sequence[bool] | None = None
-    ) -> list[list[Ints]]:
-        """Values below which these shares of each activity's equals lie, computed as in `median`."""
-        together = np.concatenate(values)
-        if among is None or all(among):
-            return [self._by_member(each) for each in _quantiles(self._code, together, shares, self._code)]
-        counted = np.repeat(among, [len(v) for v in values])
-        found = _quantiles(self._code[counted], together[counted], shares, self._code)
+        self,
+        shares: Sequence[float],
+        values: Sequence[Ints],
+        among: Sequence[bool] | None = None,
+        own: Sequence[Ints] | None = None,
+    ) -> list[Sequence[Ints]]:
+        """Values below which these shares of each activity's equals lie, computed as in `median`.
+
+        What has no equals among the others is compared by its `own` values, if these are not the same. Of the same
+        arrays, quantiles among other members cost little: they are sorted once.
+        """
+        counted = None if among is None or all(among) else np.array(among)
+        found = self._ordered(values).quantiles(shares, counted)
         absent = np.isnan(found[0])
-        if absent.any():
-            [instead] = _quantiles(self._name[counted], together[counted], (1.0,), self._name[absent])
-            own = [instead] * len(found)
-            if np.isnan(instead).any():
-                own = _quantiles(self._code, together, shares, self._code[absent])
-            for quantile, of_all in zip(found, own, strict=True):
-                quantile[absent] = np.where(np.isnan(instead), of_all, instead)
-        return [self._by_member(each) for each in found]
+        if counted is not None and absent.any():
+            largest = self._largest_by_name(values, counted, absent)
+            itself = None if np.isfinite(largest[absent]).all() else _Ordered.of(self._at, own or values, self._size)
+            alone = [largest] * len(found) if itself is None else itself.quantiles(shares, ~counted)
+            for quantile, of_own in zip(found, alone, strict=True):
+                quantile[absent] = np.where(np.isnan(largest), of_own, largest)[absent]
+        return [_ByMember(self._by_member, np.rint(each)) for each in found]
+
+    def _ordered(self, values: Sequence[Ints]) -> _Ordered:
+        for known, ordered in self._known:
+            if len(known) == len(values) and all(map(operator.is_, known, values)):
+                return ordered
+        self._known.append((list(values), _Ordered.of(self._at, values, self._size)))
+        return self._known[-1][1]
+
+    def _largest_by_name(self, values: Sequence[Ints], counted: Flags, wanted: Flags) -> NDArray[np.float64]:
+        """The largest value of the name of each code that is wanted, among those counted; NaN if there is none."""
+        names = np.zeros(max(int(member.name.max(initial=0)) for member in self._members) + 1, dtype=bool)
+        names[self._name_of[wanted]] = True
+        largest = np.full(len(names), -np.inf)
+        for member, value in compress(zip(self._members, values, strict=True), counted):
+            named = np.flatnonzero(names[member.name])
+            np.maximum.at(largest, member.name[named], value[named])
+        of_codes = largest[self._name_of]
+        return np.where(np.isfinite(of_codes), of_codes, np.nan)
 
     @property
     def is_usual(self) -> list[Flags]:
         """Whether each activity is no rare one, by member."""
         return np.split(~self._is_rare, self._ends[:-1])
 
-    def _by_member(self, values: NDArray[Any]) -> list[Ints]:
-        usual = np.rint(np.where(self._is_rare, 0.0, values)).astype(np.int64)
-        return np.split(usual, self._ends[:-1])
+    @cached_property
+    def _by_member(self) -> list[tuple[Ints, Flags]]:
+        """Of each member, where its activities stand among all codes, and whether they are usual ones."""
+        return list(zip(np.split(self._at, self._ends[:-1]), self.is_usual, strict=True))
 
 
 _RECENT: deque[tuple[tuple[RankProgram, ...], bool, Alike]] = deque(maxlen=8)
 
 
-def _quantiles(codes: Ints, values: Ints, shares: Sequence[float], wanted: Ints) -> list[NDArray[np.float64]]:
-    """Quantiles of the values of each wanted code, NaN for codes without values. Codes are numbers from NONE on."""
-    quantiles = [np.full(len(wanted), np.nan) for _ in shares]
-    if not len(codes) or not len(wanted):
-        return quantiles
-    counts = np.bincount(codes - NONE, minlength=int(wanted.max()) - NONE + 1)
-    before = (np.cumsum(counts) - counts)[wanted - NONE]
-    count = counts[wanted - NONE]
-    known, ordered = count > 0, _by_code(codes, values)
-    for share, quantile in zip(shares, quantiles, strict=True):
-        at = before + np.floor(share * np.maximum(count - 1, 0)).astype(np.int64)
-        quantile[known] = ordered[at[known]]
-    return quantiles
+class _ByMember(Sequence[Ints]):
+    """Values by code as those of each member's activities, made when they are asked for; 0 for rare ones."""
+
+    def __init__(self, of_members: Sequence[tuple[Ints, Flags]], by_code: NDArray[np.float64]) -> None:
+        self._members, self._by_code = of_members, by_code
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, number: Any) -> Any:
+        at, usual = self._members[number]
+        return np.where(usual, self._by_code[at], 0.0).astype(np.int64)
 
 
-def _by_code(codes: Ints, values: Ints) -> Ints:
-    """The values in order of code and value. One sort of single numbers takes a tenth of one by two columns."""
-    least = int(values.min())
-    span = int(values.max()) - least + 1
-    ordered: Ints
-    if (int(codes.max()) - NONE + 1) * span <= _LARGEST:
-        ordered = np.sort((codes - NONE) * span + (values - least)) % span + least
-    else:
-        ordered = values[np.lexsort((values, codes))]
-    return ordered
+class _Ordered(NamedTuple):
+    """Values of activities by code and size: `at` is the place of the code, of `size`, and `member` whose it is."""
+
+    at: Ints
+    value: Ints
+    member: Ints
+    size: int
+
+    @classmethod
+    def of(cls, at: Ints, values: Sequence[Ints], size: int) -> _Ordered:
+        """Sort the values of all members. One sort of single numbers takes a tenth of one by two columns."""
+        together = np.concatenate(values)
+        member = np.repeat(np.arange(len(values)), [len(each) for each in values])
+        least = int(together.min(initial=0))
+        span = int(together.max(initial=0)) - least + 1
+        order = np.argsort(at * span + (together - least)) if size * span <= _LARGEST else np.lexsort((together, at))
+        return cls(at[order], together[order], member[order], size)
+
+    def quantiles(self, shares: Sequence[float], counted: Flags | None) -> list[NDArray[np.float64]]:
+        """Quantiles by place of the code, among members that are `counted`, or all; NaN for codes without values."""
+        at, value = self.at, self.value
+        if counted is not None:
+            kept = np.flatnonzero(counted[self.member])
+            at, value = at[kept], value[kept]
+        counts = np.bincount(at, minlength=self.size)
+        before, known = np.cumsum(counts) - counts, counts > 0
+        found = []
+        for share in shares:
+            quantile = np.full(self.size, np.nan)
+            quantile[known] = value[(before + np.floor(share * np.maximum(counts - 1, 0)).astype(np.int64))[known]]
+            found.append(quantile)
+        return found
 
 
 def outside_steps(program: RankProgram) -> Flags:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +17,10 @@ _OF_WORK = ("lane", "start", "end", "step", "idle_since", "is_comm", "collective
             "call_start", "call_end", "issued_by")  # fmt: skip
 
 
-@dataclass
+_Made = TypeVar("_Made")
+
+
+@dataclass(eq=False)
 class Playing:
     """A rank with durations: measured for compute and copies; for communication, the part after the last arrival.
 
@@ -34,6 +39,8 @@ class Playing:
     saved: Ints
     with_head: bool = False
     awaiting: bool = False
+    made: dict[Callable[[Playing], Any], Any] = field(init=False, default_factory=dict, repr=False)
+    """What functions made of it, which are declared `once`."""
 
     def works_as(self, other: Playing) -> bool:
         """Whether it has the same work as another, so that only edges and times may differ."""
@@ -41,6 +48,19 @@ class Playing:
         return self.awaiting == other.awaiting and all(
             getattr(ours, column) is getattr(theirs, column) for column in _OF_WORK
         )
+
+
+def once(make: Callable[[Playing], _Made]) -> Callable[[Playing], _Made]:
+    """Let a function remember what it makes of a rank, as most changes of a run ask the same of most ranks."""
+
+    @wraps(make)
+    def found(member: Playing) -> _Made:
+        if make not in member.made:
+            member.made[make] = make(member)
+        known: _Made = member.made[make]
+        return known
+
+    return found
 
 
 def pairs_of(members: Sequence[Playing]) -> tuple[Ints, Ints]:

@@ -22,7 +22,7 @@ from commtrace.analysis.replay.engine import Playing
 from commtrace.analysis.replay.lengths import measured_lengths, played_lengths
 from commtrace.analysis.replay.programs import NONE
 from commtrace.analysis.replay.table import MOST_ERROR_FRAC
-from commtrace.analysis.replay.working import WorkBeforeCalls
+from commtrace.analysis.replay.working import work_of
 from commtrace.analysis.tables.replay import replayed
 
 
@@ -41,7 +41,7 @@ def errors(analysis: Analysis) -> dict[int, float]:
 
 def _foretold(members: Sequence[Playing], step: int) -> Iterator[Playing]:
     alike = Alike.by_place([m.program for m in members])
-    worked = [WorkBeforeCalls.of(m).launching_ns for m in members]
+    worked = [work_of(m).launching_ns for m in members]
     durations, transfers, before = (
         _of_others(members, alike, step, values)
         for values in ([m.duration for m in members], [m.transfer for m in members], worked)

@@ -19,8 +19,8 @@ from ...metrics.clocks.frame import Flags, Ints
 from ...metrics.device.idle import is_alloc, is_sync
 from ...metrics.device.unusual import over_usual
 from ..edges import Edges, ready
-from ..engine import Playing
 from ..host_time import NO_TIME, HostTime
+from ..playing import Playing, once
 from ..producers import with_producers
 from ..programs import LONG_AGO, NONE, RankProgram
 from .scenario import Change, Scenario
@@ -195,8 +195,13 @@ def _sooner(member: Playing, gone: Spans) -> Playing:
     program = replace(program, host=replace(host, gone=union(host.gone, new)))
     if program.issued_by is not None:
         return _working_less(replace(member, program=program), new)
-    ready_for = _after_launches(with_producers(member))
+    ready_for = _begun_after_launches(member)
     return replace(ready_for, program=program, saved=ready_for.saved + _before(new, program.call_start))
+
+
+@once
+def _begun_after_launches(member: Playing) -> Playing:
+    return _after_launches(with_producers(member))
 
 
 def _before(gone: Spans, times: Ints) -> Ints:
@@ -473,6 +478,7 @@ def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
     return replace(launched, saved=launched.saved + min(first - begun_ns, _STALL_NS))
 
 
+@once
 def _waiting_as_shown(member: Playing) -> Playing:
     """Let compute wait for communication only if it began right after its end in any step."""
     program = member.program

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import attrgetter
 from statistics import median_low
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..edges import Edges, ready
 from ..engine import Playing
 from ..jitter import calm, everything
 from ..programs import LONG_AGO, NONE, RankProgram, steps_of
-from ..working import WorkBeforeCalls, waits_before
+from ..working import Work, work_of
 from .host import returning_at_once
 from .scenario import Change, Scenario
 
@@ -28,6 +29,10 @@ _FENCE = 4.0
 _SKEWED, _LEAST_SPREAD = 4.0, 0.02
 """The distance to the upper quartile is taken to be no longer than so many times that to the lower one, or this part of
 the median if that is more: what is beyond is due to other stragglers."""
+
+
+_ON_DEVICE, _LAUNCHING, _BLOCKING = map(attrgetter, ("on_device_ns", "launching_ns", "blocking_ns"))
+"""The parts of a rank's work that are compared with the others'."""
 
 
 def without_stragglers(
@@ -65,7 +70,8 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         alike = Alike.by_place(programs)
         if _has_none_like_it(alike.orders, others, changing):
             alike = Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
-        waits = alike.median([waits_before(m) for m in members], others)
+        measured = [work_of(m) for m in members]
+        waits = alike.median([work.waits for work in measured], others)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
         lacking = [
             _without(m, usual, most) if change and not stage else m
@@ -73,13 +79,12 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
                 members, changing, alike.is_stage, alike.is_usual, waits, strict=True
             )
         ]
-        works = [WorkBeforeCalls.of(m) for m in lacking]
+        works = [work_of(m) for m in lacking]
         computing, launching, blocking = (
-            _capped(values, _usual(values, alike, others, changing, fence), others, alike.is_stage)
-            for values in (
-                [np.where(m.program.is_comm, 0, m.duration) for m in lacking],
-                [work.launching_ns for work in works],
-                [work.blocking_ns for work in works],
+            _capped(values, _usual(values, compared, alike, others, changing, fence), others, alike.is_stage)
+            for values, compared in (
+                ([of(work) for work in works], [of(work) for work in (works if all(others) else measured)])
+                for of in (_ON_DEVICE, _LAUNCHING, _BLOCKING)
             )
         )
         begun = _later_than_others(programs, alike, others, [p.begun_ns for p in programs], [NONE] * len(programs))
@@ -114,16 +119,22 @@ def _has_none_like_it(orders: Sequence[int], others: Sequence[bool], changing: S
 
 
 def _usual(
-    values: Sequence[Ints], alike: Alike, others: Sequence[bool], changing: Sequence[bool], fence: float
+    values: Sequence[Ints],
+    compared: Sequence[Ints],
+    alike: Alike,
+    others: Sequence[bool],
+    changing: Sequence[bool],
+    fence: float,
 ) -> list[Ints]:
     """The values that each changing member would have if it were like the others; rare ones are 0.
 
+    What the others have stands in `compared`, which holds the same arrays for every change of the same run.
     Chance is left as it is, or a rank would be faster than any real one: it is a straggler in what takes longer than
     nearly all others take, and in everything, always or in some steps, if a factor sets it apart further than the
     others are from each other, of whom some may be stragglers as well: a device that is throttled from some step on is
     slower at everything, but at nothing by more than chance.
     """
-    low, median, high = alike.quantiles((0.25, 0.5, 0.75), values, others)
+    low, median, high = alike.quantiles((0.25, 0.5, 0.75), compared, others, values)
     whole = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
     by_step = [
         {step: _factor(mine[places], usual[places]) for step, places in steps.items()}
@@ -309,7 +320,7 @@ def _at_the_end(program: RankProgram, ends: Sequence[Ints], nth: int, place: int
 
 
 def _as_usual(
-    member: Playing, duration: Ints, work: WorkBeforeCalls, launching: Ints, blocking: Ints, begun_late_ns: int
+    member: Playing, duration: Ints, work: Work, launching: Ints, blocking: Ints, begun_late_ns: int
 ) -> Playing:
     """Limit activities, and the CPU's work before them, to these durations."""
     program = member.program
