@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import NotPredictable
+from ..metrics.causes.blame import ForWhom
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since
 from .alike import Alike
@@ -62,14 +63,15 @@ def prices_of(
     hosts: Mapping[int, str | None],
     asked: Collection[Cure],
     links: Links | None,
-    waited: Mapping[int, float],
+    for_whom: ForWhom,
     waiting_ns: float,
 ) -> tuple[Prices, list[Scenario]]:
     """What a step that counts would gain from each change by itself, and how each is played, in the same order.
 
     `blamed` are ranks that others wait for, `unshown` those whose traces lack work, so that they only seem late;
-    `asked` are the changes in common that are worth a try; no `links` are known without collectives; `waited` is how
-    long a device waits for each rank in such a step, of `waiting_ns`. Raises NotPredictable, NothingMeasured.
+    `asked` are the changes in common that are worth a try; no `links` are known without collectives; `for_whom` says
+    for whom ranks wait in such a step, of which a device may wait for `waiting_ns`. Raises NotPredictable,
+    NothingMeasured.
     """
     replay.check()
     members = [member for cycle in replay.measured for member in cycle]
@@ -78,7 +80,7 @@ def prices_of(
     pricing = _Pricing(replay)
     several = len(pricing.ranks) > 1
     blamed = set(blamed) - set(unshown)
-    ask_all = sum(waited.values()) < _MOSTLY * waiting_ns
+    ask_all = for_whom.known_ns < _MOSTLY * waiting_ns
     late, without_late = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) or (None, None)
     if without_late is None and blamed and several:
         without_late = usual.without_stragglers(blamed)
@@ -92,9 +94,7 @@ def prices_of(
     then = _one_after_the_other(replay, ordered)
     changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
     most_ns = max((change.gain.ns for change in changes), default=0.0)
-    waiting_for = set(blamed if late is None else late.ranks)
-    of_others = len(pricing.ranks) / max(len(pricing.ranks) - len(waiting_for), 1)
-    waited_ns = of_others * sum(waited.get(rank, 0.0) for rank in waiting_for)
+    waited_ns = for_whom.others_ns(blamed if late is None else late.ranks)
     unexplained_ns = waited_ns if waited_ns > max(_MUCH_MORE * most_ns, LEAST * replay.step_ns) else None
     if unexplained_ns is not None:
         changes = [_widened(each, waited_ns) if CURES[each.remedy].of_ranks else each for each in changes]

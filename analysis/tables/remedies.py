@@ -10,7 +10,7 @@ from ..core.declaring import Later, TableEntry, Topic, played, value
 from ..core.schema import Schema
 from ..core.tables.columns import PARTIAL_RUN
 from ..errors import NothingMeasured, NotPredictable
-from ..metrics.causes.blame import as_late, shares_of_waiting
+from ..metrics.causes.blame import as_late, blamed, for_whom
 from .bandwidth import BANDWIDTH_CEILING
 from .critical_path import CRITICAL_PATH
 
@@ -56,6 +56,7 @@ _LOG = logging.getLogger("commtrace.analysis")
 def priced(
     run: Run,
     breakdown: pd.DataFrame,
+    breakdown_of_typical_step: pd.DataFrame,
     hangs: pd.DataFrame,
     calls: pd.DataFrame,
     links: Links,
@@ -72,13 +73,14 @@ def priced(
 
     if not run.details or not run.has_starts or not len(breakdown) or len(hangs) or run.idle_gpus:
         return None, []
-    caused = shares_of_waiting(typical_waiting.ranks, "rank").rename_axis("rank").reset_index(name="frac")
-    parts = typical_step.parts
+    parts, waiting = typical_step.parts, typical_waiting
+    exposed = breakdown_of_typical_step.groupby("rank")["exposed_wait_ns"].mean().fillna(0)
+    exposed_ns = dict(zip(exposed.index.tolist(), exposed.tolist(), strict=True))
     try:
         _LOG.info("playing steps again without what makes them long")
         return prices_of(
             replayed(),
-            blamed={*culprits, *as_late(typical_waiting.participation, culprits)},
+            blamed={*culprits, *as_late(waiting.participation, culprits)},
             unshown=run.unshown_steps,
             hosts=run.hosts,
             asked=worth_pricing(
@@ -90,10 +92,7 @@ def priced(
                 on_cpus=run.is_of_cpus,
             ),
             links=links if len(links.collectives) else None,
-            waited={
-                int(rank): frac * parts["exposed_wait_ns"]
-                for rank, frac in zip(caused["rank"], caused["frac"], strict=True)
-            },
+            for_whom=for_whom(blamed(waiting.participation, waiting.lateness), exposed_ns),
             waiting_ns=parts["exposed_wait_ns"] + parts["exposed_unsplit_ns"],
         )
     except (NotPredictable, NothingMeasured):

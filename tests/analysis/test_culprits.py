@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, traces_of
 
-from commtrace.analysis.metrics.causes.blame import as_late, standing_out
+from commtrace.analysis.metrics.causes.blame import as_late, blamed, for_whom, standing_out
 from commtrace.analysis.metrics.causes.late import tail
 from commtrace.analysis.results.analysis import Analysis
 
@@ -139,3 +139,25 @@ def test_ranks_that_come_with_a_late_one_are_late_as_well(tmp_path: Path) -> Non
     assert as_late(participation, [4]) == {1}
     assert as_late(participation, [1, 4]) == set()
     assert as_late(participation, []) == set()
+
+
+def test_late_ranks_that_wait_for_each_other_are_no_others() -> None:
+    """Two stages of two ranks: the late ones wait 6 ms for each other, and the others 2 and 4 ms for one of them."""
+    waits = [(0, 0, 3, 2 * MS), (1, 1, 2, 4 * MS), (2, 2, 3, 6 * MS), (3, 3, 2, 6 * MS), (4, 0, 1, 2 * MS)]
+    participation = pd.DataFrame(
+        [
+            {"call_id": call, "batch": pd.NA, "collective_id": call, "rank": rank, "waited_for": other,
+             "wait_ns": ns, "exposed_wait_ns": ns}
+            for call, rank, other, ns in waits
+        ]
+    ).astype({"batch": "Int64"})  # fmt: skip
+    lateness = pd.DataFrame(
+        {"collective_id": range(4), "rank": [3, 2, 3, 2], "because": "compute", "origin_rank": [3, 2, 3, 2]}
+    )
+    # Two kernels of rank 0 wait at the same time: half of its 2 ms is for nobody that is known.
+    exposed_ns = {0: 2.0 * MS, 1: 4.0 * MS, 2: 6.0 * MS, 3: 6.0 * MS}
+    found = for_whom(blamed(participation, lateness), exposed_ns)
+    assert found.others_ns({2, 3}) == (1 + 4) / 2 * MS <= max(exposed_ns[0], exposed_ns[1])
+    assert found.others_ns({3}) == (1 + 0 + 6) / 3 * MS
+    assert found.others_ns(()) == 0
+    assert found.known_ns == (1 + 4 + 6 + 6) / 4 * MS

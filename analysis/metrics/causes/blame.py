@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from ...core.frames import pd
 
@@ -45,6 +45,47 @@ def caused(waits: pd.DataFrame, column: str = "wait_ns") -> pd.Series[int]:
     others = waits[waits["blamed"].notna() & (waits["blamed"] != waits["rank"])]
     sums: pd.Series[int] = others.groupby("blamed")[column].sum().astype("int64")
     return sums
+
+
+class ForWhom(NamedTuple):
+    """How long each rank waits for each other one in a step, in ns: one row per `rank` and `blamed`, NA if not known.
+
+    It is waiting behind which the rank does not compute. `ranks` are all of them.
+    """
+
+    waits: pd.DataFrame
+    ranks: frozenset[int]
+
+    @property
+    def known_ns(self) -> float:
+        """How long a rank waits for others that are known, on the mean of all."""
+        return self._mean(self.waits["blamed"].notna() & (self.waits["blamed"] != self.waits["rank"]), self.ranks)
+
+    def others_ns(self, late: Collection[int]) -> float:
+        """How long another rank waits for these, on the mean: a step gains no more where such waiting is all that goes.
+
+        All ranks gain as much, so one that waits less than the mean already bounds it. What late ranks wait for each
+        other is no wait of another one.
+        """
+        others = self.ranks - set(late)
+        return self._mean(self.waits["blamed"].isin(list(late)) & self.waits["rank"].isin(list(others)), others)
+
+    def _mean(self, which: pd.Series[bool], ranks: Collection[int]) -> float:
+        return float(self.waits.loc[which.fillna(False), "ns"].sum()) / max(len(ranks), 1)
+
+
+def for_whom(waits: pd.DataFrame, exposed_ns: Mapping[int, float]) -> ForWhom:
+    """Divide the exposed waiting of each rank in a step by whom it waits for.
+
+    `waits` come from `blamed`. Kernels of a rank that wait at the same time count once in `exposed_ns`, so they say
+    what parts it has; where it is not known what was exposed, the parts are those of all waiting.
+    """
+    column = "exposed_wait_ns" if waits["exposed_wait_ns"].notna().any() else "wait_ns"
+    known = waits[["rank", "blamed"]].assign(ns=waits[column].astype("float64"))
+    sums = known.groupby(["rank", "blamed"], dropna=False, as_index=False)["ns"].sum()
+    whole = sums["rank"].map(sums.groupby("rank")["ns"].sum())
+    exposed = sums["rank"].map(exposed_ns).fillna(0.0)
+    return ForWhom(sums.assign(ns=(sums["ns"] * exposed / whole).fillna(0.0)), frozenset(exposed_ns))
 
 
 def shares_of_waiting(table: pd.DataFrame, key: str) -> pd.Series[float]:
