@@ -17,6 +17,7 @@ from commtrace.analysis.replay.engine import Playing
 from commtrace.analysis.replay.scenarios.usual import no_jitter
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.tables.replay import replayed
+from commtrace.common.wording import listed
 
 STEPS = 3
 
@@ -159,3 +160,37 @@ def test_what_waits_for_what_is_found(tmp_path: Path) -> None:
         right, wrong, missed = right + len(seen & true), wrong + len(seen - true), missed + len(true - seen)
     assert right / (right + missed) > 0.99
     assert right / (right + wrong) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "where", "late", "step"),
+    with_slow(
+        [(Pipeline(2, 2, 3), OF_STAGE, {1}, 2)],
+        [
+            (Pipeline(1, 4, 6), OF_STAGE, {2}, 0),
+            (Pipeline(2, 3, 4), OF_REPLICA, {0}, 3),
+            (Pipeline(1, 2, 4), OF_STAGE, {0}, 1),
+        ],
+    ),
+)
+def test_who_is_slow_in_one_step_is_said(
+    pipeline: Pipeline, where: int, late: set[int], step: int, tmp_path: Path
+) -> None:
+    """No other rank does the same, and the others only wait longer."""
+    rng = np.random.default_rng(step)
+    taken = [drawn(pipeline, rng, 1.0) for _ in range(4)]
+    taken[step] = {
+        of: took * (3 if of[where] in late and of[2].endswith("-compute") else 1) for of, took in taken[step].items()
+    }
+    write_traces(table_of(pipeline, [pipeline.played(each.__getitem__) for each in taken]), tmp_path)
+    verdict = analyse(tmp_path, details=True).verdicts.iloc[0]
+    ranks = [pipeline.rank(*at) for at in np.ndindex(pipeline.replicas, pipeline.stages) if at[where] in late]
+    who = (
+        f"ranks {listed([str(rank) for rank in sorted(ranks)])} compute"
+        if len(ranks) > 1
+        else f"rank {ranks[0]} computes"
+    )
+    assert verdict["verdict"] == "event-bound"
+    assert verdict["headline"].startswith(f"Step {step} takes ")
+    assert f": {who} " in verdict["headline"]
+    assert verdict["headline"].endswith(" ms longer, mostly in `backward-compute`")

@@ -87,6 +87,7 @@ def slower_devices(
 def verdicts(
     run: Run,
     steps: pd.DataFrame,
+    breakdown_steps: pd.DataFrame,
     recorded_breakdown: pd.DataFrame,
     breakdown_of_typical_step: pd.DataFrame,
     typical_step: TypicalStep,
@@ -148,6 +149,7 @@ def verdicts(
         missing=run.missing_ranks,
         world_size=run.world_size,
         steps=steps,
+        by_device=breakdown_steps,
         typical=typical,
         of_typical=None if typical is None else typical_waiting.participation,
         culprits=late(typical_waiting, 0 if typical is None else len(typical.steps)),

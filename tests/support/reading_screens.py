@@ -252,7 +252,7 @@ def _in_event(analysis: Analysis, said: Read, usual_ns: float) -> Iterator[str]:
     steps = analysis.steps
     long, counted = steps[steps["left_out"] == "long"], steps[steps["left_out"].isna()]
     traced_ns = long["window_ns"].sum() + counted["window_ns"].sum()
-    numbers = re.search(r": ([0-9,.]+) of the ([0-9,.]+) ms that were traced", said.headline)
+    numbers = re.search(r"([0-9,.]+) of the ([0-9,.]+) ms that were traced", f"{said.headline}. {said.why}")
     expected = (long["window_ns"].sum() - len(long) * usual_ns, traced_ns)
     if numbers is None or any(
         abs(float(number.replace(",", "")) - ns / 1e6) > 0.051

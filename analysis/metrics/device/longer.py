@@ -24,6 +24,11 @@ class Longer(NamedTuple):
     tables: HostTables
     idle_steps: pd.DataFrame
 
+    def of(self, ranks: Collection[int]) -> Longer:
+        """The same of these ranks alone."""
+        own = [table[table["rank"].isin(list(ranks))] for table in (self.activities, self.idle_steps)]
+        return Longer(own[0], self.tables, own[1])
+
     def idle_ns(self, part: str, long: Collection[int], usual: Collection[int]) -> float:
         """How much longer a part of idle time is, a column of `idle_steps`; 0 where it is not known."""
         means = [self.idle_steps.loc[self.idle_steps["step"].isin(list(steps)), part].mean() for steps in (long, usual)]

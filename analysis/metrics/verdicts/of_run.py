@@ -16,22 +16,20 @@ from ..causes.cpu_work import InPython
 from ..device.largest_gaps import HELD_RANGE, HeldBy, LargestGaps
 from ..device.longer import Longer
 from ..prices import Priced, Prices
-from ..typical_step import STEP_PARTS, TypicalStep
+from ..typical_step import TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
 from .kinds import a_step, other_kinds
-from .of_idle import IDLE_VERDICTS, LongCalls, idle_change, idle_reasons, idle_shortly, idle_verdict, longest_calls
-from .of_longer import longer_in_words
+from .of_idle import IDLE_VERDICTS, LongCalls, idle_change, idle_reasons, idle_shortly, idle_verdict
+from .of_longer import LongSteps
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
 
 _SURELY_HANGS_NS = 1_000_000_000
-_PART_OF_IT = 0.25  # of what makes a step long: from there, waiting is mentioned
 _NOT_TOLD_APART = "waiting and transfer cannot be told apart"
 _OF_COMMUNICATION = frozenset({"skew-bound", "transfer-bound", "inconclusive"})
 _MOST_BEYOND = 1.5  # what gains so many times a loss is about more than that loss
 _MOST_OF_IT = 0.5  # of the waiting: from there a headline names who causes it
 _NEARLY_ALL = 0.9  # of exposed communication: then the sentence is about that part alone
-_MOST_LENGTHS = 4  # of steps: of more, the shortest and the longest are given
 
 
 class RunVerdict(NamedTuple):
@@ -166,6 +164,7 @@ def of_run(
     *,
     typical: TypicalStep,
     steps: pd.DataFrame,
+    by_device: pd.DataFrame,
     communication: KnownCalls,
     culprits: Culprits,
     culprits_in: Callable[[Collection[int]], Culprits],
@@ -186,13 +185,13 @@ def of_run(
     It is about the change that comes first in `prices`, if a step gains enough by it; where none does, or the run
     cannot be played again, about the largest loss, or about compute.
 
-    `culprits` made others wait in the typical step, `culprits_in` says who did in some other steps. `idle` holds the
-    parts of idle time in a typical step in ns, None if these are not known, `ranges` those in NVTX ranges of programs
-    without Python, None where Python runs, `holders` what CPUs were in for most of a part, and `threads` what these
-    did in it on CPUs, None if that is not known; `gaps` is what it comes before. `syncs_steps` is the table of that
-    name, and `longer` gives what says why steps are longer, None where that is not known. `prices` are None where the
-    run cannot be replayed. `few_traces` is a clause on how many ranks have a trace, and `some_missing` says that the
-    job certainly has others. `unequal_devices` is a sentence on those of a process.
+    `by_device` is the breakdown by step. `culprits` made others wait in the typical step, `culprits_in` says who did in
+    some other steps. `idle` holds the parts of idle time in a typical step in ns, None if these are not known, `ranges`
+    those in NVTX ranges of programs without Python, None where Python runs, `holders` what CPUs were in for most of a
+    part, and `threads` what these did in it on CPUs, None if that is not known; `gaps` is what it comes before.
+    `syncs_steps` is the table of that name, and `longer` gives what says why steps are longer, None where that is not
+    known. `prices` are None where the run cannot be replayed. `few_traces` is a clause on how many ranks have a trace,
+    and `some_missing` says that the job certainly has others. `unequal_devices` is a sentence on those of a process.
     """
     step, faults = Step.of(typical), [] if prices is None else faults_of(prices, culprits)
     by_name, nameless = (_of_communication(step, communication, each) for each in (culprits, None))
@@ -231,11 +230,11 @@ def of_run(
     if fault is None and prices is not None and prices.unexplained_ns is not None:
         # Where others wait much longer than anything gains, that may be gained, and comes first.
         leading, large = None, sorted(large, key=lambda loss: loss.verdict not in _OF_COMMUNICATION)
-    long_steps = LongSteps.of(steps, typical, culprits_in, syncs_steps, longer)
+    long_steps = LongSteps.of(steps, by_device, typical, culprits_in, syncs_steps, longer)
     is_event = long_steps is not None and prices is not None and long_steps.is_event(leading)
     computing = step.share(step.compute) >= COMPUTE_FROM and prices is not None
     if long_steps is not None and is_event:
-        verdict, headline, why, rest = "event-bound", long_steps.headline, long_steps.why, large
+        verdict, headline, why, rest = "event-bound", long_steps.headline, long_steps.because, large
         sentences = [f"{headline}. {why[0].upper()}{why[1:]}."]
     elif fault is not None:
         verdict, sentences = fault.verdict, [fault.sentence(step.of_whole(fault.ms, fault.most_ms))]
@@ -482,97 +481,3 @@ def _not_known(step: Step, known: KnownCalls, few_traces: str, *, some_missing: 
         yield f"{few_traces}, so {what}: {ALL_RANKS}." if lacks_traces else f"{what}, because {advice(known.why)}."
     if some_missing and not (matters and lacks_traces):
         yield f"{few_traces}."
-
-
-class LongSteps(NamedTuple):
-    """Steps left out as too long, or, if steps `differ`, the longest ones: `what` they take, and `why`, as clauses.
-
-    They are `more_ns` longer in all than as many usual steps; with these, `traced_ns` were traced, in so many `steps`.
-    They are `once` if no usual step lies between them.
-    """
-
-    what: str
-    why: str
-    not_counted: str
-    more_ns: float
-    traced_ns: float
-    steps: int
-    once: bool
-
-    @property
-    def sentence(self) -> str:
-        """`Steps 3 and 4 take 23.0 and 113.0 ms instead of 8.0, and are not counted: ranks wait 50.8 ms longer ...`"""
-        return f"{self.what}{self.not_counted}: {self.why}."
-
-    @property
-    def headline(self) -> str:
-        """`Steps 3 and 4 take 23.0 and 113.0 ms instead of 8.0: 120.0 of the 168.0 ms that were traced`."""
-        return f"{self.what}: {self.more_ns / 1e6:,.1f} of the {self.traced_ns / 1e6:,.1f} ms that were traced"
-
-    def is_event(self, leading: Priced | None) -> bool:
-        """Whether no change gains as much, over all that was traced: what happens once has no price per step."""
-        gained_ns = 0.0 if leading is None else leading.gain.ns * self.steps
-        return self.once and bool(self.not_counted) and self.more_ns >= max(gained_ns, LOSS_FROM * self.traced_ns)
-
-    @classmethod
-    def of(
-        cls,
-        steps: pd.DataFrame,
-        typical: TypicalStep,
-        culprits_in: Callable[[Collection[int]], Culprits],
-        syncs_steps: pd.DataFrame,
-        longer: Callable[[], Longer | None],
-    ) -> LongSteps | None:
-        """The long steps of a run; None if there are none, or nothing to compare them with."""
-        whole = steps[steps["left_out"].isna()]
-        long = steps[steps["left_out"] == "long"]
-        if typical.differ:
-            longest = whole["window_ns"] == whole["window_ns"].max()
-            long, whole = whole[longest], whole[~longest]
-        if not len(long) or not len(whole):
-            return None
-        usual_ms = float(whole["window_ns"].mean()) / 1e6
-        more = {part: float(long[part].mean() - whole[part].mean()) / 1e6 for part in STEP_PARTS}
-        part = max(more, key=lambda name: more[name])
-        numbers, several = long["step"].tolist(), len(long) > 1
-        each = [f"{ns / 1e6:,.1f}" for ns in sorted(long["window_ns"])]
-        lengths = f"{listed([f'{ns / 1e6:,.1f}' for ns in long['window_ns']])} ms"
-        if len(each) > _MOST_LENGTHS or (several and each[0] == each[-1]):
-            lengths = f"{each[0]} to {each[-1]} ms" if each[0] != each[-1] else f"{each[0]} ms each"
-        not_counted = "" if typical.differ else ", and are not counted" if several else ", and is not counted"
-        usual = whole["step"].tolist()
-        why = longer_in_words(longer, part, more[part] * 1e6, numbers, usual)
-        waited = more["exposed_wait_ns"]
-        if part == "idle_ns" and (calls := longest_calls(syncs_steps, numbers, usual, more[part] * 1e6)):
-            why += f"; {calls}"
-        if waited >= _PART_OF_IT * sum(ms for ms in more.values() if ms > 0):
-            also = "" if part == "exposed_wait_ns" else f", and ranks wait {length(waited)}"
-            why += f"{also}{culprits_in(numbers).named()}"
-        if (long["tokens"] > whole["tokens"].max()).fillna(False).all():
-            has = (
-                f"each has {long['tokens'].min():,} tokens or more"
-                if several
-                else f"it has {long['tokens'].min():,} tokens"
-            )
-            why += f"; {has}, others {whole['tokens'].max():,} at most"
-        return cls(
-            what=f"Step{'s' if several else ''} {listed([str(number) for number in numbers])} "
-            f"take{'' if several else 's'} {lengths} instead of {usual_ms:,.1f}",
-            why=f"{_LONGER[part].format(length(more[part]))} longer{' on average' if several else ''}{why}",
-            not_counted=not_counted,
-            more_ns=float(long["window_ns"].sum()) - len(long) * usual_ms * 1e6,
-            traced_ns=float(long["window_ns"].sum() + whole["window_ns"].sum()),
-            steps=len(long) + len(whole),
-            once=not whole["step"].between(min(numbers), max(numbers)).any(),
-        )
-
-
-_LONGER = {
-    "compute_alone_ns": "devices compute {}",
-    "overlap_ns": "devices compute and communicate {}",
-    "exposed_transfer_ns": "exposed transfers take {}",
-    "exposed_wait_ns": "ranks wait {}",
-    "exposed_unsplit_ns": "exposed communication takes {}",
-    "exposed_memory_ns": "copies take {}",
-    "idle_ns": "devices are idle {}",
-}

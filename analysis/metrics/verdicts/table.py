@@ -55,6 +55,7 @@ class Measured(NamedTuple):
     missing: list[int]
     world_size: int | None
     steps: pd.DataFrame
+    by_device: pd.DataFrame
     typical: TypicalStep | None
     of_typical: pd.DataFrame | None
     culprits: Culprits
@@ -217,6 +218,7 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
     return of_run(
         typical=measured.typical,
         steps=measured.steps,
+        by_device=measured.by_device,
         communication=communication,
         culprits=measured.culprits,
         culprits_in=measured.culprits_in,
