@@ -14,6 +14,8 @@ from builders import MS, US, Trace
 from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.holders import Ranges, Stretches, holders
+from commtrace.analysis.metrics.device.largest_gaps import HELD_RANGE, HeldBy
+from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES, blocking_operator, idle_shortly
 
 _STEPS, _STEP = 4, 40 * MS
 
@@ -97,10 +99,10 @@ def test_an_operator_that_holds_most_idle_time_is_in_the_headline(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_that_holds_a_third_is_named_behind_it(tmp_path: Path, seed: int) -> None:
+def test_of_one_that_holds_a_third_the_headline_says_how_much(tmp_path: Path, seed: int) -> None:
     took = random.Random(seed).randrange(11_000, 16_500)
     row = _run(tmp_path, [("aten::cat", 500, took)])
-    assert "aten::cat" not in row["headline"]
+    assert row["headline"].endswith(f", for {took / 1000:.1f} ms in `aten::cat`")
     assert f"for {took / 1000:.1f} ms they were in `aten::cat`" in row["why"]
 
 
@@ -129,3 +131,40 @@ def test_gaps_name_the_same_operator(tmp_path: Path) -> None:
     analysis = analyse(tmp_path, details=True, cache=False)
     assert "for 31.0 ms they were in `aten::split`" in analysis.verdicts["because"].iloc[0]
     assert set(analysis.gaps["operator"].dropna()) == {"aten::split"}
+
+
+def _calls(*rows: tuple[str, str | None, str | None, int, int]) -> pd.DataFrame:
+    """Rows of the table `syncs_steps`: kind, operator, annotation, step, ms."""
+    columns = ["kind", "operator", "annotation", "step", "total_ns"]
+    return pd.DataFrame([(*row[:4], row[4] * MS) for row in rows], columns=columns)
+
+
+def test_the_operator_in_which_cpus_wait_for_devices() -> None:
+    """Copies to pageable memory wait as well; allocating does not, nor do other steps count."""
+    calls = _calls(
+        ("sync", "aten::item", None, 1, 2), ("copy", "aten::copy_", None, 1, 3), ("copy", "aten::copy_", None, 2, 2),
+        ("alloc", "aten::cat", None, 1, 90), ("sync", "aten::item", None, 3, 90),
+    )  # fmt: skip
+    assert blocking_operator(calls, (1, 2), "sync-bound") == "aten::copy_"
+    assert blocking_operator(calls, (), "sync-bound") == "aten::item"
+    assert blocking_operator(calls, (1, 2), "allocator-bound") == "aten::cat"
+    assert blocking_operator(calls, (1, 2), "launch-bound") is None
+    outside = _calls(("sync", None, "loss", 1, 4), ("sync", "aten::item", None, 1, 1), ("sync", None, None, 1, 2))
+    assert blocking_operator(outside, (1,), "sync-bound") == "loss"
+    spread = _calls(*(("sync", f"aten::op{number}", None, 1, 1) for number in range(3)))
+    assert blocking_operator(spread, (1,), "sync-bound") is None
+
+
+def test_a_headline_says_that_launched_work_begins_late() -> None:
+    causes = dict.fromkeys([*IDLE_CAUSES, "drained_ns", "gc_ns"], 0.0) | {
+        "queued_ns": 6.0 * MS,
+        "operator_ns": 4.0 * MS,
+    }
+    held = {HELD_RANGE: HeldBy("aten::mm", 4.0 * MS)}
+
+    def said(verdict: str, **causes_ns: float) -> str:
+        return idle_shortly(verdict, causes | causes_ns, held, 10.0 * MS, time=lambda ms: f"{ms:.1f} ms")
+
+    assert said("launch-bound") == ": what was launched begins late"
+    assert said("launch-bound", queued_ns=0.0, unknown_ns=6.0 * MS) == ""
+    assert said("launch-bound", queued_ns=1.0) == ": the CPU launches work too slowly, for 4.0 ms in `aten::mm`"

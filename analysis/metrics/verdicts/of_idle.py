@@ -55,6 +55,9 @@ _SHORTLY = {
     "host-bound": ": the CPU launches nothing",
 }
 """How a headline about idle time ends, by verdict."""
+_BEGINS_LATE = ": what was launched begins late"
+_BLOCKING = {"sync-bound": ("sync", "copy"), "allocator-bound": ("alloc",)}
+"""Kinds of rows of `syncs` that a verdict is about."""
 IDLE_VERDICTS = frozenset({*_SHORTLY, "idle"})
 _MENTIONED = 0.1  # of idle time
 _MOST = 0.5  # of idle time
@@ -94,17 +97,47 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, 
     return "host-bound" if largest == "launch-bound" else "idle"
 
 
-def idle_shortly(verdict: str, causes: dict[str, float] | None, holders: Mapping[str, HeldBy], idle_ns: float) -> str:
+def idle_shortly(
+    verdict: str,
+    causes: dict[str, float] | None,
+    holders: Mapping[str, HeldBy],
+    idle_ns: float,
+    *,
+    prices: Prices | None = None,
+    blocking: str | None = None,
+    time: Callable[[float], str],
+) -> str:
     """How a headline about idle time ends: `: the CPU waits for its device, most of the time in `aten::item``.
 
-    Empty where other causes take most; nothing is named that holds less than half of the `idle_ns`.
+    Empty where other causes take most, and the change that it is about gains less than half of the `idle_ns`. `holders`
+    are what CPUs were in, `blocking` is the operator that most waiting for devices, or for the allocator, is in.
     """
+    sizes, change = {} if causes is None else _sizes(causes), idle_change(prices)
+    whole = sum(causes[cause] for cause in IDLE_CAUSES) if causes is not None else 0.0
+    if verdict != "idle" and sizes.get("idle", 0.0) >= _MOST * whole > 0:
+        return _BEGINS_LATE if causes is not None and causes["queued_ns"] >= _MOST * whole else ""
     size = "launch-bound" if verdict == "host-bound" else verdict
-    if causes is not None and _sizes(causes).get(size, 0.0) < _MOST * sum(causes[cause] for cause in IDLE_CAUSES):
+    is_priced = change is not None and change.verdict == verdict and change.gain.ns >= _MOST * idle_ns
+    if causes is not None and sizes.get(size, 0.0) < _MOST * whole and not is_priced:
         return ""
     shortly, most = _SHORTLY.get(verdict, ""), max(holders.values(), key=lambda each: each.ns, default=None)
-    is_named = shortly and most is not None and most.ns >= _MOST * idle_ns
-    return f"{shortly}, most of the time in {quoted(most.name)}" if most is not None and is_named else shortly
+    if shortly and verdict in _BLOCKING and blocking is not None:
+        return f"{shortly}, most of the time in `{blocking}`"
+    if shortly and most is not None and most.ns >= _MOST * idle_ns:
+        return f"{shortly}, most of the time in {quoted(most.name)}"
+    held = holders.get(HELD_RANGE)
+    return f"{shortly}, for {time(held.ns / 1e6)} in `{held.name}`" if shortly and held is not None else shortly
+
+
+def blocking_operator(syncs_steps: pd.DataFrame, steps: Collection[int], verdict: str) -> str | None:
+    """The operator that most time in calls that wait for the device, or for the allocator, is in, or the annotation.
+
+    None if there is none. `syncs_steps` is the table of that name; without `steps` all its rows count.
+    """
+    rows = syncs_steps[syncs_steps["kind"].isin(_BLOCKING.get(verdict, ()))]
+    rows = rows[rows["step"].isin(list(steps))] if steps else rows
+    took = rows.groupby(rows["operator"].fillna(rows["annotation"]))["total_ns"].sum()
+    return str(took.idxmax()) if len(took) and took.max() >= _MOST * rows["total_ns"].sum() else None
 
 
 def idle_change(prices: Prices | None) -> Priced | None:

@@ -19,7 +19,15 @@ from ..prices import Priced, Prices
 from ..typical_step import TypicalStep
 from .culprits import Culprits, LateInWords, faults_of, length, short
 from .kinds import a_step, other_kinds
-from .of_idle import IDLE_VERDICTS, LongCalls, idle_change, idle_reasons, idle_shortly, idle_verdict
+from .of_idle import (
+    IDLE_VERDICTS,
+    LongCalls,
+    blocking_operator,
+    idle_change,
+    idle_reasons,
+    idle_shortly,
+    idle_verdict,
+)
 from .of_longer import LongSteps
 from .thresholds import COMPUTE_FROM, LEAST_SPLIT, LOSS_FROM, MENTIONED_FROM, MIXED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import ALL_RANKS, NO_TRACE, advice
@@ -217,7 +225,16 @@ def of_run(
             + _before(gaps, step)
             + _most_of_idle(of_idle, idle_ns, step, prices),
             step.idle,
-            shortly=by_one or idle_shortly(of_idle, idle, holders, idle_ns),
+            shortly=by_one
+            or idle_shortly(
+                of_idle,
+                idle,
+                holders,
+                idle_ns,
+                prices=prices,
+                blocking=blocking_operator(syncs_steps, typical.steps, of_idle),
+                time=step.time,
+            ),
         ),
         Loss(step.copies, "copy-bound", "Copies that nothing hides take"),
         communicating,
