@@ -9,6 +9,8 @@ from builders import MS, Collective, analysed, traces_of
 from commtrace.analysis.metrics.causes.blame import as_late, blamed, for_whom, standing_out
 from commtrace.analysis.metrics.causes.late import tail
 from commtrace.analysis.results.analysis import Analysis
+from commtrace.analysis.tables.lateness import explained_lateness
+from commtrace.analysis.tables.participation import members
 
 EVERY = 40 * MS
 
@@ -161,3 +163,17 @@ def test_late_ranks_that_wait_for_each_other_are_no_others() -> None:
     assert found.others_ns({3}) == (1 + 0 + 6) / 3 * MS
     assert found.others_ns(()) == 0
     assert found.known_ns == (1 + 4 + 6 + 6) / 4 * MS
+
+
+def test_a_late_rank_for_which_nobody_is_known_to_wait(tmp_path: Path) -> None:
+    """It is late as in the other steps; how long others wait for it there is in no sum."""
+    found = run_of(tmp_path, [{1: 8 * MS}] * 4, world=3)
+    waits = found.of(members)
+    [unknown, *others] = sorted(waits["collective_id"].unique())
+    lacking = waits.assign(wait_ns=waits["wait_ns"].mask(waits["collective_id"] == unknown))
+    tables = {"calls": found.calls, "collectives": found.collectives, "clocks": found.clocks}
+    made = explained_lateness(found.ran_by_rank, **tables, members=lacking, detailed=found.detailed)
+    caused = {row["collective_id"]: row["caused_wait_ns"] for row in made.rows}
+    assert pd.isna(caused[unknown])
+    assert {caused[each] for each in others} == {2 * 8 * MS}
+    assert sum(each.weight_ns for each in made.behind) == len(others) * 2 * 8 * MS
