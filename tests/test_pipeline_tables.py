@@ -46,9 +46,12 @@ def test_it_is_replayed_and_the_last_stage_found(pipeline: Pipeline, tmp_path: P
     assert table[table["of"] == "program"]["part"].iloc[0] == last
 
 
-@pytest.mark.parametrize(("stage", "later_us"), with_slow([(2, 8.0)], [(1, 3.0), (0, 14.0), (3, 11.0)]))
+@pytest.mark.parametrize(("stage", "later_us"), with_slow([(2, 8.0), (0, 0.0)], [(1, 3.0), (0, 14.0), (3, 11.0)]))
 def test_a_slow_stage_is_found_where_no_call_tells_what_waits(stage: int, later_us: float, tmp_path: Path) -> None:
-    """What waits begins some us later than what it waited for ends, but after waiting for milliseconds."""
+    """What waits begins some us later than what it waited for ends, but after waiting for milliseconds.
+
+    Or just as that ends: then a trace, whose times are in steps of 0.25 us, may have it begin before.
+    """
     pipeline, rng = Pipeline(1, 4, 8), np.random.default_rng(stage)
     slow = [drawn(pipeline, rng, 1.0) for _ in range(STEPS)]
     even = [dict(each) for each in slow]
@@ -61,6 +64,7 @@ def test_a_slow_stage_is_found_where_no_call_tells_what_waits(stage: int, later_
         trace["traceEvents"] = [each for each in trace["traceEvents"] if "Event" not in each["name"]]
         path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
     found = analyse(tmp_path, details=True)
+    assert found.replay_steps["replayed_ns"].to_numpy() / 1e3 == pytest.approx([*map(step_us, steps)], rel=0.01)
     assert found.prices is not None
     assert found.prices.late is not None
     assert found.prices.late.ranks == (stage,)

@@ -23,6 +23,8 @@ _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 """So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
 _TIGHT_FRAC, _LOOSE_NS = 0.005, 20_000
 """If it was held up for long, it may be this part of that later, but no more: what ends so near is no coincidence."""
+_ROUNDED_NS = 1_000
+"""Times since 1970 are written as us in numbers of 53 bits, or as whole us: so much earlier the end may be written."""
 _NEARLY_ALL = 0.99
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 _BLOCKING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "hipStreamSynchronize",
@@ -146,6 +148,10 @@ def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tup
         known[node] = max(known[node], program.end[at])
     held_ns = program.start - known
     late, tight_ns = held_ns > _TIGHT_NS, np.clip(_TIGHT_FRAC * held_ns, _TIGHT_NS, _LOOSE_NS)
+
+    def begins_at(at: int, node: int) -> bool:
+        return bool(program.start[node] - program.end[at] <= tight_ns[node]) and _launched_before(program, at, node)
+
     pairs = []
     for lane in range(int(program.lane.max(initial=-1)) + 1):
         others = np.flatnonzero(program.lane != lane)
@@ -153,10 +159,13 @@ def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tup
         if not len(others) or not len(late_here):
             continue
         by_end = others[np.argsort(program.end[others], kind="stable")]
-        last = np.searchsorted(program.end[by_end], program.start[late_here], side="right") - 1
-        for node, at in zip(late_here[last >= 0].tolist(), by_end[last[last >= 0]].tolist(), strict=True):
-            if program.start[node] - program.end[at] <= tight_ns[node] and _launched_before(program, at, node):
-                pairs.append((node, at))
+        ends = program.end[by_end]
+        last, rounded = (
+            np.searchsorted(ends, program.start[late_here] + later, side="right") - 1 for later in (0, _ROUNDED_NS)
+        )
+        for node, *places in zip(late_here.tolist(), last.tolist(), rounded.tolist(), strict=True):
+            ended = [at for place in places if place >= 0 and begins_at(at := int(by_end[place]), node)]
+            pairs += [(node, at) for at in ended[:1]]
     return pairs
 
 
