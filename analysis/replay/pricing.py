@@ -187,7 +187,7 @@ class _Pricing:
         if len(self.ranks) < 2:
             return None
         (to_median,) = usual.without_stragglers().changes
-        excess = self.excesses(to_median)
+        excess = excesses(self.replay, to_median)
         whole = {rank: each.whole_ns for rank, each in excess.items()}
         least = LEAST * self.replay.step_ns
         candidates = [
@@ -216,7 +216,7 @@ class _Pricing:
         ):
             return None
         # What the priced change takes from them: beside all ranks, the median of a pair is one of the two itself.
-        excess = self.excesses(scenario.changes[0])
+        excess = excesses(self.replay, scenario.changes[0])
         if sum(excess[rank].whole_ns for rank in chosen) < least:  # what goes is no more than others have
             return None
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
@@ -282,7 +282,7 @@ class _Pricing:
         if not 1 < len(ranks) <= len(self.ranks) / 2:
             return None
         scenario = usual.without_stragglers(sorted(ranks), name)
-        excess = self.excesses(scenario.changes[0])
+        excess = excesses(self.replay, scenario.changes[0])
         excesses_ns = [excess[rank].whole_ns for rank in ranks if rank in excess]
         if not excesses_ns or min(excesses_ns) < max(least, max(excesses_ns) / _STANDS_OUT):
             return None
@@ -322,43 +322,44 @@ class _Pricing:
                 kept = rest
         return kept
 
-    def excesses(self, change: Change) -> dict[int, Excess]:
-        """What each rank has more than others, as the change removes it."""
-        sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        cpu_by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        steps = max(len(self.replay.counted), 1)
-        for members in self.replay.measured:
-            for before, after in zip(members, change(members), strict=True):
-                rank, program = before.program.rank, before.program
-                counted = np.ones(len(program), dtype=bool)
-                if self.replay.counted:
-                    counted = np.isin(program.step, list(self.replay.counted))
-                less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
-                is_copy = _is_copy(program)
-                saved = _saved_ns(program, after.saved - before.saved, counted)
-                # With a GPU, a delay goes with what came before the steps, which is nothing that its CPU does in them.
-                saved += np.where(counted & program.paced, before.delay - after.delay, 0)
-                for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved.sum())):
-                    sums[rank][part] += float(ns) / steps
-                for at, ns in _sums(program.name, np.where(is_copy, 0, less)):
-                    by_kernel[rank][_name(program, at)] += ns / steps
-                for known, values in ((by_step, less), (cpu_by_step, saved)):
-                    for at, ns in _sums(program.step, values):
-                        known[rank][int(program.step[at])] += ns
-        return {
-            rank: Excess(
-                compute,
-                copies,
-                cpu,
-                _most_of(by_kernel[rank], compute),
-                _only(by_step[rank], steps),
-                _since(by_step[rank], self.replay.counted),
-                _since(cpu_by_step[rank], self.replay.counted),
-            )
-            for rank, (compute, copies, cpu) in sums.items()
-        }
+
+def excesses(replay: Replay, change: Change) -> dict[int, Excess]:
+    """What each rank has more than others, as the change removes it."""
+    sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    cpu_by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    steps = max(len(replay.counted), 1)
+    for members in replay.measured:
+        for before, after in zip(members, change(members), strict=True):
+            rank, program = before.program.rank, before.program
+            counted = np.ones(len(program), dtype=bool)
+            if replay.counted:
+                counted = np.isin(program.step, list(replay.counted))
+            less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
+            is_copy = _is_copy(program)
+            saved = _saved_ns(program, after.saved - before.saved, counted)
+            # With a GPU, a delay goes with what came before the steps, which is nothing that its CPU does in them.
+            saved += np.where(counted & program.paced, before.delay - after.delay, 0)
+            for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved.sum())):
+                sums[rank][part] += float(ns) / steps
+            for at, ns in _sums(program.name, np.where(is_copy, 0, less)):
+                by_kernel[rank][_name(program, at)] += ns / steps
+            for known, values in ((by_step, less), (cpu_by_step, saved)):
+                for at, ns in _sums(program.step, values):
+                    known[rank][int(program.step[at])] += ns
+    return {
+        rank: Excess(
+            compute,
+            copies,
+            cpu,
+            _most_of(by_kernel[rank], compute),
+            _only(by_step[rank], steps),
+            _since(by_step[rank], replay.counted),
+            _since(cpu_by_step[rank], replay.counted),
+        )
+        for rank, (compute, copies, cpu) in sums.items()
+    }
 
 
 def _late_alike(excess_ns: Mapping[int, float]) -> list[int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..metrics.device.longer import Longer
     from ..metrics.prices import Prices
     from ..metrics.typical_step import TypicalStep
+    from ..metrics.verdicts.culprits import Culprits
     from ..metrics.verdicts.slow_devices import SlowDevice
     from ..run.run import Run
     from .ranks import Waiting
@@ -65,6 +66,46 @@ def slower_devices(
     return slow_devices(shapes_ranks(), steps, on_cpu=run.is_of_cpus)
 
 
+@value
+def culprits_over(
+    run: Run,
+    collectives: pd.DataFrame,
+    late_work: pd.DataFrame,
+    slower_devices: Later[dict[int, SlowDevice]],
+) -> Callable[[Waiting, int | None], Culprits]:
+    """Who is late and why, by who waited for whom, over so many steps."""
+    from ..metrics.verdicts.culprits import Culprits
+
+    of_groups = collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
+    of_collectives = of_groups.set_axis(collectives["collective_id"])
+
+    def late(waiting: Waiting, over: int | None) -> Culprits:
+        return Culprits(
+            ranks=waiting.ranks,
+            hosts=waiting.hosts,
+            lateness=waiting.lateness,
+            late_work=late_work if waiting.steps is None else late_work[late_work["step"].isin(waiting.steps)],
+            slow=slower_devices,
+            groups=of_collectives,
+            steps=over,
+            on_cpu=run.is_of_cpus,
+            participation=waiting.participation,
+        )
+
+    return late
+
+
+@value
+def typical_culprits(
+    recorded_breakdown: pd.DataFrame,
+    typical_step: TypicalStep,
+    typical_waiting: Waiting,
+    culprits_over: Callable[[Waiting, int | None], Culprits],
+) -> Culprits:
+    """Who is late in a typical step, and why."""
+    return culprits_over(typical_waiting, len(typical_step.steps) if len(recorded_breakdown) else 0)
+
+
 @TableEntry(
     VERDICTS,
     Topic.overview,
@@ -99,8 +140,8 @@ def verdicts(
     hangs: pd.DataFrame,
     typical_waiting: Waiting,
     waiting_in: Callable[[tuple[int, ...] | None], Waiting],
-    late_work: pd.DataFrame,
-    slower_devices: Later[dict[int, SlowDevice]],
+    culprits_over: Callable[[Waiting, int | None], Culprits],
+    typical_culprits: Culprits,
     counted_threads: Mapping[tuple[int, int], Counted],
     causes_of_idle: dict[str, float] | None,
     idle_places: Later[IdlePlaces],
@@ -116,25 +157,8 @@ def verdicts(
     from ..metrics.causes.cpu_work import in_idle
     from ..metrics.device.largest_gaps import NO_PLACES
     from ..metrics.roles.table import with_roles
-    from ..metrics.verdicts.culprits import Culprits
     from ..metrics.verdicts.devices import unequal_devices
     from ..metrics.verdicts.table import Measured, verdict_rows
-
-    of_groups = collectives.groupby(["process_group", "pg_ranks"], dropna=False).ngroup()
-    of_collectives = of_groups.set_axis(collectives["collective_id"])
-
-    def late(waiting: Waiting, over: int | None) -> Culprits:
-        return Culprits(
-            ranks=waiting.ranks,
-            hosts=waiting.hosts,
-            lateness=waiting.lateness,
-            late_work=late_work if waiting.steps is None else late_work[late_work["step"].isin(waiting.steps)],
-            slow=slower_devices,
-            groups=of_collectives,
-            steps=over,
-            on_cpu=run.is_of_cpus,
-            participation=waiting.participation,
-        )
 
     typical = typical_step if len(recorded_breakdown) else None
     places = NO_PLACES if typical is None else idle_places().times(idle_like_part)
@@ -152,8 +176,8 @@ def verdicts(
         by_device=breakdown_steps,
         typical=typical,
         of_typical=None if typical is None else typical_waiting.participation,
-        culprits=late(typical_waiting, 0 if typical is None else len(typical.steps)),
-        culprits_in=lambda event: late(waiting_in(tuple(event)), None),
+        culprits=typical_culprits,
+        culprits_in=lambda event: culprits_over(waiting_in(tuple(event)), None),
         idle=causes_of_idle,
         gaps=places.gaps,
         syncs_steps=syncs_steps() if run.details else SYNCS_STEPS.empty(),

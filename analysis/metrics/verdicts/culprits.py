@@ -319,7 +319,7 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
 def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
     named, ranks = [str(rank) for rank in late.ranks], frozenset(late.ranks)
     reasons = {
-        rank: _reason(rank, late.excess[rank], culprits, on_cpu=rank in late.on_cpu)
+        rank: late_reason(rank, late.excess[rank], culprits, on_cpu=rank in late.on_cpu)
         for rank in late.ranks[:_MOST_NAMED]
     }
     first, several = reasons[late.ranks[0]], len(named) > 1 and late.host is None
@@ -344,8 +344,8 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
     return Fault("no_straggler", ms, "skew-bound", who, why, ranks, several, may_be_less=may_be_less, most_ms=most_ms)
 
 
-def _reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> str:
-    """`computes 4.0 ms per step longer than the others, mostly in gemm`."""
+def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> str:
+    """`computes 4.0 ms per step longer than the others, mostly in gemm`: what makes this rank late."""
     if on_cpu:
         return culprits.why(rank, excess) or culprits.on_cpu_later(rank)
     # How late it came says less: where several are late, each is so only where it comes last.
