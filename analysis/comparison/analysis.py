@@ -18,7 +18,14 @@ from ..catalog import CATALOG, described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
 from ..core.schema import Row, records
-from ..core.tables.comparison import CHANGED_KERNELS, CHANGED_OPERATORS, CHANGED_REGIONS, CHANGED_SHAPES, COMPARISON
+from ..core.tables.comparison import (
+    CHANGED_CAUSES,
+    CHANGED_KERNELS,
+    CHANGED_OPERATORS,
+    CHANGED_REGIONS,
+    CHANGED_SHAPES,
+    COMPARISON,
+)
 from ..errors import NothingMeasured
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.typical_step import USUALLY_BESIDE
@@ -31,10 +38,12 @@ from ..tables.kernels import device_time, launched_in
 from ..tables.regions import time_of_classes
 from ..tables.values import computed
 from . import step_values
+from .candidates import Candidate, candidates
 from .causes import StepChange, step_change
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .significance import LEVEL, STEPS_NEEDED
 from .step_values import Capture
+from .work import SameWork, same_work
 
 K = TypeVar("K", bound=Hashable)
 
@@ -100,9 +109,29 @@ class Comparison:
 
     @cached_property
     @described
+    def changed_causes(self) -> pd.DataFrame:
+        """One row per candidate for the cause of the change, the largest first.
+
+        Raises NothingMeasured if a run cannot be played again.
+        """
+        if self.candidates is None:
+            raise NothingMeasured(f"A and B: {CATALOG['changed_causes'].none_measured}")
+        return CHANGED_CAUSES.frame(each.row for each in self.candidates)
+
+    @cached_property
+    @described
     def changed_kernels(self) -> pd.DataFrame:
         """One row per kernel of either side: its device time per step, the largest difference first."""
-        return CHANGED_KERNELS.frame(self._changed(["name", "kind"], lambda one: one.of(device_time)))
+        renamed = self._same_work.renamed
+
+        def of_kernels(analysis: Analysis) -> pd.DataFrame:
+            time = analysis.of(device_time)
+            is_a = any(analysis is one for one in self._sides[0])
+            return time.assign(name=time["name"].replace(renamed)) if is_a else time
+
+        before = {name_b: name_a for name_a, name_b in renamed.items()}
+        rows = self._changed(["name", "kind"], of_kernels)
+        return CHANGED_KERNELS.frame(row | {"name_a": before.get(row["name"])} for row in rows)
 
     @cached_property
     @described
@@ -218,7 +247,17 @@ class Comparison:
     @cached_property
     def change(self) -> StepChange | None:
         """How much longer a typical traced step of B takes, and why; None where a side shows no activity."""
-        return step_change(*self._sides, lambda: self.changed_kernels)
+        return step_change(*self._sides, self.candidates, self._same_work.groups)
+
+    @cached_property
+    def candidates(self) -> list[Candidate] | None:
+        """What the change may be due to, the largest first, by prices; None where a run cannot be played again."""
+        return candidates(*self._sides, self._same_work)
+
+    @cached_property
+    def _same_work(self) -> SameWork:
+        """Which kernels of both sides do the same."""
+        return same_work(*self._sides)
 
     @property
     def step(self) -> Row:

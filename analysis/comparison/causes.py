@@ -1,26 +1,27 @@
 """What makes a typical step longer or shorter from one side to the other, in the words of the verdict.
 
-The parts of a typical step add up to its length on both sides, so their differences add up to the change. The largest
-of them is named by what is behind it: a collective and size, the rank that others wait for, what the CPU did, a kernel.
+A cause is what costs a step more than before, by both runs played again (`candidates`). Where a run cannot be played,
+or no candidate explains the change, it is where the time shows: the parts of a typical step add up to its length on
+both sides, so their differences add up to the change. The largest of them is named by what is behind it: a collective
+and size, the rank that others wait for, what the CPU did, a kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
-from ..core.escaping import printable
-from ..core.kinds import COMPUTE
-from ..core.schema import Row, records
+from ..core.schema import records
 from ..metrics.causes.blame import kernel_of, shares_of_waiting
 from ..metrics.typical_step import STEP_PARTS
-from ..metrics.verdicts.culprits import short
 from ..metrics.verdicts.of_idle import IDLE_CAUSES
 from ..render.units import TimeUnit, bytes_text
 from ..results.analysis import Analysis
+from .candidates import Candidate, Sort
+from .work import WorkGroup
 
 _K = TypeVar("_K")
 _Sides = tuple[Sequence[Analysis], Sequence[Analysis]]
@@ -35,15 +36,19 @@ _ALONE = 0.2
 _MOST_OF_IT = 0.5
 _DETAILED = "compute, "
 """What follows is a kernel, and how much it changed."""
+_NEARLY_ALL = 0.75
+"""Of the largest candidate: one with as much that says more comes first."""
+_UNPLAYED = ", by where the time shows: not both runs can be played again"
 _NEXT_TO_NOTHING = 0.2
 """Of what a rank makes others wait on the other side: less is as if they did not."""
 
 
 class PartChange(NamedTuple):
-    """How much longer a part of a typical step takes on the second side, in ns, and what that is."""
+    """How much longer a typical step takes on the second side for something, in ns; and what, also with its amount."""
 
     ns: float
     words: str
+    with_amount: str
 
 
 class StepChange(NamedTuple):
@@ -59,35 +64,77 @@ class StepChange(NamedTuple):
         return f"{signed(self.ns, self.unit)}: {self.words}"
 
 
-def step_change(a: Sequence[Analysis], b: Sequence[Analysis], kernels: Callable[[], pd.DataFrame]) -> StepChange | None:
+def step_change(
+    a: Sequence[Analysis],
+    b: Sequence[Analysis],
+    found: Sequence[Candidate] | None,
+    groups: Sequence[WorkGroup],
+) -> StepChange | None:
     """The change of a typical step from one side to the other; None where a side shows no activity.
 
-    Each side is one run, or several captures, of which it is the mean. `kernels` gives the table `changed_kernels`.
+    Each side is one run, or several captures, of which it is the mean. `found` are the candidates, None where a run
+    cannot be played again, `groups` what both sides compute, the largest difference first.
     """
     if not all(len(one.table("breakdown")) for one in (*a, *b)):
         return None
     parts = _parts((a, b))
     total = sum(parts.values())
     unit = TimeUnit.of(max(fmean(one.typical_step.parts["window_ns"] for one in side) for side in (a, b)))
-    large = sorted((name for name in parts if not unit.is_zero(parts[name])), key=lambda name: -abs(parts[name]))
-    large = [name for name in large if abs(parts[name]) >= _MENTIONED * abs(parts[large[0]])][:_MOST_PARTS]
-    if not large:
+    seen = [each for each in found or () if not unit.is_zero(each.ns)]
+    named = [
+        PartChange(each.ns, each.words, f"{each.words} ({signed(each.ns, unit)})") for each in _explaining(seen, total)
+    ]
+    unplayed = ""
+    if not named:
+        large = sorted((name for name in parts if not unit.is_zero(parts[name])), key=lambda name: -abs(parts[name]))
+        large = [name for name in large if abs(parts[name]) >= _MENTIONED * abs(parts[large[0]])][:_MOST_PARTS]
+        named = [_part(parts[name], _words(name, parts[name], (a, b), groups, unit), unit) for name in large]
+        unplayed = "" if found is not None else _UNPLAYED
+    if not named:
         return StepChange(total, "no part of a step changed", unit)
-    named = [PartChange(parts[name], _words(name, parts[name], (a, b), kernels, unit)) for name in large]
-    if {"compute_ns", "exposed_wait_ns"} <= set(large):
-        named = _of_late_rank(dict(zip(large, named, strict=True)), (a, b), unit)
     if len(named) == 1 and abs(named[0].ns - total) <= _ALONE * abs(total):
-        return StepChange(total, named[0].words, unit)
-    return StepChange(total, "; ".join(_with_amount(part, unit) for part in named), unit)
+        return StepChange(total, f"{named[0].words}{unplayed}", unit)
+    return StepChange(total, "; ".join(part.with_amount for part in named) + unplayed, unit)
 
 
-def _with_amount(part: PartChange, unit: TimeUnit) -> str:
-    """`compute, gemm (+2.0 ms)`; or `compute (+2.0 ms, gemm +0.5 ms)`, if that is only a part of it."""
-    amount = signed(part.ns, unit)
-    words, detail = part.words.removesuffix(f" {amount}"), ""
-    if words.startswith(_DETAILED) and words == part.words:
-        words, detail = _DETAILED.rstrip(", "), f", {words.removeprefix(_DETAILED)}"
-    return f"{words} ({amount}{detail})"
+def _explaining(found: Sequence[Candidate], total: float) -> list[Candidate]:
+    """The candidates that explain a change: the largest first, then what leaves less of it unexplained.
+
+    None if that is less than half of the change: then what changed is none of the candidates.
+    """
+    rest, chosen = list(found), list[Candidate]()
+    while rest and len(chosen) < _MOST_PARTS:
+        left = total - sum(each.ns for each in chosen)
+        largest = _largest(rest, total if not chosen else left)
+        if largest is None or (chosen and abs(left - largest.ns) > abs(left) - _MENTIONED * abs(chosen[0].ns)):
+            break
+        chosen.append(largest)
+        rest.remove(largest)
+    left = total - sum(each.ns for each in chosen)
+    return chosen if abs(left) <= _MOST_OF_IT * max(abs(total), *(abs(each.ns) for each in chosen), 0.0) else []
+
+
+def _largest(found: Sequence[Candidate], change: float) -> Candidate | None:
+    """The largest candidate of a change; of those nearly as large, the one that says most.
+
+    A bound is more than anybody can do: it counts where nothing else explains half as much.
+    """
+    alike = [each for each in found if each.ns * change > 0]
+    sure = [each for each in alike if each.sort is not Sort.bound]
+    most, most_sure = (max((abs(each.ns) for each in those), default=0.0) for those in (alike, sure))
+    if most_sure >= _MOST_OF_IT * most:
+        alike, most = sure, most_sure
+    large = [each for each in alike if abs(each.ns) >= _NEARLY_ALL * most]
+    return min(large, key=lambda each: (each.sort, -abs(each.ns)), default=None)
+
+
+def _part(ns: float, words: str, unit: TimeUnit) -> PartChange:
+    """With its amount `compute, gemm (+2.0 ms)`; or `compute (+2.0 ms, gemm +0.5 ms)`, if that is only a part of it."""
+    amount = signed(ns, unit)
+    plain, detail = words.removesuffix(f" {amount}"), ""
+    if plain.startswith(_DETAILED) and plain == words:
+        plain, detail = _DETAILED.rstrip(", "), f", {words.removeprefix(_DETAILED)}"
+    return PartChange(ns, words, f"{plain} ({amount}{detail})")
 
 
 def _parts(sides: _Sides) -> dict[str, float]:
@@ -98,10 +145,10 @@ def _parts(sides: _Sides) -> dict[str, float]:
     return {"compute_ns": compute, **changes}
 
 
-def _words(part: str, ns: float, sides: _Sides, kernels: Callable[[], pd.DataFrame], unit: TimeUnit) -> str:
+def _words(part: str, ns: float, sides: _Sides, groups: Sequence[WorkGroup], unit: TimeUnit) -> str:
     """What is behind the difference of this part."""
     if part == "compute_ns":
-        return _compute(ns, records(kernels()), unit)
+        return _compute(ns, groups, unit)
     if part == "exposed_wait_ns":
         return _waiting(ns, sides)
     if part == "exposed_transfer_ns":
@@ -111,25 +158,12 @@ def _words(part: str, ns: float, sides: _Sides, kernels: Callable[[], pd.DataFra
     return _idle(ns, sides) if part == "idle_ns" else "copies that nothing hides"
 
 
-def _compute(ns: float, kernels: Iterable[Row], unit: TimeUnit) -> str:
+def _compute(ns: float, groups: Sequence[WorkGroup], unit: TimeUnit) -> str:
     """`compute, gemm +2.0 ms`."""
-    changed = [row for row in kernels if row["kind"] == COMPUTE and row["difference_ns"]]
-    alike = next((row for row in changed if row["difference_ns"] * ns > 0), None)
-    if alike is None or unit.is_zero(alike["difference_ns"]):
+    alike = next((group for group in groups if not group.is_copy and group.difference_ns * ns > 0), None)
+    if alike is None or unit.is_zero(alike.difference_ns):
         return "compute"
-    new, gone = ("a_ns", "b_ns") if alike["a_ns"] == 0 else ("b_ns", "a_ns")
-    name = printable(short(alike["name"]))
-    other = next((row for row in changed if row["difference_ns"] * ns < 0), None)
-    replaced = (
-        alike[new] == 0
-        and other is not None
-        and other[gone] == 0
-        and abs(other["difference_ns"]) >= _MOST_OF_IT * abs(alike["difference_ns"])
-    )
-    if replaced and other is not None:
-        before, after = (other, alike) if new == "a_ns" else (alike, other)
-        return f"compute, {printable(short(after['name']))} in place of {printable(short(before['name']))}"
-    return f"compute, {name} {signed(alike['difference_ns'], unit)}"
+    return f"{alike.words} {signed(alike.difference_ns, unit)}"
 
 
 def _waiting(ns: float, sides: _Sides) -> str:
@@ -151,32 +185,6 @@ def _whom(ns: float, sides: _Sides) -> int | None:
     changes = {rank: of_b.get(rank, 0.0) - of_a.get(rank, 0.0) for rank in {**of_a, **of_b}}
     rank = max(changes, key=lambda each: changes[each] * ns, default=None)
     return rank if rank is not None and changes[rank] * ns >= _MOST_OF_IT * ns * ns else None
-
-
-def _of_late_rank(named: Mapping[str, PartChange], sides: _Sides, unit: TimeUnit) -> list[PartChange]:
-    """The parts, with waiting and compute as one where the rank that others wait for is the one that computes longer.
-
-    `ranks wait for rank 1, which computes 20.0 ms longer`.
-    """
-    waiting, compute = named["exposed_wait_ns"], named["compute_ns"]
-    rank = _whom(waiting.ns, sides)
-    of_a, of_b = ([_compute_of_ranks(one) for one in side] for side in sides)
-    own = 0.0 if rank is None else _mean(of_b).get(rank, 0.0) - _mean(of_a).get(rank, 0.0)
-    alone = own / fmean(len(one) for one in (*of_a, *of_b))
-    if waiting.ns * compute.ns <= 0 or abs(alone - compute.ns) > _ALONE * abs(compute.ns):
-        return list(named.values())
-    does = f"computes {unit.text(abs(own))} {'longer' if own > 0 else 'less'}"
-    both = PartChange(waiting.ns + compute.ns, f"{waiting.words}, which {does}")
-    rest = [part for name, part in named.items() if name not in ("exposed_wait_ns", "compute_ns")]
-    return sorted([both, *rest], key=lambda part: -abs(part.ns))
-
-
-def _compute_of_ranks(one: Analysis) -> dict[int, float]:
-    """Compute of each rank in a typical step, mean over its devices, in ns."""
-    steps = one.table("breakdown_steps")
-    rows = steps[steps["step"].isin(one.typical_step.steps)] if len(steps) else one.table("breakdown")
-    means = rows.groupby("rank")["compute_ns"].mean()
-    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
 
 
 def _waited_for(one: Analysis) -> dict[int, float]:

@@ -46,6 +46,7 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
             [paired.before_and_after(measures)],
             [block("comparison", without_empty(measures), shown=True)],
         ),
+        *_causes(comparison),
         Section(
             "kernels",
             "Kernels",
@@ -64,6 +65,14 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
     facts = [(item, value) for item, value in comparison_facts(comparison) if item not in _SAID_ABOVE]
     head = Head(name, "A before, B after", "\n".join(explanation(comparison)), facts, headline(comparison))
     return page(head, sections)
+
+
+def _causes(comparison: Comparison) -> list[Section]:
+    """What costs more or less, where both runs can be played again and anything does."""
+    if not comparison.candidates:
+        return []
+    causes = comparison.changed_causes
+    return [Section("causes", "What costs more or less", "", (), [block("changed_causes", causes, shown=True)])]
 
 
 _SAID_ABOVE = ("basis", "verdict", "cause", "power")

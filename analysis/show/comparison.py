@@ -20,7 +20,7 @@ from ..render.plots.paired import measure_name
 from ..render.screen import PAPER, Screen
 
 _SAID_AS_EQUAL = 0.0005
-_TABLES = ("comparison", "changed_kernels", "changed_operators")
+_TABLES = ("comparison", "changed_causes", "changed_kernels", "changed_operators")
 
 
 def headline(comparison: Comparison) -> str:
@@ -91,7 +91,8 @@ def without_empty_memory(table: Table) -> PlainTable:
 def report(comparison: Comparison, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
     """The captures, verdict and tables; for people, only the `top` kernels and operators."""
     known = list(comparison_facts(comparison))
-    tables = {name: getattr(comparison, name) for name in _TABLES}
+    played = comparison.candidates is not None
+    tables = {name: getattr(comparison, name) for name in _TABLES if played or name != "changed_causes"}
     if output_format == "json":
         content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"

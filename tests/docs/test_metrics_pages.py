@@ -71,6 +71,7 @@ LIKE = {
     "operators_devices": "operators",
     "annotation_times": "kernels",
     "annotation_times_devices": "annotation_times",
+    "changed_causes": "comparison",
     "changed_kernels": "comparison",
     "changed_operators": "comparison",
     "changed_shapes": "comparison",

@@ -28,7 +28,7 @@ LAYERS: dict[str, dict[str, str]] = {
         "training": "render catalog core errors",
         "results": "tables replay metrics run reading recording ceilings render catalog core errors",
         "sweeps": "results recording render catalog core errors",
-        "comparison": "results tables metrics recording render catalog core errors",
+        "comparison": "results tables replay metrics recording render catalog core errors",
         "show": "comparison results metrics ceilings render catalog core errors",
         "report": "show lab training sweeps comparison results tables metrics run ceilings render catalog core errors",
         "timeline": "results tables metrics run core errors",

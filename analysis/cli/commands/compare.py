@@ -25,6 +25,7 @@ _SIDES = 2
 _SHOWN_ROWS = 10
 _TABLES = {
     "measure": "comparison",
+    "cause": "changed_causes",
     "kernel": "changed_kernels",
     "operator": "changed_operators",
     "shape": "changed_shapes",
@@ -38,6 +39,7 @@ class ComparedBy(str, Enum):
     """The table of a comparison to print."""
 
     measure = "measure"
+    cause = "cause"
     kernel = "kernel"
     operator = "operator"
     shape = "shape"

@@ -34,7 +34,20 @@ COMPARISON = Schema("comparison", "measure of a step", {
     "b_bytes": ("Int64", "for peak_memory, like b_ns"),
     "difference_bytes": ("Int64", "for peak_memory, like difference_ns"),
 })  # fmt: skip
-CHANGED_KERNELS = Schema("changed_kernels", "kernel of either side", {**KERNEL, **_VALUES})
+CHANGED_CAUSES = Schema("changed_causes", "candidate for the cause of the change", {
+    "what": ("string", "what would be different, as in remedies; or work that is as fast as on the other side"),
+    "a_ns": ("int64", "what a step of A gains by that alone, as played again: gain_ns of its remedies, if it has one"),
+    "b_ns": ("int64", "the same of B"),
+    "difference_ns": ("int64", "b_ns - a_ns: how much more it costs a step of B"),
+    "difference_low_ns": ("int64", "the least it may be, as both prices are uncertain"),
+    "difference_high_ns": ("int64", "the most it may be"),
+    "cause": ("string", "the same in a sentence on the change"),
+})  # fmt: skip
+CHANGED_KERNELS = Schema("changed_kernels", "kernel of either side", {
+    **KERNEL,
+    "name_a": ("string", "its name in A, where the same work has another one there; else NA"),
+    **_VALUES,
+})  # fmt: skip
 CHANGED_OPERATORS = Schema("changed_operators", "operator of either side", {
     "operator": OPERATOR["operator"], "kind": OPERATOR["kind"], **_VALUES,
 })  # fmt: skip

@@ -1,0 +1,342 @@
+"""The work of two runs side by side: which kernels do the same, whatever their names, and how long each takes.
+
+A kernel is known by the operator that launched it and its place among the launches of that operator in a step: another
+version of a library, or of a compiler, gives the same work other names. Only where a side launches more or fewer, names
+and categories have to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..core.escaping import printable
+from ..core.kinds import COMM, COMPUTE, MEMORY
+from ..core.schema import Row, records
+from ..errors import NothingMeasured
+from ..metrics.compute.categories import category
+from ..metrics.over_steps import placed
+from ..metrics.verdicts.culprits import short
+from ..results.analysis import Analysis
+from ..tables.kernels import launched_in
+
+_Place = tuple[int, str, int]
+"""Which ranks, the operator, and the number of its launch in a step."""
+
+_PLACE = ["of", "operator", "nth"]
+_HASH = re.compile(r"(?<![a-z0-9])(?=[0-9a-f]*\d)[0-9a-f]{8,}(?![a-z0-9])")
+_NUMBER = re.compile(r"\d+")
+_COMPILED = "triton_"
+_OF_COPIES = " of memory"
+_UNKNOWN = ("", _OF_COPIES)
+"""What stands for the operator where none launched a kernel, as in CUDA graphs."""
+_MOSTLY = 0.5
+_MOST_TIMES = 100.0
+_SAME_FACTOR, _SAME_LEAST = 0.25, 0.01
+"""Kernels take the same number of times as long if its logarithm differs by this part of it, or by that much."""
+_NEARLY_ALL = 0.8
+_EVERY = "every kernel"
+_LEAST_OTHERS = 0.05
+"""Of all compute: if all kernels but the largest take less, it is that one which takes longer."""
+
+
+@dataclass
+class WorkGroup:
+    """Work of both sides that is the same: names there, ns per step, mean over ranks, and what to multiply it by.
+
+    `to_b` are factors that make the places of A as long as in B, `to_a` those for B; a side without it has no places.
+    It is all that computes if that takes so many `times` as long.
+    """
+
+    name_a: str
+    name_b: str
+    kind: str
+    a_ns: float = 0.0
+    b_ns: float = 0.0
+    to_b: dict[_Place, float] = field(default_factory=dict)
+    to_a: dict[_Place, float] = field(default_factory=dict)
+    times: float | None = None
+
+    @property
+    def difference_ns(self) -> float:
+        """How much longer B takes for it."""
+        return self.b_ns - self.a_ns
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it copies or fills memory."""
+        return self.kind == MEMORY
+
+    @property
+    def name(self) -> str:
+        """What it is called in B, or in A if B has none of it."""
+        return printable(short(self.name_b or self.name_a))
+
+    @property
+    def words(self) -> str:
+        """`compute, gemm_v2 in place of gemm`."""
+        before, after = (printable(short(name)) if name else "" for name in (self.name_a, self.name_b))
+        kind = "copies" if self.is_copy else "compute"
+        if not before:
+            return f"{kind}, {after}, which A does not have"
+        if not after:
+            return f"{kind}, {before}, which B does not have"
+        return f"{kind}, {after}" if before == after else f"{kind}, {after} in place of {before}"
+
+    def with_all_of(self, other: WorkGroup) -> None:
+        """Add the work of another group."""
+        self.a_ns, self.b_ns = self.a_ns + other.a_ns, self.b_ns + other.b_ns
+        self.to_a |= other.to_a
+        self.to_b |= other.to_b
+
+
+class CaptureWork(NamedTuple):
+    """What a capture computed and copied: `ran` has a row per activity in a step, `times` one per place in a step."""
+
+    ran: pd.DataFrame
+    times: pd.DataFrame
+    activities: int
+
+    def factors(self, by_place: Mapping[_Place, float]) -> NDArray[np.float64]:
+        """The factor of each activity of the run, shape (activities,)."""
+        known = pd.Series(list(by_place.values()), index=pd.MultiIndex.from_tuples(list(by_place), names=_PLACE))
+        found = known.reindex(pd.MultiIndex.from_frame(self.ran[_PLACE])).fillna(1.0).to_numpy(dtype=np.float64)
+        result = np.ones(self.activities)
+        result[self.ran["row"].to_numpy()] = found
+        return result
+
+
+class SameWork(NamedTuple):
+    """What both sides do, the largest difference first, and the captures of each.
+
+    `renamed` are names of A whose work has another one in B.
+    """
+
+    groups: list[WorkGroup]
+    a: list[CaptureWork]
+    b: list[CaptureWork]
+    renamed: dict[str, str]
+
+
+def same_work(a: Sequence[Analysis], b: Sequence[Analysis]) -> SameWork:
+    """Match the work of both sides; between vendors, whose kernels have nothing in common, by category."""
+    by_category = _vendors(a) != _vendors(b)
+    ran = [[_ran(one) for one in side] for side in (a, b)]
+    roles = _roles([each for side in ran for each in side])
+    works_a, works_b = (
+        [_timed(each, roles, len(one.part.run.activities)) for each, one in zip(side, ones, strict=True)]
+        for side, ones in zip(ran, (a, b), strict=True)
+    )
+    groups = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
+    renamed = _renamed(groups)
+    ordered = sorted(_with_all_alike(groups), key=lambda group: -abs(group.difference_ns))
+    return SameWork(ordered, works_a, works_b, renamed)
+
+
+def _renamed(groups: Sequence[WorkGroup]) -> dict[str, str]:
+    """Names of A and what their work is called in B, if nearly all that either names is that."""
+    of_a, of_b = Counter[str](), Counter[str]()
+    for group in groups:
+        of_a[group.name_a] += round(group.a_ns)
+        of_b[group.name_b] += round(group.b_ns)
+    return {
+        group.name_a: group.name_b
+        for group in groups
+        if "" != group.name_a != group.name_b != ""
+        and group.a_ns >= _NEARLY_ALL * of_a[group.name_a]
+        and group.b_ns >= _NEARLY_ALL * of_b[group.name_b]
+    }
+
+
+def _vendors(side: Sequence[Analysis]) -> set[str]:
+    """The vendors of the devices, by the first word of what they are called; empty if no trace says it."""
+    return {str(name).split()[0] for one in side for name in one.run.device_names.values() if name}
+
+
+def _ran(one: Analysis) -> pd.DataFrame:
+    """What ran in steps but communication, by rank, step, operator and its place among the launches of that."""
+    part = one.part
+    activities = placed(part.run.activities)
+    columns = ["rank", "cycle", "device", "stream", "start_ns", "dur_ns", "step", "name", "kind"]
+    ran = activities[columns].assign(operator=_operators(part), row=np.arange(len(activities)))
+    ran = ran[ran["kind"] != COMM]
+    ran = ran.assign(step=ran["step"] if ran["step"].notna().any() else 0).dropna(subset="step")
+    # What an operator copies is told apart from what it computes: one side may do only one of them.
+    ran["operator"] = ran["operator"].where(ran["kind"] == COMPUTE, ran["operator"] + _OF_COPIES)
+    in_order = ran.sort_values(["rank", "cycle", "device", "step", "operator", "stream", "start_ns"], kind="stable")
+    nth = in_order.groupby(["rank", "cycle", "device", "step", "operator"], sort=False).cumcount()
+    steps = part.typical_step.steps
+    return in_order.assign(nth=nth, counts=in_order["step"].isin(steps) if steps else True)
+
+
+def _operators(part: Analysis) -> pd.Series[str]:
+    """The operator of each activity; empty where there is none, or operators were not read."""
+    try:
+        operators = part.of(launched_in).fillna("")
+    except NothingMeasured:
+        return pd.Series("", index=part.run.activities.index, dtype="string")
+    return operators.map({name: _plain(name) for name in operators.unique()})
+
+
+def _plain(name: str) -> str:
+    """An operator without what a compiler numbers anew in each run."""
+    plain = _HASH.sub("*", name)
+    return _NUMBER.sub("*", plain) if plain.startswith(_COMPILED) else plain
+
+
+def _roles(ran: Sequence[pd.DataFrame]) -> dict[int, int]:
+    """A number for each rank, shared by ranks that launch the same: the first of them; 0 for all if runs disagree."""
+    found: list[dict[int, int]] = []
+    for each in ran:
+        launched = each[each["counts"]].groupby(["rank", "operator"])["nth"].max()
+        by_rank: dict[int, set[tuple[str, int]]] = {}
+        for row in records(launched.reset_index()):
+            by_rank.setdefault(row["rank"], set()).add((row["operator"], row["nth"]))
+        first: dict[frozenset[tuple[str, int]], int] = {}
+        found.append({rank: first.setdefault(frozenset(does), rank) for rank, does in sorted(by_rank.items())})
+    return found[0] if all(each == found[0] for each in found) else {}
+
+
+def _timed(ran: pd.DataFrame, roles: dict[int, int], activities: int) -> CaptureWork:
+    """The lower median over ranks of the median over steps: what one rank, or half of them, do longer is theirs."""
+    ran = ran.assign(of=ran["rank"].map(roles).fillna(0).astype("int64"))
+    typical = ran[ran["counts"]]
+    steps = max(typical["step"].nunique(), 1)
+    by_rank = typical.groupby(["rank", *_PLACE]).agg(
+        ns=("dur_ns", "median"), steps=("step", "nunique"), name=("name", "first"), kind=("kind", "first")
+    )
+    by_rank = by_rank[by_rank["steps"] > _MOSTLY * steps].reset_index()
+    times = by_rank.groupby(_PLACE).agg(ranks=("rank", "nunique"), kind=("kind", "first"))
+    names = by_rank.groupby([*_PLACE, "name"]).size().sort_values(kind="stable").reset_index("name")["name"]
+    times["name"] = names[~names.index.duplicated(keep="last")]  # the one that most ranks have
+    times["ns"] = by_rank.groupby(_PLACE)["ns"].quantile(0.5, interpolation="lower")
+    with_operator = by_rank.groupby(["of", "operator"])["rank"].nunique()
+    known = with_operator.reindex(times.index.droplevel("nth")).to_numpy()
+    times = times[times["ranks"].to_numpy() >= _MOSTLY * known]
+    per_step = times["ns"] * times["ranks"] / max(typical["rank"].nunique(), 1)
+    return CaptureWork(ran, times.assign(per_step=per_step.astype("float64")).reset_index(), activities)
+
+
+def _mean(works: Sequence[CaptureWork]) -> pd.DataFrame:
+    """The times of several captures: means of the places that the first of them has."""
+    first = works[0].times.set_index(_PLACE)
+    for column in ("ns", "per_step"):
+        every = pd.concat([work.times.set_index(_PLACE)[column] for work in works], axis=1)
+        first[column] = every.mean(axis=1).reindex(first.index)
+    return first.reset_index()
+
+
+def _matched(a: pd.DataFrame, b: pd.DataFrame, *, by_category: bool) -> list[WorkGroup]:
+    """Groups of the same work: by place; where a side launches more, by name, operator and category."""
+    groups = _Groups(by_category)
+    of = ["of", "operator"]
+    counts_a, counts_b = (side.groupby(of).size() for side in (a, b))
+    shared = counts_a.index.intersection(counts_b.index)
+    alike = shared[counts_a[shared].to_numpy() == counts_b[shared].to_numpy()]
+    alike = alike[[key[1] not in _UNKNOWN or _in_one_order(a, b, key) for key in alike]]
+    in_a, in_b = (pd.MultiIndex.from_frame(side[of]).isin(alike) for side in (a, b))
+    for row in records(a[in_a].merge(b[in_b], on=_PLACE, suffixes=("_a", "_b"))):
+        groups.add_place(row)
+    rest_a, rest_b = _with_names(a[~in_a]), _with_names(b[~in_b])
+    for keys in (["of", "operator", "name"], ["of", "operator"], ["plain"], ["category"]):
+        of_a, of_b = (dict(list(side.groupby(keys))) for side in (rest_a, rest_b))
+        for key in of_a.keys() & of_b.keys():
+            groups.add_sums(of_a[key], of_b[key])
+        rest_a = pd.concat([rest_a[:0], *(rows for key, rows in of_a.items() if key not in of_b)])
+        rest_b = pd.concat([rest_b[:0], *(rows for key, rows in of_b.items() if key not in of_a)])
+    for _, rows in rest_a.groupby("name"):
+        groups.add_sums(rows, rest_b[:0])
+    for _, rows in rest_b.groupby("name"):
+        groups.add_sums(rest_a[:0], rows)
+    return list(groups.found.values())
+
+
+def _in_one_order(a: pd.DataFrame, b: pd.DataFrame, key: tuple[int, str]) -> bool:
+    """Whether what no operator launched runs in one order on both sides, as far as names are common to both."""
+    both = a.merge(b, on=_PLACE, suffixes=("_a", "_b"))
+    both = both[(both["of"] == key[0]) & (both["operator"] == key[1])]
+    common = {*both["name_a"]} & {*both["name_b"]}
+    known = both[both["name_a"].isin(common) | both["name_b"].isin(common)]
+    return not len(known) or bool((known["name_a"] == known["name_b"]).mean() >= _NEARLY_ALL)
+
+
+@dataclass
+class _Groups:
+    """Groups by the names of both sides, or `by_category` of what computes."""
+
+    by_category: bool
+    found: dict[tuple[str, str], WorkGroup] = field(default_factory=dict)
+
+    def add_place(self, row: Row) -> None:
+        """Add one place in a step, which both sides have."""
+        group = self._of(row["name_a"], row["name_b"], row["kind_b"])
+        place = _place(row)
+        group.a_ns, group.b_ns = group.a_ns + row["per_step_a"], group.b_ns + row["per_step_b"]
+        group.to_b[place], group.to_a[place] = _factor(row["ns_b"], row["ns_a"]), _factor(row["ns_a"], row["ns_b"])
+
+    def add_sums(self, a: pd.DataFrame, b: pd.DataFrame) -> None:
+        """Add work of which only the whole is comparable, or that only one side has."""
+        group = self._of(_largest(a), _largest(b), str(pd.concat([a, b])["kind"].iloc[0]))
+        a_ns, b_ns = float(a["per_step"].sum()), float(b["per_step"].sum())
+        group.a_ns, group.b_ns = group.a_ns + a_ns, group.b_ns + b_ns
+        group.to_b |= {_place(row): _factor(b_ns, a_ns) for row in records(a)}
+        group.to_a |= {_place(row): _factor(a_ns, b_ns) for row in records(b)}
+
+    def _of(self, name_a: str, name_b: str, kind: str) -> WorkGroup:
+        if self.by_category and kind != MEMORY:
+            name_a = name_b = category(None, name_b or name_a)
+        return self.found.setdefault((name_a, name_b), WorkGroup(name_a, name_b, kind))
+
+
+def _place(row: Row) -> _Place:
+    return row["of"], row["operator"], row["nth"]
+
+
+def _largest(times: pd.DataFrame) -> str:
+    """The name that takes most; empty if there is nothing."""
+    return str(times["name"].iloc[int(times["per_step"].to_numpy().argmax())]) if len(times) else ""
+
+
+def _with_names(times: pd.DataFrame) -> pd.DataFrame:
+    names = [str(name) for name in times["name"]]
+    plain = [_NUMBER.sub("*", _HASH.sub("*", short(name))) for name in names]
+    return times.assign(plain=plain, category=[category(None, name) for name in names])
+
+
+def _factor(of: float, to: float) -> float:
+    return min(of / to, _MOST_TIMES) if to else 1.0
+
+
+def _times(group: WorkGroup) -> float | None:
+    """How many times as long B takes for it; None where a side has none of it, and of copies."""
+    return group.b_ns / group.a_ns if group.a_ns and group.b_ns and not group.is_copy else None
+
+
+def _with_all_alike(groups: Sequence[WorkGroup]) -> list[WorkGroup]:
+    """The groups, with nearly all kernels as one if they take the same number of times as long."""
+    known = sorted((times, number) for number, group in enumerate(groups) if (times := _times(group)) is not None)
+    if not known:
+        return list(groups)
+    sums = np.cumsum([groups[number].a_ns for _, number in known])
+    common = known[int(np.searchsorted(sums, sums[-1] / 2))][0]
+    allowed = max(_SAME_FACTOR * abs(np.log(common)), _SAME_LEAST)
+    alike = [number for times, number in known if abs(np.log(times / common)) <= allowed]
+    of_alike = [groups[number].a_ns for number in alike]
+    computed = sum(group.a_ns for group in groups if not group.is_copy)
+    if (
+        abs(np.log(common)) < 2 * _SAME_LEAST
+        or sum(of_alike) < _NEARLY_ALL * computed
+        or sum(of_alike) - max(of_alike) < _LEAST_OTHERS * computed
+    ):
+        return list(groups)
+    every = WorkGroup(_EVERY, _EVERY, groups[alike[0]].kind, times=common)
+    for number in alike:
+        every.with_all_of(groups[number])
+    return [every, *(group for number, group in enumerate(groups) if number not in alike)]

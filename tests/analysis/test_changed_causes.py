@@ -1,0 +1,168 @@
+"""Two runs of known truth: what costs more in the second, by prices of both, and which kernels do the same work."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import MS, US, Trace
+from simulator import simulate
+from simulator.programs import ddp
+from simulator.world import Injection, Window, World
+
+from commtrace import Analysis, Comparison, analyse
+from commtrace.analysis.core.schema import records
+from commtrace.analysis.errors import NothingMeasured
+
+STEPS = 6
+STEP = {"aten::mm": ("gemm", 6.0), "aten::relu": ("relu", 1.0), "aten::add": ("add", 2.0)}
+"""Operators of a step, their kernels and how many ms these take; the first is called twice."""
+
+
+def run(
+    folder: Path,
+    *,
+    times: dict[str, float] | None = None,
+    names: dict[str, str] | None = None,
+    again: int = 1,
+    device: str = "NVIDIA H100 80GB HBM3",
+    launched: int = 9,
+) -> Analysis:
+    """Steps on one GPU that is always busy: by operator, how many `times` as long, and with other names of kernels.
+
+    `aten::relu` is called `again` and again. Of so many kernels of a step the trace shows who `launched` them.
+    """
+    trace = Trace(0, 1, device_names=(device,))
+    begin = MS
+    for number in range(STEPS):
+        end = begin
+        for place, operator in enumerate(("aten::mm", *["aten::relu"] * again, "aten::mm", "aten::add")):
+            name, ms = STEP[operator]
+            dur = round(ms * MS * (times or {}).get(operator, 1.0)) + number * US
+            issued = begin + place * 20 * US
+            trace.op(operator, issued - US, 7 * US)
+            trace.kernel((names or {}).get(name, name), end, dur, launch=issued if place < launched else None)
+            end += dur
+        trace.step(number, begin - 2 * US, end - 3 * US)
+        begin = end
+    trace.write(folder)
+    return analyse(folder, details=True)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., Comparison]:
+    """The plain run, and one with these options."""
+
+    pairs = count()
+
+    def compared(plain: dict[str, Any] | None = None, **options: Any) -> Comparison:
+        folder = tmp_path / str(next(pairs))
+        return Comparison((run(folder / "a", **plain or {}),), (run(folder / "b", **options),))
+
+    return compared
+
+
+RENAMED = {"gemm": "nvjet_tst_128x8", "relu": "triton_poi_fused_relu_3", "add": "triton_poi_fused_add_0"}
+
+
+def test_kernels_with_other_names_are_the_same_work(made: Any) -> None:
+    both = made(names=RENAMED, times={"aten::mm": 1.2})
+    assert both.cause == "+2.4 ms: compute, nvjet_tst_128x8 in place of gemm"
+    kernels = {row["name"]: row for row in records(both.changed_kernels)}
+    assert {name: row["name_a"] for name, row in kernels.items()} == {new: old for old, new in RENAMED.items()}
+    assert kernels["nvjet_tst_128x8"]["difference_ns"] == pytest.approx(2.4 * MS, rel=0.01)
+    assert kernels["triton_poi_fused_add_0"]["difference_ns"] == pytest.approx(0, abs=10 * US)
+
+
+def test_names_that_change_places_are_told_apart_by_what_launched_them(made: Any) -> None:
+    both = made(names={"gemm": "add", "add": "gemm"}, times={"aten::add": 3.0})
+    assert both.cause == "+4.0 ms: compute, gemm in place of add"
+
+
+def test_all_kernels_longer_is_another_device_and_no_kernel(made: Any) -> None:
+    slower = dict.fromkeys(STEP, 1.3)
+    words = "everything takes 1.30 times as long"
+    assert made(times=slower).cause == f"+4.5 ms: {words}: another GPU, other clocks or a throttle"
+    assert made({"times": slower}).cause == (
+        "-4.5 ms: everything takes 0.77 times as long: another GPU, other clocks or a throttle"
+    )
+    both = made(times=slower, device="NVIDIA A100-SXM4-80GB")
+    assert both.cause == f"+4.5 ms: {words}: NVIDIA A100-SXM4-80GB in place of NVIDIA H100 80GB HBM3"
+
+
+def test_one_kernel_that_takes_most_is_not_everything(made: Any) -> None:
+    assert made(times={"aten::mm": 1.3}).cause == "+3.6 ms: compute, gemm"
+
+
+def test_other_vendors_are_compared_by_category(made: Any) -> None:
+    names = {"gemm": "Cijk_Alik_Bljk_BBS_BH", "relu": "vectorized_elementwise_kernel", "add": "elementwise_kernel"}
+    plain = {"names": names | {"gemm": "ampere_sgemm_128x64"}}
+    both = made(plain, names=names, times={"aten::mm": 1.5, "aten::add": 0.2}, device="AMD Instinct MI300X")
+    assert both.cause == "+4.4 ms: compute, GEMM (+6.0 ms); compute, elementwise (-1.6 ms)"
+
+
+def test_a_kernel_that_is_launched_more_often_is_known_by_its_name(made: Any) -> None:
+    assert made(again=3).cause == "+2.0 ms: compute, relu"
+
+
+def test_work_of_one_side_only_is_said_to_be_so(made: Any) -> None:
+    both = made({"again": 0})
+    assert both.cause == "+1.0 ms: compute, relu, which A does not have"
+    assert records(both.changed_causes)[0]["what"] == "without relu"
+
+
+def test_what_cannot_be_played_has_its_cause_where_the_time_shows(made: Any) -> None:
+    both = made({"launched": 1}, times={"aten::mm": 1.2}, launched=1)
+    assert both.candidates is None
+    assert both.cause == ("+2.4 ms: compute, gemm +2.4 ms, by where the time shows: not both runs can be played again")
+    with pytest.raises(NothingMeasured, match="not both runs can be played again"):
+        _ = both.changed_causes
+    assert "What costs more or less" not in both.summary()
+
+
+# --- several ranks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Analysis]:
+    """A DDP training of two hosts, of which transfers are hidden behind backward."""
+    program = partial(ddp, layers=3, layer_us=300.0, buckets=(9 << 20, 3 << 20))
+
+    def analysed(seed: int, *injections: Injection) -> Analysis:
+        world = World(seed, program, hosts=2, gpus=2, steps=6, window=Window(((1, 4),)), injections=injections)
+        folder = tmp_path_factory.mktemp("simulated")
+        simulate(world).write(folder)
+        return analyse(folder, details=True)
+
+    return analysed
+
+
+def test_a_late_rank_is_the_cause_though_the_transfers_of_others_show_it(simulated: Any) -> None:
+    plain, late = simulated(7), simulated(8, Injection("slower", (2,), tuple(range(6)), 300.0, 0.3))
+    both = Comparison((plain,), (late,))
+    first = records(both.changed_causes)[0]
+    assert both.change is not None
+    assert both.change.ns == pytest.approx(0.3 * MS, rel=0.2)
+    assert both.cause is not None
+    assert ": rank 2 computes 0.3 ms per step longer than the others" in both.cause
+    assert (first["what"], first["cause"]) == ("rank 2 as fast as the others", both.change.words)
+    # One number for it: that of `remedies`, where the run has it.
+    gains = dict(zip(late.remedies["what"], late.remedies["gain_ns"], strict=True))
+    assert first["b_ns"] == gains["rank 2 as fast as the others"]
+    assert first["difference_ns"] == first["b_ns"] - first["a_ns"]
+    assert first["difference_low_ns"] <= first["difference_ns"] <= first["difference_high_ns"]
+    back = Comparison((late,), (plain,))
+    assert back.change is not None
+    assert back.change.words.startswith("rank 2 is no longer late: in A, it computes 0.3 ms per step longer")
+
+
+def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any) -> None:
+    """A GPU that is slower by 1 % is not late by itself, but it was as fast as the others before."""
+    plain, late = simulated(7), simulated(7, Injection("throttled", (2,), tuple(range(6)), 35.0))
+    assert late.prices is not None
+    assert late.prices.late is None
+    found = records(Comparison((plain,), (late,)).changed_causes)
+    assert found[0]["what"] == "rank 2 as fast as the others"
+    assert 0 < found[0]["difference_ns"] < 0.06 * MS
