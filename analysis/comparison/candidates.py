@@ -37,8 +37,8 @@ _Sides = tuple[Sequence[Analysis], Sequence[Analysis]]
 _LEAST = 0.005
 """Of a step: a candidate whose prices differ by less is none."""
 _MOST_WORK, _MOST_TRANSFERS, _MOST_RANKS = 6, 4, 4
-_STANDS_OUT = 3.0
-"""So many times as much as any other rank has a rank gained work, of which no run says by itself that it is late."""
+_ALIKE = 0.5
+"""Of the largest change of a rank's work: ranks with as much changed alike."""
 _NEXT_TO_NOTHING = 0.2
 """Of its price on the other side: less is as if it cost nothing."""
 _NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links")
@@ -129,10 +129,9 @@ def _late_ranks(sides: _Sides, same: SameWork) -> Iterator[Candidate]:
     for of_a in named[0]:
         for of_b in named[1]:
             ranks |= {rest: None for rest in (of_b - of_a, of_a - of_b) if rest and rest != of_a | of_b}
-    known = frozenset[int]().union(*ranks)
-    ranks |= {frozenset([rank]): None for rank in _grown(same) if rank not in known}
+    ranks = {**dict.fromkeys(_grown(same)), **ranks}
     present = set.intersection(*({*one.run.ranks} for side in sides for one in side))
-    for of, host in list(ranks.items())[:_MOST_RANKS]:
+    for of, host in list(ranks.items())[-_MOST_RANKS:]:
         if of <= present and len(of) < len(present):
             scenario = without_stragglers(of, host)
             in_a, in_b = (_price(side, scenario) for side in sides)
@@ -146,17 +145,21 @@ def _named_ranks(side: Sequence[Analysis]) -> dict[frozenset[int], str | None]:
     return {frozenset(each.ranks): each.host for each in late}
 
 
-def _grown(same: SameWork) -> list[int]:
-    """Ranks whose work has changed from A to B unlike that of all others."""
+def _grown(same: SameWork) -> list[frozenset[int]]:
+    """The rank whose work has changed most beyond that of others from A to B, and those that did so alike."""
     times = [_by_rank(works) for works in (same.a, same.b)]
-    ranks = times[0].keys() & times[1].keys()
+    ranks = [rank for rank in sorted(times[0]) if times[0][rank] and rank in times[1]]
     if len(ranks) <= 2:
         return []
-    change = {rank: times[1][rank] / times[0][rank] - 1 if times[0][rank] else 0.0 for rank in sorted(ranks)}
+    change = {rank: times[1][rank] / times[0][rank] - 1 for rank in ranks}
     usual = median_low(change.values())
-    apart = {rank: abs(each - usual) for rank, each in change.items()}
-    first, second, *_ = sorted(apart, key=lambda rank: -apart[rank])
-    return [first] if apart[first] >= max(_LEAST, _STANDS_OUT * apart[second]) else []
+    apart = {rank: each - usual for rank, each in change.items()}
+    most = max(apart.values(), key=abs)
+    if abs(most) < _LEAST:
+        return []
+    alike = frozenset(rank for rank, each in apart.items() if each * most >= _ALIKE * most**2)
+    first = frozenset(rank for rank in alike if apart[rank] == most)
+    return [first, *([alike] if len(first) < len(alike) <= len(ranks) / 2 else [])]
 
 
 def _by_rank(works: Sequence[CaptureWork]) -> dict[int, float]:

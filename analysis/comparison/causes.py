@@ -38,6 +38,8 @@ _DETAILED = "compute, "
 """What follows is a kernel, and how much it changed."""
 _NEARLY_ALL = 0.75
 """Of the largest candidate: one with as much that says more comes first."""
+_SMALL = 0.005
+"""Of a step: if it changed by as much, causes count that are too small for the unit of its length."""
 _UNPLAYED = ", by where the time shows: not both runs can be played again"
 _NEXT_TO_NOTHING = 0.2
 """Of what a rank makes others wait on the other side: less is as if they did not."""
@@ -80,7 +82,8 @@ def step_change(
     parts = _parts((a, b))
     total = sum(parts.values())
     unit = TimeUnit.of(max(fmean(one.typical_step.parts["window_ns"] for one in side) for side in (a, b)))
-    seen = [each for each in found or () if not unit.is_zero(each.ns)]
+    length = fmean(one.typical_step.parts["window_ns"] for one in a)
+    seen = [each for each in found or () if not unit.is_zero(each.ns) or abs(total) >= _SMALL * length]
     named = [
         PartChange(each.ns, each.words, f"{each.words} ({signed(each.ns, unit)})") for each in _explaining(seen, total)
     ]
@@ -268,5 +271,6 @@ def _mean(values: Sequence[Mapping[_K, float]]) -> dict[_K, float]:
 
 
 def signed(ns: float, unit: TimeUnit) -> str:
-    """`+7.4 ms`."""
-    return f"{'-' if ns < 0 else '+'}{unit.text(abs(ns))}"
+    """`+7.4 ms`; `+40 us` where that is too little for the unit."""
+    shown = unit if not unit.is_zero(ns) else TimeUnit.of(abs(ns))
+    return f"{'-' if ns < 0 else '+'}{(unit if shown.is_zero(ns) else shown).text(abs(ns))}"
