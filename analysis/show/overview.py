@@ -24,6 +24,8 @@ from .first_screen import FirstScreen, StepShare, first_screen
 from .step_kinds import not_counted
 
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 32
+_MOST_ROWS, _SENTENCE_LINES = 4, 2
+"""Of each kind of row so many are shown at most; and as many more lines of sentences as rows."""
 _BAR = 24
 _SHOWN_FROM = 0.0005
 """Of a step: parts that would be shown as 0.0% say nothing."""
@@ -38,7 +40,8 @@ _UNSURE = 0.1
 _WORTH_NAMING = 0.05
 """Of the exposed waiting, so much is caused by a rank that is named, or by all the others together."""
 _LEAST_MS = 0.001
-_LONGEST_HOST = 24
+_LONGEST_HOST, _LEAST_KERNEL = 24, 36
+"""Letters of a name: of a host at most, of a kernel at least, or it gets a line of its own."""
 _MOST_WARNING_LINES = 3
 
 
@@ -48,12 +51,39 @@ def overview(analysis: Analysis, screen: Screen = PAPER, run: str | None = None)
     `run` names the run in a command to copy: its paths, quoted for a shell; where not given, its name does.
     """
     width = max(min(screen.width or _WIDEST, _WIDEST), _NARROWEST)
+    named, first = run or for_shell(analysis.run.name), first_screen(analysis)
+    sentences = first.why.count(". ") + 1
+    # As many as are short on a wide terminal are always said: what is least must not depend on the width either.
+    least = max(
+        count
+        for count in range(1, sentences + 1)
+        if count == 1 or len(_sentences(first.why, count, _WIDEST)) <= _SENTENCE_LINES + 1
+    )
     lines: list[str] = []
-    for most in (4, 3, 2, 1):
-        lines = list(_lines(analysis, screen, (width, most), run or for_shell(analysis.run.name)))
+    for rows, count in _amounts(least, sentences):
+        said = _sentences(first.why, count, width)
+        if count > least and len(said) > _SENTENCE_LINES + rows:
+            continue
+        lines = list(_lines(analysis, first, said, screen, (width, rows), named))
         if len(lines) <= _MOST_LINES:
             break
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _amounts(least: int, sentences: int) -> list[tuple[int, int]]:
+    """How many rows of each kind, and sentences, to show: as much as there is, then less and less of both in turn.
+
+    None has more of one and less of the other than the next, or a wider terminal would show less of something.
+    """
+    rows, count = 1, least
+    amounts = [(rows, count)]
+    while rows < _MOST_ROWS or count < sentences:
+        if count < sentences and (count <= rows or rows == _MOST_ROWS):
+            count += 1
+        else:
+            rows += 1
+        amounts.append((rows, count))
+    return amounts[::-1]
 
 
 def first_look(analysis: Analysis, files: int, screen: Screen = PAPER) -> str:
@@ -96,13 +126,14 @@ def brief(analysis: Analysis, run: str | None = None) -> str:
     return "\n".join([" ".join(filter(None, said)), "", *table, *([""] if table else []), f"{about}; {command}", ""])
 
 
-def _lines(analysis: Analysis, screen: Screen, size: tuple[int, int], named: str) -> Iterator[str]:
+def _lines(
+    analysis: Analysis, first: FirstScreen, said: list[str], screen: Screen, size: tuple[int, int], named: str
+) -> Iterator[str]:
     width, most = size
-    first = first_screen(analysis)
     yield from _cut(wrapped(f"{first.name}: {', '.join(first.facts)}", width), 2)
     yield ""
     yield from (styled(line, "bold", screen) for line in wrapped(_headline(first), width))
-    yield from _first_sentences(first.why, width, 2 + most)
+    yield from said
     yield from wrapped(f"Not known: {first.not_known}", width) if first.not_known else ()
     hangs = len(analysis.table("hangs")) > 0
     for title, found in (
@@ -228,15 +259,19 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
         why = f": CPU {printable(str(doing))}" if doing is not None else why
         if row["because"] == "compute" and instead_of_computing(analysis.table("late_work"), row["rank"]) is not None:
             why = ": its operators take longer"
-        kernel = f" in {shortened_kernel(printable(row['kernel']), 36)}" if row["kernel"] else ""
         alike = as_late_in_words(waiting.participation, named) if len(named) == 1 else ""
         who = f"rank {row['rank']}{host}{f' and {alike}' if alike else ''}"
         caused = f"  {who}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
-        if cell_len(caused + why + kernel) <= width:
-            yield caused + why + kernel
+        kernel = printable(row["kernel"]) if row["kernel"] else ""
+        room = max(width - cell_len(caused + why) - 4, _LEAST_KERNEL)
+        beside = f"{why} in {shortened_kernel(kernel, room)}" if kernel else why
+        if cell_len(caused + beside) <= width:
+            yield caused + beside
         else:  # what makes a rank late is not worth the number beside it
-            yield caused
-            yield shortened(f"    {why.removeprefix(': ')}{kernel}", width)
+            yield from (f"  {line}" for line in wrapped(caused.strip(), width - 2))
+            room = max(width - cell_len(why) - 6, _LEAST_KERNEL)
+            below = f"{why} in {shortened_kernel(kernel, room)}" if kernel else why
+            yield shortened(f"    {below.removeprefix(': ')}", width)
     rest = late.drop(named)
     if rest.sum() >= _WORTH_NAMING:
         who = counted(len(rest), "more rank" if named else "rank")
@@ -260,7 +295,7 @@ def _try(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
     """Yield what to try; with unsplit calls, waits may be longer than known, and transfers shorter."""
     if first.nothing_to_gain:
         yield f"  {shortened(first.nothing_to_gain, width - 2)}"
-    room, unit = width - 26, first.unit
+    unit = first.unit
     partly = bool(first.parts) and _is_partly_split(analysis)
     for remedy in first.remedies[:most]:
         if remedy.gain_ns is not None:
@@ -271,8 +306,10 @@ def _try(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
         else:
             bound = _BOUNDS.get(remedy.name, "") if partly else ""
             said, ns, frac = bound, remedy.concerned_ns or 0, remedy.concerned_frac
+        amount = f"{unit.number(ns)} {unit.name} {frac or 0:>7.1%}"
+        room = width - cell_len(amount) - 6
         what = f"{shortened(remedy.what, room - cell_len(said))}{said}"
-        yield f"  {what:<{room}}{unit.number(ns):>11} {unit.name} {frac or 0:>7.1%}"
+        yield f"  {what}{' ' * (room - cell_len(what))}  {amount}"
 
 
 _BOUNDS = {
@@ -301,10 +338,12 @@ def _warned(analysis: Analysis, screen: Screen, width: int, most: int) -> Iterat
     warnings = analysis.warnings
     if not warnings:
         return
-    texts = [wrapped(printable(warning), width - 9) for warning in warnings]
-    shown = [lines for lines in texts if len(lines) <= _MOST_WARNING_LINES][: max(most - 1, 1)]
-    for lines in shown:
-        for number, line in enumerate(lines):
+    texts = [printable(warning) for warning in warnings]
+    # How long one is does not depend on the terminal: a wider one would show another instead.
+    short = [text for text in texts if len(wrapped(text, _WIDEST - 9)) <= _MOST_WARNING_LINES]
+    shown = short[: max(most - 1, 1)]
+    for text in shown:
+        for number, line in enumerate(wrapped(text, width - 9)):
             yield f"{'       ' if number else styled('warning', 'red', screen)}  {line}"
     if len(texts) > len(shown):
         rest = counted(len(texts) - len(shown), f"{'more ' if shown else ''}warning")
@@ -312,16 +351,9 @@ def _warned(analysis: Analysis, screen: Screen, width: int, most: int) -> Iterat
     yield ""
 
 
-def _first_sentences(text: str, width: int, most: int) -> list[str]:
-    """The first sentence, and whole ones while all fit on so many lines."""
-    lines: list[str] = []
-    sentences = text.split(". ")
-    for count in range(1, len(sentences) + 1):
-        longer = wrapped(". ".join(sentences[:count]).rstrip(".") + ".", width) if text else []
-        if lines and len(longer) > most:
-            break
-        lines = longer
-    return lines
+def _sentences(text: str, count: int, width: int) -> list[str]:
+    """The first so many sentences, in lines."""
+    return wrapped(". ".join(text.split(". ")[:count]).rstrip(".") + ".", width) if text else []
 
 
 def _cut(lines: list[str], most: int) -> list[str]:

@@ -29,6 +29,28 @@ def test_it_fits_one_screen(run, width) -> None:
     assert max(map(cell_len, lines[:-2])) <= min(width, 100)  # then come commands, to be copied
 
 
+def test_a_wider_terminal_shows_no_less(run) -> None:
+    """No row of any kind, sentence or warning is lost."""
+
+    def shown(width: int) -> list[int]:
+        screen = overview(run, Screen(width=width))
+        _, headline, *blocks = screen.split("\n\n")
+        rows = "\n".join(blocks).splitlines()
+        return [
+            len(" ".join(headline.split())),
+            sum(bool(re.search(r" (ms|us) +[\d.]+%$", line.rstrip(" \u2588"))) for line in rows),
+            sum("GB/s" in line for line in rows),
+            sum(line.startswith("warning") for line in rows),
+            len(re.findall(r"(?m)^  (?:\d+ more )?ranks? ?\d*(?: \(.*\))?: ", screen)),
+        ]
+
+    before = shown(60)
+    for width in range(66, 108, 6):
+        now = shown(width)
+        assert all(less <= more for less, more in zip(before, now, strict=True)), width
+        before = now
+
+
 def test_it_says_first_what_limits_the_run(run) -> None:
     first = run.verdicts.iloc[0]
     text = " ".join(overview(run).split())
