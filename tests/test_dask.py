@@ -14,6 +14,7 @@ from distributed import Client
 
 import commtrace.analysis.reading.dask_executor
 from commtrace.analysis.errors import ClusterError, DamagedTrace
+from commtrace.analysis.reading import versions
 from commtrace.analysis.reading.dask_executor import DaskExecutor, dask_client
 from commtrace.analysis.reading.executor import Processes
 from commtrace.analysis.reading.trace_input import TraceInput
@@ -36,7 +37,7 @@ def client() -> Iterator[Client]:
 
 @pytest.mark.parametrize("run", ["nccl-straggler", "gloo-collectives"])
 def test_tables_are_the_same(client, run):
-    whole, spread = analyse(DATA / run), analyse(DATA / run, client=client)
+    whole, spread = analyse(DATA / run), analyse(DATA / run, executor=client)
     assert spread.run.spread is not None
     for name in SHOWN:
         assert as_csv(name, spread.table(name)) == as_csv(name, whole.table(name)), name
@@ -44,7 +45,7 @@ def test_tables_are_the_same(client, run):
 
 
 def test_what_needs_all_ranks_in_one_place_is_there_too(client):
-    whole, spread = (analyse(DATA / "nccl-straggler", details=True, **more) for more in ({}, {"client": client}))
+    whole, spread = (analyse(DATA / "nccl-straggler", details=True, **more) for more in ({}, {"executor": client}))
     assert as_csv("replay_steps", spread.replay_steps) == as_csv("replay_steps", whole.replay_steps)
 
 
@@ -54,22 +55,15 @@ def test_damage_is_said_as_ever(client, tmp_path):
     damaged = sorted(tmp_path.glob("*.gz"))[1]
     damaged.write_bytes(damaged.read_bytes()[:-300])
     with pytest.raises(DamagedTrace) as told:
-        analyse(tmp_path, client=client)
+        analyse(tmp_path, executor=client)
     assert str(damaged) in str(told.value)
-    assert analyse(tmp_path, client=client, keep_going=True).run.partial_ranks == [1]
+    assert analyse(tmp_path, executor=client, keep_going=True).run.partial_ranks == [1]
 
 
 def test_another_version_on_a_worker_is_refused(client, monkeypatch):
-    module = commtrace.analysis.reading.dask_executor
-    monkeypatch.setattr(module, "version", lambda: "0.0.1")
-    here = module._versions()
-    monkeypatch.undo()
-    monkeypatch.setattr(
-        commtrace.analysis.reading.dask_executor,
-        "_versions",
-        _in_turn(here, commtrace.analysis.reading.dask_executor._versions()),
-    )
-    with pytest.raises(ClusterError, match=r"has commtrace .* instead of 0\.0\.1; install the same everywhere"):
+    here = versions.versions()
+    monkeypatch.setattr(versions, "versions", _in_turn(here | {"commtrace": "0.0.1"}, here))
+    with pytest.raises(ClusterError, match=r"has commtrace 0\.0\.1 instead of .*; install the same everywhere"):
         DaskExecutor(client)
 
 

@@ -73,7 +73,7 @@ def test_workers_of_dask_read_it(run):
     from distributed import Client
 
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
-        found = analyse(run, client=client)
+        found = analyse(run, executor=client)
         assert found.run.spread is not None
         assert found.breakdown.equals(analyse(DATA / RUNS[0]).breakdown)
 

@@ -104,6 +104,16 @@ OnDask = Annotated[
         "file. 'local': with processes of this machine, without Dask.",
     ),
 ]
+OnExecutor = Annotated[
+    str | None,
+    typer.Option(
+        "--executor",
+        rich_help_panel="Reading",
+        metavar="MODULE:NAME",
+        help="Read rank by rank with the executor of concurrent.futures that calling this makes, such as "
+        "mpi4py.futures:MPIPoolExecutor.",
+    ),
+]
 OfRanks = Annotated[
     str | None,
     typer.Option(
@@ -193,9 +203,12 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
         verify: Verify = False,
         memory: Memory = None,
         dask: OnDask = None,
+        executor: OnExecutor = None,
     ) -> ReadOptions:
         if cache is not None and no_cache:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
+        if dask is not None and executor is not None:
+            raise typer.BadParameter("cannot be given together with --dask", param_hint="--executor")
         if only_steps is not None and last:
             raise typer.BadParameter("cannot be given together with --only-steps", param_hint="--last")
         return ReadOptions(
@@ -206,6 +219,7 @@ def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
             verify=verify,
             memory_gb=memory,
             dask=dask,
+            executor=executor,
             ranks=_numbers(ranks, "--ranks"),
             hosts=tuple(hosts or ()),
             groups=tuple(groups or ()),

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from importlib.metadata import version as installed
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...common.version import version
 from ..core.small_files import NotJson, json_file
 from ..errors import ClusterError, MissingLibrary, UnreachableFile, UnreadableFile
+from .versions import differences, versions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,8 +32,6 @@ _CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
 _CONNECTING_S = 30
 _PATIENCE_S = 30  # then the log says for whom one waits, again and again
 _SCHEDULER_FILE = "name one that `dask scheduler --scheduler-file` wrote, or the scheduler's address"
-# What has to be the same on both sides, because tables are sent as these libraries pickle them.
-_SHARED = ("pandas", "numpy", "msgspec")
 
 
 class DaskExecutor:
@@ -227,7 +223,6 @@ async def _kind_of(address: str) -> str:
 
 
 def _check_versions(client: Client) -> None:
-    wanted = _versions()
     untyped: Any = client
 
     def versions_here() -> dict[str, str]:
@@ -237,10 +232,10 @@ def _check_versions(client: Client) -> None:
 
         if find_spec(package.partition(".")[0]) is None:
             return {}
-        found: dict[str, str] = import_module(module)._versions()  # noqa: SLF001
+        found: dict[str, str] = import_module(module).versions()
         return found
 
-    module = __name__
+    module = versions.__module__
     package = module
     with _cluster_errors(client):
         answers: dict[str, Any] = untyped.run(versions_here, on_error="return")
@@ -254,15 +249,8 @@ def _check_versions(client: Client) -> None:
     for address, found in answers.items():
         if not isinstance(found, dict):
             told = found if isinstance(found, BaseException) else f"it has {type(found).__name__} for its versions"
-            raise ClusterError(
-                f"Dask: worker {address} cannot use commtrace: {told}; install commtrace {wanted['commtrace']} there"
-            )
-        other = [f"{name} {found.get(name, 'missing')} instead of {wanted[name]}" for name in wanted
-                 if found.get(name) != wanted[name]]  # fmt: skip
+            wanted = versions()["commtrace"]
+            raise ClusterError(f"Dask: worker {address} cannot use commtrace: {told}; install commtrace {wanted} there")
+        other = differences(found)
         if other:
             raise ClusterError(f"Dask: worker {address} has {', '.join(other)}; install the same everywhere")
-
-
-def _versions() -> dict[str, str]:
-    python = ".".join(platform.python_version_tuple()[:2])
-    return {"commtrace": version(), "Python": python} | {name: installed(name) for name in _SHARED}

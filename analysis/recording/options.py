@@ -42,7 +42,8 @@ class ReadOptions:
     files is kept in the folder `cache`, or (True) in a hidden one beside them. With `verify`, every event is decoded
     once more by another parser, and the cache is not used. What is read must not need more than `memory_gb` of memory,
     in 1e9 bytes; four fifths of what is free if not given. With `dask`, workers of Dask read: of the scheduler at this
-    address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. Of `ranks`,
+    address, or of the one that wrote this file; `local` means `workers` of this machine, without Dask. With an
+    `executor`, what calling this `MODULE:NAME` makes does so. Of `ranks`,
     `hosts` (names) and `groups` (names or descriptions of process groups), where any are given, only ranks that are in
     all of them are read. Where `steps` are given (numbers), or how many of the `last` ones, others are left out.
     Tables are of the steps that count, or of all that was recorded if `whole`, which no reader needs to know.
@@ -60,6 +61,7 @@ class ReadOptions:
     verify: bool = False
     memory_gb: float | None = None
     dask: str | None = None
+    executor: str | None = None
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()

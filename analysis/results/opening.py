@@ -28,6 +28,8 @@ from ..run.chosen import worth_reading
 from ..run.rank_files import cycles_in
 
 if TYPE_CHECKING:
+    from concurrent import futures
+
     from distributed import Client
 
     from ..run.run import Run
@@ -149,6 +151,10 @@ def _reading_of(
         from ..reading.dask_executor import DaskExecutor, dask_client
 
         executor = DaskExecutor(dask_client(options.dask))
+    if options.executor is not None and executor is None:
+        from ..reading.any_executor import executor_named
+
+        executor = executor_named(options.executor)
     if executor is None and not is_local and not is_worth_spreading(traces, options):
         return Reading(traces, options)
     from .spreading import SpreadReading
@@ -172,7 +178,7 @@ def analyse(
     cache: str | PathLike[str] | bool = False,
     verify: bool = False,
     memory_gb: float | None = None,
-    client: Client | None = None,
+    executor: futures.Executor | Client | None = None,
     ranks: str | Iterable[int] = (),
     hosts: Iterable[str] = (),
     groups: Iterable[str] = (),
@@ -191,9 +197,10 @@ def analyse(
     read, one per core if it is not given. What was read of large files is kept in the folder `cache`, or (True) in a
     hidden one beside them, for the next time. With `verify`, every event is decoded once more by another parser,
     without the cache. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is
-    free if not given. With a `client` of dask.distributed, its workers read; they need the same paths, and commtrace of
-    the same version. Where `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of
-    process groups) are given, only ranks in all of them are read, as if the other files were not there. Of `steps`
+    free if not given. With an `executor` of concurrent.futures, or a client of dask.distributed, its workers read, rank
+    by rank; they need the same paths, and commtrace of the same version. Where `ranks` (numbers, or as in `0-7,64-71`),
+    `hosts` or `groups` (names or descriptions of process groups) are given, only ranks in all of them are read, as if
+    the other files were not there. Of `steps`
     (numbers, or as in `3-5`), or of the `last` ones that all ranks have, all tables are, as if no others had been
     recorded. Tables of sums are over the steps that count, those of the first screen: whole ones that are like most
     others; with `whole`, over all that was recorded. `step_marker` is a regular expression that finds the annotations
@@ -218,7 +225,7 @@ def analyse(
         verify=verify,
         memory_gb=memory_gb,
     )
-    return analyse_with(path, options, ceiling, client, _peaks(peaks))
+    return analyse_with(path, options, ceiling, executor, _peaks(peaks))
 
 
 def _peaks(given: Mapping[str, float] | str | PathLike[str] | None) -> GivenPeaks:
@@ -254,16 +261,16 @@ def analyse_with(
     path: Paths,
     options: ReadOptions,
     ceiling: str | PathLike[str] | None = None,
-    client: Client | None = None,
+    executor: futures.Executor | Client | None = None,
     peaks: GivenPeaks = NO_PEAKS,
 ) -> Analysis:
     """Call `analyse` with all options in one object."""
-    executor = None
-    if client is not None:
-        from ..reading.dask_executor import DaskExecutor
+    chosen = None
+    if executor is not None:
+        from ..reading.any_executor import executor_of
 
-        executor = DaskExecutor(client)
-    with OpenRun(path, options, executor=executor) as run:
+        chosen = executor_of(executor)
+    with OpenRun(path, options, executor=chosen) as run:
         return run.analysis(None if ceiling is None else path_named(ceiling), peaks)
 
 

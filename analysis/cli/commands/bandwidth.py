@@ -108,6 +108,7 @@ def _print_logs(files: list[Path], every_ns: int, writing: Writing, reading: Rea
         (reading.groups, "--groups"),
         (reading.verify, "--verify"),
         (reading.dask, "--dask"),
+        (reading.executor, "--executor"),
     ):
         if given:
             raise typer.BadParameter("is not for logs that are read by time", param_hint=flag)
