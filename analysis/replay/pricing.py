@@ -149,8 +149,8 @@ def _one_after_the_other(replay: Replay, ordered: Sequence[tuple[Priced, Scenari
     for number, (change, _) in enumerate(ordered[:_MOST_THEN]):
         if change.gain.ns < LEAST * replay.step_ns:
             break
-        made = [scenario.likely for _, scenario in ordered[: number + 1]]
-        most = replay.gain(all_at_once("", made)).ns if number else change.gain.ns
+        made = all_at_once("", [scenario.likely for _, scenario in ordered[: number + 1]])
+        most = replay.gain_as_played(made, as_transfers=False).ns if number else change.gain.ns
         then[number] = max(most - gained, 0.0)
         gained = max(most, gained)
     return then
