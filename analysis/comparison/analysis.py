@@ -250,6 +250,16 @@ class Comparison:
         return step_change(*self._sides, self.candidates, self._same_work.groups)
 
     @cached_property
+    def not_known(self) -> dict[str, str]:
+        """Tables that cannot be made of these runs, by name, each with the reason in words."""
+        found = {}
+        if self.candidates is None:
+            found["changed_causes"] = "what causes cost, as a run cannot be played again"
+        if not all(one.run.details or one.run.is_of_cpus for side in self._sides for one in side):
+            found["changed_operators"] = "operators, as a run was read without them"
+        return found
+
+    @cached_property
     def candidates(self) -> list[Candidate] | None:
         """What the change may be due to, the largest first, by prices; None where a run cannot be played again."""
         return candidates(*self._sides, self._same_work)

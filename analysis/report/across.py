@@ -37,7 +37,8 @@ def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
 
 def comparison_page(name: str, comparison: Comparison) -> ReportPage:
     """The page on two configurations: before and after."""
-    measures, kernels, operators = comparison.comparison, comparison.changed_kernels, comparison.changed_operators
+    measures, kernels = comparison.comparison, comparison.changed_kernels
+    operators = None if "changed_operators" in comparison.not_known else comparison.changed_operators
     sections = [
         Section(
             "measures",
@@ -59,7 +60,7 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
             "Operators",
             "",
             (),
-            [block("changed_operators", without_empty(operators))] if len(operators) else [],
+            [block("changed_operators", without_empty(operators))] if operators is not None and len(operators) else [],
         ),
     ]
     facts = [(item, value) for item, value in comparison_facts(comparison) if item not in _SAID_ABOVE]

@@ -91,13 +91,12 @@ def without_empty_memory(table: Table) -> PlainTable:
 def report(comparison: Comparison, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
     """The captures, verdict and tables; for people, only the `top` kernels and operators."""
     known = list(comparison_facts(comparison))
-    played = comparison.candidates is not None
-    tables = {name: getattr(comparison, name) for name in _TABLES if played or name != "changed_causes"}
+    tables = {name: getattr(comparison, name) for name in _TABLES if name not in comparison.not_known}
     if output_format == "json":
         content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
         return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
     if comparison.on_cpu:  # there an operator is its own kernel
-        del tables["changed_operators"]
+        tables.pop("changed_operators", None)
     markdown = output_format == "markdown"
     parts = ["".join(f"- **{i}**: {escaped(v)}\n" for i, v in known) if markdown else fact_lines(known, 11, screen)]
     for name, table in tables.items():
@@ -124,6 +123,7 @@ def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "verdict", comparison.verdict
     if comparison.cause is not None:
         yield "cause", comparison.cause
+    yield from (("not known", why) for why in comparison.not_known.values())
     yield from (("other steps", said) for said in comparison.other_kinds)
     if comparison.power:
         yield "power", comparison.power

@@ -22,6 +22,8 @@ from commtrace.cli import main
 from commtrace.contract.rank import RankFile
 from commtrace.contract.reading import lenient
 
+DATA = Path(__file__).resolve().parents[1] / "data"
+
 STEPS = 10
 # Steps are never quite the same: a spread of half a percent.
 JITTER = (0, 3, -4, 8, -9, 5, -2, 1, -6, 7)
@@ -275,6 +277,21 @@ def test_unprofiled_steps_belong_to_the_cycle_behind_them(tmp_path):
     step = measure(compare(tmp_path, tmp_path), "step")
     assert (step["captures_a"], step["steps_a"], step["a_ns"], step["note"]) == (2, 10, 100, "unprofiled steps")
     assert step["spread_a_ns"] == 1  # sqrt(1 / 2)
+
+
+def test_runs_without_operators_are_compared_by_the_rest(tmp_path, capsys):
+    packed = tmp_path / "packed"
+    assert main(["pack", "--no-details", "-o", str(packed), str(DATA / "nccl-straggler")]) == 0
+    assert main(["compare", str(packed), str(packed)]) == 0
+    shown = capsys.readouterr().out
+    assert "not known    operators, as a run was read without them" in shown
+    assert "Kernels that differ most" in shown
+    assert main(["compare", "-f", "json", str(packed), str(packed)]) == 0
+    assert "changed_operators" not in json.loads(capsys.readouterr().out)
+    page = tmp_path / "page.html"
+    assert main(["report", str(packed), "--against", str(packed), "-o", str(page)]) == 0
+    with pytest.raises(NothingMeasured, match="was read without operators"):
+        _ = compare(packed, packed).changed_operators
 
 
 def test_nothing_is_no_side(tmp_path):
