@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ Two stages do, if this part of what the one with less runs is run by the other a
 _OF_WORK = ("lane", "step", "name", "start", "is_comm")
 """What tells which activities are alike; changes of a CPU's time leave it."""
 _LARGEST = np.iinfo(np.int64).max
-_MOST_ORDERED = 4
-"""Sets of values whose order is kept: those of which usual ones are asked for again and again."""
+_MOST_ORDERED = 16
+"""Sets of values whose order is kept: four with delays as measured, four with usual ones, each in two orders."""
 
 
 class Alike:
@@ -52,7 +52,7 @@ class Alike:
         self._size = int(self._at.max(initial=0)) + 1
         self._name_of: Ints = np.zeros(self._size, dtype=np.int64)
         self._name_of[self._at] = np.concatenate([p.name for p in members])
-        self._known: deque[tuple[list[Ints], _Ordered]] = deque(maxlen=_MOST_ORDERED)
+        self._known: deque[tuple[list[Ints], bool, _Ordered]] = deque(maxlen=_MOST_ORDERED)
         counts = pd.Series(code).groupby(code).transform("size").to_numpy()
         self._is_rare = (code == NONE) | (counts * 2 <= most)
 
@@ -165,30 +165,21 @@ class Alike:
         found = self._ordered(values).quantiles(shares, counted)
         absent = np.isnan(found[0])
         if counted is not None and absent.any():
-            largest = self._largest_by_name(values, counted, absent)
+            [by_name] = self._ordered(values, by_name=True).quantiles((1.0,), counted)
+            largest = by_name[self._name_of]
             itself = None if np.isfinite(largest[absent]).all() else _Ordered.of(self._at, own or values, self._size)
             alone = [largest] * len(found) if itself is None else itself.quantiles(shares, ~counted)
             for quantile, of_own in zip(found, alone, strict=True):
                 quantile[absent] = np.where(np.isnan(largest), of_own, largest)[absent]
         return [_ByMember(self._by_member, np.rint(each)) for each in found]
 
-    def _ordered(self, values: Sequence[Ints]) -> _Ordered:
-        for known, ordered in self._known:
-            if len(known) == len(values) and all(map(operator.is_, known, values)):
+    def _ordered(self, values: Sequence[Ints], *, by_name: bool = False) -> _Ordered:
+        for known, were_by_name, ordered in self._known:
+            if by_name == were_by_name and len(known) == len(values) and all(map(operator.is_, known, values)):
                 return ordered
-        self._known.append((list(values), _Ordered.of(self._at, values, self._size)))
-        return self._known[-1][1]
-
-    def _largest_by_name(self, values: Sequence[Ints], counted: Flags, wanted: Flags) -> NDArray[np.float64]:
-        """The largest value of the name of each code that is wanted, among those counted; NaN if there is none."""
-        names = np.zeros(max(int(member.name.max(initial=0)) for member in self._members) + 1, dtype=bool)
-        names[self._name_of[wanted]] = True
-        largest = np.full(len(names), -np.inf)
-        for member, value in compress(zip(self._members, values, strict=True), counted):
-            named = np.flatnonzero(names[member.name])
-            np.maximum.at(largest, member.name[named], value[named])
-        of_codes = largest[self._name_of]
-        return np.where(np.isfinite(of_codes), of_codes, np.nan)
+        at = np.concatenate([member.name for member in self._members]) if by_name else self._at
+        self._known.append((list(values), by_name, _Ordered.of(at, values, int(at.max(initial=0)) + 1)))
+        return self._known[-1][2]
 
     @property
     def is_usual(self) -> list[Flags]:
@@ -234,7 +225,7 @@ class _Ordered(NamedTuple):
         least = int(together.min(initial=0))
         span = int(together.max(initial=0)) - least + 1
         order = np.argsort(at * span + (together - least)) if size * span <= _LARGEST else np.lexsort((together, at))
-        return cls(at[order], together[order], member[order], size)
+        return cls(at[order].astype(np.int32), together[order], member[order].astype(np.int32), size)
 
     def quantiles(self, shares: Sequence[float], counted: Flags | None) -> list[NDArray[np.float64]]:
         """Quantiles by place of the code, among members that are `counted`, or all; NaN for codes without values."""
