@@ -119,6 +119,11 @@ def test_annotations_are_named_but_none_around_everything(tmp_path: Path) -> Non
     assert "train_step" not in row["because"]
 
 
+def test_none_holds_what_is_less_than_nothing() -> None:
+    ranges = Ranges(np.array(["a"], dtype=object), np.array([0]), np.array([10]))
+    assert not len(holders([Stretches.alike(ranges, np.array([0]), np.array([10]), weight=-1)]))
+
+
 def test_compiled_graphs_count_as_one(tmp_path: Path) -> None:
     graphs = [(f"## Call CompiledFxGraph f{number}ab ##", 100 + number * 8_000, 7_000) for number in range(4)]
     row = _run(tmp_path, graphs, kind="user_annotation")

@@ -106,7 +106,9 @@ def holders(stretches: Sequence[Stretches]) -> pd.DataFrame:
     innermost = innermost.set_index("group")
     longest = pd.concat([each[_is_of(each, innermost)] for each in inside])
     longest = longest.sort_values("ns", kind="stable").groupby("group").tail(1).set_index("group")
-    return innermost.assign(start_ns=longest["start_ns"], outer=most["name"])
+    # Of groups in which nothing was longer none may be left, and to a table without rows `assign` adds those of others.
+    of_these = {"start_ns": longest["start_ns"], "outer": most["name"]}
+    return innermost.assign(**{name: column.reindex(innermost.index) for name, column in of_these.items()})
 
 
 def _is_of(within: pd.DataFrame, named: pd.DataFrame) -> Flags:
