@@ -305,7 +305,7 @@ def _transfers(sides: _Sides) -> Iterator[Candidate]:
     found = [
         pd.concat(side).groupby(["collective", "size_bytes"]).agg({"ns": "mean", "per_step": "mean"}) for side in tables
     ]
-    both = found[0].join(found[1], lsuffix="_a", rsuffix="_b", how="outer")
+    both = found[0].add_suffix("_a").join(found[1].add_suffix("_b"), how="outer")
     gone, new = both[both["ns_b"].isna()], both[both["ns_a"].isna()]
     pairs = [(key, key) for key in both.index[both["ns_a"].notna() & both["ns_b"].notna()]]
     for kind in sorted({*gone.index.get_level_values(0)} & {*new.index.get_level_values(0)}):
