@@ -101,7 +101,7 @@ env-newest env-oldest: env-%:
 in-newest in-oldest: in-%:
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
 		-m "not slow and not alone" tests/installed tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
-		tests/docs tests/common tests/analysis \
+		tests/docs/test_metrics_pages.py tests/docs/test_parquet_page.py tests/common tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))
 
 test-newest test-oldest: test-%: env-%
