@@ -28,6 +28,7 @@ from ..replay.scenarios.transfers import links_as_others
 from ..replay.scenarios.usual import named_ranks, without_stragglers
 from ..replay.slow_links import against_others
 from ..results.analysis import Analysis
+from ..tables.remedies import known_gains
 from ..tables.replay import replayed
 from ..tables.verdicts import typical_culprits
 from .work import CaptureWork, SameWork
@@ -110,12 +111,7 @@ def candidates(a: Sequence[Analysis], b: Sequence[Analysis], same: SameWork) -> 
 
 def _price(side: Sequence[Analysis], scenario: Scenario) -> Gain:
     """What a step of this side gains: that of `remedies` where it has this change."""
-    gains = []
-    for one in side:
-        assert one.prices is not None
-        known = {change.what: change.gain for change in one.prices.changes}
-        gains.append(known.get(scenario.name) or one.of(replayed).gain(scenario))
-    return _mean(gains)
+    return _mean([one.of(known_gains).get(scenario.name) or one.of(replayed).gain(scenario) for one in side])
 
 
 def _mean(gains: Sequence[Gain]) -> Gain:
@@ -279,7 +275,7 @@ def _work(sides: _Sides, same: SameWork) -> Iterator[Candidate]:
 
 
 def _on(gain: Gain, *, in_b: bool) -> tuple[Gain, Gain]:
-    """Prices of what costs one side only."""
+    """The prices in A and in B of what costs only one of them."""
     return (_NOTHING, gain) if in_b else (gain, _NOTHING)
 
 

@@ -52,7 +52,7 @@ class WorkGroup:
     """Work of both sides that is the same: names there, ns per step, mean over ranks, and what to multiply it by.
 
     `to_b` are factors that make the places of A as long as in B, `to_a` those for B; a side without it has no places.
-    It is all that computes if that takes so many `times` as long.
+    `times` is for nearly all kernels as one group: so many times as long does B take for them.
     """
 
     name_a: str
@@ -156,7 +156,7 @@ def _renamed(groups: Sequence[WorkGroup]) -> dict[str, str]:
 
 
 def _vendors(side: Sequence[Analysis]) -> set[str]:
-    """The vendors of the devices, by the first word of what they are called; empty if no trace says it."""
+    """The vendors of the devices: the first word of each name; empty if no trace names its device."""
     return {str(name).split()[0] for one in side for name in one.run.device_names.values() if name}
 
 
@@ -168,7 +168,7 @@ def _ran(one: Analysis) -> pd.DataFrame:
     ran = activities[columns].assign(operator=_operators(part), row=np.arange(len(activities)))
     ran = ran[ran["kind"] != COMM]
     ran = ran.assign(step=ran["step"] if ran["step"].notna().any() else 0).dropna(subset="step")
-    # What an operator copies is told apart from what it computes: one side may do only one of them.
+    # Copies of an operator are numbered apart from its kernels, as the other side may have none of them.
     ran["operator"] = ran["operator"].where(ran["kind"] == COMPUTE, ran["operator"] + _OF_COPIES)
     in_order = ran.sort_values(["rank", "cycle", "device", "step", "operator", "stream", "start_ns"], kind="stable")
     nth = in_order.groupby(["rank", "cycle", "device", "step", "operator"], sort=False).cumcount()
@@ -259,7 +259,7 @@ def _matched(a: pd.DataFrame, b: pd.DataFrame, *, by_category: bool) -> list[Wor
 
 
 def _in_one_order(a: pd.DataFrame, b: pd.DataFrame, key: tuple[int, str]) -> bool:
-    """Whether what no operator launched runs in one order on both sides, as far as names are common to both."""
+    """Whether what no operator launched runs in the same order on both sides, going by the names that both have."""
     both = a.merge(b, on=_PLACE, suffixes=("_a", "_b"))
     both = both[(both["of"] == key[0]) & (both["operator"] == key[1])]
     common = {*both["name_a"]} & {*both["name_b"]}
@@ -269,7 +269,7 @@ def _in_one_order(a: pd.DataFrame, b: pd.DataFrame, key: tuple[int, str]) -> boo
 
 @dataclass
 class _Groups:
-    """Groups by the names of both sides, or `by_category` of what computes."""
+    """Groups by their names in A and in B; kernels by their category if `by_category`."""
 
     by_category: bool
     found: dict[tuple[str, str], WorkGroup] = field(default_factory=dict)

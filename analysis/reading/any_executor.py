@@ -6,30 +6,26 @@ Its workers see the same files under the same paths, and have the same commtrace
 from __future__ import annotations
 
 import atexit
-import logging
 from collections.abc import Callable
 from concurrent import futures
 from functools import lru_cache
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import ClusterError
-from .executor import Executor
+from .executor import CALLS_PER_WORKER, Executor
 from .versions import differences, versions
 
 if TYPE_CHECKING:
     from distributed import Client
 
-_LOG = logging.getLogger("commtrace.reading")
 _T = TypeVar("_T")
-_CALLS_PER_WORKER = 4  # that wait, so that workers never do
 _WORKERS_IF_UNKNOWN = 16
 _HOW_MANY = "num_workers", "_max_workers"
 """Attributes that say how many workers an executor has: that of mpi4py, and that of the standard library and loky."""
 
 
-class AnyExecutor:
+class AnyExecutor(Executor):
     """An executor of `concurrent.futures`, which stays open."""
 
     def __init__(self, executor: futures.Executor) -> None:
@@ -44,20 +40,12 @@ class AnyExecutor:
         if other:
             raise ClusterError(f"{self.name}: a worker has {', '.join(other)}; install the same everywhere")
 
-    def __enter__(self) -> AnyExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
     @property
     def at_once(self) -> int:
         """How many calls should be submitted at a time, so that nobody waits for work."""
         known = (getattr(self._executor, name, None) for name in _HOW_MANY)
         workers = next((number for number in known if isinstance(number, int) and number > 0), _WORKERS_IF_UNKNOWN)
-        return workers * _CALLS_PER_WORKER
+        return workers * CALLS_PER_WORKER
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> AnyCall[_T]:
         """Submit a call of the function. Raises ClusterError."""
@@ -75,7 +63,7 @@ class AnyExecutor:
         self._pending.clear()
 
     def lost(self, err: BaseException) -> ClusterError:
-        """The error of an executor that cannot go on."""
+        """The error to raise where the executor cannot go on."""
         return ClusterError(
             f"{self.name} cannot go on: {type(err).__name__}: {err}; if its workers died for want of memory, give them "
             "more, or take fewer"

@@ -15,11 +15,11 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..core.small_files import NotJson, json_file
 from ..errors import ClusterError, MissingLibrary, UnreachableFile, UnreadableFile
+from .executor import CALLS_PER_WORKER, Executor
 from .versions import differences, versions
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("commtrace.reading")
 _T = TypeVar("_T")
 _RETRIES = 3
-_CALLS_PER_THREAD = 4  # that wait at the scheduler, so that workers never do
 _CONNECTING_S = 30
 _PATIENCE_S = 30  # then the log says for whom one waits, again and again
 _SCHEDULER_FILE = "name one that `dask scheduler --scheduler-file` wrote, or the scheduler's address"
 
 
-class DaskExecutor:
+class DaskExecutor(Executor):
     """Workers that a client of dask.distributed knows. The client stays open."""
 
     def __init__(self, client: Client) -> None:
@@ -43,20 +42,12 @@ class DaskExecutor:
         self._pending: set[Any] = set()
         _check_versions(client)
 
-    def __enter__(self) -> DaskExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
     @property
     def at_once(self) -> int:
         """How many calls should wait at the scheduler, so that workers never do."""
         with _cluster_errors(self._client):
             threads: int = sum(self._client.nthreads().values())
-        return max(1, threads) * _CALLS_PER_THREAD
+        return max(1, threads) * CALLS_PER_WORKER
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> DaskCall[_T]:
         """Submit a call to a worker. Raises ClusterError."""

@@ -24,7 +24,8 @@ from .worker import Answer, frame, log_again, write_frame
 _LOG = logging.getLogger("commtrace.reading")
 _T = TypeVar("_T")
 _R = TypeVar("_R", covariant=True)
-_CALLS_PER_WORKER = 4  # submitted before their results are asked for: enough for workers never to wait
+_Self = TypeVar("_Self", bound="Executor")
+CALLS_PER_WORKER = 4  # submitted before their results are asked for: enough for workers never to wait
 _AHEAD_BYTES = 32 << 10  # fits into a pipe whose worker is still busy
 # Neither has a descriptor of its own, which a fork would inherit.
 _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -50,13 +51,13 @@ class Executor(Protocol):
     def cancel(self) -> None:
         """Cancel all unfinished calls."""
 
-    def __enter__(self) -> Executor:
-        """Return the executor, ready for calls."""
+    def __enter__(self: _Self) -> _Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancel."""
+        self.cancel()
 
 
 def results(executor: Executor, function: Callable[..., _T], calls: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
@@ -123,7 +124,7 @@ class ProcessCall(Generic[_T]):
         return self._function(*self._arguments)
 
 
-class Processes:
+class Processes(Executor):
     """Processes of this machine; with none, this one does it all, when results are asked for.
 
     No process is replaced while others are at work, and no call is done twice by other processes: one that costs a
@@ -140,18 +141,10 @@ class Processes:
         self.workers: list[Worker] = []
         weakref.finalize(self, _end, self.workers)
 
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
     @property
     def at_once(self) -> int:
         """How many calls should be submitted at a time: without processes, one."""
-        return max(1, self._wanted * _CALLS_PER_WORKER)
+        return max(1, self._wanted * CALLS_PER_WORKER)
 
     @property
     def is_busy(self) -> bool:

@@ -85,6 +85,11 @@ class ReadOptions:
         return may_mark_steps(name, self.step_marker)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether workers that somebody named read, not this process."""
+        return self.dask is not None or self.executor is not None
+
+    @property
     def limit_bytes(self) -> int | None:
         """Limit of the data's memory in bytes; None without limit."""
         return None if self.memory_gb is None else int(self.memory_gb * GB)

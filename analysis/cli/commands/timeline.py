@@ -74,7 +74,7 @@ def timeline_command(
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(draw_ranks, "--draw-ranks")
     # Workers elsewhere read large runs, whose details would all have to come here.
-    analysis = analysis_of(runs, _if_small(reading), details=reading.dask is None and reading.executor is None)
+    analysis = analysis_of(runs, _if_small(reading), details=not reading.is_elsewhere)
     from ...timeline.drawing import run_timeline
 
     timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)

@@ -221,7 +221,7 @@ class LongSteps(NamedTuple):
 def _of_ranks(own: ByThemselves, culprits: Culprits, longer: Callable[[], Longer | None], compared: Compared) -> Cause:
     """`rank 2 computes 198.0 ms longer than in other steps, mostly in `gemm``."""
     several = len(own.ranks) > 1
-    few = listed([str(rank) for rank in own.ranks]) if len(own.ranks) <= _MOST_NAMED else shortened(own.ranks, 3)
+    few = listed([*map(str, own.ranks)]) if len(own.ranks) <= _MOST_NAMED else shortened(own.ranks, _MOST_NAMED)
     who = f"ranks {few}" if several else culprits.placed(own.ranks[0])
     does = f"{who} {_OWN[own.part][several].format(compared.time(own.more_ns))} longer"
     whose = Whose("their CPUs" if several else "its CPU", f"the CPU{'s' if several else ''} of {who}", several)
