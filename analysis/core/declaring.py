@@ -6,7 +6,8 @@
 A function needs what its parameters name: tables of the run, values that are declared by `value`, what `Analysis` has,
 and what `Run` has, in this order. Each of them is made when it is first needed, and once; one of the type `Later` when
 it is called. What looks at `each_rank` by itself is made where the events of the rank are, if these are spread over
-processes. What is `played` is made of the steps that are played again.
+processes; so is what it needs of that which is declared `at_rank`, and stays there. What is `played` is made of the
+steps that are played again.
 """
 
 from __future__ import annotations
@@ -164,6 +165,9 @@ VALUES: dict[str, Callable[..., Any]] = {}
 EACH_RANK: set[Callable[..., Any]] = set()
 """The functions that look at one rank after the other."""
 
+AT_RANK: set[Callable[..., Any]] = set()
+"""The functions whose results stay where the events of a rank are."""
+
 PLAYED: set[Callable[..., Any]] = set()
 """The functions that look at the part of a run that is played again."""
 
@@ -177,9 +181,19 @@ def value(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
 def each_rank(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
     """Declare that what this function makes of a run is what it makes of each of its ranks, one below the other.
 
-    It is given events, tables and plain values, so that it can run where the events of a rank are.
+    It is given events, tables, plain values, and what is made `at_rank`, so that it can run where the events of a rank
+    are. What it makes is a table, a dictionary, a list, a tuple of these, or what `joined` itself, of a class.
     """
     EACH_RANK.add(make)
+    return make
+
+
+def at_rank(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+    """Declare that this is made of the events of a rank wherever these are, and is as large: it never travels.
+
+    It is given events, plain values, and what else is made `at_rank`. What looks at all ranks gets that of them all.
+    """
+    AT_RANK.add(make)
     return make
 
 

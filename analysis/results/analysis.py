@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from ...common.wording import counted, ranges_of
 from ..catalog import CATALOG
 from ..ceilings.files import Ceiling
-from ..core.declaring import EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value
+from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.kinds import KINDS
@@ -41,8 +41,9 @@ from ..tables.ranks import culprits, typical_waiting
 from ..tables.regions import times_of_regions
 from ..tables.remedies import known_gains, priced
 from ..tables.replay import links, replayed
-from ..tables.values import captured_graphs
+from ..tables.values import replayed_graphs
 from .early_work import Early
+from .joining import join_ranks
 from .part import steps_to_play
 from .ran_by_rank import RanHere, RanSpread
 from .table_attributes import TableAttributes
@@ -170,13 +171,16 @@ class Analysis(TableAttributes):
             return self.part.of(make)
         needs, spread = signature(make).parameters, self.run.spread
         if make not in EACH_RANK or spread is None or not spread.ran:
-            return make(**{name: instead[name] if name in instead else self._given(needs[name]) for name in needs})
+            # Names of events are those of tables elsewhere.
+            from_run = EVENT_SCHEMAS if make in EACH_RANK or make in AT_RANK else {}
+            given = {name: getattr(self.run, name) for name in needs if name in from_run} | instead
+            return make(**{name: given[name] if name in given else self._given(needs[name]) for name in needs})
         _LOG.info("making %s of %s", make.__name__.replace("_", " "), counted(len(self.run.ranks), "rank"))
-        given = {name: self._need(name) for name in needs if name not in EVENT_SCHEMAS}
-        parts: list[Any] = list(spread.of_each_rank(make, given))
-        if isinstance(parts[0], pd.DataFrame):
-            return cast("Value", pd.concat(parts, ignore_index=True))
-        return cast("Value", {key: found for part in parts for key, found in part.items()})
+        at_rank = _at_rank(make)
+        needed = {name for each in (make, *at_rank.values()) for name in signature(each).parameters}
+        given = {name: self._need(name) for name in sorted(needed) if name not in EVENT_SCHEMAS and name not in at_rank}
+        parts: list[Value] = list(spread.of_each_rank(make, at_rank, given))
+        return join_ranks(parts)
 
     def _given(self, parameter: Parameter) -> Any:
         if str(parameter.annotation).startswith("Later["):
@@ -214,7 +218,7 @@ class Analysis(TableAttributes):
     @property
     def graph_notes(self) -> tuple[str, ...]:
         """Of which replayed CUDA graphs nothing is known but their kernels, and why; if any capture was traced."""
-        return self.of(captured_graphs).notes if self.run.details else ()
+        return self.of(replayed_graphs).notes if self.run.details else ()
 
     @property
     def peak_notes(self) -> tuple[str, ...]:
@@ -342,6 +346,15 @@ class Analysis(TableAttributes):
         marked = table.copy(deep=False)
         marked["partial"] = rows.astype("boolean")
         return marked
+
+
+def _at_rank(make: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """What a function needs that is made where the events of a rank are, by name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name in signature(make).parameters:
+        if VALUES.get(name) in AT_RANK:
+            found |= {name: VALUES[name], **_at_rank(VALUES[name])}
+    return found
 
 
 def _attribute(entry: TableEntry, make: Callable[..., pd.DataFrame]) -> cached_property[pd.DataFrame]:

@@ -41,6 +41,12 @@ class GraphCaptures(NamedTuple):
     calls: pd.DataFrame
     tables: EventTables
 
+    def of_rank(self, rank: int) -> GraphCaptures:
+        """Those of one rank."""
+        tables = {name: getattr(self.tables, name) for name in _OF_CPUS}
+        own = {name: table[table["rank"] == rank] for name, table in tables.items() if len(table)}
+        return GraphCaptures(self.calls[self.calls["rank"] == rank], EventTables(**own))
+
 
 def captures_beside(files: Mapping[int, Sequence[Path]]) -> GraphCaptures:
     """The captures in folders of these names beside the files of a run, as far as they can be read.

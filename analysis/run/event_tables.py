@@ -46,15 +46,17 @@ EVENT_SCHEMAS: dict[str, Schema] = {
 
 
 class MarkedSteps(NamedTuple):
-    """What a CPU marked: its steps, each a ProfilerStep annotation, and gradients."""
+    """What a CPU marked: its steps, each a ProfilerStep annotation, gradients, and garbage collection."""
 
     cpu_ns: dict[int, int]
     """How long the CPU took for each step."""
     with_gradients: frozenset[int]
     """The steps in which a gradient of a parameter became ready."""
+    has_gc: bool
+    """Whether runs of Python's garbage collector were recorded."""
 
 
-_NO_STEPS = MarkedSteps({}, frozenset())
+_NO_STEPS = MarkedSteps({}, frozenset(), has_gc=False)
 
 
 class RanInCycle(NamedTuple):
@@ -110,7 +112,8 @@ class EventTables:
     def ran(self) -> tuple[RanInCycle, ...]:
         """Summaries of the devices' activity, by rank and cycle."""
         names = self.annotations["name"]
-        marks = self.annotations[names.eq(markers.GRADIENT) | names.str.startswith(markers.PROFILER_STEP)]
+        known = names.isin([markers.GRADIENT, markers.PYTHON_GC])
+        marks = self.annotations[known | names.str.startswith(markers.PROFILER_STEP)]
         marked = {key: marked_steps(records(own)) for key, own in grouped(marks, ["rank", "cycle"])}
         return tuple(ran_in_cycles(self.activities, marked))
 
@@ -158,4 +161,5 @@ def marked_steps(annotations: Iterable[Row]) -> MarkedSteps:
             begin, end = row["start_ns"], row["start_ns"] + row["dur_ns"]
             if bisect_left(gradients, begin) < bisect_left(gradients, end):
                 with_gradients.add(step)
-    return MarkedSteps(cpu_ns, frozenset(with_gradients))
+    has_gc = any(row["name"] == markers.PYTHON_GC for row in rows)
+    return MarkedSteps(cpu_ns, frozenset(with_gradients), has_gc)

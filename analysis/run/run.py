@@ -218,8 +218,15 @@ class Run:
             hosts[row["rank"]] = host if boot is None else machines[boot]
         return hosts
 
+    @property
+    def has_gc(self) -> bool:
+        """Whether runs of Python's garbage collector were recorded, on any rank."""
+        return any(ran.marked.has_gc for ran in self.tables.ran)
+
     def detailed(self, rank: int) -> EventTables:
         """The tables of one rank with details, read from its files again if needed."""
+        if self.details and self.spread is not None:
+            return self.spread.of_rank(rank)
         if self.details or not self.files:
             whole = self.tables.whole
             own = {name: getattr(whole, name) for name in DETAILED}

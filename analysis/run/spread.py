@@ -28,6 +28,7 @@ from ..reading.one_file import read_file
 from ..reading.trace_input import TraceInput
 from ..recording.options import ReadOptions
 from ..recording.recording import RawTrace
+from .captures import GraphCaptures
 from .chosen_steps import of_steps
 from .cpu_activities import with_activities
 from .event_tables import EventTables, RanInCycle, marked_steps, ran_in_cycles
@@ -118,31 +119,50 @@ class SpreadTables:
             _LOG.debug("%d of %d ranks", number, len(given))
             yield result
 
-    def of_each_rank(self, make: Callable[..., _T], given: Mapping[str, Any]) -> Iterator[_T]:
+    def of_each_rank(
+        self, make: Callable[..., _T], at_rank: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]
+    ) -> Iterator[_T]:
         """Yield what `make`, a module's function, makes of each rank.
 
-        By the names of its parameters it gets the tables of the rank and what is `given`; of tables, the rank's rows.
+        By the names of its parameters it gets the tables of the rank, what functions `at_rank` make of these, and what
+        is `given`; of tables, the rank's rows.
         """
         ranks = sorted({ran.rank for ran in self.ran})
         own = {name: rows_of_ranks(one, ranks) for name, one in given.items()}
-        return self.by_rank(_made, {rank: (make, {name: of[rank] for name, of in own.items()}) for rank in ranks})
+        given_to = {rank: (make, at_rank, {name: of[rank] for name, of in own.items()}) for rank in ranks}
+        return self.by_rank(_made, given_to)
 
 
 def rows_of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
     """The rows of each rank, by rank; what is no table of ranks is the same for all."""
+    if isinstance(given, GraphCaptures):
+        return {rank: given.of_rank(rank) for rank in ranks}
     if not isinstance(given, pd.DataFrame) or "rank" not in given:
         return dict.fromkeys(ranks, given)
     rows = given.groupby("rank").indices
     return {rank: given.iloc[rows.get(rank, [])] for rank in ranks}
 
 
-def _made(tables: EventTables, make: Callable[..., _T], given: Mapping[str, Any]) -> _T:
-    own = {name: getattr(tables, name) for name in signature(make).parameters if name not in given}
-    return make(**own, **given)
+def _made(
+    tables: EventTables, make: Callable[..., _T], at_rank: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]
+) -> _T:
+    made = dict(given)
+
+    def made_by(function: Callable[..., Any]) -> Any:
+        return function(**{name: needed(name) for name in signature(function).parameters})
+
+    def needed(name: str) -> Any:
+        if name not in made:
+            made[name] = made_by(at_rank[name]) if name in at_rank else getattr(tables, name)
+        return made[name]
+
+    found: _T = made_by(make)
+    return found
 
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:
-    return work(_tables(pieces, with_calls=False), *arguments)
+    # With details, annotations of calls say what CPUs did meanwhile.
+    return work(_tables(pieces, with_calls=any(piece.options.details for piece in pieces)), *arguments)
 
 
 def _tables(pieces: list[_Piece], *, with_calls: bool = True) -> EventTables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, Worst
+from ..core.declaring import TableEntry, Topic, Worst, each_rank, value
 from ..core.schema import Schema
 from ..core.tables.columns import DEVICE, NO_SHAPES_RECORDED, NO_STEPS_MARKED, PARTIAL, PARTIAL_RUN, RANK, STEP_NUMBER
 from ..metrics.compute.peaks import DevicePeaks
@@ -159,6 +159,7 @@ _MFU_SHOWN = (
     in_steps=True,
     by_launch=True,
 )
+@each_rank
 def mfu(
     breakdown: pd.DataFrame, computed: pd.DataFrame, counted_steps: Collection[int], device_peaks: DevicePeaks
 ) -> pd.DataFrame:
@@ -179,11 +180,39 @@ def mfu(
     none_measured=f"{NO_STEPS_MARKED}, or use `compute` without --by step",
     by_launch=True,
 )
+@each_rank
 def mfu_steps(breakdown_steps: pd.DataFrame, computed: pd.DataFrame, device_peaks: DevicePeaks) -> pd.DataFrame:
     """One row per rank, device and step: how much of its peak it reached. Needs `details`."""
     from ..metrics.compute.mfu import mfu_rows
 
     return MFU_STEPS.frame(mfu_rows(["rank", "device", "step"], breakdown_steps, computed, device_peaks))
+
+
+@value
+@each_rank
+def sums_of_shapes(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """What calls of each operator with the same inputs took on each device."""
+    from ..metrics.compute.shapes import shape_sums
+
+    return shape_sums(in_steps(computed, counted_steps))
+
+
+@value
+@each_rank
+def usual_calls(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """The usual call of each operator with the same inputs on each device."""
+    from ..metrics.compute.shapes_ranks import usual_of_devices
+
+    return usual_of_devices(in_steps(computed, counted_steps))
+
+
+@value
+@each_rank
+def sums_of_categories(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """What each rank ran, by category and operator."""
+    from ..metrics.compute.shapes import category_sums
+
+    return category_sums(in_steps(computed, counted_steps))
 
 
 @TableEntry(
@@ -200,11 +229,11 @@ def mfu_steps(breakdown_steps: pd.DataFrame, computed: pd.DataFrame, device_peak
     in_steps=True,
     by_launch=True,
 )
-def shapes(computed: pd.DataFrame, counted_steps: Collection[int], device_peaks: DevicePeaks) -> pd.DataFrame:
+def shapes(sums_of_shapes: pd.DataFrame, device_peaks: DevicePeaks) -> pd.DataFrame:
     """One row per operator and shapes of its inputs, all ranks together: how fast it computed. Needs `details`."""
     from ..metrics.compute.shapes import shape_rows
 
-    return SHAPES.frame(shape_rows(in_steps(computed, counted_steps), device_peaks))
+    return SHAPES.frame(shape_rows(sums_of_shapes, device_peaks))
 
 
 @TableEntry(
@@ -221,12 +250,12 @@ def shapes(computed: pd.DataFrame, counted_steps: Collection[int], device_peaks:
     in_steps=True,
     by_launch=True,
 )
-def shapes_ranks(run: Run, computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+def shapes_ranks(run: Run, usual_calls: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and device: what it is slower at than others that ran the same shapes. Needs `details`."""
     from ..metrics.compute.shapes_ranks import Clock, rows_of_devices
 
     clocks = {rank: Clock(mhz, slowed_by) for rank, (mhz, slowed_by) in run.gpu_clocks.items()}
-    return SHAPES_RANKS.frame(rows_of_devices(in_steps(computed, counted_steps), clocks, run.device_names))
+    return SHAPES_RANKS.frame(rows_of_devices(usual_calls, clocks, run.device_names))
 
 
 @TableEntry(
@@ -242,8 +271,8 @@ def shapes_ranks(run: Run, computed: pd.DataFrame, counted_steps: Collection[int
     in_steps=True,
     by_launch=True,
 )
-def categories(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+def categories(sums_of_categories: pd.DataFrame) -> pd.DataFrame:
     """One row per category of operators and kernels, all ranks together. Needs `details`."""
     from ..metrics.compute.shapes import category_rows
 
-    return CATEGORIES.frame(category_rows(in_steps(computed, counted_steps)))
+    return CATEGORIES.frame(category_rows(sums_of_categories))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import TableEntry, Topic, each_rank
 from ..core.schema import Schema
 from ..core.tables.columns import DEVICE, PARTIAL, RANK
 from .idle import IDLE
@@ -60,6 +60,7 @@ _GAPS_NARROW = (
     none_measured="no device was idle between its first activity and its last",
     in_steps=True,
 )  # fmt: skip
+@each_rank
 def gaps(activities: pd.DataFrame, host_tables: HostTables, counted_steps: Collection[int] = ()) -> pd.DataFrame:
     """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did.
 

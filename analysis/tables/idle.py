@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.declaring import Later, TableEntry, Topic, Worst, played, value
+from ..core.declaring import Later, TableEntry, Topic, Worst, each_rank, played, value
 from ..core.schema import Schema
 from ..core.tables.columns import DEVICE, NO_STEPS_MARKED, PARTIAL, RANK, STEP_NUMBER
 from ..metrics.over_steps import over_steps
@@ -67,6 +67,7 @@ class IdleTables(NamedTuple):
 
 
 @value
+@each_rank
 def idle_tables(activities: pd.DataFrame, host_tables: HostTables) -> IdleTables:
     """Idle time of every device by cause."""
     from ..metrics.device.idle import rows_of_idle

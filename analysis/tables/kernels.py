@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.declaring import TableEntry, Topic, each_rank, value
+from ..core.declaring import TableEntry, Topic, at_rank, each_rank, value
 from ..core.frames import np, pd
 from ..core.intervals import covered, spans
 from ..core.kinds import COMM, COMPUTE, MEMORY, NEXT
 from ..core.schema import Schema, bare, grouped
 from ..core.tables.columns import DEVICE, KERNEL, OPERATOR, PARTIAL, PARTIAL_RUN, RANK
 from ..errors import NothingMeasured
-from ..metrics.over_steps import in_steps, placed
+from ..metrics.over_steps import in_steps
 from .values import WITH_DETAILS
 
 if TYPE_CHECKING:
@@ -88,56 +88,104 @@ def device_time(run: Run, placed_activities: pd.DataFrame, calls: pd.DataFrame, 
 
 
 @value
-def time_in_steps(device_time: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
-    """The rows of `device_time` in the steps that tables are sums over."""
-    return in_steps(device_time, counted_steps)
-
-
-@value
 @each_rank
 def sums_of_kernels(
-    activities: pd.DataFrame, calls: pd.DataFrame, members: pd.DataFrame, counted_steps: Collection[int]
+    placed_activities: pd.DataFrame, calls: pd.DataFrame, members: pd.DataFrame, counted_steps: Collection[int]
 ) -> pd.DataFrame:
     """One row per rank, device and kernel, with what the tables below are made of; as if no file were damaged."""
-    return _sums(in_steps(_with_parts(placed(activities), calls, members), counted_steps), ["name", "kind"])
+    return _sums(in_steps(_with_parts(placed_activities, calls, members), counted_steps), ["name", "kind"])
 
 
 @value
 def kernel_sums(run: Run, sums_of_kernels: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device and kernel, with what the tables below are made of.
-
-    In damaged files, or without starts, nobody knows what computing hid.
-    """
-    unknown = sums_of_kernels["rank"].isin(run.partial_ranks) | (not run.has_starts)
-    return sums_of_kernels.assign(hidden_calls=sums_of_kernels["hidden_calls"].mask(unknown, 0))
+    """One row per rank, device and kernel, with what the tables below are made of."""
+    return _without_unknown(sums_of_kernels, run)
 
 
 @value
-def launched_in(run: Run, captured_graphs: Captured) -> pd.Series[str]:
-    """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
-    from ..metrics.device import launches
+@each_rank
+def sums_of_operators(
+    placed_activities: pd.DataFrame,
+    calls: pd.DataFrame,
+    members: pd.DataFrame,
+    counted_steps: Collection[int],
+    launched_in: pd.Series[str],
+) -> pd.DataFrame:
+    """One row per rank, device, operator and kernel that it launched; as if no file were damaged."""
+    time = _with_parts(placed_activities, calls, members)
+    return _sums_by_launch(in_steps(time, counted_steps), "operator", launched_in)
 
-    if not run.details and not run.is_of_cpus:
-        raise NothingMeasured(f"{run.name}: was read without operators; {WITH_DETAILS}")
-    return launches.operator_of_each(
-        activities=captured_graphs.launched(run.activities),
-        launches=captured_graphs.beside("launches", run.launches),
-        cpu_operators=captured_graphs.beside("cpu_operators", run.cpu_operators),
-        annotations=captured_graphs.beside("annotations", run.annotations),
+
+@value
+def operator_sums(run: Run, sums_of_operators: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, device, operator and kernel that it launched."""
+    return _without_unknown(sums_of_operators, run)
+
+
+@value
+@each_rank
+def sums_of_annotations(
+    placed_activities: pd.DataFrame,
+    calls: pd.DataFrame,
+    members: pd.DataFrame,
+    counted_steps: Collection[int],
+    annotated_in: pd.Series[str],
+) -> pd.DataFrame:
+    """One row per rank, device, annotation and kernel launched in it; as if no file were damaged."""
+    time = _with_parts(placed_activities, calls, members)
+    return _sums_by_launch(in_steps(time, counted_steps), "annotation", annotated_in)
+
+
+@value
+def annotation_sums(run: Run, sums_of_annotations: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, device, annotation and kernel launched in it."""
+    return _without_unknown(sums_of_annotations, run)
+
+
+@value
+@at_rank
+def launched_in(
+    name: str,
+    details: bool,
+    is_of_cpus: bool,
+    activities: pd.DataFrame,
+    launches: pd.DataFrame,
+    cpu_operators: pd.DataFrame,
+    annotations: pd.DataFrame,
+    captured_graphs: Captured,
+) -> pd.Series[str]:
+    """The operator of each activity of the run. Raises NothingMeasured if operators were not read."""
+    from ..metrics.device.launches import operator_of_each
+
+    if not details and not is_of_cpus:
+        raise NothingMeasured(f"{name}: was read without operators; {WITH_DETAILS}")
+    return operator_of_each(
+        activities=captured_graphs.launched(activities),
+        launches=captured_graphs.beside("launches", launches),
+        cpu_operators=captured_graphs.beside("cpu_operators", cpu_operators),
+        annotations=captured_graphs.beside("annotations", annotations),
     )
 
 
 @value
-def annotated_in(run: Run, captured_graphs: Captured) -> pd.Series[str]:
+@at_rank
+def annotated_in(
+    name: str,
+    details: bool,
+    activities: pd.DataFrame,
+    launches: pd.DataFrame,
+    annotations: pd.DataFrame,
+    captured_graphs: Captured,
+) -> pd.Series[str]:
     """The annotation of each activity of the run. Raises NothingMeasured if annotations were not read."""
-    from ..metrics.device import launches
+    from ..metrics.device.launches import annotation_of_each
 
-    if not run.details:
-        raise NothingMeasured(f"{run.name}: was read without annotations; {WITH_DETAILS}")
-    return launches.annotation_of_each(
-        activities=captured_graphs.launched(run.activities),
-        launches=captured_graphs.beside("launches", run.launches),
-        annotations=captured_graphs.beside("annotations", run.annotations),
+    if not details:
+        raise NothingMeasured(f"{name}: was read without annotations; {WITH_DETAILS}")
+    return annotation_of_each(
+        activities=captured_graphs.launched(activities),
+        launches=captured_graphs.beside("launches", launches),
+        annotations=captured_graphs.beside("annotations", annotations),
     )
 
 
@@ -183,9 +231,9 @@ def kernels_devices(kernel_sums: pd.DataFrame) -> pd.DataFrame:
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def operators(time_in_steps: pd.DataFrame, launched_in: pd.Series[str]) -> pd.DataFrame:
+def operators(operator_sums: pd.DataFrame) -> pd.DataFrame:
     """One row per operator that launched kernels, all ranks and devices together. Needs a run with `details`."""
-    return OPERATORS.conform(_by_launch(time_in_steps, "operator", launched_in, []))
+    return OPERATORS.conform(_by_launch(operator_sums, "operator", []))
 
 
 @TableEntry(
@@ -199,9 +247,9 @@ def operators(time_in_steps: pd.DataFrame, launched_in: pd.Series[str]) -> pd.Da
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def operators_devices(time_in_steps: pd.DataFrame, launched_in: pd.Series[str]) -> pd.DataFrame:
+def operators_devices(operator_sums: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and operator that launched kernels. Needs a run with `details`."""
-    return OPERATORS_DEVICES.conform(_by_launch(time_in_steps, "operator", launched_in, _ON).drop(columns="ranks"))
+    return OPERATORS_DEVICES.conform(_by_launch(operator_sums, "operator", _ON).drop(columns="ranks"))
 
 
 @TableEntry(
@@ -215,9 +263,9 @@ def operators_devices(time_in_steps: pd.DataFrame, launched_in: pd.Series[str]) 
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def annotation_times(time_in_steps: pd.DataFrame, annotated_in: pd.Series[str]) -> pd.DataFrame:
+def annotation_times(annotation_sums: pd.DataFrame) -> pd.DataFrame:
     """One row per annotation of the user in which kernels were launched, all ranks together. Needs `details`."""
-    return ANNOTATION_TIMES.conform(_by_launch(time_in_steps, "annotation", annotated_in, []))
+    return ANNOTATION_TIMES.conform(_by_launch(annotation_sums, "annotation", []))
 
 
 @TableEntry(
@@ -231,11 +279,9 @@ def annotation_times(time_in_steps: pd.DataFrame, annotated_in: pd.Series[str]) 
     in_steps=True,
     by_launch=True,
 )  # fmt: skip
-def annotation_times_devices(time_in_steps: pd.DataFrame, annotated_in: pd.Series[str]) -> pd.DataFrame:
+def annotation_times_devices(annotation_sums: pd.DataFrame) -> pd.DataFrame:
     """One row per rank, device and annotation in which kernels were launched. Needs a run with `details`."""
-    return ANNOTATION_TIMES_DEVICES.conform(
-        _by_launch(time_in_steps, "annotation", annotated_in, _ON).drop(columns="ranks")
-    )
+    return ANNOTATION_TIMES_DEVICES.conform(_by_launch(annotation_sums, "annotation", _ON).drop(columns="ranks"))
 
 
 def _with_parts(activities: pd.DataFrame, calls: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
@@ -267,17 +313,27 @@ def _hidden(busy: pd.DataFrame) -> pd.Series[int]:
     return result
 
 
-def _by_launch(time: pd.DataFrame, by: str, around: pd.Series[str], over: Sequence[str]) -> pd.DataFrame:
-    """Device time by what was `around` each launch, which becomes the column `by`."""
+def _without_unknown(sums: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """The sums: in damaged files, or without starts, nobody knows what computing hid."""
+    unknown = sums["rank"].isin(run.partial_ranks) | (not run.has_starts)
+    return sums.assign(hidden_calls=sums["hidden_calls"].mask(unknown, 0))
+
+
+def _sums_by_launch(time: pd.DataFrame, by: str, around: pd.Series[str]) -> pd.DataFrame:
+    """Sums by what was `around` each launch, which becomes the column `by`, and by kernel."""
+    return _sums(time.assign(**{by: around.reindex(time.index)}), [by, "name", "kind"])
+
+
+def _by_launch(sums: pd.DataFrame, by: str, over: Sequence[str]) -> pd.DataFrame:
+    """Device time by the column `by`, which says what was around each launch."""
     keys = [*over, by]
-    of = time.assign(**{by: around.reindex(time.index)})
-    by_keys = of.groupby(keys, dropna=False, sort=False)
+    by_keys = sums.groupby(keys, dropna=False, sort=False)
     kinds = by_keys["kind"].nunique()
     known = pd.DataFrame({
         "kind": by_keys["kind"].first().where(kinds == 1),
         "kernels": by_keys["name"].nunique(),
     }).reset_index()  # fmt: skip
-    return _shares(_sums(of, [by]), over, [by]).merge(known, on=keys)
+    return _shares(sums, over, [by]).merge(known, on=keys)
 
 
 def _sums(time: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import TableEntry, Topic, each_rank
 from ..core.frames import np, pd
 from ..core.kinds import NEXT
 from ..core.schema import Schema, bare, grouped
@@ -77,6 +77,7 @@ _MEANS = ("call_mean_us", "delay_mean_us", "delay_median_us", "delay_max_us")
     none_measured=NOTHING_LAUNCHES,
     in_steps=True,
 )
+@each_rank
 def launches(placed_activities: pd.DataFrame, counted_steps: Collection[int], host_tables: HostTables) -> pd.DataFrame:
     """One row per rank and kind of activity: calls that launched them, and delays. Times need `details`."""
     return LAUNCH_TIMES.conform(_table(in_steps(placed_activities, counted_steps), host_tables, ["kind"]))
@@ -93,6 +94,7 @@ def launches(placed_activities: pd.DataFrame, counted_steps: Collection[int], ho
     none_measured=NOTHING_LAUNCHES,
     in_steps=True,
 )
+@each_rank
 def launches_names(
     placed_activities: pd.DataFrame, counted_steps: Collection[int], host_tables: HostTables
 ) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, value
+from ..core.declaring import TableEntry, Topic, each_rank, value
 from ..core.frames import np, pd
 from ..core.schema import Row, Schema
 from ..core.tables.columns import PARTIAL, RANK
@@ -49,11 +49,12 @@ _NOT_CUDA = re.compile(r"\b(?:AMD|HIP|Radeon|mtia|xccl|hccl)\b")
 
 
 @value
-def launch_queues(run: Run) -> list[OnStream]:
+@each_rank
+def launch_queues(activities: pd.DataFrame, launches: pd.DataFrame) -> list[OnStream]:
     """Launches that wait on each stream, over time."""
     from ..metrics.device.queues import queues
 
-    return list(queues(activities=run.activities, launches=run.launches))
+    return list(queues(activities=activities, launches=launches))
 
 
 @TableEntry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, value
+from ..core.declaring import TableEntry, Topic, each_rank, value
 from ..core.schema import Schema
 from ..core.tables.columns import DEVICE, NO_REGIONS, PARTIAL, PARTIAL_RUN, PHASE, RANK
 from ..errors import NothingMeasured
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..metrics.device.idle import HostTables
     from ..metrics.regions.times import RegionTimes
     from ..metrics.typical_step import TypicalStep
-    from ..run.run import Run
 
 _REGION = {
     "region": (
@@ -114,8 +113,12 @@ _SLOWEST_OF_CLASS = ("slowest_region", "slowest_region_over_ns", "slowest_region
 
 
 @value
+@each_rank
 def times_of_regions(
-    run: Run,
+    name: str,
+    details: bool,
+    activities: pd.DataFrame,
+    operator_calls: pd.DataFrame,
     host_tables: HostTables,
     calls: pd.DataFrame,
     believed_splits: pd.DataFrame,
@@ -124,12 +127,12 @@ def times_of_regions(
     """What regions took, without those inside. Raises NothingMeasured if operators were not read."""
     from ..metrics.regions.times import region_times
 
-    if not run.details:
-        raise NothingMeasured(f"{run.name}: was read without operators; {WITH_DETAILS}")
+    if not details:
+        raise NothingMeasured(f"{name}: was read without operators; {WITH_DETAILS}")
     return region_times(
-        activities=run.activities,
+        activities=activities,
         host_tables=host_tables,
-        operator_calls=run.operator_calls,
+        operator_calls=operator_calls,
         calls=calls,
         participation=believed_splits,
         captured=captured_graphs,

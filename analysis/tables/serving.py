@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...common.wording import counted
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import TableEntry, Topic, each_rank, value
 from ..core.frames import np, pd
 from ..core.schema import Row, Schema, grouped, records
 from ..core.tables.columns import KIND, PARTIAL, PARTIAL_RUN, RANK, REQUESTS, TOKENS
@@ -194,6 +194,17 @@ def serving_ranks(
     )
 
 
+@value
+@each_rank
+def serving_reads(
+    steps: pd.DataFrame, step_marks: pd.DataFrame, computed: pd.DataFrame, device_peaks: DevicePeaks
+) -> list[Row]:
+    """What each device must read in each step."""
+    from ..metrics.compute.least_bytes import reads_of_devices
+
+    return list(reads_of_devices(steps, step_marks, computed, device_peaks))
+
+
 @TableEntry(
     SERVING_FLOORS,
     Topic.time,
@@ -205,13 +216,11 @@ def serving_ranks(
     below="note",
     by_launch=True,
 )
-def serving_floors(
-    steps: pd.DataFrame, step_marks: pd.DataFrame, computed: pd.DataFrame, device_peaks: DevicePeaks
-) -> pd.DataFrame:
+def serving_floors(steps: pd.DataFrame, serving_reads: list[Row]) -> pd.DataFrame:
     """One row per kind and size of steps: how long reading weights and cache takes at least. Needs `details`."""
     from ..metrics.compute.least_bytes import floors
 
-    return SERVING_FLOORS.frame(floors(steps, step_marks, computed, device_peaks))
+    return SERVING_FLOORS.frame(floors(steps, serving_reads))
 
 
 @TableEntry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, value
+from ..core.declaring import TableEntry, Topic, each_rank, value
 from ..core.schema import Schema
 from ..core.tables.columns import PARTIAL, RANK, STEP_OF_CALL
 from ..metrics.over_steps import in_steps
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics.device.idle import HostTables
-    from ..run.run import Run
 
 _KIND_OF_CALL = (
     "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory; "
@@ -47,11 +46,12 @@ _KEYS = ["kind", "name", "operator", "annotation"]
 
 
 @value
-def calls_that_block(run: Run, host_tables: HostTables) -> pd.DataFrame:
+@each_rank
+def calls_that_block(activities: pd.DataFrame, host_tables: HostTables) -> pd.DataFrame:
     """One row per call or operator that blocks, allocates or is long, and what it costs."""
     from ..metrics.device.syncs import blocking_calls
 
-    return blocking_calls(run.activities, host_tables)
+    return blocking_calls(activities, host_tables)
 
 
 @TableEntry(

@@ -139,7 +139,7 @@ def drawn_rank(
     events: EventTables, clock: pd.DataFrame, calls: Arrows, steps: Collection[int] | None, place: PlaceInFile
 ) -> DrawnRank:
     """The lines of the rank with these events, its row of the table `clocks`, its calls, and where it was late."""
-    host = HostTables(events.runtime_calls, events.cpu_operators, events.annotations, is_read=False)
+    host = HostTables(events.runtime_calls, events.cpu_operators, events.annotations, is_read=False, has_gc=False)
     tables = Tables(
         name="",
         activities=events.activities,

@@ -12,7 +12,17 @@ from pandas.testing import assert_frame_equal
 
 from commtrace import Analysis, Run, analyse
 from commtrace.analysis.catalog import CATALOG, in_reading_order
-from commtrace.analysis.core.declaring import DECLARED, EACH_RANK, VALUES, Later, TableEntry, Topic, played, value
+from commtrace.analysis.core.declaring import (
+    AT_RANK,
+    DECLARED,
+    EACH_RANK,
+    VALUES,
+    Later,
+    TableEntry,
+    Topic,
+    played,
+    value,
+)
 from commtrace.analysis.core.schema import Schema
 from commtrace.analysis.run.event_tables import EVENT_SCHEMAS
 
@@ -37,10 +47,12 @@ def test_its_function_is_named_like_it(entry) -> None:
     assert getattr(Analysis, entry.name).__doc__ == entry.make.__doc__
 
 
-@pytest.mark.parametrize("make", sorted(EACH_RANK, key=lambda make: make.__name__), ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", sorted(EACH_RANK | AT_RANK, key=lambda make: make.__name__), ids=lambda make: make.__name__
+)
 def test_what_looks_at_each_rank_can_be_made_where_its_events_are(make) -> None:
     needs = {*inspect.signature(make).parameters}
-    assert needs & {*EVENT_SCHEMAS}
+    assert needs & ({*EVENT_SCHEMAS} | {made.__name__ for made in AT_RANK})
     assert not needs & {"run", "early", "ran_by_rank", "detailed"}  # these hold the events of all ranks
     assert getattr(sys.modules[make.__module__], make.__name__) is make  # other processes find it by its name
 

@@ -8,6 +8,7 @@ import pandas as pd
 from builders import US, Trace, activities_table
 from hypothesis import strategies as st
 
+from commtrace.analysis.core.markers import PYTHON_GC
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.core.tables.communication import ANNOTATIONS
 from commtrace.analysis.core.tables.events import CPU_OPERATORS, RUNTIME_CALLS
@@ -80,6 +81,10 @@ def as_tables(drawn: Drawn) -> tuple[pd.DataFrame, HostTables]:
     activities, calls, operators, marks = drawn
     known = {"rank": 0, "cycle": 0, "thread": 3, "name": "", "start_ns": 0, "dur_ns": 1}
     host = HostTables(
-        RUNTIME_CALLS.frame(calls), CPU_OPERATORS.frame([*operators, known]), ANNOTATIONS.frame(marks), True
+        RUNTIME_CALLS.frame(calls),
+        CPU_OPERATORS.frame([*operators, known]),
+        ANNOTATIONS.frame(marks),
+        True,
+        any(mark["name"] == PYTHON_GC for mark in marks),
     )
     return activities_table(activities), host

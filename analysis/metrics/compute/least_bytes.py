@@ -6,7 +6,8 @@ least these bytes by the bandwidth of memory, however few requests there are. Do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from .cached import Cached, cache_written, read_in_pages
 from .categories import category
 from .flops import ATTENTION_FORWARD, counts
 from .operators import NotRecorded, ProfiledOperator
-from .peaks import DevicePeaks
+from .peaks import DevicePeaks, Peak
 
 _ATTENTION = "attention forward"
 _WHO = ["operator", "inputs", "kernel"]
@@ -64,18 +65,32 @@ def least_read(name: str, inputs: str) -> Read:
     return Read(weights=matrices[1].size_bytes if is_product else None, written=cache_written(operator))
 
 
-def floors(steps: pd.DataFrame, step_marks: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks) -> Iterator[Row]:
-    """Yield a row per kind and size of steps: what each device must read in a step, and how long that takes at least.
+def reads_of_devices(
+    steps: pd.DataFrame, step_marks: pd.DataFrame, work: pd.DataFrame, peaks: DevicePeaks
+) -> Iterator[Row]:
+    """Yield what each device must read in each of its steps, in order of rank, device and step.
 
     `work` is a row per kernel with its operator, `peaks` are those of each device. `step_marks` say how many requests
     each rank itself decodes.
     """
-    known = steps[steps["kind"].notna() & ~steps["left_out"].isin(EDGES)]
-    of_step = dict(iter(work[work["step"].isin(known["step"])].groupby("step")))
+    own = work[work["step"].isin(_known(steps)["step"])]
     decoding = step_marks[(step_marks["kind"] == "decode") & step_marks["requests"].notna()]
     requests = {(row["rank"], row["step"]): row["requests"] for row in records(decoding[["rank", "step", "requests"]])}
+    for (rank, device, step), ran in grouped(own, ["rank", "device", "step"]):
+        read = _of_device(ran, requests.get((rank, step), 0), peaks.get((rank, device)))
+        yield {"rank": rank, "device": device, "step": step, **read}
+
+
+def floors(steps: pd.DataFrame, reads: Iterable[Row]) -> Iterator[Row]:
+    """Yield a row per kind and size of steps: what each device must read in a step, and how long that takes at least.
+
+    `reads` are `reads_of_devices` of all ranks.
+    """
+    known, of_step = _known(steps), defaultdict[int, list[Row]](list)
+    for row in reads:
+        of_step[row["step"]].append(row)
     read = pd.DataFrame(
-        [_of_step(int(step), of_step.get(step, work[:0]), requests, peaks) for step in known["step"]],
+        [{name: _mean([row[name] for row in of_step[step]]) for name in _READ} for step in known["step"].tolist()],
         columns=_READ,
         index=known.index,
     )
@@ -83,27 +98,26 @@ def floors(steps: pd.DataFrame, step_marks: pd.DataFrame, work: pd.DataFrame, pe
     return (_row(dict(zip(_SIZE, size, strict=True)), own) for size, own in sizes)
 
 
-def _of_step(step: int, work: pd.DataFrame, requests: Mapping[tuple[int, int], int], peaks: DevicePeaks) -> Row:
-    """Means over the devices."""
-    rows: list[Row] = []
-    for (rank, device), ran in grouped(work, ["rank", "device"]):
-        calls = ran.dropna(subset=["operator", "inputs"]).drop_duplicates("call")
-        read = [least_read(name, inputs) for name, inputs in zip(calls["operator"], calls["inputs"], strict=True)]
-        attention = [_read_of(row["operator"], row["inputs"]) for row in records(_attention(ran))]
-        weights = sum(one.weights or 0 for one in read)
-        caches = [one.written for one in read if one.written is not None]
-        cache, most = _bounds(attention, caches, requests.get((rank, step), 0))
-        peak = peaks.get((rank, device))
-        tb_per_s = None if peak is None else peak.tb_per_s
-        rows.append({
-            "weights_bytes": weights,
-            "cache_bytes": cache,
-            "cache_most_bytes": most,
-            "floor_ns": (weights + (cache or 0)) / tb_per_s / 1e3 if tb_per_s else None,
-            "floor_most_ns": (weights + most) / tb_per_s / 1e3 if tb_per_s and most is not None else None,
-            "unknown_attention": float(any(one.cache is None for one in attention)),
-        })  # fmt: skip
-    return {name: _mean([row[name] for row in rows]) for name in _READ}
+def _known(steps: pd.DataFrame) -> pd.DataFrame:
+    return steps[steps["kind"].notna() & ~steps["left_out"].isin(EDGES)]
+
+
+def _of_device(ran: pd.DataFrame, requests: int, peak: Peak | None) -> Row:
+    calls = ran.dropna(subset=["operator", "inputs"]).drop_duplicates("call")
+    read = [least_read(name, inputs) for name, inputs in zip(calls["operator"], calls["inputs"], strict=True)]
+    attention = [_read_of(row["operator"], row["inputs"]) for row in records(_attention(ran))]
+    weights = sum(one.weights or 0 for one in read)
+    caches = [one.written for one in read if one.written is not None]
+    cache, most = _bounds(attention, caches, requests)
+    tb_per_s = None if peak is None else peak.tb_per_s
+    return {
+        "weights_bytes": weights,
+        "cache_bytes": cache,
+        "cache_most_bytes": most,
+        "floor_ns": (weights + (cache or 0)) / tb_per_s / 1e3 if tb_per_s else None,
+        "floor_most_ns": (weights + most) / tb_per_s / 1e3 if tb_per_s and most is not None else None,
+        "unknown_attention": float(any(one.cache is None for one in attention)),
+    }
 
 
 def _attention(ran: pd.DataFrame) -> pd.DataFrame:

@@ -76,15 +76,15 @@ def _shape(dims: Any) -> str:
     return f"[{' '.join([*filter(None, map(_shape, dims[:_MOST_LISTED])), *more])}]"
 
 
-def shape_rows(work: pd.DataFrame, peaks: DevicePeaks) -> list[Row]:
-    """One row per operator and inputs over all ranks and devices, the one that took longest first.
+_SAME_CALLS = ["operator", "inputs", "rank", "device", "tf32"]
 
-    What ran as TF32 in some calls and as float32 in others has a row for each. `work` is from `compute_work`; `peaks`
-    are those of each device.
+
+def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
+    """One row per operator, inputs and device: what the calls took, those that ran as TF32 by themselves.
+
+    `work` is from `compute_work`. Bytes of an element are NA where some call does not say them.
     """
     known = work[work["inputs"].notna()]
-    if not len(known):
-        return []
     kernel = known["kernel"]
     item_bytes = {name: list_item_bytes(name) for name in kernel.dropna().unique()}
     known = known.assign(
@@ -104,10 +104,32 @@ def shape_rows(work: pd.DataFrame, peaks: DevicePeaks) -> list[Row]:
         least_bytes=("item_bytes", "min"),
         most_bytes=("item_bytes", "max"),
     )
-    whole_ns = int(calls["total_ns"].sum())
+    alike = calls.reset_index().groupby(_SAME_CALLS, sort=False)
+    told = alike["least_bytes"].count() == alike.size()
+    return alike.agg(
+        calls=("total_ns", "size"),
+        total_ns=("total_ns", "sum"),
+        min_ns=("total_ns", "min"),
+        max_ns=("total_ns", "max"),
+        kernels=("kernels", "sum"),
+        kernel=("kernel", lambda of_calls: of_calls.iloc[0]),
+        tensor_ns=("tensor_ns", "sum"),
+        told_ns=("told_ns", "sum"),
+        least_bytes=("least_bytes", "min"),
+        most_bytes=("most_bytes", "max"),
+    ).assign(least_bytes=lambda sums: sums["least_bytes"].where(told)).reset_index()  # fmt: skip
+
+
+def shape_rows(sums: pd.DataFrame, peaks: DevicePeaks) -> list[Row]:
+    """One row per operator and inputs over all ranks and devices, the one that took longest first.
+
+    What ran as TF32 in some calls and as float32 in others has a row for each. `sums` are `shape_sums` of all ranks;
+    `peaks` are those of each device.
+    """
+    whole_ns = int(sums["total_ns"].sum())
     rows = [
         _row(str(name), str(inputs), dtype, of_shape, whole_ns, peaks)
-        for (name, inputs), of_both in calls.groupby(level=["operator", "inputs"], sort=False)
+        for (name, inputs), of_both in sums.groupby(["operator", "inputs"], sort=False)
         for dtype, of_shape in _by_precision(formula_of(str(name), str(inputs)).dtype, of_both)
     ]
     rows.sort(key=lambda row: (-row["total_ns"], row["operator"], row["inputs"] or ""))
@@ -140,10 +162,8 @@ def combinations_of(table: pd.DataFrame, texts: list[str]) -> tuple[Ints, list[R
     return number, records(table[texts].iloc[first])
 
 
-def category_rows(work: pd.DataFrame) -> list[Row]:
-    """One row per category of what ran, the one that took longest first; what no operator launched is in it, too."""
-    if not len(work):
-        return []
+def category_sums(work: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, category and operator of what ran; `work` is from `compute_work`."""
     number, distinct = combinations_of(work, ["operator", "inputs", "kernel"])
     kind = pd.array([category(row["operator"], row["kernel"]) for row in distinct], dtype="string")
     flop = pd.array([_flop(row["operator"], row["inputs"]) for row in distinct], dtype="Float64")
@@ -156,21 +176,36 @@ def category_rows(work: pd.DataFrame) -> list[Row]:
         known_ns=work["dur_ns"].where(of_call.notna(), other=0),
         short=(work["dur_ns"] < SHORT_NS) & work["kernel"].notna(),
     )
-    whole_ns = int(table["dur_ns"].sum())
+    return table.groupby(["rank", "category", "operator"], dropna=False, sort=False).agg(
+        kernels=("dur_ns", "size"),
+        total_ns=("dur_ns", "sum"),
+        known_ns=("known_ns", "sum"),
+        flop=("flop", "sum"),
+        short=("short", "sum"),
+    ).reset_index()  # fmt: skip
+
+
+def category_rows(sums: pd.DataFrame) -> list[Row]:
+    """One row per category of what ran, the one that took longest first; what no operator launched is in it, too.
+
+    `sums` are `category_sums` of all ranks.
+    """
+    whole_ns = int(sums["total_ns"].sum())
     rows: list[Row] = []
-    for name, own in table.groupby("category", sort=False):
-        total_ns, known_ns, flops_known = int(own["dur_ns"].sum()), int(own["known_ns"].sum()), float(own["flop"].sum())
+    for name, own in sums.groupby("category", sort=False):
+        total_ns, known_ns, flops_known = (own[column].sum() for column in ("total_ns", "known_ns", "flop"))
+        total_ns, known_ns, flops_known = int(total_ns), int(known_ns), float(flops_known)
         rows.append({
             "category": str(name),
             "operators": int(own["operator"].nunique()),
-            "kernels": len(own),
+            "kernels": int(own["kernels"].sum()),
             "total_ns": total_ns,
             "share_frac": _frac(total_ns, whole_ns),
             "with_flop_frac": _frac(known_ns, total_ns),
             "tflop": flops_known / 1e12 if known_ns else None,
             "tflop_per_s": flops_known / known_ns / 1e3 if known_ns else None,
             "short_kernels": int(own["short"].sum()),
-            **_slowest(own.groupby("rank")["dur_ns"].sum()),
+            **_slowest(own.groupby("rank")["total_ns"].sum()),
         })  # fmt: skip
     rows.sort(key=lambda row: (-row["total_ns"], row["category"]))
     return rows
@@ -199,8 +234,9 @@ def _by_precision(dtype: str | None, calls: pd.DataFrame) -> Iterator[tuple[str 
 
 def _row(name: str, inputs: str, dtype: str | None, calls: pd.DataFrame, whole_ns: int, peaks: DevicePeaks) -> Row:
     formula = formula_of(name, inputs, _item_bytes(calls))
-    total_ns, count = int(calls["total_ns"].sum()), len(calls)
-    by_rank = calls.groupby(level="rank")["total_ns"].mean()
+    total_ns, count = int(calls["total_ns"].sum()), int(calls["calls"].sum())
+    of_ranks = calls.groupby("rank")[["total_ns", "calls"]].sum()
+    by_rank = of_ranks["total_ns"] / of_ranks["calls"]
     kernel = calls["kernel"].iloc[0]
     row: Row = {
         "operator": name,
@@ -212,15 +248,17 @@ def _row(name: str, inputs: str, dtype: str | None, calls: pd.DataFrame, whole_n
         "total_ns": total_ns,
         "share_frac": total_ns / whole_ns if whole_ns else None,
         "mean_us": total_ns / count / 1e3,
-        "min_us": float(calls["total_ns"].min()) / 1e3,
-        "max_us": float(calls["total_ns"].max()) / 1e3,
+        "min_us": float(calls["min_ns"].min()) / 1e3,
+        "max_us": float(calls["max_ns"].max()) / 1e3,
         "gflop_per_call": None if formula.flop is None else formula.flop / 1e9,
         "mb_per_call": None if formula.moved_bytes is None else formula.moved_bytes / 1e6,
         "tensor_core_frac": _frac(calls["tensor_ns"].sum(), total_ns) if calls["told_ns"].sum() else None,
         "ranks": len(by_rank),
         "note": formula.reason if formula.flop is None else _left_by_mask(formula.flop, formula.masked_flop),
     }
-    devices = Counter(zip(calls.index.get_level_values("rank").tolist(), calls["device"].tolist(), strict=True))
+    devices = Counter[tuple[int, str]]()
+    for rank, device, ran in zip(*(calls[column].tolist() for column in ("rank", "device", "calls")), strict=True):
+        devices[rank, device] += ran
     row |= _speed(formula, row, [(peaks.get(device), ran) for device, ran in devices.items()])
     return row | _slowest(by_rank)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -51,40 +52,50 @@ class Clock(NamedTuple):
 
 
 def rows_of_devices(
-    work: pd.DataFrame, clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
+    usual: pd.DataFrame, clocks: Mapping[int, Clock], device_names: Mapping[tuple[int, str], str | None]
 ) -> list[Row]:
     """One row per rank and device that ran shapes which other ranks ran too, the slowest first.
 
-    `work` is from `compute_work`; `clocks` are by rank, where they are known, `device_names` by rank and device.
+    `usual` are `usual_of_devices` of all ranks; `clocks` are by rank, where they are known, `device_names` by rank and
+    device.
     """
-    compared = _compared(work)
+    compared = _compared(usual)
     if not len(compared):
         return []
-    ran_ns = work.groupby(_KEYS)["dur_ns"].sum().to_dict()
-    devices = [_Device(key[0], key[1], own, int(ran_ns[key])) for key, own in grouped(compared, _KEYS)]
+    devices = [_Device(key[0], key[1], own, int(own["ran_ns"].iloc[0])) for key, own in grouped(compared, _KEYS)]
     rows = [_row(one, [other for other in devices if other is not one], clocks, device_names) for one in devices]
     rows.sort(key=lambda row: (-row["typical_over_frac"], row["rank"]))
     return rows
 
 
-def _compared(work: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device and shape that others ran, too: median of its calls, and of the others' medians."""
+def usual_of_devices(work: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, device and shape: the median of its calls, and what most of them ran.
+
+    That is: first kernel, number of kernels and the sum of their `codes`, which all ranks have alike for a name.
+    `ran_ns` is what the device ran in all. `work` is from `compute_work`.
+    """
     known = work[work["inputs"].notna()]
-    if not len(known):
-        return known
     code, names = pd.factorize(known["kernel"].fillna(""))
+    codes = [crc32(str(name).encode("utf-8", "surrogatepass")) for name in names]
+    code = np.array(codes, dtype=np.int64)[code]
     calls = known.assign(code=code).groupby([*_KEYS, "call"], sort=False).agg(
         operator=("operator", "first"), inputs=("inputs", "first"), took_ns=("dur_ns", "sum"),
         code=("code", "first"), kernels=("code", "size"), codes=("code", "sum"),
     )  # fmt: skip
     medians = calls.groupby([*_SHAPE, *_KEYS], sort=False).agg(calls=("took_ns", "size"), took_ns=("took_ns", "median"))
     ran = calls.groupby([*_SHAPE, *_KEYS, "code", "kernels", "codes"], sort=False).size().rename("times").reset_index()
-    # What most of the calls ran, by first kernel, number of kernels and the sum of their codes.
     usual = ran.sort_values("times", kind="stable").drop_duplicates([*_SHAPE, *_KEYS], keep="last")
     medians = medians[medians["calls"] >= _LEAST_CALLS].reset_index()
     medians = medians.merge(usual.drop(columns="times"), on=[*_SHAPE, *_KEYS])
-    medians["kernel"] = np.asarray(names, dtype=object)[medians["code"]]
-    medians = medians[medians.groupby(_SHAPE)["rank"].transform("size") > 1]
+    name_of = dict(zip(codes, map(str, names), strict=True))
+    medians["kernel"] = pd.array([name_of[number] for number in medians["code"].tolist()], dtype="string")
+    ran_ns = work.groupby(_KEYS, as_index=False).agg(ran_ns=("dur_ns", "sum"))
+    return medians.merge(ran_ns, on=_KEYS)
+
+
+def _compared(usual: pd.DataFrame) -> pd.DataFrame:
+    """The rows of shapes that other ranks ran, too, with the median of the others' medians."""
+    medians = usual[usual.groupby(_SHAPE)["rank"].transform("size") > 1]
     medians = medians[medians.groupby(_SHAPE)["took_ns"].transform("median") >= _LEAST_NS]
     parts = [_beside_others(of_shape) for _, of_shape in medians.groupby(_SHAPE, sort=False) if len(of_shape) > 1]
     return pd.concat(parts, ignore_index=True) if parts else medians[:0]

@@ -30,21 +30,38 @@ _TABLES = {
     "annotations": ANNOTATIONS,
     "modules": MODULES,
 }
-_NO_FIT = "no capture beside the traces adds the kernels that ran, in their order"
-_SEVERAL = "several captures add the kernels that ran, and nothing tells which was replayed"
+_NO_FIT = "operators are not known, as no capture beside the traces adds the kernels that ran, in their order"
+_SEVERAL = "operators are not known, as several captures add the kernels that ran, and nothing tells which was replayed"
+_UNNAMED = "operators are those of a capture of as many calls, some of which do not name their kernels"
+
+
+class Replays(NamedTuple):
+    """How many graphs each rank replayed, where their capture was traced, and of how many what is not known."""
+
+    of_ranks: dict[int, int]
+    doubts: dict[tuple[int, str], int]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not known, and why."""
+        total, by_reason = sum(self.of_ranks.values()), Counter[str]()
+        for (_, why), number in self.doubts.items():
+            by_reason[why] += number
+        reasons = [why for why in by_reason if why != _UNNAMED] + [_UNNAMED] * bool(by_reason[_UNNAMED])
+        return tuple(f"{counted(by_reason[why], 'replayed graph')} of {total:,}: {why}" for why in reasons)
 
 
 class Captured(NamedTuple):
     """What launched the kernels of graphs, as if each replay were a capture of its own, on threads of its own.
 
     `correlation` is that of each activity, by its index, with which `launches` has its call; `tables` are what CPUs did
-    around these calls. No thread or correlation of them is one of the trace's. `notes` say what is not known, and why.
+    around these calls. No thread or correlation of them is one of the trace's.
     """
 
     correlation: pd.Series[int]
     launches: pd.DataFrame
     tables: dict[str, pd.DataFrame]
-    notes: tuple[str, ...]
+    replays: Replays
 
     def launched(self, activities: pd.DataFrame) -> pd.DataFrame:
         """The activities, those of graphs launched by the calls that captured them."""
@@ -117,13 +134,13 @@ def captured(
         delimited = bool(calls["is_delimited"].iloc[0])
         graphs[rank].append(_Graph(file, None if pd.isna(size) else int(size), delimited, thread, start, kernels))
     if not graphs:
-        return _Copies({}).result([])
+        return _Copies({}).result(Replays({}, {}))
     sizes = {(row["rank"], row["step"]): row["tokens"] or row["requests"] for row in records(step_marks)}
-    copies, missing, unnamed, total = _Copies(tables), Counter[str](), 0, 0
+    copies, total, doubts = _Copies(tables), Counter[int](), Counter[tuple[int, str]]()
     fitting: dict[tuple[int, tuple[str, ...], tuple[int, ...]], list[_Graph]] = {}
     for rank, cycle, step, replays in _replays(activities, runtime_calls, graphs):
         for nth, replay in enumerate(replays):
-            total += 1
+            total[rank] += 1
             names, streams = _ran(replay)
             fits = fitting.get((rank, names, streams))
             if fits is None:
@@ -132,20 +149,11 @@ def captured(
             chosen = _chosen(fits, graphs[rank], sizes.get((rank, step)), nth, len(replays))
             places = None if chosen is None else chosen.places(names, streams)
             if chosen is None or places is None:
-                missing[_SEVERAL if fits else _NO_FIT] += 1
+                doubts[rank, _SEVERAL if fits else _NO_FIT] += 1
                 continue
-            unnamed += None in chosen.kernels
+            doubts[rank, _UNNAMED] += None in chosen.kernels
             copies.add(replay, rank, cycle, chosen, places)
-    notes = [
-        f"{counted(number, 'replayed graph')} of {total:,}: operators are not known, as {why}"
-        for why, number in missing.items()
-    ]
-    if unnamed:
-        notes.append(
-            f"{counted(unnamed, 'replayed graph')} of {total:,}: operators are those of a capture of as many calls, "
-            "some of which do not name their kernels"
-        )
-    return copies.result(notes)
+    return copies.result(Replays(dict(total), dict(doubts)))
 
 
 def _replays(
@@ -241,12 +249,12 @@ class _Copies:
             }
         return self._around[id(graph)]
 
-    def result(self, notes: Sequence[str]) -> Captured:
+    def result(self, replays: Replays) -> Captured:
         """All that was added, as tables."""
         none = pd.Series(dtype="int64")
         return Captured(
             pd.concat(self._correlations) if self._correlations else none,
             LAUNCHES.concat([LAUNCHES.conform(part) for part in self._launches]),
             {name: schema.concat(self._parts[name]) for name, schema in _TABLES.items()},
-            tuple(notes),
+            replays,
         )

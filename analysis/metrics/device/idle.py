@@ -403,6 +403,8 @@ class HostTables:
     operators: pd.DataFrame
     annotations: pd.DataFrame
     is_read: bool
+    has_gc: bool
+    """As in `Host`."""
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
     _made: dict[tuple[Any, int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -412,7 +414,7 @@ class HostTables:
         calls, operators, annotations, modules, functions = (
             part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, self._tables, strict=True)
         )
-        return Host(calls, operators, annotations, modules, functions, self._has_gc)
+        return Host(calls, operators, annotations, modules, functions, self.has_gc)
 
     def once(self, of: Callable[[Host], _T], rank: int, cycle: int) -> _T:
         """What a function gives of the CPU of a rank in one cycle, which many changes of a run ask for."""
@@ -426,10 +428,6 @@ class HostTables:
         if device == "cpu":
             return None, ON_CPU
         return (self.host(rank, cycle), None) if self.is_read else (None, NOT_READ)
-
-    @cached_property
-    def _has_gc(self) -> bool:
-        return bool((bare(self.annotations["name"]) == markers.PYTHON_GC).any())
 
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], pd.DataFrame]]:

@@ -79,6 +79,13 @@ class RegionPaths:
             self.depths.append(self.depths[path] + 1)
         return number
 
+    def add(self, others: RegionPaths) -> Ints:
+        """The number here of each path of `others`."""
+        here = list(range(len(NAMES)))
+        for name, parent in zip(others.names[len(NAMES) :], others.parents[len(NAMES) :], strict=True):
+            here.append(self.inside(here[parent], name))
+        return np.array(here, dtype=np.int64)
+
     def again(self, path: int, name: str) -> int:
         """The path that a range which runs again had at first; a backward operator of `path` is around it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,6 +47,14 @@ class RegionTimes:
         """Whether there is any region."""
         return len(self.paths.names) > NOT_LAUNCHED + 1
 
+    @classmethod
+    def joined(cls, parts: Sequence[RegionTimes]) -> RegionTimes:
+        """Those of several ranks, with paths in common."""
+        paths = RegionPaths()
+        rows = [part.rows.assign(path=paths.add(part.paths)[part.rows["path"].to_numpy()]) for part in parts]
+        windows = pd.concat([part.windows for part in parts], ignore_index=True)
+        return cls(paths, _summed(pd.concat(rows, ignore_index=True)), windows)
+
     def cut(self, depth: int | None) -> RegionTimes:
         """The same with paths of at most `depth` names: what is deeper counts for the region around it."""
         if depth is None:
@@ -79,15 +89,15 @@ def region_times(
 
     Kernels of graphs belong to the region in which they were `captured`, where that is known.
     """
-    paths = RegionPaths()
     autograd = dict(grouped(operator_calls, ["rank", "cycle"]))
     splits = participation.loc[participation["wait_ns"].notna(), ["call_id", "rank", "device", *_SPLIT]]
     splits = splits.merge(calls[["call_id", "stream", "issue_ns"]], on="call_id")
     split_of, calls_of = (dict(list(table.groupby(["rank", "device"]))) for table in (splits, calls))
-    rows = [pd.DataFrame(columns=[*KEYS, "path", "phase", *SUMS], dtype="int64")]
-    windows = [pd.DataFrame(columns=[*KEYS, "window_ns", "is_unsplit"], dtype="int64")]
+    rows, windows = (defaultdict[int, list[pd.DataFrame]](list) for _ in range(2))
+    # A rank has paths of its own: how others nest their ranges says nothing of it.
+    paths_of = defaultdict[int, RegionPaths](RegionPaths)
     for (rank, cycle), of_rank in grouped(activities, ["rank", "cycle"]):
-        host = host_tables.host(rank, cycle)
+        host, paths = host_tables.host(rank, cycle), paths_of[rank]
         regions = regions_of(
             CpuRanges.of(
                 activities=of_rank,
@@ -111,20 +121,33 @@ def region_times(
             # The CPU of a rank is told once, with the first of its devices.
             sums = pd.concat([_device_sums(time, of_device, owner), *on_cpu], ignore_index=True)
             on_cpu = []
-            rows.append(sums.assign(rank=rank, device=device))
-            windows.append(pd.DataFrame({
+            rows[rank].append(sums.assign(rank=rank, device=device))
+            windows[rank].append(pd.DataFrame({
                 "rank": rank,
                 "device": device,
                 "step": [window.step for window in time.windows],
                 "window_ns": [window.end_ns - window.start_ns for window in time.windows],
                 "is_unsplit": time.unsplit,
             }))  # fmt: skip
-    sums = _summed(pd.concat(rows[min(1, len(rows) - 1) :], ignore_index=True))
-    # Without marked steps, several cycles of a rank are one window, as in `breakdown`.
-    each = pd.concat(windows[min(1, len(windows) - 1) :], ignore_index=True).groupby(list(KEYS), sort=True)
-    return RegionTimes(
-        paths, sums, each.agg(window_ns=("window_ns", "sum"), is_unsplit=("is_unsplit", "all")).reset_index()
+    parts = [
+        RegionTimes(paths, pd.concat(rows[rank], ignore_index=True), _windows(windows[rank]))
+        for rank, paths in paths_of.items()
+    ]
+    return RegionTimes.joined(parts or [_of_nothing()])
+
+
+def _windows(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Windows by step. Without marked steps, several cycles of a rank are one window, as in `breakdown`."""
+    each = pd.concat(parts, ignore_index=True).groupby(list(KEYS), sort=True)
+    return each.agg(window_ns=("window_ns", "sum"), is_unsplit=("is_unsplit", "all")).reset_index()
+
+
+def _of_nothing() -> RegionTimes:
+    rows, windows = (
+        pd.DataFrame(columns=[*KEYS, *columns], dtype="int64")
+        for columns in (("path", "phase", *SUMS), ("window_ns", "is_unsplit"))
     )
+    return RegionTimes(RegionPaths(), rows, windows)
 
 
 _SPLIT = ["start_ns", "dur_ns", "wait_ns"]
