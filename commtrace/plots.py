@@ -132,10 +132,10 @@ def subtraction(sweep: SweepAnalysis) -> Figure:
 
 
 def before_and_after(comparison: Comparison) -> Figure:
-    """Every measure of a step, in A and in B."""
-    from .analysis.render.plots.paired import before_and_after as drawn
+    """A typical step of A and of B, in its parts."""
+    from .analysis.render.plots.bars import time_per_side
 
-    return drawn(comparison.comparison)
+    return time_per_side(comparison.typical_steps)
 
 
 def runs(trend: RunTrend) -> Figure:

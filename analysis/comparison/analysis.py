@@ -25,6 +25,7 @@ from ..core.tables.comparison import (
     CHANGED_REGIONS,
     CHANGED_SHAPES,
     COMPARISON,
+    TREND,
 )
 from ..errors import NothingMeasured
 from ..metrics.compute.shapes import time_by_shape
@@ -39,8 +40,9 @@ from ..tables.regions import time_of_classes
 from ..tables.values import computed
 from . import step_values
 from .candidates import Candidate, candidates
-from .causes import StepChange, step_change
+from .causes import StepChange, parts_of_side, step_change
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
+from .differing import differing
 from .significance import LEVEL, STEPS_NEEDED
 from .step_values import Capture
 from .work import SameWork, same_work
@@ -49,7 +51,6 @@ K = TypeVar("K", bound=Hashable)
 
 RUN_SPREAD_FRAC = 0.1
 """How much runs of one configuration are assumed to differ, as a standard deviation, if there is only one of each."""
-_TOP = 10
 # The memory of one program hardly differs from run to run.
 _MEMORY_SPREAD_FRAC = 0.01
 # Compute varies in proportion to itself. Everything else depends on the rest of a step and on other ranks, and may grow
@@ -89,9 +90,15 @@ class Comparison:
 
     def summary(self) -> str:
         """The captures, the verdict and the tables as text."""
-        from ..show.comparison import report
+        from ..show.two_runs import report
 
-        return report(self, "table", top=_TOP)
+        return report(self, "table")
+
+    def brief(self) -> str:
+        """Headline, what really differs and what that rests on in Markdown, to paste into a pull request."""
+        from ..show.two_runs import in_brief
+
+        return in_brief(self)
 
     @cached_property
     @described
@@ -117,6 +124,29 @@ class Comparison:
         if self.candidates is None:
             raise NothingMeasured(f"A and B: {CATALOG['changed_causes'].none_measured}")
         return CHANGED_CAUSES.frame(each.row for each in self.candidates)
+
+    @property
+    def typical_steps(self) -> pd.DataFrame:
+        """Two rows like those of `trend`: a typical step of A and of B, mean over the captures of each."""
+        rows: list[Row] = []
+        for name, side in zip("AB", self._sides, strict=True):
+            parts = {part: round(ns) for part, ns in parts_of_side(side).items()}
+            steps = sum(len(one.typical_step.steps) for one in side)
+            ranks = max(len(one.run.ranks) for one in side)
+            rows.append({"run": name, "ranks": ranks, "steps": steps, "step_ns": sum(parts.values()), **parts})
+        rows[1]["change_ns"] = rows[1]["step_ns"] - rows[0]["step_ns"]
+        return TREND.frame(rows)
+
+    @cached_property
+    def what_differs(self) -> pd.DataFrame:
+        """Up to five rows like those of `changed_causes`: what really differs, and what the cause of the change names.
+
+        Where no price explains the change, a row is a part of a typical step. Empty where a side shows no activity.
+        """
+        if self.change is None:
+            return CHANGED_CAUSES.empty()
+        measures = {row["measure"]: row for row in records(self.comparison)}
+        return CHANGED_CAUSES.frame(differing(self.change, self.candidates, measures))
 
     @cached_property
     @described
@@ -311,12 +341,12 @@ class Comparison:
             counts = dict.fromkeys(("steps_a", "steps_b", "captures_a", "captures_b"), 0)
             return {"measure": "step", **counts, "note": note}
         row = compared(sides[0][source], sides[1][source], Allowance(self.run_spread_frac, self.separate))
-        notes = (source, row.get("note"), self._other_kinds)
+        notes = (source, row.get("note"), self.unlike_kinds)
         return {"measure": "step"} | row | {"note": "; ".join(filter(None, notes))}
 
     @property
-    def _other_kinds(self) -> str | None:
-        """A note if steps of one side are of another kind than those of the other."""
+    def unlike_kinds(self) -> str | None:
+        """A sentence if steps of one side are of another kind than those of the other."""
         a, b = ({_kind(one) for one in side} for side in self._sides)
         of_a, of_b = (" and ".join(sorted(kind or "no known kind" for kind in kinds)) for kinds in (a, b))
         return None if a == b else f"steps of A are {of_a}, those of B {of_b}: not the same work"

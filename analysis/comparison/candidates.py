@@ -81,6 +81,12 @@ class Candidate(NamedTuple):
         return self.ns - low, self.ns + high
 
     @property
+    def is_sure(self) -> bool:
+        """Whether one side pays more, whatever the prices are within their bounds."""
+        low, high = self.bounds_ns
+        return low > 0 or high < 0
+
+    @property
     def row(self) -> Row:
         """The row of `changed_causes`."""
         low, high = self.bounds_ns

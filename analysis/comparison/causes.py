@@ -34,8 +34,6 @@ _MOST_PARTS = 3
 _ALONE = 0.2
 """A single part that differs from the whole change by at most this part of it is named without its amount."""
 _MOST_OF_IT = 0.5
-_DETAILED = "compute, "
-"""What follows is a kernel, and how much it changed."""
 _NEARLY_ALL = 0.75
 """Of the largest candidate: one with as much that says more comes first."""
 _SMALL = 0.005
@@ -46,19 +44,32 @@ _NEXT_TO_NOTHING = 0.2
 
 
 class PartChange(NamedTuple):
-    """How much longer a typical step takes on the second side for something, in ns; and what, also with its amount."""
+    """What a typical step takes longer for on the second side, in ns; `words` say what, also with its amount.
 
-    ns: float
+    `a_ns` and `b_ns` are what it costs a step of each side. `bounds_ns` are None where the change is not that of a
+    price; `what` is then a column of a typical step, else the candidate.
+    """
+
+    what: str
+    a_ns: float
+    b_ns: float
     words: str
     with_amount: str
+    bounds_ns: tuple[float, float] | None = None
+
+    @property
+    def ns(self) -> float:
+        """How much more that is on the second side."""
+        return self.b_ns - self.a_ns
 
 
 class StepChange(NamedTuple):
-    """How much longer a typical step takes on the second side, in ns, and why."""
+    """How much longer a typical step takes on the second side, in ns, and why: in words, and by `parts`."""
 
     ns: float
     words: str
     unit: TimeUnit
+    parts: tuple[PartChange, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -85,19 +96,26 @@ def step_change(
     length = fmean(one.typical_step.parts["window_ns"] for one in a)
     seen = [each for each in found or () if not unit.is_zero(each.ns) or abs(total) >= _SMALL * length]
     named = [
-        PartChange(each.ns, each.words, f"{each.words} ({signed(each.ns, unit)})") for each in _explaining(seen, total)
+        PartChange(
+            each.what, each.a.ns, each.b.ns, each.words, f"{each.words} ({signed(each.ns, unit)})", each.bounds_ns
+        )
+        for each in _explaining(seen, total)
     ]
     unplayed = ""
     if not named:
         large = sorted((name for name in parts if not unit.is_zero(parts[name])), key=lambda name: -abs(parts[name]))
         large = [name for name in large if abs(parts[name]) >= _MENTIONED * abs(parts[large[0]])][:_MOST_PARTS]
-        named = [_part(parts[name], _words(name, parts[name], (a, b), groups, unit), unit) for name in large]
+        of_a, of_b = (_of_parts(side) for side in (a, b))
+        named = [
+            _part(name, (of_a[name], of_b[name]), _words(name, parts[name], (a, b), groups, unit), unit)
+            for name in large
+        ]
         unplayed = "" if found is not None else _UNPLAYED
     if not named:
         return StepChange(total, "no part of a step changed", unit)
     if len(named) == 1 and abs(named[0].ns - total) <= _ALONE * abs(total):
-        return StepChange(total, f"{named[0].words}{unplayed}", unit)
-    return StepChange(total, "; ".join(part.with_amount for part in named) + unplayed, unit)
+        return StepChange(total, f"{named[0].words}{unplayed}", unit, tuple(named))
+    return StepChange(total, "; ".join(part.with_amount for part in named) + unplayed, unit, tuple(named))
 
 
 def _explaining(found: Sequence[Candidate], total: float) -> list[Candidate]:
@@ -118,11 +136,11 @@ def _explaining(found: Sequence[Candidate], total: float) -> list[Candidate]:
 
 
 def _largest(found: Sequence[Candidate], change: float) -> Candidate | None:
-    """The largest candidate of a change; of those nearly as large, the one that says most.
+    """The largest candidate of a change that surely is one; of those nearly as large, the one that says most.
 
     A bound is more than anybody can do: it counts where nothing else explains half as much.
     """
-    alike = [each for each in found if each.ns * change > 0]
+    alike = [each for each in found if each.ns * change > 0 and each.is_sure]
     sure = [each for each in alike if each.sort is not Sort.bound]
     most, most_sure = (max((abs(each.ns) for each in those), default=0.0) for those in (alike, sure))
     if most_sure >= _MOST_OF_IT * most:
@@ -131,21 +149,27 @@ def _largest(found: Sequence[Candidate], change: float) -> Candidate | None:
     return min(large, key=lambda each: (each.sort, -abs(each.ns)), default=None)
 
 
-def _part(ns: float, words: str, unit: TimeUnit) -> PartChange:
-    """With its amount `compute, gemm (+2.0 ms)`; or `compute (+2.0 ms, gemm +0.5 ms)`, if that is only a part of it."""
-    amount = signed(ns, unit)
-    plain, detail = words.removesuffix(f" {amount}"), ""
-    if plain.startswith(_DETAILED) and plain == words:
-        plain, detail = _DETAILED.rstrip(", "), f", {words.removeprefix(_DETAILED)}"
-    return PartChange(ns, words, f"{plain} ({amount}{detail})")
+def _part(name: str, times_ns: tuple[float, float], words: str, unit: TimeUnit) -> PartChange:
+    return PartChange(name, *times_ns, words, f"{words} ({signed(times_ns[1] - times_ns[0], unit)})")
 
 
 def _parts(sides: _Sides) -> dict[str, float]:
     """Differences of the parts of a typical step in ns, compute as one."""
-    of_a, of_b = (_mean([one.typical_step.parts for one in side]) for side in sides)
-    changes = {part: of_b[part] - of_a[part] for part in STEP_PARTS}
-    compute = changes.pop("compute_alone_ns") + changes.pop("overlap_ns")
-    return {"compute_ns": compute, **changes}
+    of_a, of_b = (_of_parts(side) for side in sides)
+    return {part: of_b[part] - of_a[part] for part in of_a}
+
+
+def _of_parts(side: Sequence[Analysis]) -> dict[str, float]:
+    """Parts of a typical step in ns, mean over captures, compute as one."""
+    parts = parts_of_side(side)
+    compute = parts.pop("compute_alone_ns") + parts.pop("overlap_ns")
+    return {"compute_ns": compute, **parts}
+
+
+def parts_of_side(side: Sequence[Analysis]) -> dict[str, float]:
+    """What a typical step of a side consists of: STEP_PARTS in ns, mean over its captures."""
+    means = _mean([one.typical_step.parts for one in side])
+    return {part: means[part] for part in STEP_PARTS}
 
 
 def _words(part: str, ns: float, sides: _Sides, groups: Sequence[WorkGroup], unit: TimeUnit) -> str:
@@ -162,11 +186,13 @@ def _words(part: str, ns: float, sides: _Sides, groups: Sequence[WorkGroup], uni
 
 
 def _compute(ns: float, groups: Sequence[WorkGroup], unit: TimeUnit) -> str:
-    """`compute, gemm +2.0 ms`."""
+    """`compute, gemm`; `compute (gemm +0.5 ms)` if that is only a part of it, or more."""
     alike = next((group for group in groups if not group.is_copy and group.difference_ns * ns > 0), None)
     if alike is None or unit.is_zero(alike.difference_ns):
         return "compute"
-    return f"{alike.words} {signed(alike.difference_ns, unit)}"
+    if abs(alike.difference_ns - ns) <= _ALONE * abs(ns):
+        return alike.words
+    return f"compute ({alike.name} {signed(alike.difference_ns, unit)})"
 
 
 def _waiting(ns: float, sides: _Sides) -> str:

@@ -6,7 +6,15 @@ from ..comparison.analysis import Comparison
 from ..comparison.trend import RunTrend
 from ..core.schema import plain
 from ..render.plots import bars, lines, paired
-from ..show.comparison import basis_sentences, comparison_facts, explanation, headline, without_empty
+from ..show.comparison import (
+    basis_sentences,
+    differences_of_settings,
+    explanation,
+    headline,
+    notes_once,
+    sides,
+    without_empty,
+)
 from ..show.trend import captures, changes, headlines, trend_facts
 from ..sweeps.analysis import SweepAnalysis
 from ..training.analysis import TrainingAnalysis
@@ -37,16 +45,18 @@ def sweep_page(name: str, sweep: SweepAnalysis) -> ReportPage:
 
 def comparison_page(name: str, comparison: Comparison) -> ReportPage:
     """The page on two configurations: before and after."""
-    measures, kernels = comparison.comparison, comparison.changed_kernels
+    kernels = comparison.changed_kernels
     operators = None if "changed_operators" in comparison.not_known else comparison.changed_operators
+    differs = comparison.what_differs
     sections = [
         Section(
-            "measures",
+            "steps",
             "A step before and after",
             basis_sentences(comparison),
-            [paired.before_and_after(measures)],
-            [block("comparison", without_empty(measures), shown=True)],
+            [bars.time_per_side(comparison.typical_steps)] if comparison.change is not None else [],
+            [block("changed_causes", without_empty(differs), shown=True)] if len(differs) else [],
         ),
+        Section("measures", "Every measure", "", (), [block("comparison", without_empty(comparison.comparison))]),
         *_causes(comparison),
         Section(
             "kernels",
@@ -63,7 +73,11 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
             [block("changed_operators", without_empty(operators))] if operators is not None and len(operators) else [],
         ),
     ]
-    facts = [(item, value) for item, value in comparison_facts(comparison) if item not in _SAID_ABOVE]
+    facts = [
+        *sides(comparison),
+        *(("differs", text) for text in differences_of_settings(comparison)),
+        *(("note", text) for text in notes_once(comparison)),
+    ]
     head = Head(name, "A before, B after", "\n".join(explanation(comparison)), facts, headline(comparison))
     return page(head, sections)
 
@@ -72,11 +86,9 @@ def _causes(comparison: Comparison) -> list[Section]:
     """What costs more or less, where both runs can be played again and anything does."""
     if not comparison.candidates:
         return []
-    causes = comparison.changed_causes
-    return [Section("causes", "What costs more or less", "", (), [block("changed_causes", causes, shown=True)])]
-
-
-_SAID_ABOVE = ("basis", "verdict", "cause", "power")
+    return [
+        Section("causes", "All that costs more or less", "", (), [block("changed_causes", comparison.changed_causes)])
+    ]
 
 
 def trend_page(name: str, trend: RunTrend) -> ReportPage:

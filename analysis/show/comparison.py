@@ -1,63 +1,134 @@
-"""A comparison as a report, in every format."""
+"""What is said of two sides, on a terminal, on a page and in JSON: headline, how sure it is, settings and notes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from ...common.wording import counted
+from ...common.wording import counted, listed
 from ...contract.reading import lenient
 from ...contract.run import RunFile
-from ..catalog import CATALOG
 from ..comparison.analysis import Comparison
+from ..comparison.causes import signed
 from ..comparison.significance import LEVEL, STEPS_NEEDED
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
-from ..render import Table, as_markdown, as_text
-from ..render.people import escaped, fact_lines, styled
-from ..render.plots.paired import measure_name
-from ..render.screen import PAPER, Screen
+from ..render import Table
+from ..render.units import TimeUnit
+from .first_screen import facts_of
 
 _SAID_AS_EQUAL = 0.0005
-_TABLES = ("comparison", "changed_causes", "changed_kernels", "changed_operators")
+_FEW_DIGITS = 0.1
+"""Smaller changes have a decimal in percent."""
+_MOST_CAUSES = 2
+"""Of a headline: what follows is in the rows below it."""
+_LONGEST_CAUSE = 100
+"""Letters of a cause in a headline: from there it ends with its first clause."""
+_BOUNDED = 10.0
+"""Ends of an interval beyond that, as a part of A, bound nothing."""
+_ALIKE = 2.0
+"""The lengths of steps, and of those that were traced, changed alike if they differ by this factor at most."""
+_SAME_NUMBER = 0.1
+"""Lengths that differ by less are not worth two numbers."""
+MOST_NOTES = 3
 
 
 def headline(comparison: Comparison) -> str:
-    """How much longer steps of B take, in a few words, and whether that is known."""
+    """How much longer steps of B take, whether that is known, and what costs it."""
     step = comparison.step
     change = step["change_frac"]
     if change is None:
         return "Steps of A and B cannot be compared"
     steps = comparison.of_kind.capitalize()
-    said = f"{steps} of B are as long as those of A"
-    if abs(change) >= _SAID_AS_EQUAL:
-        said = f"{steps} of B take {abs(change):.1%} {'longer' if change > 0 else 'less time'} than those of A"
-    if step["significant"] is None:
-        return f"{said}, but there are too few to be sure"
-    return said if step["significant"] else f"{said}, which may be chance"
+    beyond = beyond_of(comparison)
+    if abs(change) < _SAID_AS_EQUAL or beyond == "nothing":
+        amount = "" if abs(change) < _SAID_AS_EQUAL else f" within what steps differ by ({change:+.1%})"
+        return f"{steps} of B are as long as those of A{amount}"
+    words, take = "longer than" if change > 0 else "less than", "seem to take" if beyond is None else "take"
+    said = f"{steps} of B {take} {_amount(step)} {words} those of A"
+    said += ", as two runs of one program may" if beyond == "steps" else ""
+    cause = _short_cause(comparison)
+    return f"{said}: {cause}" if cause else said
+
+
+def beyond_of(comparison: Comparison) -> str | None:
+    """What the change of a step exceeds: how much `runs` differ, only how much `steps` do, or `nothing`; or None."""
+    if comparison.step["significant"] is None:
+        return None
+    if comparison.step["significant"]:
+        return "runs"
+    return "steps" if replace(comparison, run_spread_frac=0.0).step["significant"] else "nothing"
+
+
+def _amount(step: Row) -> str:
+    """`3.1 ms (80.1%)`; without the percentage where steps of A are next to nothing beside those of B."""
+    unit = TimeUnit.of(max(step["a_ns"], step["b_ns"]))
+    ns, change = step["difference_ns"], abs(step["change_frac"])
+    if ns * step["change_frac"] <= 0:  # of pairs, the median of differences is not the difference of medians
+        return f"{change:.1%}"
+    if change > _BOUNDED:
+        return f"{length_of(ns, unit)} ({1 + change:,.0f} times as long)"
+    return f"{length_of(ns, unit)} ({change:.{1 if change < _FEW_DIGITS else 0}%})"
+
+
+def length_of(ns: float, unit: TimeUnit) -> str:
+    """`3.1 ms`; `40 us` where that is too little for the unit."""
+    return signed(ns, unit).lstrip("+-")
+
+
+def _short_cause(comparison: Comparison) -> str:
+    """What explains the change, in a few words; empty where traced steps changed otherwise than steps did."""
+    change, ns = comparison.change, comparison.step["difference_ns"] or 0
+    if change is None or not change.parts or not 1 / _ALIKE <= change.ns / (ns or 1) <= _ALIKE:
+        return ""
+    several = len(change.parts) > 1 or change.words != change.parts[0].words
+    return " and ".join(
+        f"{_clause(part.words)} ({signed(part.ns, change.unit)})" if several else _clause(part.words)
+        for part in change.parts[:_MOST_CAUSES]
+    )
+
+
+def _clause(words: str) -> str:
+    return words if len(words) <= _LONGEST_CAUSE else words.split("; ")[0]
 
 
 def explanation(comparison: Comparison) -> Iterator[str]:
-    """Yield sentences on the headline: how sure it is, what changed by more than chance, and what is behind it."""
-    step, *others = records(comparison.comparison)
+    """Yield sentences on the headline: how sure it is, and what traced steps say where it does not name a cause."""
+    step = comparison.step
     if step["change_frac"] is None:
         yield _sentence(comparison.verdict)
     elif step["significant"] is None:
         of_a, of_b = counted(step["steps_a"], "step"), step["steps_b"]
         yield f"A has {of_a}, B has {of_b}; each side needs {STEPS_NEEDED}, or several captures."
-    else:
+    elif step["change_high_frac"] <= _BOUNDED:
         low, high = (f"{100 * step[f'change_{end}_frac']:+,.1f}%" for end in ("low", "high"))
         yield f"The change is between {low} and {high}, with {1 - LEVEL:.0%} confidence."
-    changed = [row for row in others if row["significant"] and row["difference_ns"]]
-    if changed:
-        parts = ", ".join(f"{measure_name(row['measure'])} {row['difference_ns'] / 1e6:+,.2f} ms" for row in changed)
-        yield f"More than chance changed: {parts}."
-    change = comparison.change
-    if change is not None and not change.unit.is_zero(change.ns):
-        longer = "longer" if change.ns > 0 else "less"
-        yield f"A typical traced step of B takes {change.unit.text(abs(change.ns))} {longer}: {change.words}."
+    yield from _of_traced_steps(comparison)
     yield from (f"{said}." for said in comparison.other_kinds)
+
+
+def _of_traced_steps(comparison: Comparison) -> Iterator[str]:
+    """Yield what the bars show, where the headline says another number, or no cause."""
+    change, step = comparison.change, comparison.step
+    if change is None or not change.parts:
+        return
+    is_named = _names_cause(comparison)
+    ns = step["difference_ns"] or 0
+    if is_named and abs(change.ns - ns) <= _SAME_NUMBER * max(abs(change.ns), abs(ns)):
+        return
+    why = "" if is_named else f": {change.words}"
+    if change.unit.is_zero(change.ns):
+        yield f"Traced steps take as long, but not for the same{why}."
+    else:
+        longer = "longer" if change.ns > 0 else "less"
+        yield f"In the mean, traced steps of B take {length_of(change.ns, change.unit)} {longer}{why}."
+
+
+def _names_cause(comparison: Comparison) -> bool:
+    change_frac = comparison.step["change_frac"]
+    is_said = change_frac is not None and abs(change_frac) >= _SAID_AS_EQUAL and beyond_of(comparison) != "nothing"
+    return is_said and bool(_short_cause(comparison))
 
 
 def basis_sentences(comparison: Comparison) -> str:
@@ -68,6 +139,50 @@ def basis_sentences(comparison: Comparison) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def sides(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield A and B, each with the names of its captures and what the first of them is."""
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        names = ", ".join(one.run.name for one in side)
+        yield name, printable(f"{names}: {', '.join(facts_of(side[0]))}")
+
+
+def differences_of_settings(comparison: Comparison) -> list[str]:
+    """`device: H100 in A, MI300X in B`, of everything recorded in which the sides differ."""
+    known = settings_of(comparison).items()
+    return [printable(f"{item}: {a} in A, {b} in B") for item, (a, b) in known if a != b]
+
+
+def notes_once(comparison: Comparison) -> list[str]:
+    """What limits the comparison, and warnings on the runs: each once, with the sides that it is about."""
+    about: dict[str, list[str]] = {}
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        for analysis in side:
+            of = f"{name} ({analysis.run.name})" if len(side) > 1 else name
+            for note in (*analysis.run.notes, *analysis.run.failed, *analysis.run.partial_because):
+                about.setdefault(note, []).append(of)
+    return [
+        *filter(None, [comparison.unlike_kinds]),
+        *(f"not known: {why}" for why in comparison.not_known.values()),
+        *(printable(f"{listed(names)}: {note}") for note, names in about.items()),
+    ]
+
+
+def decision(comparison: Comparison, limit_frac: float | None = None) -> Row:
+    """What a program asks of a comparison: whether steps of B take longer, how sure that is, and what costs it."""
+    step, beyond = comparison.step, beyond_of(comparison)
+    columns = ("a_ns", "b_ns", "difference_ns", "change_frac", "change_low_frac", "change_high_frac")
+    judged = None if limit_frac is None else comparison.slower_by(limit_frac)
+    return {
+        "headline": headline(comparison),
+        **{column: step[column] for column in columns},
+        "beyond_steps": None if beyond is None else beyond != "nothing",
+        "beyond_runs": None if beyond is None else beyond == "runs",
+        "limit_frac": limit_frac,
+        "decision": None if judged is None else judged[0].value,
+        "causes": records(comparison.what_differs),
+    }
 
 
 def without_empty(table: Table) -> PlainTable:
@@ -86,54 +201,6 @@ def without_empty_memory(table: Table) -> PlainTable:
         if "_bytes" not in name or any(value is not None for value in column)
     }
     return PlainTable(kept, values.dtypes, values.whole)
-
-
-def report(comparison: Comparison, output_format: str, *, top: int, screen: Screen = PAPER) -> str:
-    """The captures, verdict and tables; for people, only the `top` kernels and operators."""
-    known = list(comparison_facts(comparison))
-    tables = {name: getattr(comparison, name) for name in _TABLES if name not in comparison.not_known}
-    if output_format == "json":
-        content: Row = {"table": "compare", "facts": [{"item": i, "value": v} for i, v in known]}
-        return json.dumps(content | {name: records(table) for name, table in tables.items()}, indent=1) + "\n"
-    if comparison.on_cpu:  # there an operator is its own kernel
-        tables.pop("changed_operators", None)
-    markdown = output_format == "markdown"
-    parts = ["".join(f"- **{i}**: {escaped(v)}\n" for i, v in known) if markdown else fact_lines(known, 11, screen)]
-    for name, table in tables.items():
-        if not len(table):
-            continue
-        shown = without_empty_memory(table if name == "comparison" else table.head(top))
-        title = CATALOG[name].title or name
-        text = as_markdown(name, shown) if markdown else as_text(name, shown, screen)
-        parts.append(f"### {title}\n\n{text}" if markdown else f"{styled(title, 'bold', screen)}\n\n{text}")
-        if len(table) > len(shown):
-            parts.append(f"{counted(len(table) - len(shown), 'more row')}: use --top, or --by.\n")
-    return "\n".join(parts)
-
-
-def comparison_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the sides, the differences of their settings, and the verdict, in words."""
-    sides = {"A": comparison.a, "B": comparison.b}
-    for name, side in sides.items():
-        yield name, printable(", ".join(analysis.run.name for analysis in side))
-    yield "basis", comparison.basis
-    for item, (a, b) in settings_of(comparison).items():
-        if a != b:
-            yield "differs", printable(f"{item}: {a} in A, {b} in B")
-    yield "verdict", comparison.verdict
-    if comparison.cause is not None:
-        yield "cause", comparison.cause
-    yield from (("not known", why) for why in comparison.not_known.values())
-    yield from (("other steps", said) for said in comparison.other_kinds)
-    if comparison.power:
-        yield "power", comparison.power
-    for name, side in sides.items():
-        for analysis in side:
-            of = f"{name}: {analysis.run.name}" if len(side) > 1 else name
-            for note in (*analysis.run.notes, *analysis.run.failed):
-                yield "warning", printable(f"{of}: {note}")
-            for why in analysis.run.partial_because:
-                yield "warning", printable(f"{of}: {why}")
 
 
 def settings_of(comparison: Comparison) -> dict[str, tuple[str, str]]:

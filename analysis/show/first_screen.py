@@ -174,7 +174,7 @@ def first_screen(analysis: Analysis) -> FirstScreen:
     mfu = _mfu(analysis.part) if has_step else None
     return FirstScreen(
         name=printable(analysis.run.name),
-        facts=tuple(map(printable, _facts(analysis))),
+        facts=tuple(map(printable, facts_of(analysis))),
         verdict=first["verdict"],
         headline=printable(first["headline"]),
         why=printable(first["why"] or ""),
@@ -190,7 +190,8 @@ def first_screen(analysis: Analysis) -> FirstScreen:
     )
 
 
-def _facts(analysis: Analysis) -> Iterator[str]:
+def facts_of(analysis: Analysis) -> Iterator[str]:
+    """Yield what a line on a run says beside its name: ranks, devices, hosts, steps, versions."""
     run = analysis.run
     names = run.models
     of_world = f" of {run.world_size}" if run.world_size not in (None, len(run.ranks)) else ""

@@ -7,6 +7,7 @@ from statistics import median
 
 from rich.cells import cell_len
 
+from ...common.markup import code_for_markdown
 from ...common.wording import counted, listed, ranges_of
 from ..core.escaping import for_shell, printable
 from ..core.schema import records
@@ -122,7 +123,7 @@ def brief(analysis: Analysis, run: str | None = None) -> str:
     whole = "step" if analysis.run.steps else "window"
     table = [f"| {whole} | {first.unit.name} | share |", "|---|---:|---:|", *rows] if rows else []
     about = escaped(f"{first.name}: {', '.join(first.facts)}")
-    command = f"`commtrace {run or for_shell(analysis.run.name)}`"
+    command = code_for_markdown(f"commtrace {run or for_shell(analysis.run.name)}")
     return "\n".join([" ".join(filter(None, said)), "", *table, *([""] if table else []), f"{about}; {command}", ""])
 
 
@@ -196,7 +197,7 @@ def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) ->
         says_nothing = part.frac < _SHOWN_FROM or (unit.is_zero(part.ns) and part.frac < _SHOWN_AS_ZERO_FROM)
         bar = "" if indent > 2 else mark * round(min(_BAR, width - 51) * part.frac)
         line = f"{' ' * indent}{part.name:<{28 - indent}}{unit.number(part.ns):>10} {unit.name} {part.frac:>6.1%}  "
-        return "" if says_nothing else f"{line}{styled(bar, _COLOURS[part.column], screen)}".rstrip()
+        return "" if says_nothing else f"{line}{styled(bar, COLOURS[part.column], screen)}".rstrip()
 
     for part in sorted(first.parts, key=lambda part: -part.ns):
         yield from filter(None, [row(part, 2)])
@@ -211,7 +212,7 @@ def _step(analysis: Analysis, first: FirstScreen, screen: Screen, width: int) ->
         yield from (f"  {line}" for line in wrapped(said, width - 2))
 
 
-_COLOURS = {
+COLOURS = {
     "compute_alone_ns": "blue",
     "overlap_ns": "bright_blue",
     "exposed_transfer_ns": "yellow",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _MARKDOWN = re.compile(r"[\\|*`\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_BACKTICKS = re.compile("`+")
 _ESCAPES = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -39,3 +40,12 @@ def for_latex(text: str) -> str:
 def for_markdown(text: str) -> str:
     """Escape `text` for GitHub-flavoured markdown: names of kernels hold stars, bars and brackets."""
     return _MARKDOWN.sub(r"\\\g<0>", text).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def code_for_markdown(text: str) -> str:
+    """`text` as inline code for GitHub-flavoured markdown, whatever backticks it holds.
+
+    Source: CommonMark 0.31.2, section 6.1: a code span ends with as many backticks as it begins with.
+    """
+    ticks = "`" * (1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return f"{ticks} {text} {ticks}" if len(ticks) > 1 else f"`{text}`"

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,10 @@ from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.comparison.analysis import Judgement
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.run.side_files import Side, step_time_rows
+from commtrace.analysis.show.comparison import decision
+from commtrace.analysis.show.two_runs import two_runs
 from commtrace.cli import main
 from commtrace.contract.rank import RankFile
 from commtrace.contract.reading import lenient
@@ -282,9 +286,9 @@ def test_unprofiled_steps_belong_to_the_cycle_behind_them(tmp_path):
 def test_runs_without_operators_are_compared_by_the_rest(tmp_path, capsys):
     packed = tmp_path / "packed"
     assert main(["pack", "--no-details", "-o", str(packed), str(DATA / "nccl-straggler")]) == 0
-    assert main(["compare", str(packed), str(packed)]) == 0
+    assert main(["compare", "--all", str(packed), str(packed)]) == 0
     shown = capsys.readouterr().out
-    assert "not known    operators, as a run was read without them" in shown
+    assert "Note      not known: operators, as a run was read without them" in shown
     assert "Kernels that differ most" in shown
     assert main(["compare", "-f", "json", str(packed), str(packed)]) == 0
     assert "changed_operators" not in json.loads(capsys.readouterr().out)
@@ -433,8 +437,8 @@ def test_the_exit_code_for_ci(capsys, known, b, percent, code):
 def test_a_change_that_only_a_wide_interval_holds_is_said_in_few_digits(capsys, known):
     main(["compare", "--fail-above", "5", "--run-spread", "1000", known["a"], known["a"]])
     captured = capsys.readouterr()
-    assert "a change of far more than 1,000% would be seen" in captured.out
-    assert "99% interval -100.0% to beyond +1,000%" in captured.out
+    assert "a change of far more than 1,000% would be seen" in " ".join(captured.out.split())
+    assert "The change is between" not in captured.out
     assert "but only a change of far more than 1,000% would be seen" in captured.err
 
 
@@ -449,8 +453,9 @@ def test_steps_that_take_no_time_cannot_be_compared(tmp_path):
 def test_what_one_capture_each_could_not_see_is_said(capsys, known):
     main(["compare", "--fail-above", "5", known["a"], known["a"]])
     captured = capsys.readouterr()
-    assert "power" in captured.out
-    assert "with these captures a change of 73% or more would be seen, nine times in ten" in captured.out
+    assert "With these captures a change of 73% or more would be seen, nine times in ten." in " ".join(
+        captured.out.split()
+    )
     assert "the limit is 5%, but only a change of 73% or more would be seen: capture each several times" in captured.err
 
 
@@ -489,6 +494,83 @@ def test_a_run_that_is_surely_faster_never_fails(known):
     assert main(["compare", "--fail-above", "0", known["slow"], known["a"]]) == 0
 
 
+# --- one screen ------------------------------------------------------------------------------------------------------
+
+_CHANGE = re.compile(r"^  \S.*  ([+-][\d.,]+) (?:ms|us)(?:  ([+-][\d.,]+) to ([+-][\d.,]+))?$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_comparison_is_one_screen(known, width):
+    both = Comparison((analyse(known["a"], details=True),), (analyse(known["slow"], details=True),))
+    shown = two_runs(both, Screen(width=width))
+    lines = shown.splitlines()
+    assert len(lines) <= 36
+    assert max(map(len, lines[:-2])) <= min(width, 120)
+    assert lines[-2] == "Everything: commtrace compare --all a slow"
+    assert "0.0" not in re.sub(r"\d+0\.0|[1-9]0*\.0", "", shown)
+    # The bars have one scale: each is as long as its step.
+    bars = {line[2]: line[4:] for line in lines if line.startswith(("  A  ", "  B  "))}
+    steps = [row["step_ns"] for row in records(both.typical_steps)]
+    cells = [len(re.sub(r"[^\u2588\u2593\u2592\u2591\u259a\u00b7]", "", bars[side])) for side in "AB"]
+    assert cells[0] / cells[1] == pytest.approx(steps[0] / steps[1], abs=1.5 / cells[1])
+    assert f"{steps[0] / 1e6:,.1f} ms" in bars["A"]
+    changes = _CHANGE.findall(shown)
+    assert 1 <= len(changes) <= 5
+    assert all(float(low) <= float(change) <= float(high) for change, low, high in changes)
+
+
+def test_the_screen_takes_only_ascii_where_that_is_all_there_is(known):
+    both = Comparison((analyse(known["a"], details=True),), (analyse(known["one"], details=True),))
+    assert two_runs(both, Screen(width=80, ascii_only=True)).isascii()
+
+
+def test_what_is_said_in_brief_is_markdown_to_paste(capsys, known):
+    assert main(["compare", "--brief", known["a"], known["slow"]]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("**Steps of B take 40.0 ms (89%) longer than those of A: compute, gemm.** ")
+    table = [line for line in lines if line.startswith("|")]
+    assert table[:2] == ["| What costs more or less in a step | change | between |", "|---|---:|---:|"]
+    assert 3 <= len(table) <= 7
+    assert all(line.count("|") == 4 for line in table)
+    assert lines[-1] == f"`commtrace compare {known['a']} {known['slow']}`"
+    for arguments in (("--by", "kernel"), ("-f", "json"), ("-f", "csv")):
+        assert main(["compare", "--brief", *arguments, known["a"], known["slow"]]) == 2
+        assert "--brief" in capsys.readouterr().err
+
+
+def test_json_has_the_decision_as_fields(capsys, known):
+    main(["compare", "-f", "json", "--fail-above", "10", known["a"], known["slow"]])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["decision"], found["beyond_steps"], found["beyond_runs"], found["limit_frac"]) == (
+        "slower",
+        True,
+        True,
+        0.1,
+    )
+    assert found["difference_ns"] == pytest.approx(40 * MS, rel=0.01)
+    assert found["change_low_frac"] < found["change_frac"] < found["change_high_frac"]
+    first = found["causes"][0]
+    assert (first["cause"], first["difference_ns"]) == ("compute, gemm", pytest.approx(40 * MS, rel=0.01))
+    assert first["difference_low_ns"] <= first["difference_ns"] <= first["difference_high_ns"]
+    main(["compare", "-f", "json", known["a"], known["a"]])
+    same = json.loads(capsys.readouterr().out)
+    assert (same["decision"], same["beyond_steps"], same["beyond_runs"], same["causes"]) == (None, False, False, [])
+    assert same["headline"] == "Steps of B are as long as those of A"
+
+
+@pytest.mark.parametrize("more", [0.0, 0.4, 4.0, 40.0])
+def test_a_headline_says_of_a_change_what_the_decision_does(tmp_path, more):
+    both = compare(run(tmp_path / "a"), run(tmp_path / "b", gemm=20 + more))
+    found = decision(both)
+    expected = {
+        (True, True): " longer than those of A: compute, gemm",
+        (True, False): ", as two runs of one program may",
+    }
+    said = expected.get((found["beyond_steps"], found["beyond_runs"]), " are as long as those of A")
+    assert said in found["headline"]
+    assert "no part of a step changed" not in two_runs(both) or not more
+
+
 @pytest.mark.parametrize("output_format", ["table", "csv", "markdown", "json", "latex"])
 @pytest.mark.parametrize("by", [(), ("--by", "measure"), ("--by", "kernel"), ("--by", "operator")], ids=str)
 def test_every_format(capsys, known, by, output_format):
@@ -501,19 +583,20 @@ def test_every_format(capsys, known, by, output_format):
 
 
 def test_names_mark_nothing_up_in_markdown(capsys, tmp_path):
-    a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "b<img>[x](y)"))
+    a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "b<img>[x](y)`c"))
     assert main(["compare", "-f", "markdown", str(a), str(b)]) == 0
     out = capsys.readouterr().out
-    assert "- **B**: b&lt;img>\\[x\\](y)\n" in out
-    assert "<img>" not in out
+    assert "B: b&lt;img>\\[x\\](y)\\`c: 2 ranks" in out
+    command = f"`` commtrace compare {a} '{b}' ``"
+    assert command in out
+    assert "<img>" not in out.replace(command, "")
 
 
 def test_json_holds_everything_and_csv_one_table(capsys, known):
     main(["compare", "-f", "json", known["a"], known["slow"]])
     content = json.loads(capsys.readouterr().out)
     assert content["table"] == "compare"
-    tables = {"comparison", "changed_causes", "changed_kernels", "changed_operators"}
-    assert set(content) == {"table", "facts"} | tables
+    assert {"comparison", "changed_causes", "changed_kernels", "changed_operators"} < set(content)
     main(["compare", "-f", "csv", known["a"], known["slow"]])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["measure"] for row in rows] == [row["measure"] for row in content["comparison"]]
@@ -532,8 +615,6 @@ def test_json_holds_everything_and_csv_one_table(capsys, known):
 def test_captures_of_both_sides(capsys, known, arguments):
     assert main(["compare", *(argument.format(**known) for argument in arguments)]) == 0
     out = capsys.readouterr().out
-    assert "a, one" in out
-    assert "slow, short" in out
     assert "2 captures of A and 2 of B" in out
     assert "ranks: 2 or 1 in A, 2 in B" in out
 

@@ -1,6 +1,5 @@
 """How reports look: nothing is cut without a sign, names of any length fit, and a colour has one meaning."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,8 +8,9 @@ from browsing import found_by, looked_at, needs_browser, with_script
 from builders import MS, Collective, analysed, traces_of
 from report_pages import ReadPage, assert_self_contained
 
-from commtrace import analyse, compare
-from commtrace.analysis.core.schema import plain
+from commtrace import analyse, compare, plots
+from commtrace.analysis.core.schema import plain, records
+from commtrace.analysis.metrics.typical_step import STEP_PARTS
 from commtrace.analysis.render.fitting import short_words
 from commtrace.analysis.render.people import shown_columns
 from commtrace.analysis.render.plots import bars
@@ -202,15 +202,17 @@ def test_a_comparison_has_a_headline_and_sentences(compared) -> None:
     read = assert_self_contained(comparison_page("A and B", compared).html)
     assert [tag for tag, _ in read.elements].count("h1") == 1
     text = " ".join(read.texts)
-    assert re.search(r"Steps of B (take [\d.]+% (longer|less time) than|are as long as) those of A", text)
+    assert re.search(
+        r"Steps of B (seem to take [\d.]+ ms \([\d.]+%\) (longer|less) than|are as long as) those of A", text
+    )
     assert "Exposed memory" not in text
     assert "exposed memory" not in text
 
 
-def test_its_legend_names_only_what_is_drawn(compared) -> None:
-    from commtrace.analysis.render.plots import paired
-
-    figure = paired.before_and_after(compared.comparison)
-    assert ("Lines:" in figure.about) == ('class="thin"' in figure.svg)
-    assert ("A star:" in figure.about) == (" *<" in figure.svg)
-    assert json.dumps("exposed copies")[1:-1] in figure.svg
+def test_its_picture_has_a_step_of_each_side_and_names_only_what_is_drawn(compared) -> None:
+    drawn = plots.before_and_after(compared).svg
+    steps = records(compared.typical_steps)
+    for row in steps:
+        assert f"{row['step_ns'] / 1e6:,.1f} ms" in drawn
+    for part, name in STEP_PARTS.items():
+        assert (f">{name}<" in drawn) == any(row[part] for row in steps)

@@ -65,7 +65,7 @@ def test_two_sides(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = compare(run, run)
     assert repr(result) == "<Comparison of a<b>&c with a<b>&c; see .summary()>"
     assert not {"comparison", "changed_kernels"} & set(vars(result))
-    assert main(["compare", str(run), str(run)]) == 0
+    assert main(["compare", "--all", str(run), str(run)]) == 0
     assert result.summary() == capsys.readouterr().out
     assert "<b>" not in result._repr_html_()
 

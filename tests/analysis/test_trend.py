@@ -297,7 +297,7 @@ def test_a_page(capsys: pytest.CaptureFixture[str], series: list[str], tmp_path:
     ):
         assert said in html
     assert main(["compare", *series[:2], "-o", str(target)]) == 0
-    assert "traced step of B takes 30.0 ms longer: rank 1 computes 30.0 ms" in target.read_text(encoding="utf-8")
+    assert "30.0 ms (55%) longer than those of A: rank 1 computes 30.0 ms" in target.read_text(encoding="utf-8")
     assert main(["compare", *series, "-o", str(target), "-f", "csv"]) == 0
     assert target.read_text(encoding="utf-8").startswith("run,began_utc,")
 

@@ -31,9 +31,12 @@ a pipe.
 
 def page() -> str:
     """The page as it should be."""
-    from commtrace import analyse
+    from commtrace import analyse, compare
     from commtrace.analysis.show.overview import overview
+    from commtrace.analysis.show.two_runs import two_runs
 
+    sides = ("tests/data/nccl-straggler", "tests/data/nccl-two-hosts")
+    both = compare(*(ROOT / side for side in sides), workers=1)
     small = analyse(ROOT / "traces/resnet18-ddp-w2", workers=1)
     many = _many_ranks()
     return "\n".join(
@@ -41,6 +44,8 @@ def page() -> str:
             HEAD,
             "## A run on one screen, 80 columns\n",
             _block("commtrace traces/resnet18-ddp-w2", overview(small, _screen(80))),
+            "## Two runs on one screen, 80 columns\n",
+            _block(f"commtrace compare {' '.join(sides)}", two_runs(both, _screen(80), " ".join(sides))),
             "## 64 ranks, one of them slow, 80 columns\n",
             _block("commtrace ranks traces/pretraining", _table(many, "ranks", 80)),
             "## All the time of a step, 80 columns\n",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...core.escaping import for_shell
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
@@ -76,6 +77,13 @@ FailAbove = Annotated[
         "tell.",
     ),
 ]
+Brief = Annotated[
+    bool,
+    typer.Option(
+        "--brief",
+        help="Print Markdown for a pull request: the headline, a table of at most five rows, and what it rests on.",
+    ),
+]
 RunSpread = Annotated[
     float,
     typer.Option(
@@ -97,6 +105,7 @@ def compare_command(
     by: OneTable = None,
     fail_above: FailAbove = None,
     run_spread: RunSpread = 10.0,
+    brief: Brief = False,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -113,7 +122,8 @@ def compare_command(
     Three runs or more without --against are a series, in the order given: a row per run, and the cause of each change.
     An --output that ends in .html gets a page with pictures.
 
-    Without --by, --top sets how many kernels and operators are printed (10).
+    On a terminal the comparison is one screen: what changed and why, a step of A and of B, and how sure that is. --all,
+    --top and other formats also print the tables, with so many kernels and operators as --top says (10).
 
     \b
     Examples:
@@ -124,6 +134,7 @@ def compare_command(
       commtrace compare --by shape --top 20 traces/before traces/after
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
+      commtrace compare --brief traces/main traces/candidate > comment.md
     """
     if by is ComparedBy.run or (by is None and not against and len(runs) > _SIDES):
         if against or fail_above is not None:
@@ -132,6 +143,8 @@ def compare_command(
         _series(runs, run_spread / 100, whole=by is None, writing=writing, reading=reading)
         return
     whole = by is None and writing.format not in (Format.csv, Format.latex)
+    if brief and (by is not None or writing.format not in (Format.table, Format.markdown)):
+        raise typer.BadParameter("is Markdown on the whole comparison", param_hint="--brief")
     if whole:
         replace(writing, choice=replace(writing.choice, top=None)).needs_one_table()
     name = _TABLES[(by or ComparedBy.measure).value]
@@ -139,16 +152,29 @@ def compare_command(
     a, b = _sides(runs, against)
     analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]
     from ...comparison.analysis import Comparison
-    from ...show.comparison import report, without_empty_memory
+    from ...show.comparison import without_empty_memory
+    from ...show.two_runs import in_brief, report, two_runs
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
     if whole and _wants_page(writing):
         from ...report.across import comparison_page
 
         _write_page(comparison_page(f"{analyses[0][0].run.name} and {analyses[1][0].run.name}", comparison), writing)
+    elif brief:
+        writing.text(in_brief(comparison, _named(a, b)))
+    elif whole and writing.for_people and not writing.everything and writing.choice.top is None:
+        writing.text(two_runs(comparison, writing.screen, _named(a, b)))
     elif whole:
-        top = writing.choice.top or _SHOWN_ROWS
-        writing.text(report(comparison, writing.format.value, top=top, screen=writing.screen))
+        top, limit = writing.choice.top or _SHOWN_ROWS, None if fail_above is None else fail_above / 100
+        text = report(
+            comparison,
+            writing.format.value,
+            top=top,
+            screen=writing.screen,
+            command=_named(a, b),
+            limit_frac=limit,
+        )
+        writing.text(text)
     else:
         print_message(comparison.basis, kind="note")
         table = writing.chosen(name, getattr(comparison, name))
@@ -183,6 +209,12 @@ def _series(runs: list[Path], run_spread_frac: float, *, whole: bool, writing: W
         shown = without_empty_parts(table) if writing.for_people else table
         replace(writing, choice=ALL_ROWS).table("trend", shown)
     _finish(analyses)
+
+
+def _named(a: list[Path], b: list[Path]) -> str:
+    """Both sides as given, for use in a shell command."""
+    of_a, of_b = (" ".join(for_shell(str(path)) for path in side) for side in (a, b))
+    return f"{of_a} {of_b}" if len(a) == len(b) == 1 else f"{of_a} {AGAINST} {of_b}"
 
 
 def _wants_page(writing: Writing) -> bool:

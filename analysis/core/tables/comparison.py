@@ -39,8 +39,8 @@ CHANGED_CAUSES = Schema("changed_causes", "candidate for the cause of the change
     "a_ns": ("int64", "what a step of A gains by that alone, as played again: gain_ns of its remedies, if it has one"),
     "b_ns": ("int64", "the same of B"),
     "difference_ns": ("int64", "b_ns - a_ns: how much more it costs a step of B"),
-    "difference_low_ns": ("int64", "the least it may be, as both prices are uncertain"),
-    "difference_high_ns": ("int64", "the most it may be"),
+    "difference_low_ns": ("Int64", "the least it may be, as both prices are uncertain"),
+    "difference_high_ns": ("Int64", "the most it may be"),
     "cause": ("string", "the same in a sentence on the change"),
 })  # fmt: skip
 CHANGED_KERNELS = Schema("changed_kernels", "kernel of either side", {

@@ -80,20 +80,29 @@ def _parts_of(row: Row) -> list[int]:
 
 def time_per_run(trend: Any) -> Figure:
     """A typical step of every run of a series, in parts that add up to it, with its change against the run before."""
+    return _steps(
+        "trend",
+        "A typical step of every run",
+        "Every nanosecond of a step is in one part, mean over devices and steps. Beside it: its length, and the change "
+        "against the run before. One star: more than steps of the two runs differ; two: more than runs do.",
+        trend,
+    )
+
+
+def time_per_side(steps: Any) -> Figure:
+    """A typical step of A and of B on one scale, in parts that add up to it."""
+    title = "A step of A, and of B"
+    about = "Every nanosecond of a step is in one part, mean over devices, traced steps and captures."
+    return _steps("comparison", title, about, steps)
+
+
+def _steps(name: str, title: str, about: str, trend: Any) -> Figure:
     rows = [row for row in plain(trend).rows if row["step_ns"] is not None]
     unit = TimeUnit.of(max([row["step_ns"] for row in rows] or [0]))
     values = [[row[part] / unit.ns for part in PART_KINDS] for row in rows]
     remarks = [_step_and_change(row, unit) for row in rows]
-    title = "A typical step of every run"
-    return Figure(
-        "trend",
-        title,
-        "Every nanosecond of a step is in one part, mean over devices and steps. Beside it: its length, and the change "
-        "against the run before. One star: more than steps of the two runs differ; two: more than runs do.",
-        _stacked(title, [row["run"] for row in rows], values, _PARTS, unit.name, remarks),
-        "trend",
-        trend,
-    )
+    svg = _stacked(title, [row["run"] for row in rows], values, _PARTS, unit.name, remarks)
+    return Figure(name, title, about, svg, "trend", trend)
 
 
 _STARS = {"runs": " **", "steps": " *"}

@@ -1,4 +1,4 @@
-"""Paired bars: before and after, and subtraction beside measurement."""
+"""Paired bars: kernels before and after, and subtraction beside measurement."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ from .scales import bottom_axis, covering
 _WIDTH, _MOST = 660, 24
 
 
-_MEASURES = {"comm": "communication", "exposed_comm": "exposed communication", "exposed_memory": "exposed copies"}
-"""Measures of `comparison` that other pictures call so."""
-
-
 class _Pair(NamedTuple):
     """Two values in ns, the spread of each, and a remark."""
 
@@ -25,43 +21,6 @@ class _Pair(NamedTuple):
     second: int | None
     spreads: tuple[int | None, int | None] = (None, None)
     remark: str = ""
-
-
-def measure_name(measure: str) -> str:
-    """A measure of `comparison` in words: `exposed copies` for `exposed_memory`."""
-    return _MEASURES.get(measure, measure.replace("_", " "))
-
-
-def before_and_after(comparison: Any) -> Figure:
-    """Every measure of a step in A and B, with its spread over captures."""
-    rows = [row for row in plain(comparison).rows if row["a_ns"] is not None or row["b_ns"] is not None]
-    pairs = [
-        _Pair(
-            measure_name(row["measure"]),
-            row["a_ns"],
-            row["b_ns"],
-            (row["spread_a_ns"], row["spread_b_ns"]),
-            "" if row["change_frac"] is None else f"{row['change_frac']:+.1%}{' *' if row['significant'] else ''}",
-        )
-        for row in rows
-    ]
-    spread = any(any(pair.spreads) for pair in pairs)
-    starred = any(row["significant"] for row in rows)
-    title = "A step of A, and of B"
-    return Figure(
-        "comparison",
-        title,
-        " ".join(
-            [
-                "Medians over the steps of each side; beside them how much more B has.",
-                *(["Lines: the spread over captures, or over blocks of steps of one capture."] if spread else []),
-                *(["A star: more than chance explains."] if starred else []),
-            ]
-        ),
-        _drawn(title, pairs, ("A", "B")),
-        "comparison",
-        comparison,
-    )
 
 
 def changed_kernels(table: Any) -> Figure:
