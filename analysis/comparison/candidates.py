@@ -320,20 +320,38 @@ def _transfers(sides: _Sides) -> Iterator[Candidate]:
             -abs(found[1].loc[[pair[1]], "per_step"].iloc[0] - found[0].loc[[pair[0]], "per_step"].iloc[0])
         ),
     )
-    for key_a, key_b in known[:_MOST_TRANSFERS]:
-        a_ns, b_ns = float(found[0].loc[[key_a], "ns"].iloc[0]), float(found[1].loc[[key_b], "ns"].iloc[0])
-        in_b = b_ns > a_ns
-        side, key = (1, key_b) if in_b else (0, key_a)
-        factor = min(a_ns, b_ns) / max(a_ns, b_ns, 1.0)
-        kind, size = key_b
-        what = f"{kind} of {bytes_text(int(size))}" if size >= 0 else str(kind)
+    times = [
+        (key_a, key_b, *(float(side.loc[[key], "ns"].iloc[0]) for side, key in zip(found, (key_a, key_b), strict=True)))
+        for key_a, key_b in known[:_MOST_TRANSFERS]
+    ]
+    # Links that are slower are so for all sizes: each size alone would say a part of it.
+    together: dict[tuple[str, bool], list[_Transfers]] = {}
+    for each in times:
+        together.setdefault((each[1][0], each[3] > each[2]), []).append(each)
+    for (kind, in_b), alike in together.items():
+        sizes = [bytes_text(int(size)) for size in sorted(key[1] for _, key, *_ in alike) if size >= 0]
+        [(key_a, key_b, *_)] = alike[:1]
+        what = f"{kind} of {listed(sizes)}" if sizes else kind
         scenario = f"{what} as fast as in {'A' if in_b else 'B'}"
         gain = _mean([
-            one.of(replayed).gain(as_long_as(scenario, of_collectives=dict.fromkeys(_numbers(one, key), factor)))
-            for one in sides[side]
+            one.of(replayed).gain(as_long_as(scenario, of_collectives=_factors(one, alike, in_b=in_b)))
+            for one in sides[in_b]
         ])  # fmt: skip
-        instead = "" if key_a == key_b else f" instead of {bytes_text(int(key_a[1]))}"
+        instead = "" if key_a == key_b or len(alike) > 1 else f" instead of {bytes_text(int(key_a[1]))}"
         yield Candidate(scenario, *_on(gain, in_b=in_b), f"{what}{instead}, transfer", Sort.what)
+
+
+_Transfers = tuple[tuple[str, int], tuple[str, int], float, float]
+"""Kind and size in A and in B, and what one takes there, in ns."""
+
+
+def _factors(one: Analysis, transfers: Sequence[_Transfers], *, in_b: bool) -> dict[int, float]:
+    """What to multiply transfers of a run by that take longer there, by collective."""
+    return {
+        number: min(a_ns, b_ns) / max(a_ns, b_ns, 1.0)
+        for key_a, key_b, a_ns, b_ns in transfers
+        for number in _numbers(one, key_b if in_b else key_a)
+    }
 
 
 def _transfer_times(one: Analysis) -> pd.DataFrame:

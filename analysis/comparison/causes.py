@@ -34,6 +34,8 @@ _MOST_PARTS = 3
 _ALONE = 0.2
 """A single part that differs from the whole change by at most this part of it is named without its amount."""
 _MOST_OF_IT = 0.5
+_EXPOSED = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
+_NOT_SPLIT = "exposed_comm_ns"
 _NEARLY_ALL = 0.75
 """Of the largest candidate: one with as much that says more comes first."""
 _SMALL = 0.005
@@ -105,7 +107,7 @@ def step_change(
     if not named:
         large = sorted((name for name in parts if not unit.is_zero(parts[name])), key=lambda name: -abs(parts[name]))
         large = [name for name in large if abs(parts[name]) >= _MENTIONED * abs(parts[large[0]])][:_MOST_PARTS]
-        of_a, of_b = (_of_parts(side) for side in (a, b))
+        of_a, of_b = _of_both((a, b))
         named = [
             _part(name, (of_a[name], of_b[name]), _words(name, parts[name], (a, b), groups, unit), unit)
             for name in large
@@ -155,8 +157,17 @@ def _part(name: str, times_ns: tuple[float, float], words: str, unit: TimeUnit) 
 
 def _parts(sides: _Sides) -> dict[str, float]:
     """Differences of the parts of a typical step in ns, compute as one."""
-    of_a, of_b = (_of_parts(side) for side in sides)
+    of_a, of_b = _of_both(sides)
     return {part: of_b[part] - of_a[part] for part in of_a}
+
+
+def _of_both(sides: _Sides) -> list[dict[str, float]]:
+    """Parts of a typical step of each side in ns; communication as one where either cannot split most of its own."""
+    both = [_of_parts(side) for side in sides]
+    if any(parts["exposed_unsplit_ns"] > _MOST_OF_IT * sum(parts[name] for name in _EXPOSED) for parts in both):
+        for parts in both:
+            parts[_NOT_SPLIT] = sum(parts.pop(name) for name in _EXPOSED)
+    return both
 
 
 def _of_parts(side: Sequence[Analysis]) -> dict[str, float]:
@@ -180,6 +191,8 @@ def _words(part: str, ns: float, sides: _Sides, groups: Sequence[WorkGroup], uni
         return _waiting(ns, sides)
     if part == "exposed_transfer_ns":
         return f"{_collective(ns, sides, _transfers)}, transfer"
+    if part == _NOT_SPLIT:
+        return "exposed communication, which only one side can split into waiting and transfer"
     if part == "exposed_unsplit_ns":
         return f"{_collective(ns, sides, _unsplit)}, waiting or transfer"
     return _idle(ns, sides) if part == "idle_ns" else "copies that nothing hides"

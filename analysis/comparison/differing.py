@@ -15,6 +15,7 @@ from .causes import PartChange, StepChange
 MOST = 5
 _MEASURES = {
     "compute_ns": "compute",
+    "exposed_comm_ns": "exposed_comm",
     "exposed_transfer_ns": "exposed_transfer",
     "exposed_wait_ns": "exposed_wait",
     "exposed_memory_ns": "exposed_memory",

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...common.wording import counted
 from ..core.escaping import printable
 from ..core.kinds import COMM, COMPUTE, MEMORY
 from ..core.schema import Row, records
@@ -42,7 +43,10 @@ _MOST_TIMES = 100.0
 _SAME_FACTOR, _SAME_LEAST = 0.25, 0.01
 """Kernels take the same number of times as long if its logarithm differs by this part of it, or by that much."""
 _NEARLY_ALL = 0.8
-_EVERY = "every kernel"
+_EVERY, _ALL = "every kernel", "compute in all"
+_ONE_PROGRAM = 0.5
+"""Of the time of both sides: if less is the same by place or by name, they do other work."""
+_NAMED = ("name", "plain")
 _LEAST_OTHERS = 0.05
 """Of all compute: if all kernels but the largest take less, it is that one which takes longer."""
 
@@ -52,7 +56,8 @@ class WorkGroup:
     """Work of both sides that is the same: names there, ns per step, mean over ranks, and what to multiply it by.
 
     `to_b` are factors that make the places of A as long as in B, `to_a` those for B; a side without it has no places.
-    `times` is for nearly all kernels as one group: so many times as long does B take for them.
+    `times` is for nearly all kernels as one group: so many times as long does B take for them. What only one side has
+    is one group, of so many `kernels`. `is_whole` is for all that two programs compute which have little in common.
     """
 
     name_a: str
@@ -63,6 +68,8 @@ class WorkGroup:
     to_b: dict[_Place, float] = field(default_factory=dict)
     to_a: dict[_Place, float] = field(default_factory=dict)
     times: float | None = None
+    kernels: int = 1
+    is_whole: bool = False
 
     @property
     def difference_ns(self) -> float:
@@ -84,10 +91,13 @@ class WorkGroup:
         """`compute, gemm_v2 in place of gemm`."""
         before, after = (printable(short(name)) if name else "" for name in (self.name_a, self.name_b))
         kind = "copies" if self.is_copy else "compute"
+        if self.is_whole:
+            return "compute in all (A and B have few kernels in common)"
+        more = f" and {counted(self.kernels - 1, 'more kernel')}" if self.kernels > 1 else ""
         if not before:
-            return f"{kind}, {after}, which A does not have"
+            return f"{kind}, {after}{more}, which A does not have"
         if not after:
-            return f"{kind}, {before}, which B does not have"
+            return f"{kind}, {before}{more}, which B does not have"
         return f"{kind}, {after}" if before == after else f"{kind}, {after} in place of {before}"
 
     def with_all_of(self, other: WorkGroup) -> None:
@@ -134,10 +144,24 @@ def same_work(a: Sequence[Analysis], b: Sequence[Analysis]) -> SameWork:
         [_timed(each, roles, len(one.part.run.activities)) for each, one in zip(side, ones, strict=True)]
         for side, ones in zip(ran, (a, b), strict=True)
     )
-    groups = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
+    groups, alike_frac = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
     renamed = _renamed(groups)
-    ordered = sorted(_with_all_alike(groups), key=lambda group: -abs(group.difference_ns))
+    joined = [*_with_all_alike(groups), *(_whole(groups) if alike_frac < _ONE_PROGRAM else [])]
+    ordered = sorted(joined, key=lambda group: -abs(group.difference_ns))
     return SameWork(ordered, works_a, works_b, renamed)
+
+
+def _whole(groups: Sequence[WorkGroup]) -> list[WorkGroup]:
+    """All that both sides compute as one group, whatever it is."""
+    computed = [group for group in groups if not group.is_copy]
+    a_ns, b_ns = sum(group.a_ns for group in computed), sum(group.b_ns for group in computed)
+    if not a_ns or not b_ns:
+        return []
+    to_b, to_a = (
+        {place: factor for group in computed for place in getattr(group, of)}
+        for of, factor in (("to_b", _factor(b_ns, a_ns)), ("to_a", _factor(a_ns, b_ns)))
+    )
+    return [WorkGroup(_ALL, _ALL, computed[0].kind, a_ns, b_ns, to_b, to_a, is_whole=True)]
 
 
 def _renamed(groups: Sequence[WorkGroup]) -> dict[str, str]:
@@ -233,8 +257,11 @@ def _mean(works: Sequence[CaptureWork]) -> pd.DataFrame:
     return first.reset_index()
 
 
-def _matched(a: pd.DataFrame, b: pd.DataFrame, *, by_category: bool) -> list[WorkGroup]:
-    """Groups of the same work: by place; where a side launches more, by name, operator and category."""
+def _matched(a: pd.DataFrame, b: pd.DataFrame, *, by_category: bool) -> tuple[list[WorkGroup], float]:
+    """Groups of the same work: by place; where a side launches more, by name, operator and category.
+
+    Also how much of the time of both is the same by place or by name, as a part of it.
+    """
     groups = _Groups(by_category)
     of = ["of", "operator"]
     counts_a, counts_b = (side.groupby(of).size() for side in (a, b))
@@ -244,18 +271,22 @@ def _matched(a: pd.DataFrame, b: pd.DataFrame, *, by_category: bool) -> list[Wor
     in_a, in_b = (pd.MultiIndex.from_frame(side[of]).isin(alike) for side in (a, b))
     for row in records(a[in_a].merge(b[in_b], on=_PLACE, suffixes=("_a", "_b"))):
         groups.add_place(row)
+    alike_ns = float(a["per_step"][in_a].sum() + b["per_step"][in_b].sum())
     rest_a, rest_b = _with_names(a[~in_a]), _with_names(b[~in_b])
     for keys in (["of", "operator", "name"], ["of", "operator"], ["plain"], ["category"]):
         of_a, of_b = (dict(list(side.groupby(keys))) for side in (rest_a, rest_b))
         for key in of_a.keys() & of_b.keys():
             groups.add_sums(of_a[key], of_b[key])
+            if keys[-1] in _NAMED:
+                alike_ns += float(of_a[key]["per_step"].sum() + of_b[key]["per_step"].sum())
         rest_a = pd.concat([rest_a[:0], *(rows for key, rows in of_a.items() if key not in of_b)])
         rest_b = pd.concat([rest_b[:0], *(rows for key, rows in of_b.items() if key not in of_a)])
-    for _, rows in rest_a.groupby("name"):
+    for _, rows in rest_a.groupby("kind"):
         groups.add_sums(rows, rest_b[:0])
-    for _, rows in rest_b.groupby("name"):
+    for _, rows in rest_b.groupby("kind"):
         groups.add_sums(rest_a[:0], rows)
-    return list(groups.found.values())
+    whole_ns = float(a["per_step"].sum() + b["per_step"].sum())
+    return list(groups.found.values()), alike_ns / whole_ns if whole_ns else 1.0
 
 
 def _in_one_order(a: pd.DataFrame, b: pd.DataFrame, key: tuple[int, str]) -> bool:
@@ -284,6 +315,7 @@ class _Groups:
     def add_sums(self, a: pd.DataFrame, b: pd.DataFrame) -> None:
         """Add work of which only the whole is comparable, or that only one side has."""
         group = self._of(_largest(a), _largest(b), str(pd.concat([a, b])["kind"].iloc[0]))
+        group.kernels = pd.concat([a, b])["name"].nunique()
         a_ns, b_ns = float(a["per_step"].sum()), float(b["per_step"].sum())
         group.a_ns, group.b_ns = group.a_ns + a_ns, group.b_ns + b_ns
         group.to_b |= {_place(row): _factor(b_ns, a_ns) for row in records(a)}

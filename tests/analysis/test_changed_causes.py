@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import MS, US, Trace
+from builders import MS, US, Collective, Trace, traces_of
 from simulator import simulate
 from simulator.programs import ddp
 from simulator.world import Injection, Window, World
@@ -29,10 +29,13 @@ def run(
     again: int = 1,
     device: str = "NVIDIA H100 80GB HBM3",
     launched: int = 9,
+    more: int = 0,
+    library: str = "aten",
 ) -> Analysis:
     """Steps on one GPU that is always busy: by operator, how many `times` as long, and with other names of kernels.
 
-    `aten::relu` is called `again` and again. Of so many kernels of a step the trace shows who `launched` them.
+    `aten::relu` is called `again` and again, and so many `more` kernels of 1 ms each run at the end. Of so many kernels
+    of a step the trace shows who `launched` them: operators of this `library`.
     """
     trace = Trace(0, 1, device_names=(device,))
     begin = MS
@@ -42,9 +45,14 @@ def run(
             name, ms = STEP[operator]
             dur = round(ms * MS * (times or {}).get(operator, 1.0)) + number * US
             issued = begin + place * 20 * US
-            trace.op(operator, issued - US, 7 * US)
+            trace.op(operator.replace("aten", library), issued - US, 7 * US)
             trace.kernel((names or {}).get(name, name), end, dur, launch=issued if place < launched else None)
             end += dur
+        for place in range(more):
+            issued = begin + (place + 10) * 20 * US
+            trace.op(f"aten::more{place}", issued - US, 7 * US)
+            trace.kernel(f"more_{'abcdefg'[place]}", end, MS, launch=issued)
+            end += MS
         trace.step(number, begin - 2 * US, end - 3 * US)
         begin = end
     trace.write(folder)
@@ -111,6 +119,38 @@ def test_work_of_one_side_only_is_said_to_be_so(made: Any) -> None:
     both = made({"again": 0})
     assert both.cause == "+1.0 ms: compute, relu, which A does not have"
     assert records(both.changed_causes)[0]["what"] == "without relu"
+
+
+def test_all_that_only_one_side_has_is_one_cause(made: Any) -> None:
+    assert made(more=3).cause == "+3.0 ms: compute, more_a and 2 more kernels, which A does not have"
+    assert made({"more": 3}).cause == "-3.0 ms: compute, more_a and 2 more kernels, which B does not have"
+
+
+def test_programs_that_have_little_in_common_are_compared_as_a_whole(made: Any) -> None:
+    both = made(names=RENAMED, library="mine", again=3, times={"aten::mm": 2.0})
+    assert both.cause == "+14.0 ms: compute in all (A and B have few kernels in common)"
+    # The same program for another vendor is launched by the same operators.
+    assert "in common" not in made(names=RENAMED, times={"aten::mm": 2.0}, device="AMD Instinct MI300X").cause
+
+
+def test_links_that_are_slower_are_one_cause_whatever_the_sizes(tmp_path: Path) -> None:
+    sides = []
+    for name, times in (("a", (4, 6)), ("b", (6, 9))):
+        begins = [20 * number * MS for number in range(1, STEPS + 1)]
+        truth = [
+            Collective((begin + before * MS,) * 2, ms * MS, elems=(place + 1) << 20)
+            for begin in begins
+            for place, (before, ms) in enumerate(zip((1, 1 + times[0]), times, strict=True))
+        ]
+        for trace in traces_of(2, truth):
+            for number, begin in enumerate(begins):
+                trace.step(number, begin - 2 * US, begin + 19 * MS).kernel("gemm", begin, MS, launch=begin - US)
+            trace.write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    found = records(Comparison(*sides).changed_causes)
+    assert [row["cause"] for row in found if "all_reduce" in row["cause"]] == [
+        "all_reduce of 4 MiB and 8 MiB, transfer"
+    ]
 
 
 def test_what_cannot_be_played_has_its_cause_where_the_time_shows(made: Any) -> None:
