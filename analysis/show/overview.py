@@ -27,6 +27,8 @@ from .step_kinds import not_counted
 _WIDEST, _NARROWEST, _MOST_LINES = 100, 60, 32
 _MOST_ROWS, _SENTENCE_LINES = 4, 2
 """Of each kind of row so many are shown at most; and as many more lines of sentences as rows."""
+_MORE_TO_TRY = 2
+"""So many more rows has what to try, which a reader needs before whatever else there are rows of."""
 _BAR = 24
 _SHOWN_FROM = 0.0005
 """Of a step: parts that would be shown as 0.0% say nothing."""
@@ -139,7 +141,7 @@ def _lines(
     hangs = len(analysis.table("hangs")) > 0
     for title, found in (
         (_step_title(analysis), list(_step(analysis, first, screen, width))),
-        (_try_title(analysis, first), list(_try(analysis, first, width, most))),
+        (_try_title(analysis, first), list(_try(analysis, first, width, min(most + _MORE_TO_TRY, _MOST_ROWS)))),
         (_who_title(analysis), [] if hangs else list(_who(analysis, first, width, most))),
         ("Bus bandwidth, where most time is spent", list(_bandwidth(first, width, most))),
     ):
