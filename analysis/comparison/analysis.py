@@ -30,8 +30,7 @@ from ..core.tables.comparison import (
 from ..errors import NothingMeasured
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.typical_step import USUALLY_BESIDE
-from ..metrics.verdicts.culprits import length
-from ..metrics.verdicts.kinds import a_step
+from ..metrics.verdicts.words import a_step, length
 from ..recording.options import ReadOptions, cache_place
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with

@@ -18,7 +18,8 @@ from ...common.wording import listed
 from ..core.escaping import printable
 from ..core.schema import Row
 from ..metrics.prices import Excess, Gain, LateRanks, Priced
-from ..metrics.verdicts.culprits import late_reason, length
+from ..metrics.verdicts.culprits import late_reason
+from ..metrics.verdicts.words import late_in_words, length
 from ..render.units import bytes_text
 from ..replay.cures import CURES
 from ..replay.pricing import excesses
@@ -196,13 +197,14 @@ def _reason(scenario: Scenario, ranks: Sequence[int], sides: _Sides, late_in: in
         if late is not None and set(late.ranks) == set(ranks):
             first = late.ranks[0]
             why = late_reason(first, late.excess[first], one.of(typical_culprits), on_cpu=first in late.on_cpu)
-            return first, printable(why)
+            return first, printable(late_in_words(why))
     here, there = (excesses(sides[number][0].of(replayed), scenario.changes[0]) for number in (late_in, 1 - late_in))
     more = {rank: _beyond(here[rank], there[rank]) for rank in ranks if rank in here and rank in there}
     first = max(more, key=lambda rank: more[rank].whole_ns, default=ranks[0])
     excess = more.get(first, Excess(0.0, 0.0, 0.0, None, None))
     on_cpu = excess.cpu_ns > max(excess.compute_ns, excess.copies_ns)
-    return first, printable(late_reason(first, excess, sides[late_in][0].of(typical_culprits), on_cpu=on_cpu))
+    why = late_reason(first, excess, sides[late_in][0].of(typical_culprits), on_cpu=on_cpu)
+    return first, printable(late_in_words(why))
 
 
 def _beyond(excess: Excess, other: Excess) -> Excess:

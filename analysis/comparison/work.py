@@ -24,7 +24,7 @@ from ..core.schema import Row, records
 from ..errors import NothingMeasured
 from ..metrics.compute.categories import category
 from ..metrics.over_steps import placed
-from ..metrics.verdicts.culprits import short
+from ..metrics.verdicts.words import short
 from ..results.analysis import Analysis
 from ..tables.kernels import launched_in
 

@@ -16,7 +16,7 @@ from ...common.nccl_tests import POINT_TO_POINT
 from ..core.schema import Row, records
 from ..metrics.causes.blame import shares_of_waiting, standing_out
 from ..metrics.prices import Priced, Prices
-from ..metrics.verdicts.culprits import length
+from ..metrics.verdicts.words import length
 from .at_once import needed_at_once
 from .cures import CURES, LEAST
 from .scenarios.usual import named_ranks

@@ -22,7 +22,8 @@ _MOST_LEFT_OUT = 3
 _FULL = 1000.0
 """A step is so wide in the coordinates of a bar."""
 _LEAST_SHOWN = 0.0005
-_NAMED_RANKS = re.compile(r"[Rr]anks? (\d+)(?:(?:, | and )\d+)*\b")
+_RANKS = re.compile(r"[Rr]anks? \d+(?:(?:, | and )\d+)*\b")
+"""Where a headline that is about ranks names them."""
 _BEHIND = {
     "no_straggler": ("steps", "Its steps beside the others'"),
     "slow_links": ("bandwidth", "Bandwidth by group"),
@@ -118,8 +119,9 @@ def first_view(analysis: Analysis) -> FirstView:
     """The first screen of the run."""
     screen, whole = first_screen(analysis), "step" if analysis.run.steps else "window"
     has_step = len(screen.parts) > 0
-    named = _NAMED_RANKS.search(screen.headline)
-    culprits = [int(named[1])] if named else analysis.culprits if has_step else []
+    about = screen.headline_ranks
+    named = _RANKS.search(screen.headline) if about else None
+    culprits = list(about) or (analysis.culprits if has_step else [])
     shown = _shown_ranks(analysis, culprits) if has_step else []
     table = analysis.table("rank_steps")
     return FirstView(
@@ -128,7 +130,7 @@ def first_view(analysis: Analysis) -> FirstView:
         before_culprit=screen.headline[: named.start()] if named else "",
         culprit=named[0] if named else "",
         rest_of_headline=screen.headline[named.end() :] if named else screen.headline,
-        culprit_link=_link_of_headline(screen, table, int(named[1])) if named else "",
+        culprit_link=_link_of_headline(screen, table, about[0]) if named else "",
         tiles=screen.tiles,
         bar=_segments(screen.parts, screen),
         legend=[_entry(part, screen) for part in screen.parts if part.frac >= _LEAST_SHOWN],

@@ -138,12 +138,16 @@ class Mfu:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The first screen of a run; `unit` is that of its times, `idle` the causes of idle time, the largest first."""
+    """The first screen of a run; `unit` is that of its times, `idle` the causes of idle time, the largest first.
+
+    The headline is about `headline_ranks`, if about any.
+    """
 
     name: str
     facts: tuple[str, ...]
     verdict: str
     headline: str
+    headline_ranks: tuple[int, ...]
     why: str
     not_known: str
     unit: TimeUnit
@@ -165,7 +169,8 @@ class FirstScreen:
 def first_screen(analysis: Analysis) -> FirstScreen:
     """What to say first of a run."""
     verdicts = records(analysis.verdicts.head(1))
-    first = verdicts[0] if verdicts else {"verdict": "", "headline": "Nothing was measured", "why": "", "not_known": ""}
+    nothing = dict.fromkeys(("verdict", "why", "not_known", "headline_ranks"), "")
+    first = verdicts[0] if verdicts else nothing | {"headline": "Nothing was measured"}
     has_step = len(analysis.table("breakdown")) > 0
     parts = tuple(_parts(analysis)) if has_step else ()
     unit = TimeUnit.of(analysis.typical_step.parts["window_ns"] if has_step else 1e6)
@@ -177,6 +182,7 @@ def first_screen(analysis: Analysis) -> FirstScreen:
         facts=tuple(map(printable, facts_of(analysis))),
         verdict=first["verdict"],
         headline=printable(first["headline"]),
+        headline_ranks=tuple(map(int, (first["headline_ranks"] or "").split())),
         why=printable(first["why"] or ""),
         not_known=printable(first["not_known"] or ""),
         unit=unit,

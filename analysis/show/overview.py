@@ -12,10 +12,9 @@ from ...common.wording import counted, listed, ranges_of
 from ..core.escaping import for_shell, printable
 from ..core.schema import records
 from ..core.tables.lateness import REASONS
-from ..metrics.causes.blame import shares_of_waiting
-from ..metrics.verdicts.culprits import as_late_in_words, length
+from ..metrics.causes.blame import as_late, shares_of_waiting
 from ..metrics.verdicts.doing import instead_of_computing, on_cpu
-from ..metrics.verdicts.kinds import a_step
+from ..metrics.verdicts.words import a_step, doing, length, nearly_as_late
 from ..render.fitting import shortened, shortened_kernel
 from ..render.people import escaped, styled, wrapped
 from ..render.screen import PAPER, Screen
@@ -248,7 +247,8 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
     named = late[late >= _WORTH_NAMING].index[:most].tolist()
     if (
         len(named) == 1
-        and first.headline.startswith((f"Waiting for rank {named[0]} ", f"Rank {named[0]} "))
+        and first.headline_ranks == tuple(named)
+        and first.verdict != "event-bound"  # that is not of a typical step
         and late.sum() - late[named[0]] < _WORTH_NAMING
     ):
         return
@@ -257,12 +257,12 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
     for row in sorted(records(ranks[ranks["rank"].isin(named)]), key=lambda row: named.index(row["rank"])):
         host = f" ({_short_host(row['host'])})" if row["host"] and len(hosts) > 1 else ""
         share = shares[row["rank"]]
-        doing = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
+        does = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
         why = f": {REASONS.get(row['because'], row['because'])}" if row["because"] else ""
-        why = f": CPU {printable(str(doing))}" if doing is not None else why
+        why = f": CPU {printable(doing(does))}" if does is not None else why
         if row["because"] == "compute" and instead_of_computing(analysis.table("late_work"), row["rank"]) is not None:
             why = ": its operators take longer"
-        alike = as_late_in_words(waiting.participation, named) if len(named) == 1 else ""
+        alike = nearly_as_late(sorted(as_late(waiting.participation, named)) if len(named) == 1 else [])
         who = f"rank {row['rank']}{host}{f' and {alike}' if alike else ''}"
         caused = f"  {who}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
         kernel = printable(row["kernel"]) if row["kernel"] else ""

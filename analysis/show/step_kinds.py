@@ -9,6 +9,7 @@ import pandas as pd
 from ..core.escaping import printable
 from ..core.schema import records
 from ..metrics.verdicts.kinds import other_kinds
+from ..metrics.verdicts.words import other_kind
 
 
 def kinds_in_words(steps: pd.DataFrame) -> str:
@@ -22,4 +23,4 @@ def not_counted(steps: pd.DataFrame, most: int) -> Iterator[str]:
     left_out = steps[steps["left_out"].notna() & (steps["left_out"] != "kind")]
     for row in records(left_out.head(most)):
         yield f"Step {row['step']} is not counted: {row['note']}."
-    yield from map(printable, other_kinds(steps))
+    yield from (printable(other_kind(kind)) for kind in other_kinds(steps))

@@ -46,6 +46,7 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
         ),
     ),
     "headline": ("string", "of the run: the largest loss, or who causes it, in one short sentence; else NA"),
+    "headline_ranks": ("string", "ranks that the headline is about, ascending, separated by spaces; NA if none"),
     "why": ("string", "of the run: what is behind the headline, and what else takes time; NA if nothing"),
     "because": ("string", "the numbers it rests on; for the run in sentences, the largest loss first"),
     "not_known": ("string", "of the run: what could not be measured, why, and what to do; NA if nothing"),
@@ -63,7 +64,7 @@ def slower_devices(
     if not (run.details and run.has_starts):
         return {}
     steps = len(counted_steps) or breakdown_steps["step"].nunique()
-    return slow_devices(shapes_ranks(), steps, on_cpu=run.is_of_cpus)
+    return slow_devices(shapes_ranks(), steps)
 
 
 @value

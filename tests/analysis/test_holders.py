@@ -15,7 +15,7 @@ from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.metrics.device.holders import Ranges, Stretches, holders
 from commtrace.analysis.metrics.device.largest_gaps import HELD_RANGE, HeldBy
-from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES, blocking_operator, idle_shortly
+from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES, QUEUED, Idling, blocking_operator, idling
 
 _STEPS, _STEP = 4, 40 * MS
 
@@ -167,9 +167,9 @@ def test_a_headline_says_that_launched_work_begins_late() -> None:
     }
     held = {HELD_RANGE: HeldBy("aten::mm", 4.0 * MS)}
 
-    def said(verdict: str, **causes_ns: float) -> str:
-        return idle_shortly(verdict, causes | causes_ns, held, 10.0 * MS, time=lambda ms: f"{ms:.1f} ms")
+    def said(verdict: str, **causes_ns: float) -> Idling | None:
+        return idling(verdict, causes | causes_ns, held, 10.0 * MS)
 
-    assert said("launch-bound") == ": what was launched begins late"
-    assert said("launch-bound", queued_ns=0.0, unknown_ns=6.0 * MS) == ""
-    assert said("launch-bound", queued_ns=1.0) == ": the CPU launches work too slowly, for 4.0 ms in `aten::mm`"
+    assert said("launch-bound") == Idling(QUEUED)
+    assert said("launch-bound", queued_ns=0.0, unknown_ns=6.0 * MS) is None
+    assert said("launch-bound", queued_ns=1.0) == Idling("launch-bound", in_range=held[HELD_RANGE])

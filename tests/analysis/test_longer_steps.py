@@ -150,7 +150,7 @@ def _by_device(more: dict[int, dict[str, int]]) -> pd.DataFrame:
 def test_ranks_that_take_longer_by_themselves(more: list[dict[str, int]], ranks: list[int], part: str) -> None:
     found = ByThemselves.of(_by_device(dict(enumerate(more))), [3], [1, 2, 4, 5], 80 * MS)
     assert found is not None
-    assert (found.ranks, found.part) == (ranks, part)
+    assert (found.ranks, found.part) == (tuple(ranks), part)
 
 
 @pytest.mark.parametrize(

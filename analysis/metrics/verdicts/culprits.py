@@ -1,19 +1,17 @@
-"""The part of the verdict that names the ranks others wait for, and why, or says that none stands out."""
+"""The ranks that others wait for, and why they are late, or that none stands out; `words` says it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
-from ....common.wording import counted, listed, shortened
 from ..causes.blame import as_late, shares_of_waiting, standing_out
-from ..causes.cpu_work import OUTSIDE
-from ..prices import Excess, LateRanks, Prices, Since
+from ..prices import Excess, LateRanks, PricedLinks, Prices, Since
 from .doing import (
     Doing,
-    in_python,
+    RegionOf,
     instead_of_computing,
     longer_on_cpu,
     on_cpu,
@@ -23,31 +21,62 @@ from .doing import (
 )
 from .slow_devices import SlowDevice
 
-_MOST_NAMED = 3
-_LONGEST = 60  # letters of a kernel's name
-_SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
-_UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
+MOST_NAMED = 3
 _MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device
 _NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
-_LEAST_MS = 0.01  # how much longer or later is not said if it is less: "0 us later" explains nothing
-# What one rank, or several, do longer or later than others.
-_DOES = {
-    "compute": ("computes", "compute", "longer"),
-    "memory": ("copies", "copy", "longer"),
-    "comm": ("is held up by communication", "are held up by communication", "longer"),
-    "data": ("waits for its data loader", "wait for their data loaders", "longer"),
-    "cpu": ("gives its device work", "give their devices work", "later"),
-    "start": ("begins the traced step", "begin the traced step", "later"),
-}
 _ON_DEVICE = ("compute", "memory")
 
 
-class LateInWords(NamedTuple):
-    """Those that cause `frac` of the waiting, such as `rank 1`, and why, as a clause or empty."""
+class Reason(NamedTuple):
+    """Why a rank is late: `because`, as in the table `lateness`, and by how much, in ms.
 
-    who: str
-    why: str
+    That is `per_step`, the mean of so many `steps`, per occasion, or all in one `step`, `alone` if hardly anything else
+    makes it late; or `since` a step. `doing` is what its CPU did, `instead` what its thread did whose operators take
+    longer without computing longer (`instead_of_computing`); `kernel` and `region` are where its device took longer,
+    and `slow` is why. `on_cpu` says that the run has no GPU.
+    """
+
+    rank: int
+    because: str
+    more_ms: float
+    per_step: bool = False
+    steps: int = 1
+    step: int | None = None
+    alone: bool = False
+    since: Since | None = None
+    doing: Doing | None = None
+    instead: str | None = None
+    kernel: str | None = None
+    region: RegionOf | None = None
+    slow: SlowDevice | None = None
+    on_cpu: bool = False
+
+
+class Blamed(NamedTuple):
+    """Ranks that stand out by how much others wait for them, or all of a `host`: `frac` of the waiting.
+
+    Ranks `as_late` would be waited for without a single one. `reason` is why the first of them is late, the latest of
+    a host; None if not known. `places` are those of ranks in the job, where they are known.
+    """
+
+    ranks: tuple[int, ...]
+    host: str | None
     frac: float
+    shares: Mapping[int, float]
+    as_late: tuple[int, ...]
+    reason: Reason | None
+    places: Mapping[int, str]
+
+
+class Waited(NamedTuple):
+    """For whom others wait: `blamed`, None if nobody stands out.
+
+    `explained_frac` of the waiting is for some rank, `most_frac` for the one that causes most of it.
+    """
+
+    blamed: Blamed | None
+    explained_frac: float
+    most_frac: float
 
 
 class Culprits(NamedTuple):
@@ -68,66 +97,37 @@ class Culprits(NamedTuple):
     on_cpu: bool
     participation: pd.DataFrame
 
-    def sentence(self) -> str:
-        """`, 72% of it for rank 7, which ...`: the share of all waiting by rank, and the share without culprit."""
+    def waited(self) -> Waited:
+        """For whom the others wait, and why."""
         shares = self._shares()
-        explained = float(shares.sum())
-        if not explained:
-            return " for other ranks, none of them late by more than clocks are uncertain"
-        clause = self.named()
-        if not clause and explained >= _SPREAD_FROM:
-            clause = f": jitter, all are late in turn, no rank for more than {shares.max():.0%} of it"
-        clause = clause or ", and no rank stands out"
-        rest = 1 - explained
-        return clause + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
+        return Waited(self._blamed(shares), float(shares.sum()), float(shares.max()) if len(shares) else 0.0)
 
-    def named(self, of: str = "it") -> str:
-        """The ranks that stand out and why they are late; empty if none does. Shares are fractions `of` something."""
-        shares = self._shares()
-        host = self._host(shares, of)
-        if host is not None:
-            return f", {host}"
-        named = standing_out(shares)
-        if len(named) == 1:
-            who, alike = self._with_those_as_late(named[0])
-            late = self._late_clause(named[0], "the first" if alike else "")
-            return f", {shares[named[0]]:.0%} of {of} for {who}{late}"
-        if named:
-            most = ", ".join(f"{self.placed(rank)} ({shares[rank]:.0%})" for rank in named[:_MOST_NAMED])
-            return f", {shares[named].sum():.0%} of {of} for {len(named)} ranks: {most}" + self._late_clause(
-                named[0], "the first"
-            )
-        return ""
-
-    def in_words(self) -> LateInWords | None:
-        """The ranks, or the host, that stand out, for a headline; None if none does."""
-        shares = self._shares()
+    def _blamed(self, shares: pd.Series[float]) -> Blamed | None:
         host = self._late_host(shares)
         if host is not None:
             name, ranks, frac = host
-            latest = int(shares.reindex(ranks).idxmax())
-            why = self.why(latest)
-            who = f"host {name} ({len(ranks)} ranks)"
-            return LateInWords(who, f"its rank {latest} {why}" if why else "", frac)
+            own = shares.reindex(ranks).fillna(0)
+            reason = self.reason(int(own.idxmax()))
+            return Blamed(
+                tuple(ranks), name, frac, dict(zip(ranks, own.tolist(), strict=True)), (), reason, self.places
+            )
         named = [int(rank) for rank in standing_out(shares)]
         if not named:
             return None
-        why, frac = self.why(named[0]), float(shares[named].sum())
-        if len(named) == 1:
-            return LateInWords(self._with_those_as_late(named[0])[0], f"rank {named[0]} {why}" if why else "", frac)
-        who = f"ranks {listed([str(rank) for rank in named])}" if len(named) <= _MOST_NAMED else f"{len(named)} ranks"
-        return LateInWords(who, f"rank {named[0]} {why}" if why else "", frac)
+        alike = tuple(sorted(as_late(self.participation, named))) if len(named) == 1 else ()
+        own, reason = shares[named], self.reason(named[0])
+        return Blamed(
+            tuple(named),
+            None,
+            float(own.sum()),
+            dict(zip(named, own.tolist(), strict=True)),
+            alike,
+            reason,
+            self.places,
+        )
 
     def _shares(self) -> pd.Series[float]:
         return shares_of_waiting(self.ranks, "rank")
-
-    def _host(self, shares: pd.Series[float], of: str) -> str | None:
-        late = self._late_host(shares)
-        if late is None:
-            return None
-        host, ranks, frac = late
-        why = self._late_clause(int(shares.reindex(ranks).fillna(0).idxmax()), "whose ranks", several=True)
-        return f"{frac:.0%} of {of} for host {host} ({len(ranks)} ranks, all of them late){why}"
 
     def _late_host(self, shares: pd.Series[float]) -> tuple[str, list[int], float] | None:
         """A host with several late ranks, unless a single rank explains it: its name, ranks and share."""
@@ -140,37 +140,18 @@ class Culprits(NamedTuple):
                 return host, ranks, float(by_host[host])
         return None
 
-    def who(self) -> str | None:
-        """A sentence about the rank that the others wait for most; None if none stands out.
-
-        `Rank 2 is late by 995.5 ms per step: its thread is blocked in Python, outside of any operator, inside ...`.
-        """
-        named = standing_out(self._shares())
-        late = self._late(int(named[0])) if named else None
-        if late is None:
-            return None
-        doing = self._doing(late)
-        does = f"{self._does(late)}{self._where(late)}"
-        if late.because == "start":
-            return f"R{self.placed(late.rank)[1:]} {does}"
-        reason = doing.clause if doing else f"it {does}"
-        return f"R{self.placed(late.rank)[1:]} is late by {length(late.more_ms)}{late.per}{late.where}: {reason}"
-
-    def placed(self, rank: int) -> str:
-        """`rank 5 (tp 1, pp 0, dp 1)`, or `rank 5` where its place in the job is not known."""
-        place = self.ranks["place"][self.ranks["rank"] == rank].dropna()
-        return f"rank {rank}" + (f" ({place.iloc[0]})" if len(place) else "")
-
-    def _with_those_as_late(self, rank: int) -> tuple[str, bool]:
-        alike = as_late_in_words(self.participation, [rank])
-        return f"{self.placed(rank)}{f' and {alike}' if alike else ''}", bool(alike)
+    @property
+    def places(self) -> dict[int, str]:
+        """The place of each rank in the job, such as `tp 1, pp 0, dp 1`, where it is known."""
+        placed = self.ranks.dropna(subset=["place"])
+        return dict(zip(placed["rank"].tolist(), placed["place"].tolist(), strict=True))
 
     def standing_out(self) -> set[int]:
         """The ranks that the others wait for most."""
         return set(standing_out(self._shares()))
 
-    def why(self, rank: int, excess: Excess | None = None) -> str | None:
-        """`gives its device work 2.7 ms per step later than the others; its CPU is in ...`; None if not known.
+    def reason(self, rank: int, excess: Excess | None = None) -> Reason | None:
+        """Why the rank is late; None if that is not known.
 
         Its `excess` may say since when, and how much its CPU works longer, if its lateness shows less: in a pipeline,
         the other stages come as late.
@@ -178,31 +159,40 @@ class Culprits(NamedTuple):
         late = self._late(rank)
         if late is None:
             return None
-        if excess is not None and late.because == "cpu" and late.per:
+        if excess is not None and late.because == "cpu" and late.per_step:
             of_cpu_ms = excess.cpu_ns / 1e6
             late = late._replace(more_ms=late.more_ms if late.more_ms >= _MOST_OF_IT * of_cpu_ms else of_cpu_ms)
         since = None if excess is None else excess.since if late.because in _ON_DEVICE else excess.cpu_since
-        if since is not None and late.per:
-            more_ms = late.more_ms * late.steps / since.steps
-            late = late._replace(more_ms=more_ms, where=_from(since), steps=since.steps)
-        doing = self._doing(late)
-        return self._does(late) + (f"; {doing.clause}" if doing else self._where(late))
+        if since is not None and late.per_step:
+            late = late._replace(more_ms=late.more_ms * late.steps / since.steps, since=since, steps=since.steps)
+        if late.because == "compute":
+            of_step = late.more_ms if late.per_step else None
+            return self.on_device(late._replace(kernel=on_device(self.late_work, rank)), of_step)
+        if late.because not in ("cpu", "data"):
+            return late
+        late = late._replace(doing=on_cpu(self.late_work, rank))
+        if self.on_cpu and late.because == "cpu":
+            # How late that made it says less: it may do other things longer, too, or others may be late.
+            longer_ms = longer_on_cpu(self.late_work, rank) / late.steps
+            return late._replace(more_ms=longer_ms if longer_ms > 0 else late.more_ms)
+        return late
 
-    def on_cpu_later(self, rank: int) -> str:
-        """The clause of `why` for a rank that nobody seems to wait for."""
-        doing = on_cpu(self.late_work, rank)
-        return "gives its device work later than the others" + (f"; {doing.clause}" if doing else "")
+    def of_cpu(self, rank: int) -> Reason:
+        """The reason of a rank whose CPU works longer, but that nobody seems to wait for."""
+        return Reason(rank, "cpu", 0.0, doing=on_cpu(self.late_work, rank), on_cpu=self.on_cpu)
 
-    def _late_clause(self, rank: int, who: str = "", *, several: bool = False) -> str:
-        late = self._late(rank)
-        if late is None:
-            return ""
-        doing = self._doing(late)
-        of = f"of rank {rank}, " if several else ""
-        where = f"; {of}{doing.clause}" if doing else self._where(late)
-        return f"{', ' + who if who else ', which'} {self._does(late, several=several)}{where}"
+    def on_device(self, late: Reason, of_step_ms: float | None) -> Reason:
+        """The reason with where the device takes longer, and its fault if that is why it does in a step."""
+        slow = self.slow().get(late.rank) if of_step_ms is not None else None
+        is_why = slow is not None and of_step_ms is not None and slow.ms_per_step >= _MOST_OF_IT * of_step_ms
+        return late._replace(
+            region=region_on_device(self.late_work, late.rank),
+            instead=instead_of_computing(self.late_work, late.rank),
+            slow=slow if is_why else None,
+        )
 
-    def _late(self, rank: int) -> _Late | None:
+    def _late(self, rank: int) -> Reason | None:
+        """What makes a rank late, and by how much, without what it does."""
         rows = self.lateness[(self.lateness["rank"] == rank) & (self.lateness["origin_rank"] == rank)]
         rows = rows[rows["because"].notna()].astype(
             {"caused_wait_ns": "Float64", "new_ns": "Float64"}
@@ -215,90 +205,44 @@ class Culprits(NamedTuple):
         because = str((traced if traced.sum() > by_reason.sum() / 2 else by_reason).idxmax())
         rows = rows[rows["because"] == because]
         new = rows.groupby(rows["collective_id"].map(self.groups))["new_ns"]
+        late = Reason(rank, because, float(new.sum().max()) / 1e6, on_cpu=self.on_cpu)
         if because == "start":  # there is one first step
-            return _Late(rank, because, float(new.max().max()) / 1e6, "")
+            return late._replace(more_ms=float(new.max().max()) / 1e6)
         if self.steps is None:
-            return _Late(rank, because, float(new.sum().max()) / 1e6, "")
+            return late
         once = only_step(self.late_work, rank, because, self.steps)
         if once is not None:
-            alone = " alone" if by_reason.max() >= _NEARLY_ALL * by_reason.sum() else ""
-            return _Late(rank, because, float(new.sum().max()) / 1e6, "", f" in step {once}{alone}")
+            return late._replace(step=once, alone=bool(by_reason.max() >= _NEARLY_ALL * by_reason.sum()))
         whole, steps = float(new.sum().max()), self.steps
         if steps > 1 and pd.notna(before) and before >= _MOST_OF_IT * whole / steps:
             steps -= 1  # what made it late in the first one was before the trace
         more_ms = whole / 1e6 / steps if steps else float(new.median().max()) / 1e6
-        return _Late(rank, because, more_ms, " per step" if self.steps else "", steps=steps or 1)
-
-    def _does(self, late: _Late, *, several: bool = False) -> str:
-        *does, more = _DOES[late.because]
-        doing, more_ms = does[several], late.more_ms
-        if late.because == "compute" and instead_of_computing(self.late_work, late.rank) is not None:
-            doing = ("is in operators", "are in operators")[several]
-        if self.on_cpu and late.because == "cpu":
-            python, more = on_cpu(self.late_work, late.rank), "longer"
-            doing = in_python(python, several=several)
-            # How late that made it says less: it may do other things longer, too, or others may be late.
-            longer_ms = longer_on_cpu(self.late_work, late.rank) / late.steps
-            more_ms = longer_ms if longer_ms > 0 else more_ms
-        much = f" {length(more_ms)}{late.per}" if more_ms >= _LEAST_MS else ""
-        return f"{doing}{much} {more} than the others{late.where}"
-
-    def _doing(self, late: _Late) -> Doing | None:
-        """What the CPU of a late rank did, but for what `_does` says of a run without a GPU."""
-        doing = on_cpu(self.late_work, late.rank) if late.because == "cpu" else None
-        if self.on_cpu and doing is not None and doing.what == OUTSIDE:
-            return None if doing.inside is None and doing.function is None else doing._replace(what=None)
-        return doing
-
-    def _where(self, late: _Late) -> str:
-        if late.because == "data":
-            doing = on_cpu(self.late_work, late.rank)
-            return "" if doing is None or doing.function is None else f", {doing.function}"
-        if late.because != "compute":
-            return ""
-        kernel = on_device(self.late_work, late.rank)
-        of_step = late.more_ms if late.per else None
-        return self.mostly(late.rank, kernel) + self.slow_device(late.rank, of_step)
-
-    def mostly(self, rank: int, kernel: str | None) -> str:
-        """`, mostly in gemm, inside `Block_17 > MLP_17``: where a rank computes longer; empty if nothing stands out."""
-        region = region_on_device(self.late_work, rank)
-        where = [f"in {short(kernel)}"] if kernel else []
-        where += [region] if region else []
-        does = instead_of_computing(self.late_work, rank)
-        return (f", mostly {', '.join(where)}" if where else "") + ("" if does is None else f"; its thread {does}")
-
-    def slow_device(self, rank: int, more_ms: float | None) -> str:
-        """`; its GPU is 12% slower at every operator: throttled or shared`, if that is why a step computes longer."""
-        slow = self.slow().get(rank)
-        is_why = slow is not None and more_ms is not None and slow.ms_per_step >= _MOST_OF_IT * more_ms
-        return f"; {slow.clause}" if slow is not None and is_why else ""
+        return late._replace(more_ms=more_ms, per_step=bool(self.steps), steps=steps or 1)
 
 
 class Fault(NamedTuple):
     """Ranks or links that differ from others of their kind: what a step would gain if they did not, in ms.
 
-    `late` are the ranks, empty for links. The gain `may_be_less` where ranks without a trace may be as late, and as
-    much as `most_ms` where others wait for so much longer.
+    Of `late` ranks, `reasons` says why the first are, and `places` where they are in the job. The gain `may_be_less`
+    where ranks without a trace may be as late, and as much as `most_ms` where others wait for so much longer;
+    `unexplained_ms` is how long that is.
     """
 
     remedy: str
-    ms: float
     verdict: str
-    who: str
-    why: str
-    late: frozenset[int] = frozenset()
-    several: bool = False
-    may_be_less: bool = False
+    ms: float
+    may_be_less: bool
+    late: LateRanks | None = None
+    links: PricedLinks | None = None
+    reasons: Mapping[int, Reason] = {}
+    places: Mapping[int, str] = {}
     most_ms: float | None = None
+    unexplained_ms: float | None = None
 
-    def sentence(self, ms: str) -> str:
-        """`Rank 5 costs 4.0 of 15.4 ms in a step (26%): it computes 4.0 ms per step longer than the others.`"""
-        return f"{self.headline(ms)}: {self.why}."
-
-    def headline(self, ms: str) -> str:
-        """`Rank 5 costs 4.0 ms of every 15.4 ms step`."""
-        return f"{self.who} cost{'' if self.several else 's'}{' up to' if self.may_be_less else ''} {ms}"
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The late ranks; empty for links."""
+        return frozenset() if self.late is None else frozenset(self.late.ranks)
 
 
 def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
@@ -307,90 +251,52 @@ def faults_of(prices: Prices, culprits: Culprits) -> list[Fault]:
     if prices.late is not None:
         faults.append(_late_fault(prices.late, prices, culprits))
     if prices.slow is not None:
-        slow, gain = prices.slow, prices.gains["slow_links"]
-        why = f"the same takes {slow.slower_frac:.0%} longer over them than over others like them"
-        who = f"{slow.label[0].upper()}{slow.label[1:]}"
-        faults.append(
-            Fault("slow_links", gain.ns / 1e6, "link-bound", who, why, several=True, may_be_less=gain.low_ns <= 0)
-        )
+        gain = prices.gains["slow_links"]
+        faults.append(Fault("slow_links", "link-bound", gain.ns / 1e6, gain.low_ns <= 0, links=prices.slow))
     return sorted(faults, key=lambda fault: -fault.ms)
 
 
 def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
-    named, ranks = [str(rank) for rank in late.ranks], frozenset(late.ranks)
     reasons = {
         rank: late_reason(rank, late.excess[rank], culprits, on_cpu=rank in late.on_cpu)
-        for rank in late.ranks[:_MOST_NAMED]
+        for rank in late.ranks[:MOST_NAMED]
     }
-    first, several = reasons[late.ranks[0]], len(named) > 1 and late.host is None
-    if late.host is not None:
-        who, why = f"Host {late.host} ({len(named)} ranks)", f"its rank {named[0]} {first}"
-    elif not several:
-        who, why = f"R{culprits.placed(late.ranks[0])[1:]}", f"it {first}"
-    elif len(named) > _MOST_NAMED:
-        who, why = f"Ranks {shortened(sorted(late.ranks), _MOST_NAMED)}", f"rank {named[0]} {first}"
-    else:
-        who = f"Ranks {listed(named)}"
-        shown = [rank for rank in reasons if late.excess[rank].whole_ns / 1e6 >= _LEAST_MS]
-        why = ", and ".join(f"rank {rank} {reasons[rank]}" for rank in shown or reasons)
-    most_ms = None
-    if prices.unexplained_ns is not None:
-        most_ms = prices.unexplained_ns / 1e6
-        why += f"; others wait for up to {length(most_ms)}, which goes too if it holds up their CPUs, as no trace shows"
     gain = prices.gains["no_straggler"]
-    ms, may_be_less = gain.ns / 1e6, gain.low_ns <= 0
+    unexplained_ms = None if prices.unexplained_ns is None else prices.unexplained_ns / 1e6
+    ms, most_ms, may_be_less = gain.ns / 1e6, unexplained_ms, gain.low_ns <= 0
     if may_be_less and most_ms is not None:
         ms, most_ms = most_ms, None
-    return Fault("no_straggler", ms, "skew-bound", who, why, ranks, several, may_be_less=may_be_less, most_ms=most_ms)
+    return Fault(
+        "no_straggler",
+        "skew-bound",
+        ms,
+        may_be_less,
+        late=late,
+        reasons=reasons,
+        places=culprits.places,
+        most_ms=most_ms,
+        unexplained_ms=unexplained_ms,
+    )
 
 
-def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> str:
-    """`computes 4.0 ms per step longer than the others, mostly in gemm`: what makes this rank late."""
+def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> Reason:
+    """What makes this rank late, by what it does longer than others."""
     if on_cpu:
-        return culprits.why(rank, excess) or culprits.on_cpu_later(rank)
+        return culprits.reason(rank, excess) or culprits.of_cpu(rank)
     # How late it came says less: where several are late, each is so only where it comes last.
-    is_copying = excess.copies_ns > excess.compute_ns
-    ms = max(excess.compute_ns, excess.copies_ns) / 1e6
-    is_computing = instead_of_computing(culprits.late_work, rank) is None
-    does = "copies" if is_copying else "computes" if is_computing else "is in operators"
-    kernel = "" if is_copying else culprits.mostly(rank, excess.kernel)
-    if excess.step is not None and culprits.steps:
-        return f"{does} {length(ms * culprits.steps)} longer than the others in step {excess.step} alone{kernel}"
-    slow = culprits.slow_device(rank, ms) if culprits.steps and not is_copying else ""
-    if excess.since is not None and culprits.steps:
-        ms = ms * culprits.steps / excess.since.steps
-        return f"{does} {length(ms)} per step longer than the others{_from(excess.since)}{kernel}{slow}"
-    return f"{does} {length(ms)}{' per step' if culprits.steps else ''} longer than the others{kernel}{slow}"
-
-
-def _from(since: Since) -> str:
-    return f" from step {since.step} on"
-
-
-class _Late(NamedTuple):
-    """Reason and amount of a rank's lateness: per step, which is the mean of `steps`, per occasion, or in one step."""
-
-    rank: int
-    because: str
-    more_ms: float
-    per: str
-    where: str = ""
-    steps: int = 1
-
-
-def as_late_in_words(participation: pd.DataFrame, late: Collection[int]) -> str:
-    """`7 ranks nearly as late (1, 9, ...)`: others would wait for them without these; empty if there are none."""
-    ranks = sorted(as_late(participation, late))
-    return f"{counted(len(ranks), 'rank')} nearly as late ({shortened(ranks, _MOST_NAMED)})" if ranks else ""
-
-
-def length(ms: float) -> str:
-    """`2.2 ms`, `140 us`."""
-    return f"{ms:,.1f} ms" if ms >= 0.1 else f"{ms * 1000:.0f} us"
-
-
-def short(name: str) -> str:
-    """A kernel's name without template arguments and parameters; of a long one the last part, or its beginning."""
-    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "").split("<")[0].split("(")[0].strip()
-    last = plain.rpartition("::")[2] if len(plain) > _LONGEST else plain or name
-    return last if len(last) <= _LONGEST else f"{last[:_LONGEST]}..."
+    is_copying, steps = excess.copies_ns > excess.compute_ns, culprits.steps
+    late = Reason(
+        rank,
+        "memory" if is_copying else "compute",
+        max(excess.compute_ns, excess.copies_ns) / 1e6,
+        per_step=bool(steps),
+        on_cpu=culprits.on_cpu,
+        kernel=None if is_copying else excess.kernel,
+    )
+    of_step_ms = late.more_ms if steps else None
+    if excess.step is not None and steps:
+        late = late._replace(more_ms=late.more_ms * steps, per_step=False, step=excess.step, alone=True)
+        of_step_ms = None
+    elif excess.since is not None and steps:
+        late = late._replace(more_ms=late.more_ms * steps / excess.since.steps, since=excess.since)
+    return late if is_copying else culprits.on_device(late, of_step_ms)

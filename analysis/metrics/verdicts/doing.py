@@ -1,4 +1,4 @@
-"""What a late rank was doing, in words, from the table `late_work` alone, so that the two cannot differ."""
+"""What a late rank was doing, from the table `late_work` alone, so that the two cannot differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ...core.schema import records
 from ..causes.cpu_work import (
     BLOCKED,
     COMPUTING,
-    GARBAGE,
     IN_CALL,
     IN_FUNCTION,
     IN_MODULE,
@@ -23,23 +22,11 @@ from ..causes.cpu_work import (
     WORK,
 )
 from ..causes.late_work import ALL_COMPUTE, ALL_CPU, BY_KERNEL, BY_REGION, TOTAL
-from ..functions import quoted
 
 _MOST_OF_IT = 0.5  # of the extra time: what takes less is not called the reason
-_ALL_OF_IT = 0.995  # from there the share would be shown as 100%, and is left out
 _WORTH_SAYING = 0.1  # of the extra time: what takes less is not named at all
 _LEAST_STEPS = 2  # with fewer, none can stand out
 _STANDS_OUT = 2  # times as much slower as elsewhere a rank is in a region that is named
-_BETWEEN_NAMES, _NAMES_SAID = " > ", 2  # of the path of a region
-_NEARLY_ALL = 0.9  # of the time outside of operators: from there one thing is said to be what a rank does there
-_IN_PYTHON = {
-    BLOCKED: ("is {}blocked in Python, outside of any operator,", "are {}blocked in Python, outside of any operator,"),
-    COMPUTING: ("{}computes in Python, outside of any operator,", "{}compute in Python, outside of any operator,"),
-    GARBAGE: ("{}collects garbage", "{}collect garbage"),
-    NO_CPU: ("{}waits for a CPU, outside of any operator,", "{}wait for a CPU, outside of any operator,"),
-    None: ("is {}in Python, outside of any operator,", "are {}in Python, outside of any operator,"),
-}
-"""What one rank, or several, do outside of operators; None: not known."""
 _AS_GOOD = 0.9  # of two nested ranges the inner one is named if it takes that part of what the outer one does
 
 
@@ -47,9 +34,9 @@ class Doing(NamedTuple):
     """What the CPU of a late rank did for most of the time by which it fell behind; `frac` is the part of that time.
 
     `what` is a blocking call or operator, and `operator` the operator around it. `inside` is the range around both, or
-    the nn.Module where no range is, and `function` says in which function of the user's code they are. None for none.
-    `python` is what a thread outside of operators mostly does, None if that is not known, and `python_frac` the part of
-    that time.
+    the nn.Module where no range is, and `function` says in which function of the user's code they are, or `mostly` are.
+    None for none. `python` is what a thread outside of operators mostly does, None if that is not known, and
+    `python_frac` the part of that time.
     """
 
     what: str | None
@@ -59,32 +46,14 @@ class Doing(NamedTuple):
     python: str | None = None
     python_frac: float = 1.0
     function: str | None = None
-
-    def __str__(self) -> str:
-        """`in "aten::index", inside "forward"`, to follow "its CPU is"."""
-        of = "" if self.operator is None else f" of {_quoted(self.operator)}"
-        at = [] if self.what is None else [f"in {_quoted(self.what)}{of}"]
-        return ", ".join([*at, *self._around])
-
-    @property
-    def clause(self) -> str:
-        """`its thread is blocked in Python, outside of any operator, inside `# sparse arch` (98% of that time)`."""
-        if self.what == OUTSIDE:
-            does = in_python(self).removesuffix(",")
-            return f"its thread {', '.join([does, *self._around])}{_share(self.frac)}"
-        return f"its CPU is {self}{_share(self.frac)}"
-
-    @property
-    def _around(self) -> list[str]:
-        """`in "load_batch" (train.py:31)` and `inside "forward"`, where these are known."""
-        function = [] if self.function is None else [self.function]
-        return [*function, *([] if self.inside is None else [f"inside {_quoted(self.inside)}"])]
+    mostly: bool = False
 
 
-def in_python(doing: Doing | None, *, several: bool = False) -> str:
-    """What one rank, or several, do outside of operators: `is mostly blocked in Python, outside of any operator,`."""
-    python, frac = (doing.python, doing.python_frac) if doing is not None else (None, 1.0)
-    return _IN_PYTHON[python][several].format("" if frac >= _NEARLY_ALL else "mostly ")
+class RegionOf(NamedTuple):
+    """The path of a region, the outermost name first, and the part of the extra time on a device that it took."""
+
+    path: str
+    frac: float
 
 
 def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
@@ -112,7 +81,8 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
         if doing.inside is None:
             found = _module(extra, frac)
             doing = doing if found is None else doing._replace(inside=found[0])
-        doing = doing._replace(function=_function(extra, frac, is_outside=what == OUTSIDE))
+        function, mostly = _function(extra, frac, is_outside=what == OUTSIDE)
+        doing = doing._replace(function=function, mostly=mostly)
         if frac >= _MOST_OF_IT:
             return doing
         if best is None or frac > best.frac:
@@ -123,17 +93,17 @@ def on_cpu(late_work: pd.DataFrame, rank: int) -> Doing | None:
     return None if module is None else Doing(None, None, module[0], module[1])
 
 
-def _function(extra: pd.DataFrame, frac: float, *, is_outside: bool) -> str | None:
-    """`in "load_batch" (train.py:31)`: the innermost of the user's functions that takes half of the extra time.
+def _function(extra: pd.DataFrame, frac: float, *, is_outside: bool) -> tuple[str | None, bool]:
+    """The innermost of the user's functions that takes half of the extra time, and whether only most of that part is.
 
     Of what takes this part of the time: in an operator, only a function that takes nearly all of that part is around
     it. None if there is none.
     """
     rows = extra[(extra["kind"] == IN_FUNCTION) & (extra["frac"] >= (_MOST_OF_IT if is_outside else _AS_GOOD * frac))]
     if not len(rows):
-        return None
+        return None, False
     row = rows.sort_values(["took_ns", "frac"], kind="stable").iloc[0]
-    return f"{'' if row['frac'] >= _AS_GOOD * frac else 'mostly '}in {quoted(str(row['what']))}"
+    return str(row["what"]), bool(row["frac"] < _AS_GOOD * frac)
 
 
 def _python(extra: pd.DataFrame) -> tuple[str | None, float]:
@@ -165,10 +135,10 @@ def on_device(late_work: pd.DataFrame, rank: int) -> str | None:
 
 
 def instead_of_computing(late_work: pd.DataFrame, rank: int) -> str | None:
-    """`waits for a CPU`: what the thread of a rank does whose operators take longer, if it does not compute longer.
+    """What the thread of a rank does whose operators take longer, if it does not compute longer: BLOCKED, or NO_CPU.
 
-    None if it does, and where that is not known. Without a GPU an operator lasts as long as its thread takes, whatever
-    that does.
+    COMPUTING if it does none of these longer: it computes no longer than theirs. None if it does, and where that is not
+    known. Without a GPU an operator lasts as long as its thread takes, whatever that does.
     """
     of_rank = late_work[late_work["rank"] == rank]
     longer_ns = of_rank["extra_ns"][(of_rank["kind"] == TOTAL) & (of_rank["what"] == ALL_COMPUTE)].sum()
@@ -177,14 +147,14 @@ def instead_of_computing(late_work: pd.DataFrame, rank: int) -> str | None:
         return None
     others = by_what.drop(COMPUTING)
     if others.max() < _MOST_OF_IT * longer_ns:
-        return "computes no longer than theirs"
-    return "is blocked" if others.idxmax() == BLOCKED else "waits for a CPU"
+        return COMPUTING
+    return BLOCKED if others.idxmax() == BLOCKED else NO_CPU
 
 
-def region_on_device(late_work: pd.DataFrame, rank: int) -> str | None:
-    """`inside `Block_17 > MLP_17` (92% of that time)`: the region whose kernels took most of the extra time.
+def region_on_device(late_work: pd.DataFrame, rank: int) -> RegionOf | None:
+    """The region whose kernels took most of the extra time, the innermost one that did.
 
-    The innermost one that did. None if none took half of it, or if kernels elsewhere are slower by as large a part:
+    None if none took half of it, or if kernels elsewhere are slower by as large a part:
     then the device is slow at everything, and a region that holds most of the model would say nothing.
     """
     extra = _extra(late_work, rank, ALL_COMPUTE)
@@ -199,8 +169,7 @@ def region_on_device(late_work: pd.DataFrame, rank: int) -> str | None:
         return None
     near = rows[rows["frac"] >= _AS_GOOD * rows["frac"].max()]
     row = near.sort_values(["took_ns", "frac"], kind="stable").iloc[0]
-    name = _BETWEEN_NAMES.join(str(row["what"]).split(_BETWEEN_NAMES)[-_NAMES_SAID:])
-    return f"inside {_quoted(name)}{_share(float(row['frac']))}"
+    return RegionOf(str(row["what"]), float(row["frac"]))
 
 
 def only_step(late_work: pd.DataFrame, rank: int, because: str, steps: int) -> int | None:
@@ -229,11 +198,3 @@ def _extra(late_work: pd.DataFrame, rank: int, of: str) -> pd.DataFrame | None:
     added = of_rank.groupby(keys, dropna=False, sort=False)[["took_ns", "extra_ns"]].sum().reset_index()
     whole = added.loc[(added["kind"] == TOTAL) & (added["what"] == of), "extra_ns"].sum()
     return added.assign(frac=added["extra_ns"] / whole) if whole > 0 else None
-
-
-def _share(frac: float) -> str:
-    return f" ({frac:.0%} of that time)" if frac < _ALL_OF_IT else ""
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"

@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pandas as pd
 
 from ...core.schema import Row
-from .culprits import Culprits
-from .thresholds import LATENCY_FACTOR, LEAST_SPLIT, MENTIONED_FROM, NAMED_FROM, SKEW_FROM
-
-_NOT_KNOWN = "; how much of it compute hid, these files do not tell"
+from .culprits import Culprits, Waited
+from .thresholds import LATENCY_FACTOR, LEAST_SPLIT, NAMED_FROM, SKEW_FROM
 
 
-def of_durations(row: Row, calls: pd.DataFrame, why: str, latency_us: Callable[[], float | None]) -> tuple[str, str]:
-    """The verdict on the calls of one size, and its sentence; `why` says why too few could be split, if so.
+class Durations(NamedTuple):
+    """The verdict on a run, and the part of the time of its calls that is waiting, None if none could be split.
 
-    `row` is their row of `verdicts`, `latency_us` gives the latency of the collective, None if not known.
+    `waited` says for whom, None if it is too little; `unsplit` is the part of all calls that could not be split, and
+    `why` the kind of reason (`unsplit.reason`).
     """
-    waiting = _waiting(calls)
-    if why or waiting is None:
-        return "inconclusive", f"only {row['split_calls']} of {row['calls']} calls could be split, because {why}"
+
+    verdict: str
+    waiting: float | None
+    waited: Waited | None
+    unsplit: float
+    why: str
+
+
+def of_durations(row: Row, waiting: float | None, latency_us: float | None, *, is_split: bool) -> str:
+    """The verdict on the calls of one size, of which enough could be split if `is_split`.
+
+    `row` is their row of `verdicts`, `latency_us` is the latency of the collective, None if not known.
+    """
+    if not is_split or waiting is None:
+        return "inconclusive"
     if waiting >= SKEW_FROM:
-        return "skew-bound", f"{waiting:.0%} of its time is waiting for other ranks"
-    latency = latency_us()
-    if latency is not None and row["transfer_us"] < LATENCY_FACTOR * latency:
-        return "latency-bound", f"moving it takes {row['transfer_us']:.0f} us, of which {latency:.0f} us are latency"
-    return "transfer-bound", f"{1 - waiting:.0%} of its time moves data"
+        return "skew-bound"
+    is_latency = latency_us is not None and row["transfer_us"] < LATENCY_FACTOR * latency_us
+    return "latency-bound" if is_latency else "transfer-bound"
 
 
-def run_of_durations(calls: pd.DataFrame, culprits: Culprits, why: str) -> tuple[str, str]:
-    """The verdict on the run, and its sentence; `why` says why calls could not be split."""
-    waiting = _waiting(calls)
+def run_of_durations(calls: pd.DataFrame, culprits: Culprits, why: str) -> Durations:
+    """The verdict on the run; `why` is the kind of reason why calls could not be split."""
+    waiting = waiting_of(calls)
     if waiting is None:
-        return "inconclusive", f"no call could be split into wait and transfer, because {why}"
+        return Durations("inconclusive", None, None, 1.0, why)
     unsplit = float(calls["dur_ns"][calls["wait_ns"].isna()].sum() / max(calls["dur_ns"].sum(), 1))
-    text = f"{1 - waiting:.0%} of the time in collectives moves data, {waiting:.0%} is waiting"
-    who = "" if waiting < NAMED_FROM else culprits.sentence() if waiting >= SKEW_FROM else culprits.named()
-    rest = "".join(_rest(unsplit, why))
-    if unsplit > 1 - LEAST_SPLIT:
-        return "inconclusive", f"{text}{who}{rest}"
-    return "skew-bound" if waiting >= SKEW_FROM else "transfer-bound", f"{text}{who}{rest}{_NOT_KNOWN}"
+    verdict = "skew-bound" if waiting >= SKEW_FROM else "transfer-bound"
+    return Durations(
+        "inconclusive" if unsplit > 1 - LEAST_SPLIT else verdict,
+        waiting,
+        culprits.waited() if waiting >= NAMED_FROM else None,
+        unsplit,
+        why,
+    )
 
 
-def _rest(unsplit: float, why: str) -> Iterator[str]:
-    if unsplit >= MENTIONED_FROM:
-        yield f"; besides, {unsplit:.0%} of all calls' time could not be split, because {why}"
-
-
-def _waiting(calls: pd.DataFrame) -> float | None:
-    """Waiting as a fraction of the time of split calls."""
+def waiting_of(calls: pd.DataFrame) -> float | None:
+    """Waiting as a fraction of the time of split calls; None if there is none."""
     split = calls[calls["wait_ns"].notna()]
     took = int(split["dur_ns"].sum())
     return int(split["wait_ns"].sum()) / took if took else None

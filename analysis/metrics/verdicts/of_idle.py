@@ -1,18 +1,16 @@
-"""Why devices idle in a typical step: the verdict, and a sentence on the largest causes."""
+"""Why devices idle in a typical step: the verdict, and the largest causes; `words` says it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import pandas as pd
 
-from ....common.wording import listed
 from ...core.schema import records
-from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, InPython
+from ..causes.cpu_work import InPython
 from ..device.idle import HOST
 from ..device.largest_gaps import HELD_RANGE, HeldBy
-from ..functions import quoted
 from ..prices import Priced, Prices
 
 IDLE_CAUSES = {
@@ -26,39 +24,19 @@ IDLE_CAUSES = {
     "unknown_ns": "cause not known",
 }
 """Parts of idle time: columns of `idle`, which add up to it, and what people call them."""
-_SENTENCES = {
-    "sync_ns": "in blocking calls",
-    "alloc_ns": "allocating or freeing memory",
-    "data_ns": "waiting for a batch",
-    "operator_ns": "in operators",
-    "outside_ns": "in Python outside of operators",
-    "launching_ns": "launching what came next",
-}
-_WITHOUT_PYTHON = {"operator_ns": "in NVTX ranges", "outside_ns": "outside of NVTX ranges"}
-"""What programs in other languages were doing, of which only their ranges are known."""
 _ROWS_WITHOUT_PYTHON = {"operator_ns": "CPU in NVTX ranges", "outside_ns": "CPU in no NVTX range"}
+_BY_HOST = ("sync_ns", "alloc_ns", "data_ns", "operator_ns", "outside_ns", "launching_ns")
+"""Those in which the CPU did something."""
 _MOST_RANGES = 2
-_ON_CPU = {"no_data_wait": "waiting for batches", "no_gc": "collecting garbage"}
-"""Remedies that are replayed without a GPU, where causes of idle time are not known; and what the CPU did instead."""
-_THREADS = {
-    BLOCKED: "their threads were blocked for {}: asleep, or waiting for a file, a lock or another process",
-    COMPUTING: "their threads computed in Python for {}",
-    GARBAGE: "their threads collected garbage for {}",
-    NO_CPU: "their threads waited for a CPU for {}",
-}
-"""What threads did while they ran no operator, where side files say it."""
-_SHORTLY = {
-    "sync-bound": ": the CPU waits for its device",
-    "allocator-bound": ": the CPU allocates or frees memory",
-    "input-bound": ": the next batch is not there",
-    "launch-bound": ": the CPU launches work too slowly",
-    "host-bound": ": the CPU launches nothing",
-}
-"""How a headline about idle time ends, by verdict."""
-_BEGINS_LATE = ": what was launched begins late"
+_ON_CPU = ("no_data_wait", "no_gc")
+"""Remedies that are replayed without a GPU, where causes of idle time are not known."""
+QUEUED = "queued"
+"""What a headline says where most of the time work was launched, but had not begun."""
 _BLOCKING = {"sync-bound": ("sync", "copy"), "allocator-bound": ("alloc",)}
 """Kinds of rows of `syncs` that a verdict is about."""
-IDLE_VERDICTS = frozenset({*_SHORTLY, "idle"})
+IDLE_VERDICTS = frozenset({
+    "sync-bound", "allocator-bound", "input-bound", "launch-bound", "host-bound", "idle",
+})  # fmt: skip
 _MENTIONED = 0.1  # of idle time
 _MOST = 0.5  # of idle time
 _MOST_CALLS = 2
@@ -97,7 +75,15 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, 
     return "host-bound" if largest == "launch-bound" else "idle"
 
 
-def idle_shortly(
+class Idling(NamedTuple):
+    """What a headline says of idle time: a verdict on it, or QUEUED; `mostly_in` what, or `in_range` for some of it."""
+
+    why: str
+    mostly_in: str | None = None
+    in_range: HeldBy | None = None
+
+
+def idling(
     verdict: str,
     causes: dict[str, float] | None,
     holders: Mapping[str, HeldBy],
@@ -105,28 +91,26 @@ def idle_shortly(
     *,
     prices: Prices | None = None,
     blocking: str | None = None,
-    time: Callable[[float], str],
-) -> str:
-    """How a headline about idle time ends: `: the CPU waits for its device, most of the time in `aten::item``.
+) -> Idling | None:
+    """What a headline about idle time says of it.
 
-    Empty where other causes take most, and the change that it is about gains less than half of the `idle_ns`. `holders`
+    None where other causes take most, and the change that it is about gains less than half of the `idle_ns`. `holders`
     are what CPUs were in, `blocking` is the operator that most waiting for devices, or for the allocator, is in.
     """
     sizes, change = {} if causes is None else _sizes(causes), idle_change(prices)
     whole = sum(causes[cause] for cause in IDLE_CAUSES) if causes is not None else 0.0
     if verdict != "idle" and sizes.get("idle", 0.0) >= _MOST * whole > 0:
-        return _BEGINS_LATE if causes is not None and causes["queued_ns"] >= _MOST * whole else ""
+        return Idling(QUEUED) if causes is not None and causes["queued_ns"] >= _MOST * whole else None
     size = "launch-bound" if verdict == "host-bound" else verdict
     is_priced = change is not None and change.verdict == verdict and change.gain.ns >= _MOST * idle_ns
-    if causes is not None and sizes.get(size, 0.0) < _MOST * whole and not is_priced:
-        return ""
-    shortly, most = _SHORTLY.get(verdict, ""), max(holders.values(), key=lambda each: each.ns, default=None)
-    if shortly and verdict in _BLOCKING and blocking is not None:
-        return f"{shortly}, most of the time in `{blocking}`"
-    if shortly and most is not None and most.ns >= _MOST * idle_ns:
-        return f"{shortly}, most of the time in {quoted(most.name)}"
-    held = holders.get(HELD_RANGE)
-    return f"{shortly}, for {time(held.ns / 1e6)} in `{held.name}`" if shortly and held is not None else shortly
+    if verdict == "idle" or (causes is not None and sizes.get(size, 0.0) < _MOST * whole and not is_priced):
+        return None
+    most = max(holders.values(), key=lambda each: each.ns, default=None)
+    if verdict in _BLOCKING and blocking is not None:
+        return Idling(verdict, mostly_in=blocking)
+    if most is not None and most.ns >= _MOST * idle_ns:
+        return Idling(verdict, mostly_in=most.name)
+    return Idling(verdict, in_range=holders.get(HELD_RANGE))
 
 
 def blocking_operator(syncs_steps: pd.DataFrame, steps: Collection[int], verdict: str) -> str | None:
@@ -163,83 +147,81 @@ def _sizes(causes: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _on_cpu(prices: Prices | None) -> tuple[str | None, float]:
-    """The remedy that gains most on a run without a GPU, and its gain in ns; None and 0 if there is none."""
-    gains = {name: prices.gains[name].ns for name in _ON_CPU if name in prices.gains} if prices is not None else {}
-    name = max(gains, key=lambda remedy: gains[remedy], default=None)
-    return (name, gains[name]) if name is not None and gains[name] > 0 else (None, 0.0)
+class IdleReasons(NamedTuple):
+    """Why devices idle, as far as it is worth saying, in ns.
+
+    `by_host` is what CPUs did, the largest first, where these `ranges` of a program without Python take the place of
+    its operators, and `held` what they were in, by part of idle time. `gc_ns` of it is garbage collection,
+    `drained_ns` follow calls that let the queue run empty, for `queued_ns` work was launched but had not begun, and for
+    `unknown_ns` the trace does not show why. Without a GPU, `costs` is the remedy that gains most, and how much, and
+    `threads` what these did, and between how much.
+    """
+
+    by_host: tuple[tuple[str, float], ...] = ()
+    ranges: tuple[tuple[str, float], ...] = ()
+    is_python: bool = True
+    held: tuple[tuple[str, HeldBy], ...] = ()
+    gc_ns: float = 0.0
+    drained_ns: float = 0.0
+    queued_ns: float = 0.0
+    unknown_ns: float = 0.0
+    costs: tuple[str, float] | None = None
+    threads: tuple[str, float, float] | None = None
 
 
 def idle_reasons(
     causes: dict[str, float] | None,
-    time: Callable[[float], str],
     prices: Prices | None = None,
     ranges: Mapping[str, float] | None = None,
     threads: InPython | None = None,
     holders: Mapping[str, HeldBy] | None = None,
-) -> str:
-    """`: their CPUs were in operators (3.6 ms), launching what came next (0.9 ms)`; `time` formats ms.
+) -> IdleReasons:
+    """Why devices idle: the causes that take a tenth of it or more.
 
     Without a GPU idle time has no causes, but some have a price, and `threads` is what these did in it, if that is
     known. `holders` are what CPUs were in, by parts of idle time. `ranges` are the idle time in NVTX ranges of programs
     without Python, in ns; None where Python runs.
     """
+    holders = holders or {}
     if causes is None:
-        name, gain_ns = _on_cpu(prices)
-        priced = "" if name is None else f": {_ON_CPU[name]} costs {time(gain_ns / 1e6)}"
-        did = ["" if threads is None else _of_threads(threads, time), _held(holders, ("idle_ns", HELD_RANGE), time)]
-        text = "; ".join(filter(None, did))
-        return priced + (f"{';' if priced else ':'} {text}" if text else "")
+        held = next(((part, holders[part]) for part in ("idle_ns", HELD_RANGE) if part in holders), None)
+        of_threads = None if threads is None else _of_threads(threads)
+        return IdleReasons(costs=_on_cpu(prices), threads=of_threads, held=() if held is None else (held,))
     total = sum(causes[cause] for cause in IDLE_CAUSES)
     large = {cause: causes[cause] for cause in IDLE_CAUSES if total and causes[cause] >= _MENTIONED * total}
-    by_host = sorted((cause for cause in large if cause in _SENTENCES), key=lambda cause: -large[cause])
-    doing = _SENTENCES if ranges is None else _SENTENCES | _WITHOUT_PYTHON
-    parts = [f"{doing[cause]} ({time(large[cause] / 1e6)})" for cause in by_host]
-    if ranges and "operator_ns" in by_host:
-        most = sorted(ranges, key=lambda name: -ranges[name])[:_MOST_RANGES]
-        named = [f"in `{name}` ({time(ranges[name] / 1e6)})" for name in most if ranges[name] >= _MENTIONED * total]
-        at = by_host.index("operator_ns")
-        parts[at : at + 1] = named or parts[at : at + 1]
-    text = f": their CPUs were {listed(parts)}" if parts else ""
-    for part in (*by_host, *([HELD_RANGE] if ranges is None else [])):
-        held = _held(holders, (part,), time)
-        text += f"{';' if text else ':'} {held}" if held else ""
-    if causes["gc_ns"] >= _MENTIONED * total > 0:
-        text += f"; for {time(causes['gc_ns'] / 1e6)} of this Python collected garbage"
-    if causes["drained_ns"] >= _MENTIONED * total and causes["drained_ns"] > causes["sync_ns"]:
-        text += f"; {time(causes['drained_ns'] / 1e6)} follow blocking calls that let the queue run empty"
-    if "queued_ns" in large:
-        text += f"{';' if text else ':'} for {time(large['queued_ns'] / 1e6)} work was launched but had not begun"
-    if "unknown_ns" in large:
-        text += f"{';' if text else ':'} for {time(large['unknown_ns'] / 1e6)} the trace does not show why"
-    return text
+    by_host = sorted((cause for cause in large if cause in _BY_HOST), key=lambda cause: -large[cause])
+    most = sorted(ranges or (), key=lambda name: -ranges[name] if ranges else 0.0)[:_MOST_RANGES]
+    parts = (*by_host, *([HELD_RANGE] if ranges is None else []))
+
+    def if_large(cause: str) -> float:
+        return causes[cause] if causes[cause] >= _MENTIONED * total > 0 else 0.0
+
+    return IdleReasons(
+        by_host=tuple((cause, large[cause]) for cause in by_host),
+        ranges=tuple((name, ranges[name]) for name in most if ranges[name] >= _MENTIONED * total) if ranges else (),
+        is_python=ranges is None,
+        held=tuple((part, holders[part]) for part in parts if part in holders),
+        gc_ns=if_large("gc_ns"),
+        drained_ns=if_large("drained_ns") if causes["drained_ns"] > causes["sync_ns"] else 0.0,
+        queued_ns=large.get("queued_ns", 0.0),
+        unknown_ns=large.get("unknown_ns", 0.0),
+    )
 
 
-_HELD = {
-    "outside_ns": "for {} outside of operators they were in {}",
-    "data_ns": "for {} of waiting for a batch they were in {}",
-    "idle_ns": "for {} their threads were in {}",
-    HELD_RANGE: "for {} they were in {}",
-}
-"""In words, what CPUs did for most of a part of idle time."""
+def _on_cpu(prices: Prices | None) -> tuple[str, float] | None:
+    """The remedy that gains most on a run without a GPU, and its gain in ns; None if there is none."""
+    gains = {name: prices.gains[name].ns for name in _ON_CPU if name in prices.gains} if prices is not None else {}
+    name = max(gains, key=lambda remedy: gains[remedy], default=None)
+    return (name, gains[name]) if name is not None and gains[name] > 0 else None
 
 
-def _held(holders: Mapping[str, HeldBy] | None, parts: Sequence[str], time: Callable[[float], str]) -> str:
-    """`for 3.4 ms outside of operators they were in `load_batch` (train.py:31)`, of the first part that has a name."""
-    for part in parts:
-        if holders and part in holders:
-            return _HELD[part].format(time(holders[part].ns / 1e6), quoted(holders[part].name))
-    return ""
-
-
-def _of_threads(threads: InPython, time: Callable[[float], str]) -> str:
-    """`their threads were blocked for 29.9 to 33.3 ms: asleep, or ...`: what took most of it, empty if nothing did."""
+def _of_threads(threads: InPython) -> tuple[str, float, float] | None:
+    """What threads did for most of it, and for how many ns at least and at most; None if nothing took that much."""
     what = max(threads.took_ns, key=lambda part: threads.took_ns[part])
     took_ns, either_ns = threads.took_ns[what], threads.unsure_ns / 2
     if took_ns - either_ns < _MOST * threads.whole_ns:
-        return ""
-    least, most = time((took_ns - either_ns) / 1e6), time((took_ns + either_ns) / 1e6)
-    return _THREADS[what].format(most if least == most else f"{least.removesuffix(' ms')} to {most}")
+        return None
+    return what, took_ns - either_ns, took_ns + either_ns
 
 
 class LongCalls(NamedTuple):
@@ -276,36 +258,29 @@ class LongCalls(NamedTuple):
         cost_frac = min(float(cost_ns.max()) / idle_ns, 1.0) if idle_ns else 0.0
         return cls(**{key: most[key] for key in (*same, "calls", "rank", "total_ns")}, cost_frac=cost_frac)
 
-    def shortly(self, time: Callable[[float], str]) -> str:
-        """`: one cudaLaunchKernel takes 300.0 ms`, if that is most of the idle time, else empty."""
-        return f": {self._named} {self._takes(time)}" if self.cost_frac >= _MOST else ""
-
-    def sentence(self, time: Callable[[float], str]) -> str:
-        """`; on rank 0 one cudaLaunchKernel in aten::mm takes 300.0 ms, at least 100 times as long as usual`."""
-        if self.kind == "compile":
-            return f"; on rank {self.rank} {self._named} {self._takes(time)}"
-        within = "" if self.operator is None else f" in {self.operator}"
-        return f"; on rank {self.rank} {self._named}{within} {self._takes(time)}, at least 100 times as long as usual"
-
     @property
-    def _named(self) -> str:
-        if self.kind == "compile":
-            return f"compiling in `{self.name}`"
-        return f"one {self.name}" if self.calls == 1 else f"{self.calls:,} calls of {self.name}"
-
-    def _takes(self, time: Callable[[float], str]) -> str:
-        return f"take{'s' if self.calls == 1 or self.kind == 'compile' else ''} {time(self.total_ns / 1e6)}"
+    def is_most(self) -> bool:
+        """Whether they cost most of the idle time."""
+        return self.cost_frac >= _MOST
 
 
-def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int], idle_ns: float) -> str:
-    """`25 cudaFree and 9 cudaMalloc take 250.7 ms on rank 0`, if these explain unusual idle time of some steps.
+class LongestCalls(NamedTuple):
+    """Calls of these names, and how often each, that explain unusual idle time on a rank; all take `total_ns`."""
+
+    rank: int
+    calls: Mapping[str, int]
+    total_ns: float
+
+
+def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int], idle_ns: float) -> LongestCalls | None:
+    """The calls that explain unusual idle time of some steps.
 
     `syncs_steps` is the table of that name, `idle_ns` how much longer devices were idle than usual. A device's window
     ends where the next step begins on the device. So where the calls in the CPU's steps explain less than half, those
-    in the step behind each count as well. Empty if no call stands out.
+    in the step behind each count as well. None if no call stands out.
     """
     after = {step + 1 for step in steps}
-    named = ""
+    found = None
     for looked_at in (set(steps), {*steps, *after}):
         here = syncs_steps[syncs_steps["step"].isin(looked_at)]
         if not len(here):
@@ -320,12 +295,12 @@ def longest_calls(syncs_steps: pd.DataFrame, steps: list[int], usual: list[int],
         if not names:
             continue
         taken = in_steps[["calls", "total_ns"]].sum().loc[names]
-        calls = listed([f"{int(count):,} {name}" for name, count in taken["calls"].items()])
-        take = "takes" if taken["calls"].sum() == 1 else "take"
-        named = f"{calls} {take} {taken['total_ns'].sum() / 1e6:,.1f} ms on rank {rank}"
+        found = LongestCalls(
+            int(rank), {str(name): int(n) for name, n in taken["calls"].items()}, float(taken["total_ns"].sum())
+        )
         if largest[names].sum() >= idle_ns / 2:
             break
-    return named
+    return found
 
 
 def idle_rows(causes: dict[str, float] | None, *, runs_python: bool) -> Iterator[tuple[str, float]]:

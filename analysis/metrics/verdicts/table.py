@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
 
 from ....common.nccl_tests import SYNCHRONISING, bus_factor
-from ....common.wording import counted
 from ...core.schema import Row, records
 from ..causes.blame import kernel_of
 from ..causes.cpu_work import InPython
@@ -19,11 +17,13 @@ from ..prices import Prices
 from ..roles.names import group_in_words
 from ..roles.table import with_roles
 from ..typical_step import TypicalStep
+from . import words
 from .culprits import Culprits
-from .durations import of_durations, run_of_durations
-from .of_run import KnownCalls, RunVerdict, hang, of_run, without_gpu
+from .devices import Unequal
+from .durations import of_durations, run_of_durations, waiting_of
+from .of_run import Fastest, KnownCalls, Step, of_run
 from .thresholds import HIDDEN_BELOW, LATENCY_FACTOR, LEAST_SPLIT, SKEW_FROM
-from .unsplit import advice, reason
+from .unsplit import reason
 
 _KEYS = ["process_group", "pg_ranks", "collective", "dtype", "size_bytes"]
 
@@ -38,8 +38,8 @@ class Measured(NamedTuple):
     Of these steps, `culprits` are the ranks that others waited for, `idle` the causes of idle time in ns, and `gaps`
     what the largest gaps come before; `prices` is what a step would gain without each cause, None where the run cannot
     be replayed. `culprits_in` gives the culprits in other steps, taken as one event. `on_cpus` is whether CPUs
-    communicated beside GPUs, `idle_gpus` are listed in the traces without any activity; `unequal_devices` says how
-    unequal those of a process are, empty if they are not. `ranges` is the idle time in NVTX ranges where programs are
+    communicated beside GPUs, `idle_gpus` are listed in the traces without any activity; `unequal_devices` are
+    those of a process, None if they are not unequal. `ranges` is the idle time in NVTX ranges where programs are
     known to be in other languages than Python, by name in ns, else None; `holders` are what CPUs were in for most of
     a part of idle time; `longer` gives what says why steps are longer, None where that is not known;
     `threads` is what threads did in idle time on CPUs, None if that is not known.
@@ -66,7 +66,7 @@ class Measured(NamedTuple):
     prices: Prices | None
     on_cpus: bool
     idle_gpus: Sequence[str]
-    unequal_devices: str
+    unequal_devices: Unequal | None
     ranges: Mapping[str, float] | None
     holders: Mapping[str, HeldBy]
     longer: Callable[[], Longer | None]
@@ -89,17 +89,17 @@ def verdict_rows(measured: Measured) -> list[Row]:
     rows: list[tuple[int, Row]] = []
     for keys, calls_of_size in calls.groupby(_KEYS, dropna=False):
         row = _measured(dict(zip(_KEYS, keys, strict=True)), calls_of_size)
-        why = (
-            ""
-            if row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT
-            else advice(_reason(calls_of_size, measured))
-        )
+        is_split = row["split_frac"] is not None and row["split_frac"] >= LEAST_SPLIT
+        why = "" if is_split else _reason(calls_of_size, measured)
+        latency_us = _latency_us(row, measured.fits)
         if measured.has_starts:
-            row["verdict"], row["because"] = _of_size(row, _latency_us(row, measured.fits), why)
+            row["verdict"] = _of_size(row, latency_us)
+            row["because"] = words.size_in_words(row["verdict"], row, latency_us, why)
         else:
             row |= _NOTHING_EXPOSED
-            latency_us = partial(_latency_us, row, measured.fits)
-            row["verdict"], row["because"] = of_durations(row, calls_of_size, why, latency_us)
+            waiting = waiting_of(calls_of_size)
+            row["verdict"] = of_durations(row, waiting, latency_us, is_split=is_split)
+            row["because"] = words.durations_in_words(row["verdict"], row, waiting, latency_us, why)
         rows.append((row["exposed_ns"] or 0 if measured.has_starts else int(calls_of_size["dur_ns"].sum()), row))
     run = _measured({"collective": "run"}, calls)
     if not measured.has_starts:
@@ -108,6 +108,7 @@ def verdict_rows(measured: Measured) -> list[Row]:
     run |= {
         "verdict": verdict.verdict,
         "headline": verdict.headline or verdict.because,
+        "headline_ranks": " ".join(map(str, verdict.ranks)) or None,
         "why": verdict.why or None,
         "because": verdict.because,
         "not_known": verdict.not_known or None,
@@ -156,17 +157,17 @@ def _latency_us(row: Row, fits: pd.DataFrame) -> float | None:
     return float(fits.loc[same, "latency_us"].iloc[0]) if same.any() else None
 
 
-def _of_size(row: Row, latency_us: float | None, why: str) -> tuple[str, str]:
+def _of_size(row: Row, latency_us: float | None) -> str:
     if (row["split_frac"] or 0) < LEAST_SPLIT:
-        return "inconclusive", f"{_unsplit_calls(row)}, because {why}"
+        return "inconclusive"
     waiting, hidden = row["exposed_wait_frac"], row["hidden_frac"]
     if hidden is not None and hidden > 1 - HIDDEN_BELOW:
-        return "hidden", f"{hidden:.0%} of its time lies behind compute"
+        return "hidden"
     if waiting is not None and waiting >= SKEW_FROM:
-        return "skew-bound", f"{waiting:.0%} of its exposed time is waiting for other ranks"
+        return "skew-bound"
     if latency_us is not None and row["transfer_us"] < LATENCY_FACTOR * latency_us:
-        return "latency-bound", f"moving it takes {row['transfer_us']:.0f} us, of which {latency_us:.0f} us are latency"
-    return "transfer-bound", f"{1 - (waiting or 0):.0%} of its exposed time moves data"
+        return "latency-bound"
+    return "transfer-bound"
 
 
 def _beyond_fastest(participation: pd.DataFrame) -> float | None:
@@ -176,8 +177,8 @@ def _beyond_fastest(participation: pd.DataFrame) -> float | None:
     return int(known["excess_ns"].sum()) / spent if spent else None
 
 
-def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> str | None:
-    """A clause on the bandwidth of the fastest call of the size that takes most time; None if few sizes are known."""
+def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> Fastest | None:
+    """The fastest call of the size that takes most time; None if few sizes are known."""
     sized = calls.merge(collectives[["collective_id", "group_size"]], on="collective_id")
     sized = sized[~kernel_of(sized).duplicated()]
     spent = int(sized["dur_ns"].sum())
@@ -188,23 +189,18 @@ def _fastest(calls: pd.DataFrame, collectives: pd.DataFrame) -> str | None:
     of_size = sized.groupby(["collective", "size_bytes", "group_size"], as_index=False)["dur_ns"].agg(["sum", "min"])
     (most,) = records(of_size.sort_values("sum", kind="stable").tail(1))
     gb_per_s = most["size_bytes"] * bus_factor(most["collective"], most["group_size"]) / most["min"]
-    of = f"{most['collective']} of {most['size_bytes']:,} bytes"
-    return f"the fastest {of} reaches {gb_per_s:.3g} GB/s (bus bandwidth)"
+    return Fastest(most["collective"], most["size_bytes"], gb_per_s)
 
 
-def _unsplit_calls(row: Row) -> str:
-    return f"only {row['split_calls']} of {row['calls']} calls could be split into wait and transfer"
-
-
-def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
+def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> words.RunVerdict:
     if len(measured.hangs):
         row = records(with_roles(measured.hangs, measured.groups).head(1))[0]
         ranks = [int(rank) for rank in (row["pg_ranks"] or "").split()]
-        return hang(row, group_in_words(row["role"], ranks) if row["role"] is not None else None)
+        return words.hang(row, group_in_words(row["role"], ranks) if row["role"] is not None else None)
     if measured.typical is None or measured.of_typical is None:
-        return RunVerdict(*run_of_durations(calls, measured.culprits, advice(_reason(calls, measured))))
+        return words.run_of_durations_in_words(run_of_durations(calls, measured.culprits, _reason(calls, measured)))
     if measured.idle_gpus:
-        return without_gpu(measured.typical, measured.idle_gpus)
+        return words.without_gpu(Step.of(measured.typical), measured.idle_gpus)
     communication = KnownCalls(
         calls=row["calls"],
         split_calls=row["split_calls"],
@@ -213,9 +209,12 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         + _unsplit_waited_at_least(measured.of_typical) / measured.typical.windows,
         beyond_fastest=_beyond_fastest(measured.participation),
         fastest=_fastest(calls, measured.collectives),
+        seen_ranks=len(measured.ranks),
+        world_size=measured.world_size,
+        some_missing=bool(measured.missing),
         on_cpus=measured.on_cpus,
     )
-    return of_run(
+    found = of_run(
         typical=measured.typical,
         steps=measured.steps,
         by_device=measured.by_device,
@@ -229,21 +228,13 @@ def _of_run(measured: Measured, row: Row, calls: pd.DataFrame) -> RunVerdict:
         gaps=measured.gaps,
         syncs_steps=measured.syncs_steps,
         longer=measured.longer,
-        few_traces=_few_traces(measured),
-        some_missing=bool(measured.missing),
         prices=measured.prices,
-        unequal_devices=measured.unequal_devices,
+        unequal=measured.unequal_devices,
     )
+    return words.run_in_words(found)
 
 
 def _unsplit_waited_at_least(participation: pd.DataFrame) -> float:
     """How long calls that could not be split waited exposed at least, in ns."""
     kernels = participation[~kernel_of(participation).duplicated()]
     return float(kernels["exposed_wait_low_ns"][kernels["wait_ns"].isna()].sum())
-
-
-def _few_traces(measured: Measured) -> str:
-    """`Only 7 of 8 ranks have a trace`."""
-    seen = len(measured.ranks)
-    who = f"{seen} of {measured.world_size} ranks" if measured.missing else counted(seen, "rank")
-    return f"Only {who} {'has' if seen == 1 else 'have'} a trace"

@@ -1,4 +1,4 @@
-"""Why calls could not be split into wait and transfer, and what to do about it."""
+"""Why calls could not be split into wait and transfer; `words` says what to do about it."""
 
 from __future__ import annotations
 
@@ -9,31 +9,8 @@ import pandas as pd
 from ...core.schema import Row, records
 from ..clocks.table import unclear
 
-_LOOK = "see `note` in the table collectives"
-_NONE_FITS = "no call of another rank fits them for certain"
-ALL_RANKS = "give the traces of all ranks"
 NO_TRACE = ("alone", "missing")
 """Kinds of reasons that more traces would remove."""
-_ADVICE = {
-    "alone": ("there is the trace of one rank only", ALL_RANKS),
-    "missing": ("ranks have no trace here", ALL_RANKS),
-    "lost": ("some ranks do not show them", "capture the same steps on all ranks"),
-    "unknown": (
-        "no trace tells which collective they are",
-        "name them with --comm, or capture with torch 2.2 or later, which writes NCCL's arguments",
-    ),
-    "unlinked": ("the clocks of their ranks cannot be compared there", "capture with `profiling`, which probes them"),
-    "jumped": ("they begin where a clock jumped", "capture while no clock is being set"),
-    "durations": ("their durations do not tell who waited in them", "capture a trace of some steps, which does"),
-    "unmatched": (_NONE_FITS, _LOOK),
-    "cut": (_NONE_FITS, f"capture whole steps with prof.step(), {_LOOK}"),
-    "root": ("it is not known who needs whom in them", _LOOK),
-}
-
-
-def advice(why: str) -> str:
-    """What to do about a kind of reason: `some ranks do not show them: capture the same steps on all ranks`."""
-    return ": ".join(_ADVICE[why]) if why else ""
 
 
 def reason(
@@ -46,7 +23,7 @@ def reason(
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
-    """The kind of reason, a key of `_ADVICE`, why most of the unsplit time could not be split; empty if all was.
+    """The kind of reason, a key of `words._ADVICE`, why most of the unsplit time could not be split; empty if all was.
 
     `ranks` are those with a trace; `some_missing` if the job has others. `in_whole_steps` are calls, by `call_id`, of
     steps that are in the traces from beginning to end. Without starts (`has_starts`), only durations are known.
