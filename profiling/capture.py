@@ -43,6 +43,7 @@ def capture(
     analyse: bool = False,
     analyse_max_seconds: float = Keeping.max_seconds,
     analyse_max_gb: float = Keeping.max_gb,
+    history: str | Path | None = None,
 ) -> Session:
     """Capture a training loop into the run directory `out`, which must be new or empty.
 
@@ -71,7 +72,8 @@ def capture(
 
     Each trace is packed beside the training where `keep` is "recording", which removes the trace, or "both". With
     `analyse`, rank 0 gathers the recordings of all ranks when the block ends, prints the summary on stderr, and writes
-    it and a report into `out`: it waits for `analyse_max_seconds`, and takes `analyse_max_gb` from all of them.
+    it and a report into `out`: it waits for `analyse_max_seconds`, and takes `analyse_max_gb` from all of them. It adds
+    the capture to those of this machine in the file `history`, from which `commtrace compare --history` learns.
 
     One line on stderr says at the end what was written, or why it is not all that was asked for. For blocks that end
     early, see `commtrace.profiling.sessions.session.Session`.
@@ -90,7 +92,7 @@ def capture(
     where = torch.device(device) if device is not None else parallel.current_device()
     held = weakref.ref(model) if model is not None else None
     subject = Subject(held, None, batch_size, config, sys.argv)
-    keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb)
+    keeping = Keeping(keep, analyse, analyse_max_seconds, analyse_max_gb, None if history is None else str(history))
     detail = Detail(with_stack, profile_memory, light, sync_events, kineto_buffer_mb)
     session = Session(
         Path(out), Schedule(wait, warmup, active, repeat), where, subject, SessionOptions(detail, keeping, tell=say)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from html import escape
 from os import PathLike
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -38,18 +40,26 @@ from ..tables.kernels import device_time, launched_in
 from ..tables.regions import time_of_classes
 from ..tables.values import computed
 from . import step_values
+from .apart import apart, warming_steps
 from .candidates import Candidate, candidates
 from .causes import StepChange, parts_of_side, step_change
+from .decision import DecisionBasis, StepDecision, captures_for, decided, more_in_words
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .differing import differing
-from .significance import LEVEL, STEPS_NEEDED
+from .history import History, KnownSpread, read_history
+from .significance import LEVEL, STEPS_PREFERRED, SpreadOfRuns, pooled_spread
 from .step_values import Capture
+from .steps import lengths_of_steps, that_count, whole_steps
 from .work import SameWork, same_work
 
 K = TypeVar("K", bound=Hashable)
 
-RUN_SPREAD_FRAC = 0.1
-"""How much runs of one configuration are assumed to differ, as a standard deviation, if there is only one of each."""
+RUN_SPREAD_FRAC = 0.05
+"""How much runs of one configuration are assumed to differ, as a standard deviation, where nothing shows it.
+
+Runs on a quiet machine differ by 1 or 2 %, and on other hosts or under other clocks by several. With this, a run that
+takes 30 % longer than another is told from it nine times in ten.
+"""
 # The memory of one program hardly differs from run to run.
 _MEMORY_SPREAD_FRAC = 0.01
 # Compute varies in proportion to itself. Everything else depends on the rest of a step and on other ranks, and may grow
@@ -72,12 +82,14 @@ class Judgement(Enum):
 class Comparison:
     """Tables of two sides, each with one run or several captures, read with `details`.
 
-    Columns: docs/tables.md. `run_spread_frac` is the spread of runs that is assumed if there is only one run of each.
+    Columns: docs/tables.md. `run_spread_frac` is the spread of runs that is assumed if there is only one run of each,
+    and `history` has none of their program.
     """
 
     a: tuple[Analysis, ...]
     b: tuple[Analysis, ...]
     run_spread_frac: float = RUN_SPREAD_FRAC
+    history: History | None = None
 
     def __repr__(self) -> str:
         a, b = (printable(", ".join(analysis.run.name for analysis in side)) for side in (self.a, self.b))
@@ -104,7 +116,7 @@ class Comparison:
     def comparison(self) -> pd.DataFrame:
         """One row per measure of a step. The first is the step's length, tested separately."""
         of_a, of_b = (
-            self._captures(side, lambda one: step_values.measures(_closed(one), one.calls, one.participation))
+            self._captures(side, lambda one: step_values.measures(whole_steps(one), one.calls, one.participation))
             for side in self._sides
         )
         rows = []
@@ -196,7 +208,7 @@ class Comparison:
 
         def of_regions(analysis: Analysis) -> pd.DataFrame:
             time = analysis.of(time_of_classes)  # with idle time and waiting, which a step that is not whole lacks
-            return time[time["step"].isin(_closed(analysis)["step"])]
+            return time[time["step"].isin(whole_steps(analysis)["step"])]
 
         return CHANGED_REGIONS.frame(self._changed(["region", "phase"], of_regions))
 
@@ -208,9 +220,30 @@ class Comparison:
 
     @cached_property
     def _sides(self) -> tuple[tuple[Analysis, ...], tuple[Analysis, ...]]:
+        """Both sides without runs that stand apart, about one kind of steps if they can be."""
+        a, b = (
+            tuple(one for number, one in enumerate(side) if (place, number) not in self._apart)
+            for place, side in enumerate(self._given_sides)
+        )
+        return a, b
+
+    @cached_property
+    def _given_sides(self) -> tuple[tuple[Analysis, ...], tuple[Analysis, ...]]:
         """Both sides, about one kind of steps if they can be."""
         every = about_one_kind((*self.a, *self.b))
         return every[: len(self.a)], every[len(self.a) :]
+
+    @cached_property
+    def _apart(self) -> list[tuple[int, int]]:
+        """The runs of either side, 0 or 1, that stand apart from the others of it."""
+        lengths = [self._lengths(side) for side in self._given_sides]
+        source = self._source(lengths)
+        if not self.separate or source is None:
+            return []
+        values = [np.array([np.median(capture.values) for capture in side[source] if len(capture)]) for side in lengths]
+        every = np.concatenate(values)
+        whole = [len(of) for of in values] == [len(side) for side in self._given_sides]
+        return apart([np.log(of) for of in values]) if whole and float(every.min()) > 0 else []
 
     @property
     def other_kinds(self) -> Iterator[str]:
@@ -235,18 +268,26 @@ class Comparison:
         return len(self.a) > 1 or len(self.b) > 1
 
     @property
+    def captures(self) -> str:
+        """`one capture of A and of B`, `3 captures of A and 2 of B`, `2 cycles of A and 2 of B`."""
+        if self.separate:
+            return f"{counted(len(self.a), 'capture')} of A and {len(self.b)} of B"
+        count_a, count_b = (self._step.get(f"captures_{side}", 0) for side in "ab")
+        several = max(count_a, count_b) > 1
+        return f"{counted(count_a, 'cycle')} of A and {count_b} of B" if several else "one capture of A and of B"
+
+    @property
     def basis(self) -> str:
         """A sentence on the captures of each side and what they allow."""
-        step = self._step
-        count_a, count_b = step.get("captures_a", 0), step.get("captures_b", 0)
         if self.separate:
-            captures = f"{counted(len(self.a), 'capture')} of A and {len(self.b)} of B"
-            return f"{captures}, so the spread between captures is measured"
-        several = max(count_a, count_b) > 1
-        of = f"{counted(count_a, 'cycle')} of A and {count_b} of B" if several else "one capture of A and of B"
+            return f"{self.captures}, so the spread between captures is measured"
+        if self._known is not None:
+            runs, spread = counted(self._known.runs, "other run"), 100 * self._known.spread.deviation
+            return f"{self.captures}; {runs} of this program differ by {spread:.2g}% (standard deviation)"
         return (
-            f"{of}, which do not show how much runs of one configuration differ: a standard deviation of "
-            f"{100 * self.run_spread_frac:g}% is assumed; capture each several times, alternating, to measure it"
+            f"{self.captures}, which do not show how much runs of one configuration differ: a standard deviation of "
+            f"{100 * self.run_spread_frac:g}% is assumed; capture each several times, alternating, to measure it, or "
+            "keep a history"
         )
 
     @property
@@ -310,6 +351,46 @@ class Comparison:
         seen = records(self.comparison)[0]["seen_frac"]
         return None if seen is None else f"with these captures {_seen(seen)} would be seen, nine times in ten"
 
+    @cached_property
+    def decision(self) -> StepDecision:
+        """The decision on the length of a step, as values and in sentences."""
+        return decided(self._evidence)
+
+    @cached_property
+    def _evidence(self) -> DecisionBasis:
+        """What the decision rests on."""
+        columns = dict.fromkeys(COMPARISON.columns)
+        spread, known_runs = self._runs.deviation, 0 if self._known is None else self._known.runs
+        if self.separate and (measured := self._measured_spread) is not None:
+            spread, known_runs = measured, known_runs + len(self._sides[0]) + len(self._sides[1])
+        source = self._source([self._lengths(side) for side in self._sides])
+        cold = [(one.run.name, len(self._cold_steps(one)[source])) for side in self._sides for one in side if source]
+        return DecisionBasis(
+            step=self.step,
+            beside_steps=None if self.separate else columns | judged([self._step_beside(SpreadOfRuns(0.0))])[0],
+            runs_spread_frac=spread,
+            known_runs=known_runs,
+            known=self._known,
+            history=None if self.history is None else self.history.name,
+            apart=tuple(printable(self._given_sides[side][number].run.name) for side, number in self._apart),
+            warming=tuple((printable(name), count) for name, count in cold if count),
+        )
+
+    @property
+    def _measured_spread(self) -> float | None:
+        """How much the compared runs of a side differ, with what else is known; None if no side has several."""
+        sides = [self._lengths(side) for side in self._sides]
+        source = self._source(sides)
+        if source is None:
+            return None
+        medians = [np.array([np.median(one.values) for one in side[source] if len(one)]) for side in sides]
+        freedom = sum(max(len(each) - 1, 0) for each in medians)
+        if not freedom or min(float(each.min()) for each in medians) <= 0:
+            return None
+        known, measured = self._runs, pooled_spread(*map(np.log, medians))
+        both = freedom * measured**2 + known.freedom * known.deviation**2
+        return math.sqrt(both / (freedom + known.freedom))
+
     def slower_by(self, limit_frac: float) -> tuple[Judgement, str]:
         """Judge whether steps of B are longer by more than this fraction, with the reason."""
         step = records(self.comparison)[0]
@@ -321,27 +402,55 @@ class Comparison:
             return Judgement.slower, f"{self.verdict}; {limit}"
         if surely_within(self._step, limit_frac):
             return Judgement.within, f"{self.verdict}; {limit}"
-        more = "capture more of each, alternating" if self.separate else "capture each several times, alternating"
-        seen, most = step["seen_frac"], 100 * self._step["most_frac"]
-        why = f"but only {_seen(seen)} would be seen" if seen > limit_frac else f"but B may take {most:.3g}% longer"
-        return Judgement.unknown, f"{self.verdict}; {limit}, {why}: {more}"
+        most = self._step["most_frac"]
+        longer = f"{100 * most:.3g}%" if most <= _BEYOND_WORDS else f"more than {_BEYOND_WORDS:,.0%}"
+        margin = abs(math.log1p(max(change, -0.99)) - math.log1p(limit_frac))
+        wanted = "on which side of the limit it is"
+        more = more_in_words(self._evidence, captures_for(self._evidence, margin), wanted)
+        return Judgement.unknown, f"{self.verdict}; {limit}, but B may take {longer} longer; {more}"
 
     @cached_property
     def _step(self) -> Row:
         """The row of the step's length before the test."""
-        sides = [
-            self._captures(side, lambda analysis: step_values.step_lengths(analysis.run.step_times, _closed(analysis)))
-            for side in self._sides
-        ]
-        every = [dict(zip(side, values, strict=True)) for side in sides for values in zip(*side.values(), strict=True)]
-        source = step_values.best_source(every, STEPS_NEEDED)
+        return self._step_beside(self._runs)
+
+    def _step_beside(self, runs: SpreadOfRuns) -> Row:
+        """The same where runs differ by this."""
+        sides = [self._lengths(side) for side in self._sides]
+        source = self._source(sides)
         if source is None:
             note = "no step is marked in one of the runs: call profiler.step() in the loop"
             counts = dict.fromkeys(("steps_a", "steps_b", "captures_a", "captures_b"), 0)
             return {"measure": "step", **counts, "note": note}
-        row = compared(sides[0][source], sides[1][source], Allowance(self.run_spread_frac, self.separate))
+        row = compared(sides[0][source], sides[1][source], Allowance(runs, self.separate))
         notes = (source, row.get("note"), self.unlike_kinds)
         return {"measure": "step"} | row | {"note": "; ".join(filter(None, notes))}
+
+    def _lengths(self, side: Sequence[Analysis]) -> dict[str, list[Capture]]:
+        """Lengths of the steps of each capture, by source, without those in which a run had not warmed up."""
+        lengths: dict[str, list[Capture]] = {source: [] for source in step_values.SOURCES}
+        for one in side:
+            cold, last = self._cold_steps(one), self._last_steps(one)
+            for source, of_steps in lengths_of_steps(one).items():
+                lengths[source] += step_values.by_cycle(of_steps[~of_steps.index.isin(cold[source])], last)
+        return lengths
+
+    @staticmethod
+    def _source(sides: Sequence[Mapping[str, Sequence[Capture]]]) -> str | None:
+        """The source of lengths that all captures have, the best one with enough steps."""
+        every = [dict(zip(side, values, strict=True)) for side in sides for values in zip(*side.values(), strict=True)]
+        return step_values.best_source(every, STEPS_PREFERRED)
+
+    @cached_property
+    def _known(self) -> KnownSpread | None:
+        """What the history knows of the spread of runs; None without a history, or with none of these programs."""
+        source = self._source([self._lengths(side) for side in self._sides])
+        return None if self.history is None or source is None else self.history.spread(self._sides, source)
+
+    @property
+    def _runs(self) -> SpreadOfRuns:
+        """How much runs differ, besides those that are compared."""
+        return SpreadOfRuns(self.run_spread_frac) if self._known is None else self._known.spread
 
     @property
     def unlike_kinds(self) -> str | None:
@@ -354,12 +463,14 @@ class Comparison:
         """The tolerated difference; without a known step length, relative to each measure itself."""
         lengths = [self._step.get(f"{side}_ns") or 0 for side in "ab"]
         part = None if scales_with_itself or not all(lengths) else _OF_A_STEP * max(lengths)
-        return Allowance(self.run_spread_frac, self.separate, MATTERS * min(filter(None, lengths), default=0), part)
+        return Allowance(
+            SpreadOfRuns(self.run_spread_frac), self.separate, MATTERS * min(filter(None, lengths), default=0), part
+        )
 
     def _changed(self, keys: list[str], time: Callable[[Analysis], pd.DataFrame], kind: str = "") -> list[Row]:
         """Rows by these keys; `kind` is that of all where it is none of the keys."""
         of_a, of_b = (
-            self._captures(side, lambda one: step_values.time_per_step(_that_count(one, time(one)), keys))
+            self._captures(side, lambda one: step_values.time_per_step(that_count(one, time(one)), keys))
             for side in self._sides
         )
         return side_by_side(of_a, of_b, keys, {COMPUTE: self._allowance(True), "": self._allowance(kind == COMPUTE)})
@@ -367,9 +478,9 @@ class Comparison:
     def _peak_memory(self) -> Row:
         peaks = [
             self._captures(side, lambda one: {"peak": step_values.peak_memory(one.run.memory, one.run.annotations)})
-            for side in (self.a, self.b)
+            for side in self._sides
         ]
-        allowance = Allowance(_MEMORY_SPREAD_FRAC, self.separate)
+        allowance = Allowance(SpreadOfRuns(_MEMORY_SPREAD_FRAC), self.separate)
         row: Row = compared(peaks[0]["peak"], peaks[1]["peak"], allowance, unit="bytes")
         without = " and ".join(name for name, count in _counts(row) if not count)
         note = f"not recorded in {without}: capture with profile_memory" if without else None
@@ -378,14 +489,26 @@ class Comparison:
     def _captures(
         self, side: Sequence[Analysis], values: Callable[[Analysis], Mapping[K, pd.Series[float]]]
     ) -> dict[K, list[Capture]]:
-        """Values by key and capture; 0 for steps without this key."""
-        of_runs = [(values(analysis), self._last_steps(analysis)) for analysis in side]
-        result: dict[K, list[Capture]] = {key: [] for of_run, _ in of_runs for key in of_run}
+        """Values by key and capture, without steps in which a run had not warmed up; 0 for steps without this key."""
+        of_runs = [(values(one), self._last_steps(one), self._cold_steps(one)[step_values.TRACED]) for one in side]
+        result: dict[K, list[Capture]] = {key: [] for of_run, _, _ in of_runs for key in of_run}
         for key, captures in result.items():
-            for of_run, last in of_runs:
+            for of_run, last, cold in of_runs:
                 listed = of_run[key] if key in of_run else next(iter(of_run.values()), _NO_STEPS) * 0
-                captures += step_values.by_cycle(listed, last)
+                captures += step_values.by_cycle(listed[~listed.index.isin(cold)], last)
         return result
+
+    def _cold_steps(self, analysis: Analysis) -> dict[str, list[int]]:
+        """Numbers of the steps in which a run had not warmed up, by the source of their lengths."""
+        last = self._last_steps(analysis)
+        return {
+            source: [
+                number
+                for one in step_values.by_cycle(lengths, last)
+                for number in one.steps[: warming_steps(one.values)].tolist()
+            ]
+            for source, lengths in lengths_of_steps(analysis).items()
+        }
 
     def _last_steps(self, analysis: Analysis) -> list[int]:
         """Last step of each capture of a run: of the run itself, or of its cycles."""
@@ -425,20 +548,6 @@ def _kind(analysis: Analysis) -> str | None:
     return kinds[0] if kinds else None
 
 
-def _closed(analysis: Analysis) -> pd.DataFrame:
-    last = step_values.last_steps(analysis.run.annotations)
-    if analysis.run.recorded_steps:  # the last step that was read is whole if another one follows in the recording
-        ending = {steps[-1] for steps in analysis.run.recorded_steps.values() if steps}
-        last = [step for step in last if step in ending]
-    return step_values.closed_steps(_that_count(analysis, analysis.breakdown_steps), last)
-
-
-def _that_count(analysis: Analysis, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that are not of steps of other kinds."""
-    of_other_kinds = analysis.steps[analysis.steps["left_out"] == "kind"]["step"]
-    return table[~table["step"].isin(of_other_kinds)]
-
-
 def _counts(row: Row) -> list[tuple[str, int]]:
     return [("A", row["captures_a"]), ("B", row["captures_b"])]
 
@@ -459,13 +568,15 @@ def compare(
     *,
     comm_names: Iterable[str] = (),
     run_spread_frac: float = RUN_SPREAD_FRAC,
+    history: str | PathLike[str] | None = None,
     keep_going: bool = False,
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
 ) -> Comparison:
     """Compare the captures at `a` and `b`; each is a run as for `analyse`, or a list of runs.
 
-    `run_spread_frac`: see `Comparison`, the others: see `analyse`. Raises AnalysisError.
+    `history` is the file of a machine's captures. `run_spread_frac`: see `Comparison`, the others: see `analyse`.
+    Raises AnalysisError.
     """
     options = ReadOptions(
         comm_names=tuple(comm_names), details=True, keep_going=keep_going, workers=workers, cache=cache_place(cache)
@@ -474,4 +585,4 @@ def compare(
     if not all(sides):
         raise NothingMeasured("nothing to compare: each side takes at least one capture")
     of_a, of_b = (tuple(analyse_with(path, options) for path in paths) for paths in sides)
-    return Comparison(of_a, of_b, run_spread_frac)
+    return Comparison(of_a, of_b, run_spread_frac, None if history is None else read_history(Path(history)))

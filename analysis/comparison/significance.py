@@ -2,8 +2,9 @@
 
 Steps of one capture are not independent: they drift together with whatever else the machine does, so a test that treats
 them as independent finds differences between equal captures. Captures are independent. If one side has several, they
-are compared by Student's test; if neither has, each capture is cut into blocks, and is considered as uncertain as one
-block: what drifts from block to block drifts at least as much from capture to capture.
+are compared by Student's test. If neither has, other captures of the same program on the same machine say how much two
+differ (`SpreadOfRuns`). Without those, that is assumed, and each capture is cut into blocks and considered as uncertain
+as one block: what drifts from block to block drifts at least as much from capture to capture.
 """
 
 from __future__ import annotations
@@ -25,8 +26,21 @@ POWER = 0.9
 _NORMAL_POWER = NormalDist().inv_cdf(POWER)
 _MOST_BLOCKS = 5
 _LEAST_BLOCK = 2
-STEPS_NEEDED = 2 * _LEAST_BLOCK
+STEPS_NEEDED = 2
 """Steps that a capture must have to be compared with one other capture."""
+STEPS_PREFERRED = 2 * _LEAST_BLOCK
+"""Steps from which on they say more than those of a source that is better, but has fewer."""
+
+
+class SpreadOfRuns(NamedTuple):
+    """By how much runs of one configuration differ, as a standard deviation; assumed where `freedom` is 0.
+
+    `error` is the standard error that the steps of those runs gave each of them, which is a part of the deviation.
+    """
+
+    deviation: float
+    freedom: int = 0
+    error: float = 0.0
 
 
 class Shift(NamedTuple):
@@ -44,43 +58,98 @@ class Shift(NamedTuple):
     most: float
 
 
-def between_captures(a: Values, b: Values, assumed: float = 0.0) -> Shift | None:
-    """Shift of the mean from `a` to `b`, a value per capture: Student's test with pooled variance.
+def between_captures(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
+    """Shift of the mean from `a` to `b`, a value per run: Student's test with pooled variance.
 
-    Both sides are assumed to spread alike, so one of them may have a single capture. None if both have only one.
-    `assumed`: see `_shift`.
+    Both sides are assumed to spread alike, so one of them may have a single run. None if both have only one, and
+    nothing else is known. What is known of other runs counts as more of these. A spread that is only assumed takes the
+    place of the measured one where that is smaller, but rests on so few runs that it says less.
     Source: Student, The Probable Error of a Mean, Biometrika 6 (1908); pooled as in any textbook.
     """
+    measured = len(a) + len(b) - 2
+    if measured < 1 or not len(a) or not len(b):
+        return None
+    spread, middle = pooled_spread(a, b), float(b.mean() - a.mean())
+    of_means = math.sqrt(1 / len(a) + 1 / len(b))
+    freedom = measured + runs.freedom
+    if runs.freedom:
+        spread = math.sqrt((measured * spread**2 + runs.freedom * runs.deviation**2) / freedom)
+    by_spread = _shift(middle, spread * of_means, freedom, 0.0)
+    if runs.freedom or spread > runs.deviation:
+        return by_spread
+    return min(
+        by_spread, _shift(middle, 0.0, freedom, runs.deviation * of_means), key=lambda each: each.high - each.low
+    )
+
+
+def between_cycles(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
+    """Shift of the mean from `a` to `b`, a value per cycle of one run each; None if both have only one."""
     freedom = len(a) + len(b) - 2
     if freedom < 1 or not len(a) or not len(b):
         return None
-    error = pooled_spread(a, b) * math.sqrt(1 / len(a) + 1 / len(b))
-    return _shift(float(b.mean() - a.mean()), error, freedom, assumed)
+    spread, middle = pooled_spread(a, b), float(b.mean() - a.mean())
+    if runs.freedom:
+        return _beyond_runs(middle, [(spread / math.sqrt(len(side)), freedom) for side in (a, b)], runs)
+    error = spread * math.sqrt(1 / len(a) + 1 / len(b))
+    return _shift(middle, error, freedom, runs.deviation * math.sqrt(2))
 
 
-def between_two(a: Values, b: Values, assumed: float) -> Shift | None:
-    """Shift of the median from `a` to `b`, steps of one capture each; None if either has too few.
-
-    Each capture may be off by as much as its blocks differ from each other. `assumed`: see `_shift`.
-    """
+def between_two(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
+    """Shift of the median from `a` to `b`, steps of one capture each; None if either has too few."""
     if min(len(a), len(b)) < STEPS_NEEDED:
         return None
-    blocks = block_medians(a), block_medians(b)
-    error = pooled_spread(*blocks) * math.sqrt(2)
+    blocks, middle = (block_medians(a), block_medians(b)), float(np.median(b) - np.median(a))
+    if runs.freedom:
+        errors = [(capture_error(side), len(each) - 1) for side, each in zip((a, b), blocks, strict=True)]
+        return _beyond_runs(middle, errors, runs)
     freedom = sum(map(len, blocks)) - 2
-    return _shift(float(np.median(b) - np.median(a)), error, freedom, assumed)
+    return _shift(middle, pooled_spread(*blocks) * math.sqrt(2), freedom, runs.deviation * math.sqrt(2))
 
 
-def between_pairs(a: Values, b: Values, assumed: float) -> Shift:
+def between_pairs(a: Values, b: Values, runs: SpreadOfRuns) -> Shift:
     """Shift of the mean between at least four paired steps: the n-th of `a` did the same work as that of `b`."""
-    blocks = block_medians(b - a)
-    return _shift(float(np.median(b - a)), pooled_spread(blocks), len(blocks) - 1, assumed)
+    blocks, middle = block_medians(b - a), float(np.median(b - a))
+    if runs.freedom:
+        return _beyond_runs(middle, [(capture_error(b - a) / math.sqrt(2), len(blocks) - 1)] * 2, runs)
+    return _shift(middle, pooled_spread(blocks), len(blocks) - 1, runs.deviation * math.sqrt(2))
+
+
+def captures_needed(change: float, spread: float, most: int) -> int | None:
+    """Captures of each of two sides that show this change in nine of ten comparisons; None if more than `most`."""
+    for count in range(2, most + 1):
+        freedom = 2 * count - 2
+        if _seen(student_quantile(freedom), freedom) * spread * math.sqrt(2 / count) <= abs(change):
+            return count
+    return None
+
+
+def capture_error(steps: Values) -> float:
+    """Standard error of the median of these steps, by how much blocks of them differ."""
+    blocks = block_medians(steps)
+    return pooled_spread(blocks) / math.sqrt(len(blocks))
+
+
+def _beyond_runs(middle: float, errors: Sequence[tuple[float, int]], runs: SpreadOfRuns) -> Shift:
+    """The shift between two captures whose steps say how far off each is, with degrees of freedom.
+
+    What steps do to a capture is in the known spread already. Where these steps are fewer or less steady than those of
+    the known captures, what exceeds that comes on top; degrees of freedom are Satterthwaite's.
+    Source: Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics 2 (1946).
+    """
+    parts = [(2 * runs.deviation**2, runs.freedom)]
+    parts += [(max(error**2 - runs.error**2, 0.0), freedom) for error, freedom in errors]
+    whole = sum(part for part, _ in parts)
+    squares = sum(part**2 / freedom for part, freedom in parts if part)
+    return _shift(middle, math.sqrt(whole), max(math.floor(whole**2 / squares + 1e-9), 1) if squares else 1, 0.0)
 
 
 def block_medians(steps: Values) -> Values:
-    """Medians of up to five blocks of consecutive steps, of nearly equal length, at least two steps each."""
-    count = max(1, min(_MOST_BLOCKS, len(steps) // _LEAST_BLOCK))
-    return np.array([np.median(block) for block in np.array_split(steps, count) if len(block)])
+    """Medians of up to five blocks of consecutive steps, of nearly equal length, at least two steps each.
+
+    Of fewer than four steps, each is a block.
+    """
+    count = len(steps) if len(steps) < 2 * _LEAST_BLOCK else min(_MOST_BLOCKS, len(steps) // _LEAST_BLOCK)
+    return np.array([np.median(block) for block in np.array_split(steps, max(count, 1)) if len(block)])
 
 
 def pooled_spread(*samples: Values) -> float:
@@ -132,13 +201,12 @@ def student_quantile(freedom: int, level: float = LEVEL) -> float:
     return high
 
 
-def _shift(difference: float, error: float, freedom: int, assumed: float) -> Shift:
+def _shift(difference: float, error: float, freedom: int, least: float) -> Shift:
     """The shift for a difference with this standard error and `freedom` degrees of freedom.
 
-    The captures of each side are assumed to spread by at least `assumed` besides, a standard deviation that was not
-    measured: the half-widths of both add up as independent errors do.
+    `least` is another standard error of it besides, which was not measured: the half-widths of both add up as
+    independent errors do.
     """
-    least = assumed * math.sqrt(2)
     student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
     half = math.hypot(student * error, normal * least)
     seen = math.hypot(_seen(student, freedom) * error, (normal + _NORMAL_POWER) * least)

@@ -27,6 +27,8 @@ _OF_BREAKDOWN = {
     "idle": "idle_ns",
 }
 UNPROFILED, PROFILED, TRACED = "unprofiled steps", "profiled steps", "step windows of the traces"
+SOURCES = (UNPROFILED, PROFILED, TRACED)
+"""Where the length of a step may come from, the best source first."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cached_property
 from html import escape
 from itertools import pairwise
 from os import PathLike
+from pathlib import Path
 from statistics import pstdev
 
 import pandas as pd
 
-from ...contract.reading import lenient
-from ...contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..core.tables.comparison import TREND
@@ -26,10 +24,10 @@ from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from .analysis import RUN_SPREAD_FRAC, Comparison, about_one_kind
 from .causes import signed
+from .dates import began
+from .history import History, read_history
 
 _LEAST_RUNS = 2
-_FIRST_YEAR = 2015
-"""Clocks that say an earlier year do not count from 1970."""
 BEYOND = {
     "runs": "beyond the spread of runs",
     "steps": "beyond the spread of steps, but not of runs",
@@ -42,11 +40,13 @@ BEYOND = {
 class RunTrend:
     """Tables of several runs in order, each read with `details`. Columns: docs/tables.md.
 
-    `run_spread_frac` is how much runs of one configuration are assumed to differ, as a standard deviation.
+    `run_spread_frac` is how much runs of one configuration are assumed to differ, as a standard deviation, where
+    `history` has none of their program.
     """
 
     runs: tuple[Analysis, ...]
     run_spread_frac: float = RUN_SPREAD_FRAC
+    history: History | None = None
 
     def __repr__(self) -> str:
         return f"<RunTrend of {', '.join(map(printable, self.names))}; see .summary()>"
@@ -120,7 +120,7 @@ class RunTrend:
         one = self._alike[number]
         row: Row = {
             "run": self.names[number],
-            "began_utc": _began(one),
+            "began_utc": began(one),
             "ranks": len(one.run.ranks),
             "steps": len(one.typical_step.steps) if _has_step(one) else 0,
             **_first_words(one),
@@ -133,15 +133,20 @@ class RunTrend:
         row["step_spread_ns"] = round(pstdev(typical.lengths_ns)) if len(typical.lengths_ns) > 1 else None
         row |= _first_gain(one)
         if number and _has_step(self._alike[number - 1]):
-            both = Comparison((self._alike[number - 1],), (one,), self.run_spread_frac)
+            both = Comparison((self._alike[number - 1],), (one,), self.run_spread_frac, self.history)
             row["change_ns"] = row["step_ns"] - _step_ns(self._alike[number - 1])
             row["beyond"] = self._beyond(both, row["change_ns"])
             row["cause"] = None if both.change is None else both.change.words
         if number and _has_step(self._alike[0]):
             row["from_first_ns"] = row["step_ns"] - _step_ns(self._alike[0])
-            both = Comparison((self._alike[0],), (one,), self.run_spread_frac)
+            both = Comparison((self._alike[0],), (one,), self.run_spread_frac, self.history)
             row["from_first_beyond"] = self._beyond(both, row["from_first_ns"])
         return row
+
+    @cached_property
+    def last_against_others(self) -> Comparison:
+        """The last run beside all runs before."""
+        return Comparison(self.runs[:-1], self.runs[-1:], self.run_spread_frac, self.history)
 
     def _beyond(self, both: Comparison, change_ns: int) -> str | None:
         """What a change exceeds: how much `runs` of one configuration differ, only how much `steps` do, or nothing."""
@@ -175,23 +180,6 @@ def _first_gain(one: Analysis) -> Row:
     return {"gain_ns": remedies[0]["gain_ns"], "remedy": remedies[0]["what"]} if remedies else {}
 
 
-def _began(one: Analysis) -> str | None:
-    """When the capture began, as run.json says, else the first step of its traces; to the minute, in UTC."""
-    said = lenient(one.run.config, RunFile)[0].created_utc
-    starts = [float(marks["start_ns"].min()) for marks in (one.run.annotations, one.run.activities) if len(marks)]
-    try:
-        if said:
-            began = datetime.fromisoformat(said.replace("Z", "+00:00"))
-            began = began.replace(tzinfo=began.tzinfo or timezone.utc).astimezone(timezone.utc)
-        elif one.run.has_starts and starts:
-            began = datetime.fromtimestamp(min(starts) / 1e9, timezone.utc)
-        else:
-            return None
-    except (OverflowError, OSError, ValueError):
-        return None
-    return began.strftime("%Y-%m-%d %H:%M") if began.year >= _FIRST_YEAR else None
-
-
 def _change(ns: float, of_ns: float, unit: TimeUnit) -> str:
     """`+7.4 ms (+18%)`."""
     share = f" ({ns / of_ns:+.0%})" if of_ns else ""
@@ -202,17 +190,20 @@ def run_trend(
     *runs: Paths,
     comm_names: Iterable[str] = (),
     run_spread_frac: float = RUN_SPREAD_FRAC,
+    history: str | PathLike[str] | None = None,
     keep_going: bool = False,
     workers: int | None = None,
     cache: str | PathLike[str] | bool = False,
 ) -> RunTrend:
     """The trend over the runs at these paths, at least two, in this order.
 
-    `run_spread_frac`: see `RunTrend`, the others: see `analyse`. Raises AnalysisError.
+    `history` is the file of a machine's captures. `run_spread_frac`: see `RunTrend`, the others: see `analyse`.
+    Raises AnalysisError.
     """
     if len(runs) < _LEAST_RUNS:
         raise NothingMeasured("nothing to compare: a trend takes at least two runs")
     options = ReadOptions(
         comm_names=tuple(comm_names), details=True, keep_going=keep_going, workers=workers, cache=cache_place(cache)
     )
-    return RunTrend(tuple(analyse_with(path, options) for path in runs), run_spread_frac)
+    known = None if history is None else read_history(Path(history))
+    return RunTrend(tuple(analyse_with(path, options) for path in runs), run_spread_frac, known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from ...common.wording import counted, listed
@@ -43,8 +42,9 @@ def headline(comparison: Comparison) -> str:
     steps = comparison.of_kind.capitalize()
     beyond = beyond_of(comparison)
     if abs(change) < _SAID_AS_EQUAL or beyond == "nothing":
-        amount = "" if abs(change) < _SAID_AS_EQUAL else f" within what steps differ by ({change:+.1%})"
-        return f"{steps} of B are as long as those of A{amount}"
+        if abs(change) < _SAID_AS_EQUAL:
+            return f"{steps} of B are as long as those of A"
+        return f"{steps} of B cannot be told from those of A: {change:+.1%} is within what steps differ by"
     words, take = "longer than" if change > 0 else "less than", "seem to take" if beyond is None else "take"
     said = f"{steps} of B {take} {_amount(step)} {words} those of A"
     said += ", as two runs of one program may" if beyond == "steps" else ""
@@ -58,7 +58,7 @@ def beyond_of(comparison: Comparison) -> str | None:
         return None
     if comparison.step["significant"]:
         return "runs"
-    return "steps" if replace(comparison, run_spread_frac=0.0).step["significant"] else "nothing"
+    return "steps" if comparison.decision.beyond_steps else "nothing"
 
 
 def _amount(step: Row) -> str:
@@ -132,9 +132,10 @@ def _names_cause(comparison: Comparison) -> bool:
 
 
 def basis_sentences(comparison: Comparison) -> str:
-    """The captures of each side and what they allow, in whole sentences."""
-    said = [comparison.basis, *filter(None, [comparison.power])]
-    return " ".join(_sentence(part) for whole in said for part in whole.split("; "))
+    """The captures of each side, what the change exceeds, and what would settle it, in whole sentences."""
+    made = comparison.decision
+    power = [] if made.more_captures == 0 or comparison.power is None else [_sentence(comparison.power)]
+    return " ".join([_sentence(comparison.captures), *made.statements, *power])
 
 
 def _sentence(text: str) -> str:
@@ -171,7 +172,7 @@ def notes_once(comparison: Comparison) -> list[str]:
 
 def decision(comparison: Comparison, limit_frac: float | None = None) -> Row:
     """What a program asks of a comparison: whether steps of B take longer, how sure that is, and what costs it."""
-    step, beyond = comparison.step, beyond_of(comparison)
+    step, beyond, made = comparison.step, beyond_of(comparison), comparison.decision
     columns = ("a_ns", "b_ns", "difference_ns", "change_frac", "change_low_frac", "change_high_frac")
     judged = None if limit_frac is None else comparison.slower_by(limit_frac)
     return {
@@ -179,6 +180,13 @@ def decision(comparison: Comparison, limit_frac: float | None = None) -> Row:
         **{column: step[column] for column in columns},
         "beyond_steps": None if beyond is None else beyond != "nothing",
         "beyond_runs": None if beyond is None else beyond == "runs",
+        "outcome": made.outcome.value,
+        "steps_spread_frac": made.steps_spread_frac,
+        "runs_spread_frac": made.runs_spread_frac,
+        "known_runs": made.known_runs,
+        "more_captures": made.more_captures,
+        "apart": list(made.apart),
+        "warming": list(made.warming),
         "limit_frac": limit_frac,
         "decision": None if judged is None else judged[0].value,
         "causes": records(comparison.what_differs),

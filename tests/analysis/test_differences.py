@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from commtrace.analysis.comparison.differences import Allowance, compared, judged, surely_within
+from commtrace.analysis.comparison.significance import SpreadOfRuns
 from commtrace.analysis.comparison.step_values import Capture
 
 STEP_NS = 100e6
-MEASURED, QUIET = Allowance(0.1, separate=True), Allowance(0.01)
+MEASURED, QUIET = Allowance(SpreadOfRuns(0.1), separate=True), Allowance(SpreadOfRuns(0.01))
 
 
 def capture(values: np.ndarray, start: int = 2) -> Capture:
@@ -61,7 +62,7 @@ def test_the_change_of_paired_steps_lies_in_its_interval():
         work = STEP_NS * chance.lognormal(0, 0.3, 12)
         sides = [[capture(work * chance.normal(1, 0.02, 12)) for _ in range(count)] for count in (1, 2)]
         for a, b in (sides, sides[::-1], (sides[0], sides[1][:1])):
-            pair = row(a, b, Allowance(0.0, separate=True))
+            pair = row(a, b, Allowance(SpreadOfRuns(0.0), separate=True))
             assert pair["change_low_frac"] <= pair["change_frac"] <= pair["change_high_frac"]
 
 
@@ -102,7 +103,7 @@ def test_a_slowdown_beyond_the_limit_seldom_passes_of_one_capture_each():
             capture(STEP_NS * factor * chance.lognormal(0, 0.1) * chance.lognormal(0, 0.02, 12))
             for factor in (1.0, 1.801)
         )
-        passed += surely_within(compared([a], [b], Allowance(0.1)), limit)
+        passed += surely_within(compared([a], [b], Allowance(SpreadOfRuns(0.1))), limit)
     assert 0.02 <= passed / 400 <= 0.14
 
 

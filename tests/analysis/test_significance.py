@@ -11,6 +11,7 @@ from commtrace.analysis.comparison.pairing import paired
 from commtrace.analysis.comparison.significance import (
     LEVEL,
     STEPS_NEEDED,
+    SpreadOfRuns,
     between_captures,
     between_pairs,
     between_two,
@@ -24,6 +25,9 @@ from commtrace.analysis.comparison.step_values import Capture
 
 PAIRS = 400
 STEP_NS = 100e6
+NOTHING = SpreadOfRuns(math.inf)
+"""Of how much runs differ, nothing is known but what they show."""
+ALIKE = SpreadOfRuns(0.0)
 
 
 def captures(seed: int, count: int, steps: int, *, drift: float, memory: float, offset: float) -> np.ndarray:
@@ -52,7 +56,7 @@ def alarms_alone(steps: int, how: dict[str, float], factor: float) -> float:
     """How often one capture each of two configurations, the second `factor` times as slow, are told apart."""
     found = 0
     for a, b in zip(captures(1, PAIRS, steps, **how), factor * captures(2, PAIRS, steps, **how), strict=True):
-        shift = between_two(a, b, assumed=0.1 * max(np.median(a), np.median(b)))
+        shift = between_two(a, b, SpreadOfRuns(0.1 * max(np.median(a), np.median(b))))
         found += shift is not None and shift.p_value <= LEVEL
     return found / PAIRS
 
@@ -65,7 +69,7 @@ def alarms_together(count_a: int, count_b: int, steps: int, how: dict[str, float
     )
     found = 0
     for a, b in zip(of_a, factor * of_b, strict=True):
-        shift = between_captures(a, b)
+        shift = between_captures(a, b, NOTHING)
         found += shift is not None and shift.p_value <= LEVEL
     return found / PAIRS
 
@@ -87,7 +91,7 @@ def test_what_a_capture_shows_adds_to_what_it_does_not(steps):
     how, found = {"drift": 0.05, "memory": 0.0, "offset": 0.1}, 0
     pairs = zip(*(np.log(captures(seed, 2000, steps, **how)) for seed in (5, 6)), strict=True)
     for a, b in pairs:
-        found += between_two(a, b, assumed=0.1).p_value <= LEVEL
+        found += between_two(a, b, SpreadOfRuns(0.1)).p_value <= LEVEL
     assert found / 2000 <= 0.01
 
 
@@ -117,8 +121,8 @@ def test_a_change_that_is_called_large_enough_is_seen_nine_times_in_ten(count):
     """The average of what single comparisons call so; each knows the spread from its few captures only."""
     spread, chance = 0.03, np.random.default_rng(count)
     pairs = chance.normal(scale=spread, size=(PAIRS, 2, count))
-    seen = float(np.mean([between_captures(a, b).seen for a, b in pairs]))
-    found = np.mean([between_captures(a, b + seen).p_value <= LEVEL for a, b in pairs])
+    seen = float(np.mean([between_captures(a, b, NOTHING).seen for a, b in pairs]))
+    found = np.mean([between_captures(a, b + seen, NOTHING).p_value <= LEVEL for a, b in pairs])
     assert 0.85 <= found <= 0.99
 
 
@@ -150,8 +154,8 @@ def test_paired_steps_show_a_change_that_their_work_hides():
         a, b = work(seed, 2, 20, alike=True)
         b = Capture(b.steps, b.values + 0.05)
         (of_a,), (of_b,) = paired([a], [b]) or ([], [])
-        alone += between_two(a.values, b.values, 0.0).p_value <= LEVEL
-        together += between_pairs(of_a, of_b, 0.0).p_value <= LEVEL
+        alone += between_two(a.values, b.values, ALIKE).p_value <= LEVEL
+        together += between_pairs(of_a, of_b, ALIKE).p_value <= LEVEL
     assert (alone, together) == (pytest.approx(0, abs=2), pytest.approx(100, abs=10))
 
 
@@ -161,7 +165,7 @@ def test_pairing_makes_no_false_alarms():
         captures_alike = work(seed, 6, 12, alike=True)
         of_a, of_b = paired(captures_alike[:3], captures_alike[3:])
         medians = [np.array([np.median(values) for values in side]) for side in (of_a, of_b)]
-        alarms += between_captures(*medians).p_value <= LEVEL
+        alarms += between_captures(*medians, NOTHING).p_value <= LEVEL
     assert alarms / PAIRS <= 0.02
 
 
@@ -190,7 +194,9 @@ def test_students_p_value_is_the_integral_of_its_density(freedom, t):
     st.integers(0, 50),
 )
 def test_the_sides_can_be_turned_and_the_interval_goes_with_the_test(a, b, assumed):
-    one, other = (between_captures(np.array(x, float), np.array(y, float), assumed) for x, y in ((a, b), (b, a)))
+    one, other = (
+        between_captures(np.array(x, float), np.array(y, float), SpreadOfRuns(assumed)) for x, y in ((a, b), (b, a))
+    )
     assert (one.low, one.middle, one.high) == pytest.approx((-other.high, -other.middle, -other.low))
     assert one[3:5] == pytest.approx(other[3:5])
     if abs(one.p_value - LEVEL) > 1e-9:
@@ -199,18 +205,18 @@ def test_the_sides_can_be_turned_and_the_interval_goes_with_the_test(a, b, assum
 
 def test_nothing_can_be_told_of_too_little():
     one = np.array([5.0])
-    assert between_captures(one, one) is None
-    assert between_captures(np.array([]), np.array([1.0, 2.0])) is None
-    assert between_two(np.arange(STEPS_NEEDED - 1.0), np.arange(50.0), 1.0) is None
-    assert between_two(np.arange(STEPS_NEEDED * 1.0), np.arange(50.0), 1.0) is not None
+    assert between_captures(one, one, NOTHING) is None
+    assert between_captures(np.array([]), np.array([1.0, 2.0]), NOTHING) is None
+    assert between_two(np.arange(STEPS_NEEDED - 1.0), np.arange(50.0), SpreadOfRuns(1.0)) is None
+    assert between_two(np.arange(STEPS_NEEDED * 1.0), np.arange(50.0), SpreadOfRuns(1.0)) is not None
 
 
 def test_what_does_not_spread_differs_by_anything():
     same, more = np.full(8, 7.0), np.full(8, 8.0)
-    assert between_two(same, same, 0.0) == (0, 0, 0, 1, 0, 0)
-    assert between_two(same, more, 0.0) == (1, 1, 1, 0, 0, 1)
+    assert between_two(same, same, ALIKE) == (0, 0, 0, 1, 0, 0)
+    assert between_two(same, more, ALIKE) == (1, 1, 1, 0, 0, 1)
     # Unless runs are taken to spread: 2.576 x sqrt(2) x 0.3 = 1.09 > 1.
-    _, low, high, p_value, seen, _ = between_two(same, more, 0.3)
+    _, low, high, p_value, seen, _ = between_two(same, more, SpreadOfRuns(0.3))
     assert (low, high) == pytest.approx((1 - 1.0928, 1 + 1.0928), abs=1e-3)
     assert p_value > LEVEL
     assert seen == pytest.approx((2.5758 + 1.2816) * math.sqrt(2) * 0.3, abs=1e-3)

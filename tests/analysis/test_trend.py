@@ -257,6 +257,13 @@ def test_three_runs_are_a_series(capsys: pytest.CaptureFixture[str], series: lis
     assert "What limits each run\n\nmon: " in out
 
 
+def test_a_series_is_judged_by_its_last_run(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
+    mon, tue, wed = series
+    for runs, code in (([mon, mon, tue], 3), ([tue, tue, mon], 0), ([mon, tue, wed], 4)):
+        assert main(["compare", "--by", "run", "--fail-above", "50", *runs]) == code
+    assert "cannot tell: the steps of B take " in capsys.readouterr().err
+
+
 def test_two_runs_are_a_series_on_wish(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
     assert main(["compare", "--by", "run", "--where", "run=tue", "-f", "csv", *series[:2]]) == 0
     [row] = csv.DictReader(io.StringIO(capsys.readouterr().out))

@@ -78,6 +78,17 @@ def test_the_summary_is_shown_and_written(monkeypatch, tmp_path, said) -> None:
     assert said == [f"report: {tmp_path}/report.html"]
 
 
+def test_the_summary_keeps_the_capture_in_the_history(monkeypatch, tmp_path) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(conclusion, "run_aside", lambda arguments, _: asked.append(arguments) or Printed("text"))
+    monkeypatch.chdir(tmp_path)
+    end = rank_0(tmp_path, lambda _: None, Keeping(analyse=True, history="captures.jsonl"))
+    monkeypatch.chdir("/")  # as a script may
+    end.analyse(Patience(lambda: None))
+    assert [each[0] for each in asked if "--history" in each] == ["summary"]
+    assert asked[0][asked[0].index("--history") + 1] == str(tmp_path / "captures.jsonl")
+
+
 def test_a_damaged_file_costs_its_rank_only(monkeypatch, tmp_path, said) -> None:
     shown = analysed(monkeypatch, tmp_path, Printed("3 ranks\n", "x.ctrace: is damaged"), Printed(why="too late"))
     assert shown == ["3 ranks"]

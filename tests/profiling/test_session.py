@@ -395,6 +395,7 @@ def test_what_was_packed_meanwhile_is_settled_with_the_next_trace(tmp_path) -> N
         ({"keep": "all"}, "keep 'all': expected"),
         ({"analyse_max_gb": 0}, "--analyse-max-gb 0: expected a number above 0"),
         ({"analyse_max_seconds": float("nan")}, "--analyse-max-seconds nan"),
+        ({"history": "captures.jsonl"}, "--history captures.jsonl: needs --analyse"),
     ],
 )
 def test_what_cannot_be_kept(options, found, tmp_path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ....common.wording import counted
 from ...core.escaping import for_shell
 from ...core.places.place import path_named
 from ...recording.options import ReadOptions
@@ -18,6 +19,8 @@ from ..reading_options import analysis_of, finish, reads_traces
 
 if TYPE_CHECKING:
     from ...comparison.analysis import Judgement
+    from ...comparison.history import History
+    from ...comparison.trend import RunTrend
     from ...report.page import ReportPage
     from ...results.analysis import Analysis
 
@@ -73,8 +76,17 @@ FailAbove = Annotated[
         metavar="PERCENT",
         min=0,
         callback=finite,
-        help="Exit with 3 if steps of B are significantly slower by more than this, with 4 if these captures cannot "
-        "tell.",
+        help="Exit with 3 if steps of B take longer by more than this, beyond chance; with 4 if these captures cannot "
+        "tell; else with 0, also if B is faster. Of a series, the last run is judged against those before.",
+    ),
+]
+HistoryAt = Annotated[
+    Path | None,
+    typer.Option(
+        "--history",
+        metavar="FILE",
+        help="Learn from the captures in this file by how much runs of this program differ on this machine. watch, "
+        "summary and captures with --analyse keep it.",
     ),
 ]
 Brief = Annotated[
@@ -91,8 +103,8 @@ RunSpread = Annotated[
         min=0,
         max=1000,
         callback=finite,
-        help="How much runs of one configuration are assumed to differ (standard deviation), where there is only one "
-        "run of each.",
+        help="How much runs of one configuration are assumed to differ (standard deviation), where neither several "
+        "runs nor --history show it.",
     ),
 ]
 
@@ -104,7 +116,8 @@ def compare_command(
     against: Against = None,
     by: OneTable = None,
     fail_above: FailAbove = None,
-    run_spread: RunSpread = 10.0,
+    run_spread: RunSpread = 5.0,
+    history: HistoryAt = None,
     brief: Brief = False,
     *,
     writing: Writing,
@@ -114,7 +127,7 @@ def compare_command(
 
     Captures of one configuration differ, because machines drift. Several captures of each, taken in turns, show by how
     much: give those of A, then --against and those of B. With one run of each, the cycles of --repeat count as
-    captures. A single capture of each shows only large differences.
+    captures. A single capture of each shows only large differences, unless --history knows how much runs differ.
 
     Step times come from the unprofiled steps in the side files if there are enough of them, else from the profiled
     steps there, else from the traces. Everything else is measured in the traced steps: capture 10 or more.
@@ -135,12 +148,21 @@ def compare_command(
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
       commtrace compare --brief traces/main traces/candidate > comment.md
+      commtrace compare --fail-above 5 --history captures.jsonl traces/main traces/candidate
+      commtrace compare --fail-above 5 traces/mon traces/tue traces/wed traces/thu
+
+    \b
+    Exit codes with --fail-above PERCENT:
+      0  B takes at most so much longer than A, or less time
+      3  B takes longer than A by more than that
+      4  these captures cannot tell; what would settle it is said
     """
     if by is ComparedBy.run or (by is None and not against and len(runs) > _SIDES):
-        if against or fail_above is not None:
-            option = AGAINST if against else "--fail-above"
-            raise typer.BadParameter("compares two sides, but a series of runs was asked for", param_hint=option)
-        _series(runs, run_spread / 100, whole=by is None, writing=writing, reading=reading)
+        if against:
+            raise typer.BadParameter("compares two sides, but a series of runs was asked for", param_hint=AGAINST)
+        trend = _series(runs, run_spread / 100, history, whole=by is None, writing=writing, reading=reading)
+        if fail_above is not None:
+            _gate(*trend.last_against_others.slower_by(fail_above / 100))
         return
     whole = by is None and writing.format not in (Format.csv, Format.latex)
     if brief and (by is not None or writing.format not in (Format.table, Format.markdown)):
@@ -155,7 +177,7 @@ def compare_command(
     from ...show.comparison import without_empty_memory
     from ...show.two_runs import in_brief, report, two_runs
 
-    comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100)
+    comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100, _known(history))
     if whole and _wants_page(writing):
         from ...report.across import comparison_page
 
@@ -185,7 +207,29 @@ def compare_command(
         _gate(*comparison.slower_by(fail_above / 100))
 
 
-def _series(runs: list[Path], run_spread_frac: float, *, whole: bool, writing: Writing, reading: ReadOptions) -> None:
+def _known(history: Path | None) -> History | None:
+    """The captures of the file, and a note on lines that are none."""
+    if history is None:
+        return None
+    from ...comparison.history import read_history
+
+    known = read_history(history)
+    if known.unread:
+        print_message(
+            f"{history}: {counted(known.unread, 'line')} left out: not a capture of this version", kind="note"
+        )
+    return known
+
+
+def _series(
+    runs: list[Path],
+    run_spread_frac: float,
+    history: Path | None,
+    *,
+    whole: bool,
+    writing: Writing,
+    reading: ReadOptions,
+) -> RunTrend:
     """Print the trend over the runs, whole or the table alone. Raises BadParameter."""
     if len(runs) < _SIDES:
         raise typer.BadParameter(f"needs two runs or more, but got {len(runs)}", param_hint="A B C...")
@@ -197,7 +241,7 @@ def _series(runs: list[Path], run_spread_frac: float, *, whole: bool, writing: W
     from ...comparison.trend import RunTrend
     from ...show.trend import trend_report, without_empty_parts
 
-    trend = RunTrend(tuple(analyses), run_spread_frac)
+    trend = RunTrend(tuple(analyses), run_spread_frac, _known(history))
     if whole and _wants_page(writing):
         from ...report.across import trend_page
 
@@ -209,6 +253,7 @@ def _series(runs: list[Path], run_spread_frac: float, *, whole: bool, writing: W
         shown = without_empty_parts(table) if writing.for_people else table
         replace(writing, choice=ALL_ROWS).table("trend", shown)
     _finish(analyses)
+    return trend
 
 
 def _named(a: list[Path], b: list[Path]) -> str:

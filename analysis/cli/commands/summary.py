@@ -17,6 +17,7 @@ from ...formats.registry import name_parts
 from ...reading.trace_files import runs_inside, trace_files
 from ...recording.options import ReadOptions
 from ...recording.shared_files import shared_rank
+from ..history import HistoryInto, keep
 from ..output import Format, Writing, writes_text
 from ..reading_options import CeilingFile, Peaks, Runs, analysis_of, finish, reads_traces
 
@@ -32,6 +33,7 @@ def summary_command(
     runs: Runs,
     ceiling: CeilingFile = None,
     peak: Peaks = None,
+    history: HistoryInto = None,
     *,
     writing: Writing,
     reading: ReadOptions,
@@ -48,6 +50,7 @@ def summary_command(
       commtrace traces/my-run
       commtrace summary --all traces/my-run
       commtrace summary --format markdown --output summary.md traces/my-run
+      commtrace summary --history captures.jsonl traces/my-run
     """
     if len(runs) == 1 and writing.format is Format.table and (below := runs_inside(runs[0])):
         if len(below) > 1:
@@ -75,6 +78,8 @@ def summary_command(
         from ...show.summary import summary
 
         writing.text(summary(analysis, writing.format.value, writing.screen))
+    if history is not None:
+        keep(history, analysis)
     finish(analysis)
 
 

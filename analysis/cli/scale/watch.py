@@ -15,6 +15,7 @@ from ...core.schema import Row
 from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
+from ..history import HistoryInto, keep
 from ..output import CommNames, checked_patterns, finite, print_message, write_if_read
 from ..reading_options import Workers
 from ..terminal import width_of_stdout
@@ -127,6 +128,7 @@ def watch_command(
     tensorboard: ScalarsInto = None,
     state: StateAt = None,
     trigger_above: TriggerAbove = None,
+    history: HistoryInto = None,
     *,
     limits: Limits,
     pace: Pace,
@@ -144,6 +146,7 @@ def watch_command(
       commtrace watch traces/my-run --output cycles.jsonl --tensorboard logs
       commtrace watch traces/my-run --fail-above wait=10 --go-on
       commtrace watch traces/my-run --trigger-above 30
+      commtrace watch traces/my-run --history captures.jsonl
       commtrace watch traces/my-run --once -f jsonl | jq .step_ns
     """
     if trigger_above is not None and pace.once:
@@ -159,7 +162,7 @@ def watch_command(
         from ...watching.opening import analysis_by
         from ...watching.slowdowns import Slowdowns
 
-        outputs = _Outputs(output_format, _log(tensorboard))
+        outputs = _Outputs(output_format, _log(tensorboard), history, runs)
     ledger = Ledger(runs, state, output)
     analyse = analysis_by(reading)
     slowdowns = None if trigger_above is None else Slowdowns(runs, 1 + trigger_above / 100, analyse)
@@ -180,15 +183,17 @@ def _log(folder: Path | None) -> ScalarLog | None:
 
 
 class _Outputs:
-    """Where rows go: stdout, stderr, and curves."""
+    """Where rows go: stdout, stderr, and curves; and the history of the machine, where cycles go."""
 
-    def __init__(self, output_format: RowFormat, log: ScalarLog | None) -> None:
-        self._format, self._log = output_format, log
+    def __init__(self, output_format: RowFormat, log: ScalarLog | None, history: Path | None, folder: Path) -> None:
+        self._format, self._log, self._history, self._folder = output_format, log, history, folder
         self._noted: tuple[str | None, ...] = ()
         self._has_header = False
 
     def draw(self, cycle: Analysis) -> None:
-        """Write the curves of the cycle's steps."""
+        """Write the curves of the cycle's steps, and keep it in the history."""
+        if self._history is not None:
+            keep(self._history, cycle, self._folder)
         if self._log is None:
             return
         from ...tensorboard.scalars import step_scalars

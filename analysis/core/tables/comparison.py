@@ -64,8 +64,8 @@ CHANGED_REGIONS = Schema("changed_regions", "class of regions and phase, of eith
 })  # fmt: skip
 
 _BEYOND = (
-    "runs: more than runs of one configuration are assumed to differ; steps: only more than steps of the two runs do; "
-    "nothing: not even that; NA with too few steps"
+    "runs: more than runs of one configuration differ, as known or assumed; steps: only more than steps of the two "
+    "runs do; nothing: not even that; NA with too few steps"
 )
 TREND = Schema("trend", "run, in the order given", {
     "run": ("string", "name of the run; those that have the same are numbered"),

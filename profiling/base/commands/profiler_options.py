@@ -97,7 +97,16 @@ class KeepOptions:
     analyse_max_gb: Annotated[float, _output("With --analyse: the most GB that all ranks together send to rank 0.")] = (
         Keeping.max_gb
     )
+    history: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Output",
+            metavar="FILE",
+            help="With --analyse: add the capture to those of this machine in FILE, from which compare --history "
+            "learns how much runs differ.",
+        ),
+    ] = Keeping.history
 
     def keeping(self) -> Keeping:
         """The same options as captures take them. Raises UsageError."""
-        return Keeping(self.keep, self.analyse, self.analyse_max_seconds, self.analyse_max_gb)
+        return Keeping(self.keep, self.analyse, self.analyse_max_seconds, self.analyse_max_gb, self.history)

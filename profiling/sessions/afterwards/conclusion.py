@@ -59,6 +59,7 @@ class Conclusion:
         self._who = who
         self._run_dir = run_dir.absolute()
         self._show = show
+        self._history = None if keeping.history is None else str(Path(keeping.history).absolute())
         self._hand_over = HandOver.of(who) if keeping.analyse else None
         if self._hand_over is not None and who.rank == 0:
             self._hand_over.announce(self._run_dir)
@@ -114,12 +115,13 @@ class Conclusion:
         if patience.received() is Signals.SIGINT:
             say("the run is not analysed: interrupted")
             return
-        _verdict(self._run_dir, patience.within(self._keeping.max_seconds), self._show)
+        _verdict(self._run_dir, self._history, patience.within(self._keeping.max_seconds), self._show)
 
 
-def _verdict(run_dir: Path, is_over: Callable[[], bool], show: Callable[[str], None]) -> None:
+def _verdict(run_dir: Path, history: str | None, is_over: Callable[[], bool], show: Callable[[str], None]) -> None:
     """Print the summary of a run, write it and the report to its folder, and print what failed."""
-    printed = run_aside(["summary", *_READING, str(run_dir)], is_over)
+    kept = [] if history is None else ["--history", history]
+    printed = run_aside(["summary", *_READING, *kept, str(run_dir)], is_over)
     if printed.out:
         show(printed.out.rstrip("\n"))
         try:

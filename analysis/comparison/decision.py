@@ -1,0 +1,213 @@
+"""What two sides tell: whether their steps differ, beyond what, and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from ...common.wording import counted, listed
+from ..core.schema import Row
+from .history import KnownSpread
+from .significance import LEVEL, STEPS_NEEDED, captures_needed
+
+_SETTLED = 0.01
+"""Of a step: two sides are alike if they surely differ by no more."""
+_MOST_CAPTURES = 20
+"""Of each side: nobody captures more to settle a change."""
+
+
+class StepOutcome(str, Enum):
+    """What is decided on the length of a step."""
+
+    longer = "longer"
+    shorter = "shorter"
+    alike = "alike"
+    open = "open"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True)
+class StepDecision:
+    """The decision on the length of a step as values, and what it rests on.
+
+    `outcome`: B is `longer` or `shorter`, beyond chance; `alike`, if they surely differ by less than 1 %; else `open`;
+    `unknown` where steps cannot be compared. `beyond_steps` is None for several captures of a side, where steps do not
+    count. `runs_spread_frac` is by how much runs differ, as a standard deviation: known from `known_runs` of them, or
+    assumed if these are 0. `more_captures` of each side would settle it, nine times in ten; 0 if it is settled, None if
+    more than anybody makes. `apart` names runs that stand apart and were left out, `warming` those whose first steps
+    were.
+    """
+
+    outcome: StepOutcome
+    change_frac: float | None
+    change_low_frac: float | None
+    change_high_frac: float | None
+    beyond_steps: bool | None
+    steps_spread_frac: float | None
+    beyond_runs: bool | None
+    runs_spread_frac: float
+    known_runs: int
+    more_captures: int | None
+    apart: tuple[str, ...]
+    warming: tuple[str, ...]
+    statements: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DecisionBasis:
+    """What a decision is made from: the judged row of the step, the same if runs did not differ, and what is known.
+
+    `runs_spread_frac` is what counts as the spread of runs, `known_runs` from how many it is known, `known` from where
+    those come that are not compared themselves. `separate` runs show the spread of runs.
+    """
+
+    step: Row
+    beside_steps: Row | None
+    runs_spread_frac: float
+    known_runs: int
+    known: KnownSpread | None
+    history: str | None
+    apart: tuple[str, ...]
+    warming: tuple[tuple[str, int], ...]
+
+
+def decided(evidence: DecisionBasis) -> StepDecision:
+    """The decision, with a sentence each on what the change exceeds, and on what would settle it."""
+    step, beside = evidence.step, evidence.beside_steps
+    more = _more_captures(evidence)
+    steps_spread = None
+    if beside is not None:
+        spreads = [step[f"spread_{side}_ns"] / step[f"{side}_ns"] for side in "ab" if _is_known(step, side)]
+        steps_spread = max(spreads, default=None)
+    return StepDecision(
+        outcome=_outcome(step),
+        change_frac=step["change_frac"],
+        change_low_frac=step["change_low_frac"],
+        change_high_frac=step["change_high_frac"],
+        beyond_steps=None if beside is None else beside["significant"],
+        steps_spread_frac=steps_spread,
+        beyond_runs=step["significant"],
+        runs_spread_frac=evidence.runs_spread_frac,
+        known_runs=evidence.known_runs,
+        more_captures=more,
+        apart=evidence.apart,
+        warming=tuple(name for name, _ in evidence.warming),
+        statements=tuple(_statements(evidence, steps_spread, more)),
+    )
+
+
+def _is_known(step: Row, side: str) -> bool:
+    return step[f"spread_{side}_ns"] is not None and bool(step[f"{side}_ns"])
+
+
+def _outcome(step: Row) -> StepOutcome:
+    if step["change_frac"] is None or step["significant"] is None:
+        return StepOutcome.unknown
+    if step["significant"]:
+        return StepOutcome.longer if step["change_frac"] > 0 else StepOutcome.shorter
+    bounds = step["change_low_frac"], step["change_high_frac"]
+    return StepOutcome.alike if max(map(abs, bounds)) <= _SETTLED else StepOutcome.open
+
+
+def _more_captures(evidence: DecisionBasis) -> int | None:
+    """How many more captures of each side would settle the change that is seen; None if more than anybody makes.
+
+    What is smaller than 1 % need not be found: captures that would show 1 % say that there is no such change.
+    """
+    step = evidence.step
+    if _outcome(step) in (StepOutcome.longer, StepOutcome.shorter, StepOutcome.alike):
+        return 0
+    change = step["change_frac"]
+    return None if change is None or change <= -1 else captures_for(evidence, max(abs(math.log1p(change)), _SETTLED))
+
+
+def captures_for(evidence: DecisionBasis, change: float) -> int | None:
+    """How many more captures of each side would show this change, as a logarithm; None if more than anybody makes.
+
+    Where it is not known by how much runs differ, as many as if they did by no more than the steps of a run.
+    """
+    step, spread = evidence.step, evidence.runs_spread_frac
+    if not evidence.known_runs and evidence.beside_steps is not None:
+        spread = max((step[f"spread_{side}_ns"] or 0) / (step[f"{side}_ns"] or math.inf) for side in "ab")
+    needed = captures_needed(change, spread, _MOST_CAPTURES)
+    return None if needed is None else max(needed - min(step["captures_a"], step["captures_b"]), 1)
+
+
+def more_in_words(evidence: DecisionBasis, more: int | None, wanted: str) -> str:
+    """`2 more captures of each, alternating, would settle +3.0%`."""
+    if more is None:
+        return f"more than {_MOST_CAPTURES} captures of each would be needed to settle {wanted}"
+    condition = "" if evidence.known_runs else ", if runs differ by no more than steps within a run do"
+    return f"{counted(more, 'more capture')} of each, alternating, would settle {wanted}{condition}"
+
+
+def _statements(evidence: DecisionBasis, steps_spread: float | None, more: int | None) -> Iterator[str]:
+    step, beside = evidence.step, evidence.beside_steps
+    if step["change_frac"] is None:
+        yield "Steps cannot be compared."
+        return
+    change = f"{100 * step['change_frac']:+.1f}%"
+    if beside is not None:
+        yield _on_steps(step, beside, change, steps_spread)
+    yield _on_runs(evidence, change)
+    for name, count in evidence.warming:
+        steps = "step is" if count == 1 else f"{count} steps are"
+        yield f"The first {steps} left out of {name}: the run had not warmed up."
+    if evidence.apart:
+        stands = "stands" if len(evidence.apart) == 1 else "stand"
+        yield f"{listed(evidence.apart)} {stands} apart from the other captures of that side, and is left out."
+    yield _on_more(evidence, change, more)
+
+
+def _on_steps(step: Row, beside: Row, change: str, steps_spread: float | None) -> str:
+    if beside["significant"] is None:
+        few = f"{counted(step['steps_a'], 'step')} of A and {step['steps_b']} of B"
+        return f"{few} are too few to tell by how much steps differ: each side needs {STEPS_NEEDED}."
+    differ = "" if steps_spread is None else f" ({_percent(steps_spread)} within a run)"
+    if beside["significant"]:
+        return f"{change} is beyond what the steps of these runs differ by{differ}."
+    return f"{change} is within what the steps of these runs differ by{differ}."
+
+
+def _on_runs(evidence: DecisionBasis, change: str) -> str:
+    spread, known = _percent(evidence.runs_spread_frac), evidence.known
+    if not evidence.known_runs:
+        source = (
+            "no capture shows by how much runs of this program differ"
+            if evidence.history is None
+            else f"{evidence.history} has fewer than two other runs of this program on such GPUs"
+        )
+        said = {True: "is more than", False: "is no more than", None: "cannot be compared with what"}
+        beyond = evidence.step["significant"]
+        says = said[beyond] + (" runs differ by" if beyond is None else "")
+        return f"{change} {says} chance if runs differ by {spread}, which is assumed: {source}."
+    if known is None:
+        whose = f"{counted(evidence.known_runs, 'run')} that are compared differ by {spread}"
+    else:
+        where = ", on other hosts" if known.elsewhere else ""
+        without = f", without {listed(known.apart)}, which stands apart" if known.apart else ""
+        whose = f"{counted(evidence.known_runs, 'run')} of this program{where} differ by {spread}{without}"
+    if evidence.step["significant"] is None:
+        return f"{change} cannot be judged, though {whose}."
+    beyond = "more" if evidence.step["significant"] else "no more"
+    return f"{change} is {beyond} than chance: {whose}."
+
+
+def _on_more(evidence: DecisionBasis, change: str, more: int | None) -> str:
+    if more == 0:
+        outcome = _outcome(evidence.step)
+        return (
+            "That A and B differ by no more than 1% is settled."
+            if outcome is StepOutcome.alike
+            else f"That B takes {'longer' if outcome is StepOutcome.longer else 'less time'} is settled, "
+            f"with {1 - LEVEL:.0%} confidence."
+        )
+    wanted = change if abs(evidence.step["change_frac"] or 0) >= _SETTLED else "a change of 1%"
+    said = more_in_words(evidence, more, wanted)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _percent(frac: float) -> str:
+    return f"{100 * frac:.1f}%" if frac >= 0.0005 else "under 0.1%"

@@ -1,0 +1,28 @@
+"""The steps of a run that are compared."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..results.analysis import Analysis
+from . import step_values
+
+
+def whole_steps(analysis: Analysis) -> pd.DataFrame:
+    """The breakdown of each step whose end the trace shows."""
+    last = step_values.last_steps(analysis.run.annotations)
+    if analysis.run.recorded_steps:  # the last step that was read is whole if another one follows in the recording
+        ending = {steps[-1] for steps in analysis.run.recorded_steps.values() if steps}
+        last = [step for step in last if step in ending]
+    return step_values.closed_steps(that_count(analysis, analysis.breakdown_steps), last)
+
+
+def that_count(analysis: Analysis, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table that are not of steps of other kinds."""
+    of_other_kinds = analysis.steps[analysis.steps["left_out"] == "kind"]["step"]
+    return table[~table["step"].isin(of_other_kinds)]
+
+
+def lengths_of_steps(analysis: Analysis) -> dict[str, pd.Series[float]]:
+    """Lengths of the steps in ns by source."""
+    return step_values.step_lengths(analysis.run.step_times, whole_steps(analysis))

@@ -1,0 +1,267 @@
+"""Captures of a machine: what a file of them keeps, and what a comparison of two runs learns from it."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copy
+from zlib import crc32
+
+import numpy as np
+import pytest
+from builders import MS, Trace
+
+from commtrace import Analysis, Comparison, analyse
+from commtrace.analysis.comparison import history
+from commtrace.analysis.comparison.analysis import Judgement
+from commtrace.analysis.comparison.apart import apart, warming_steps
+from commtrace.analysis.comparison.decision import StepOutcome
+from commtrace.analysis.comparison.differences import Allowance, compared, judged
+from commtrace.analysis.comparison.history import add_to_history, keep_in_history, past_capture, read_history
+from commtrace.analysis.comparison.significance import SpreadOfRuns, pooled_spread
+from commtrace.analysis.comparison.step_values import Capture
+from commtrace.analysis.errors import UnreadableFile
+from commtrace.cli import main
+
+STEPS = 8
+RUNS = (0.0, 0.4, -0.3, 0.2, -0.5, 0.1)
+"""By how many per cent captures of one program differ here: a standard deviation of 0.35 %."""
+
+
+def traced(folder: Path, percent: float = 0.0, cold: int = 0) -> Analysis:
+    """Steps of 10 ms that take so much longer, the first `cold` of them half as long again."""
+    trace, begin = Trace(0, 1), MS + crc32(folder.name.encode())
+    for number in range(STEPS):
+        warm = 1 + percent / 100 + (number % 3 - 1) / 1000
+        end = begin + round(10 * MS * warm * (1.5 if number < cold else 1.0))
+        trace.step(number, begin, end).kernel("gemm", begin, end - begin, launch=begin)
+        begin = end
+    trace.write(folder)
+    return analyse(folder, details=True)
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Callable[..., Analysis]:
+    def made(name: str, percent: float = 0.0, cold: int = 0) -> Analysis:
+        return traced(tmp_path / name, percent, cold)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six captures of one program, made once."""
+    folder = tmp_path_factory.mktemp("past")
+    for number, percent in enumerate(RUNS):
+        assert keep_in_history(folder / "history.jsonl", traced(folder / f"past-{number}", percent)) is None
+    return folder / "history.jsonl"
+
+
+@pytest.fixture
+def file(tmp_path: Path, six: Path) -> Path:
+    """A file with these."""
+    return Path(copy(six, tmp_path / "history.jsonl"))
+
+
+# --- what a comparison learns ----------------------------------------------------------------------------------------
+
+
+def test_one_against_one_finds_five_per_cent_once_six_captures_are_known(file, capture):
+    a, b, alike = capture("a", 0.15), capture("b", 5.2), capture("alike", -0.2)
+    assumed, known = Comparison((a,), (b,)), Comparison((a,), (b,), history=read_history(file))
+    assert (assumed.decision.outcome, known.decision.outcome) == (StepOutcome.open, StepOutcome.longer)
+    assert (assumed.decision.known_runs, known.decision.known_runs) == (0, 6)
+    assert known.decision.runs_spread_frac == pytest.approx(np.std(np.array(RUNS), ddof=1) / 100, rel=0.02)
+    assert (assumed.decision.beyond_steps, assumed.decision.beyond_runs) == (True, False)
+    steps, runs, more = assumed.decision.statements
+    assert steps == "+5.0% is beyond what the steps of these runs differ by (under 0.1% within a run)."
+    assert runs.startswith("+5.0% is no more than chance if runs differ by 5.0%, which is assumed: no capture shows")
+    assert more == (
+        "1 more capture of each, alternating, would settle +5.0%, if runs differ by no more than steps within a run do."
+    )
+    assert known.decision.statements[1:] == (
+        "+5.0% is more than chance: 6 runs of this program differ by 0.3%.",
+        "That B takes longer is settled, with 99% confidence.",
+    )
+    assert known.slower_by(0.03)[0] is Judgement.slower
+    assert Comparison((a,), (alike,), history=read_history(file)).slower_by(0.03)[0] is Judgement.within
+
+
+def test_what_the_history_lacks_is_said(file, capture, tmp_path):
+    other = Trace(0, 2).kernel("gemm", 0, 9 * MS)
+    other.step(0, 0, 10 * MS)
+    other.write(tmp_path / "other")
+    elsewhere = analyse(tmp_path / "other", details=True)
+    assert read_history(file).spread(((elsewhere,), (elsewhere,)), "step windows of the traces") is None
+    both = Comparison((capture("a"),), (capture("b", 3),), history=read_history(tmp_path / "none.jsonl"))
+    assert "none.jsonl has fewer than two other runs of this program on such GPUs" in both.decision.statements[1]
+
+
+def test_a_run_that_is_compared_is_not_its_own_evidence(file, capture):
+    b = capture("b", 40)
+    keep_in_history(file, b)
+    known = Comparison((capture("a"),), (b,), history=read_history(file)).decision
+    assert (known.outcome, known.known_runs) == (StepOutcome.longer, 6)
+
+
+def test_a_cold_capture_of_the_history_is_named_and_does_not_widen_the_spread(file, capture):
+    keep_in_history(file, capture("cold", 60))
+    found = Comparison((capture("a"),), (capture("b", 5),), history=read_history(file)).decision
+    assert (found.outcome, found.known_runs) == (StepOutcome.longer, 6)
+    assert "6 runs of this program differ by 0.3%, without cold, which stands apart" in found.statements[1]
+
+
+def test_cycles_of_a_run_are_one_run(tmp_path, capture):
+    path, one = tmp_path / "history.jsonl", past_capture(capture("a"))
+    for name, percent in (("a", 0), ("a", 0.1), ("b", 2), ("b", 2.1), ("c", 1), ("c", 1.1)):
+        lengths = {
+            source: history.PastSteps(each.steps, each.step_ns * (1 + percent / 100), each.error_frac)
+            for source, each in one.lengths.items()
+        }
+        add_to_history(path, history.PastCapture(**{**_fields(one), "run_id": name, "lengths": lengths}))
+    known = read_history(path).spread(((capture("x"),), (capture("y", 1),)), "step windows of the traces")
+    assert known is not None
+    assert (known.runs, known.spread.freedom) == (3, 2)
+    assert known.spread.deviation == pytest.approx(0.01, rel=0.05)
+
+
+def _fields(one: history.PastCapture) -> dict[str, object]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_half_written_and_foreign_lines_cost_nothing_else(file, capture):
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([b"{}\n", b'"text"\n', *lines[:3], lines[3][:50]]))
+    assert keep_in_history(file, capture("next", 0.3)) is None
+    found = read_history(file)
+    assert ([one.run for one in found.captures], found.unread) == (["past-0", "past-1", "past-2", "next"], 3)
+    for strange in (b"\xff\xfe\n", b"[" * 100_000 + b"\n", lines[0].replace(b'"commtrace_history":1', b'"a":1')):
+        file.write_bytes(strange + lines[0])
+        assert (len(read_history(file).captures), read_history(file).unread) == (1, 1)
+
+
+def test_the_file_stays_small_and_keeps_what_is_newest(tmp_path, capture, monkeypatch):
+    monkeypatch.setattr(history, "HISTORY_BYTES", 4000)
+    path, one = tmp_path / "history.jsonl", past_capture(capture("a"))
+    for number in range(40):
+        add_to_history(path, history.PastCapture(**{**_fields(one), "run": str(number)}))
+        assert path.stat().st_size <= 4000
+    runs = [int(each.run) for each in read_history(path).captures]
+    assert runs == list(range(runs[0], 40))
+    assert len(runs) >= 3
+    assert read_history(path).unread == 0
+
+
+def test_many_may_add_at_once(tmp_path, capture, monkeypatch):
+    monkeypatch.setattr(history, "HISTORY_BYTES", 20_000)
+    path, one = tmp_path / "history.jsonl", past_capture(capture("a"))
+
+    def add(name: str) -> None:
+        for _ in range(10):
+            add_to_history(path, history.PastCapture(**{**_fields(one), "run": name}))
+
+    threads = [threading.Thread(target=add, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = read_history(path)
+    assert found.unread == 0
+    assert len(found.captures) > 20
+
+
+def test_a_file_that_cannot_be_is_an_error_with_its_name(tmp_path, capture):
+    one = capture("a")
+    for path in (tmp_path, tmp_path / "no" / "where.jsonl"):
+        with pytest.raises(UnreadableFile, match="cannot be added to the history"):
+            keep_in_history(path, one)
+    with pytest.raises(UnreadableFile, match="the history cannot be read"):
+        read_history(tmp_path)
+
+
+def test_commands_keep_and_read_it(tmp_path, file, capture, capsys):
+    capture("a", 0.1), capture("b", 5)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert main(["compare", "--by", "measure", "--fail-above", "3", a, b]) == 4
+    assert main(["compare", "--by", "measure", "--fail-above", "3", "--history", str(file), a, b]) == 3
+    assert main(["compare", "--by", "measure", "--fail-above", "3", "--history", str(file), b, a]) == 0
+    capsys.readouterr()
+    assert main(["summary", "--history", str(file), a]) == 0
+    assert main(["watch", "--once", "--patience", "0", "--history", str(file), b]) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["run"] for line in lines] == [*(f"past-{number}" for number in range(6)), "a", "b"]
+    assert len({line["program"] for line in lines}) == 1
+
+
+# --- what stands apart -----------------------------------------------------------------------------------------------
+
+
+def test_one_run_of_a_side_that_stands_apart_is_named_and_left_out(capture):
+    a = tuple(capture(f"a{k}", percent) for k, percent in enumerate((0.0, 0.3, 0.1)))
+    b = tuple(capture(f"b{k}", percent) for k, percent in enumerate((5.0, 5.2, 31.0, 5.1)))
+    found = Comparison(a, b)
+    assert (found.decision.apart, found.decision.outcome) == (("b2",), StepOutcome.longer)
+    assert found.step["captures_b"] == 3
+    assert found.decision.change_frac == pytest.approx(0.05, abs=0.003)
+    assert any(each.startswith("b2 stands apart from the other captures") for each in found.decision.statements)
+
+
+def test_first_steps_before_a_run_has_warmed_up_are_named_and_left_out(capture):
+    found = Comparison((capture("a"),), (capture("b", cold=2),))
+    assert found.decision.warming == ("b",)
+    assert found.decision.change_frac == pytest.approx(0, abs=0.001)
+    assert found.decision.steps_spread_frac < 0.002
+    assert "The first 2 steps are left out of b: the run had not warmed up." in found.decision.statements
+
+
+@pytest.mark.parametrize(("groups", "out"), [
+    ([[0, 1, 2, 30, 1, 0]], [(0, 3)]),
+    ([[0, 1, 2, 30, 31, 1, 0, 2, 1]], [(0, 3), (0, 4)]),  # which hide each other
+    ([[0, 1, 2], [10, 11, 12]], []),  # that is the change
+    ([[0, 1, 1], [10, 11, 90]], [(1, 2)]),
+    ([[0, 1], [10, 90]], []),  # nobody can say which of two
+    ([[0.0, 0.001, 0.0, 0.5, 0.001]], []),  # half a per cent is no matter
+    ([[]], []),
+])  # fmt: skip
+def test_runs_that_stand_apart(groups, out):
+    assert sorted(apart([np.array(group, float) / 100 for group in groups])) == out
+
+
+def test_runs_seldom_stand_apart_by_chance():
+    chance = np.random.default_rng(1)
+    alone = sum(bool(apart([chance.normal(0, 0.02, 6)])) for _ in range(1000))
+    of_two = sum(bool(apart([chance.normal(0, 0.02, 3), chance.normal(1, 0.02, 3)])) for _ in range(1000))
+    assert (alone, of_two) == (pytest.approx(1, abs=4), pytest.approx(1, abs=4))
+
+
+def test_steps_of_a_steady_run_have_all_warmed_up():
+    chance = np.random.default_rng(2)
+    assert sum(warming_steps(chance.lognormal(0, 0.02, 12)) > 0 for _ in range(1000)) <= 10
+    assert warming_steps(np.array([15, 13, 10, 10.1, 9.9, 10, 10.2, 10])) == 2
+    assert warming_steps(np.array([15, 10, 14, 10, 10, 10, 10])) == 1
+    assert warming_steps(np.array([15, 15, 10, 10.0])) == 0
+
+
+# --- how often it is right -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runs", [0.0, 0.005])
+def test_a_history_of_six_makes_few_false_alarms_and_finds_five_per_cent(runs):
+    """Of steps that differ by 0.6 % within a run, and runs that do not differ more, or by 0.5 % besides."""
+    chance, alarms, found, pairs = np.random.default_rng(3), 0, 0, 400
+    for _ in range(pairs):
+        levels = np.exp(chance.normal(0, runs, 8))
+        captures = [Capture(np.arange(9), 1e7 * level * chance.lognormal(0, 0.006, 9)) for level in levels]
+        medians = np.log([np.median(each.values) for each in captures[2:]])
+        errors = [history.capture_error(np.log(each.values)) for each in captures[2:]]
+        known = SpreadOfRuns(pooled_spread(medians), 5, float(np.sqrt(np.mean(np.square(errors)))))
+        for factor in (1.0, 1.05):
+            b = Capture(captures[1].steps, captures[1].values * factor)
+            (row,) = judged([compared(captures[:1], [b], Allowance(known))])
+            alarms += factor == 1 and row["significant"]
+            found += factor > 1 and row["significant"]
+    assert alarms / pairs <= 0.02  # 1 % by promise, and two standard deviations
+    assert found / pairs >= 0.9
