@@ -317,7 +317,7 @@ class Comparison:
     @cached_property
     def change(self) -> StepChange | None:
         """How much longer a typical traced step of B takes, and why; None where a side shows no activity."""
-        return step_change(*self._sides, self.candidates, self._same_work.groups)
+        return step_change(*self._sides, self.candidates, self._same_work.groups, is_proven=self._is_proven)
 
     @cached_property
     def not_known(self) -> dict[str, str]:
@@ -332,7 +332,12 @@ class Comparison:
     @cached_property
     def candidates(self) -> list[Candidate] | None:
         """What the change may be due to, the largest first, by prices; None where a run cannot be played again."""
-        return candidates(*self._sides, self._same_work)
+        return candidates(*self._sides, self._same_work, is_proven=self._is_proven)
+
+    @property
+    def _is_proven(self) -> bool:
+        """Whether steps of B differ from those of A beyond what steps do, so that it is worth asking for what."""
+        return bool(self.decision.beyond_steps or self.decision.beyond_runs)
 
     @cached_property
     def _same_work(self) -> SameWork:

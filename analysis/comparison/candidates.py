@@ -38,6 +38,8 @@ _Sides = tuple[Sequence[Analysis], Sequence[Analysis]]
 
 _LEAST = 0.005
 """Of a step: a candidate whose prices differ by less is none."""
+_LEAST_OF_CHANGE, _LEAST_AT_ALL = 0.2, 0.001
+"""Likewise, of a change that is beyond what steps differ by, but at least that much of a step."""
 _MOST_WORK, _MOST_TRANSFERS, _MOST_RANKS = 6, 4, 4
 _ALIKE = 0.5
 """Of the largest change of a rank's work: ranks with as much changed alike."""
@@ -103,17 +105,28 @@ class Candidate(NamedTuple):
         }
 
 
-def candidates(a: Sequence[Analysis], b: Sequence[Analysis], same: SameWork) -> list[Candidate] | None:
+def candidates(
+    a: Sequence[Analysis], b: Sequence[Analysis], same: SameWork, *, is_proven: bool
+) -> list[Candidate] | None:
     """All candidates that differ enough, the largest first; None where a run cannot be played again.
 
-    `same` is the work that both sides do.
+    `same` is the work that both sides do. Of a change that `is_proven`, smaller candidates count.
     """
     if any(one.prices is None for one in (*a, *b)):
         return None
     sides = a, b
-    found = [*_late_ranks(sides, same), *_slow_links(sides), *_cures(sides), *_work(sides, same), *_transfers(sides)]
-    least = _LEAST * fmean(one.typical_step.parts["window_ns"] for one in a)
+    least = _least_ns(sides, is_proven=is_proven)
+    work = _work(sides, same, least)
+    found = [*_late_ranks(sides, same), *_slow_links(sides), *_cures(sides), *work, *_transfers(sides)]
     return sorted((each for each in found if abs(each.ns) >= least), key=lambda each: -abs(each.ns))
+
+
+def _least_ns(sides: _Sides, *, is_proven: bool) -> float:
+    """By how much prices have to differ, in ns."""
+    before, after = (fmean(one.typical_step.parts["window_ns"] for one in side) for side in sides)
+    least = _LEAST * before
+    of_change = max(_LEAST_OF_CHANGE * abs(after - before), _LEAST_AT_ALL * before)
+    return min(least, of_change) if is_proven else least
 
 
 def _price(side: Sequence[Analysis], scenario: Scenario) -> Gain:
@@ -263,9 +276,8 @@ def _costs(what: str, a: Gain, b: Gain, *, several: bool = True) -> str:
     return f"{what} {cost} {length(b.ns / 1e6)} instead of {length(a.ns / 1e6)}"
 
 
-def _work(sides: _Sides, same: SameWork) -> Iterator[Candidate]:
-    """Yield kernels that take longer on one side."""
-    least = _LEAST * fmean(one.typical_step.parts["window_ns"] for one in sides[0])
+def _work(sides: _Sides, same: SameWork, least: float) -> Iterator[Candidate]:
+    """Yield kernels that take longer on one side, by as many ns."""
     for group in same.groups[:_MOST_WORK]:
         if abs(group.difference_ns) < least:
             return

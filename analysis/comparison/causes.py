@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
+from ...common.wording import counted
 from ..core.schema import records
 from ..metrics.causes.blame import kernel_of, shares_of_waiting
 from ..metrics.typical_step import STEP_PARTS
@@ -40,6 +41,8 @@ _NEARLY_ALL = 0.75
 """Of the largest candidate: one with as much that says more comes first."""
 _SMALL = 0.005
 """Of a step: if it changed by as much, causes count that are too small for the unit of its length."""
+_LEAST_SHOWN = 0.0005
+"""Of a step: no part that differs by less is named."""
 _UNPLAYED = ", by where the time shows: not both runs can be played again"
 _NEXT_TO_NOTHING = 0.2
 """Of what a rank makes others wait on the other side: less is as if they did not."""
@@ -84,11 +87,14 @@ def step_change(
     b: Sequence[Analysis],
     found: Sequence[Candidate] | None,
     groups: Sequence[WorkGroup],
+    *,
+    is_proven: bool,
 ) -> StepChange | None:
     """The change of a typical step from one side to the other; None where a side shows no activity.
 
     Each side is one run, or several captures, of which it is the mean. `found` are the candidates, None where a run
-    cannot be played again, `groups` what both sides compute, the largest difference first.
+    cannot be played again, `groups` what both sides compute, the largest difference first. A change that `is_proven`
+    has its parts named, however small they are for the unit of its length.
     """
     if not all(len(one.table("breakdown")) for one in (*a, *b)):
         return None
@@ -96,7 +102,8 @@ def step_change(
     total = sum(parts.values())
     unit = TimeUnit.of(max(fmean(one.typical_step.parts["window_ns"] for one in side) for side in (a, b)))
     length = fmean(one.typical_step.parts["window_ns"] for one in a)
-    seen = [each for each in found or () if not unit.is_zero(each.ns) or abs(total) >= _SMALL * length]
+    all_count = is_proven or abs(total) >= _SMALL * length
+    seen = [each for each in found or () if not unit.is_zero(each.ns) or all_count]
     named = [
         PartChange(
             each.what, each.a.ns, each.b.ns, each.words, f"{each.words} ({signed(each.ns, unit)})", each.bounds_ns
@@ -105,7 +112,11 @@ def step_change(
     ]
     unplayed = ""
     if not named:
-        large = sorted((name for name in parts if not unit.is_zero(parts[name])), key=lambda name: -abs(parts[name]))
+        least = _LEAST_SHOWN * length
+        large = sorted(
+            (name for name in parts if not unit.is_zero(parts[name]) or (all_count and abs(parts[name]) >= least)),
+            key=lambda name: -abs(parts[name]),
+        )
         large = [name for name in large if abs(parts[name]) >= _MENTIONED * abs(parts[large[0]])][:_MOST_PARTS]
         of_a, of_b = _of_both((a, b))
         named = [
@@ -199,13 +210,16 @@ def _words(part: str, ns: float, sides: _Sides, groups: Sequence[WorkGroup], uni
 
 
 def _compute(ns: float, groups: Sequence[WorkGroup], unit: TimeUnit) -> str:
-    """`compute, gemm`; `compute (gemm +0.5 ms)` if that is only a part of it, or more."""
-    alike = next((group for group in groups if not group.is_copy and group.difference_ns * ns > 0), None)
-    if alike is None or unit.is_zero(alike.difference_ns):
+    """`compute, gemm`; `compute (gemm +0.5 ms, relu +0.3 ms)` if one alone is only a part of it, or more."""
+    alike = [group for group in groups if not group.is_copy and group.difference_ns * ns > 0]
+    if not alike or abs(alike[0].difference_ns) < _MENTIONED**2 * abs(ns):
         return "compute"
-    if abs(alike.difference_ns - ns) <= _ALONE * abs(ns):
-        return alike.words
-    return f"compute ({alike.name} {signed(alike.difference_ns, unit)})"
+    if abs(alike[0].difference_ns - ns) <= _ALONE * abs(ns):
+        return alike[0].words
+    large = [group for group in alike if abs(group.difference_ns) >= _MOST_OF_IT * abs(alike[0].difference_ns)]
+    named = ", ".join(f"{group.name} {signed(group.difference_ns, unit)}" for group in large[:_MOST_PARTS])
+    more = f", {counted(len(large) - _MOST_PARTS, 'more kernel')}" if len(large) > _MOST_PARTS else ""
+    return f"compute ({named}{more})"
 
 
 def _waiting(ns: float, sides: _Sides) -> str:

@@ -40,8 +40,11 @@ _UNKNOWN = ("", _OF_COPIES)
 """What stands for the operator where none launched a kernel, as in CUDA graphs."""
 _MOSTLY = 0.5
 _MOST_TIMES = 100.0
-_SAME_FACTOR, _SAME_LEAST = 0.25, 0.01
-"""Kernels take the same number of times as long if its logarithm differs by this part of it, or by that much."""
+_SAME_FACTOR, _SAME_LEAST, _SAME_SMALL = 0.25, 0.01, 0.5
+"""Kernels take the same number of times as long if its logarithm differs by this part of it, or by that much; but at
+most by the last part of it, so that what takes as long as before is not alike."""
+_LEAST_TIMES = 0.006
+"""Of which the logarithm is less, so many times as long is as long: GPUs of one kind differ by as much."""
 _NEARLY_ALL = 0.8
 _EVERY, _ALL = "every kernel", "compute in all"
 _ONE_PROGRAM = 0.5
@@ -93,6 +96,8 @@ class WorkGroup:
         kind = "copies" if self.is_copy else "compute"
         if self.is_whole:
             return "compute in all (A and B have few kernels in common)"
+        if self.times is not None:
+            return f"every kernel takes {self.times:.2f} times as long"
         more = f" and {counted(self.kernels - 1, 'more kernel')}" if self.kernels > 1 else ""
         if not before:
             return f"{kind}, {after}{more}, which A does not have"
@@ -358,12 +363,13 @@ def _with_all_alike(groups: Sequence[WorkGroup]) -> list[WorkGroup]:
         return list(groups)
     sums = np.cumsum([groups[number].a_ns for _, number in known])
     common = known[int(np.searchsorted(sums, sums[-1] / 2))][0]
-    allowed = max(_SAME_FACTOR * abs(np.log(common)), _SAME_LEAST)
+    log = abs(np.log(common))
+    allowed = max(_SAME_FACTOR * log, min(_SAME_LEAST, _SAME_SMALL * log))
     alike = [number for times, number in known if abs(np.log(times / common)) <= allowed]
     of_alike = [groups[number].a_ns for number in alike]
     computed = sum(group.a_ns for group in groups if not group.is_copy)
     if (
-        abs(np.log(common)) < 2 * _SAME_LEAST
+        log < _LEAST_TIMES
         or sum(of_alike) < _NEARLY_ALL * computed
         or sum(of_alike) - max(of_alike) < _LEAST_OTHERS * computed
     ):

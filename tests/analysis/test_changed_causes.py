@@ -100,6 +100,26 @@ def test_all_kernels_longer_is_another_device_and_no_kernel(made: Any) -> None:
     assert both.cause == f"+4.5 ms: {words}: NVIDIA A100-SXM4-80GB in place of NVIDIA H100 80GB HBM3"
 
 
+@pytest.mark.parametrize(
+    ("times", "cause"),
+    [
+        ({"aten::mm": 1.01}, "compute, gemm"),
+        ({"aten::relu": 1.2}, "compute, relu"),
+        (dict.fromkeys(STEP, 1.01), "everything takes 1.01 times as long: another GPU, other clocks or a throttle"),
+        ({"aten::mm": 1.006, "aten::add": 1.05}, "compute, add (+0.1 ms); compute, gemm (+0.1 ms)"),
+    ],
+)
+def test_a_small_change_that_steps_prove_has_its_cause(made: Any, times: dict[str, float], cause: str) -> None:
+    both = made(times=times)
+    assert both.decision.beyond_steps
+    assert both.change.words == cause
+
+
+def test_a_change_that_no_candidate_explains_has_the_largest_parts_with_their_amounts(made: Any) -> None:
+    both = made({"launched": 1}, times={"aten::mm": 1.01, "aten::relu": 1.1}, launched=1)
+    assert both.cause.startswith("+0.2 ms: compute (gemm +0.1 ms, relu +0.1 ms)")
+
+
 def test_one_kernel_that_takes_most_is_not_everything(made: Any) -> None:
     assert made(times={"aten::mm": 1.3}).cause == "+3.6 ms: compute, gemm"
 
