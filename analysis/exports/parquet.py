@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...common.version import version
 from ..catalog import CATALOG
 from ..core.declaring import InputKind, TableEntry
-from ..core.schema import Schema, bare
+from ..core.schema import Schema
 from ..core.tables.communication import CLOCK_PROBES, PROCESS_GROUPS, TRACES
 from ..core.tables.device_time import STEP_TIMES
 from ..errors import MissingLibrary, NothingMeasured, NotPredictable
 from ..metrics.clocks.table import aligned
-from ..run.event_tables import EVENT_SCHEMAS, EventTables
+from ..run.event_tables import EVENT_SCHEMAS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..results.analysis import Analysis
-    from ..run.run import Run
 
 PARQUET_SUFFIX = ".parquet"
 _FACTS = {"traces": TRACES, "process_groups": PROCESS_GROUPS, "clock_probes": CLOCK_PROBES, "step_times": STEP_TIMES}
@@ -106,21 +105,10 @@ def _write_events(analysis: Analysis, new_file: Callable[[str], Sink]) -> dict[s
             because = "read without details" if attr in _NEEDS_DETAILS and not run.details else None
             file = _File(schema, new_file(schema.name + PARQUET_SUFFIX), run.name, because)
             files[attr] = stack.enter_context(file)
-        for tables in _by_rank(run):
+        for tables in map(run.tables.of_rank, run.ranks):
             for attr, file in files.items():
                 file.write(_on_common_clock(getattr(tables, attr), file.schema, analysis))
     return {file.schema.name: file.rows for file in files.values()}
-
-
-def _by_rank(run: Run) -> Iterator[EventTables]:
-    """Yield the tables of each rank."""
-    if run.spread is not None:
-        yield from map(run.spread.of_rank, run.ranks)
-        return
-    whole = run.tables.whole
-    tables = {attr: getattr(whole, attr) for attr in EVENT_SCHEMAS}
-    for rank in run.ranks:
-        yield EventTables(**{attr: table[bare(table["rank"]) == rank] for attr, table in tables.items()})
 
 
 def _placed(schema: Schema) -> Schema:

@@ -37,13 +37,9 @@ def drawn_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
     """Yield what each device did in each step, rank by rank, in at most so many spans of compute, and of copies."""
     _LOG.info("drawing steps")
     clocks = {row["rank"]: row for row in records(analysis.clocks)}
-    has_steps, spread = bool(analysis.run.steps), analysis.run.spread
-    if spread is None:
-        for (rank,), own in grouped(analysis.run.activities, ["rank"]):
-            yield from _of_rank(EventTables(activities=own), clocks.get(rank), has_steps, most)
-        return
-    given = {ran.rank: (clocks.get(ran.rank), has_steps, most) for ran in spread.ran}
-    for found in spread.by_rank(_of_rank, given):
+    has_steps, tables = bool(analysis.run.steps), analysis.run.tables
+    given = {ran.rank: (clocks.get(ran.rank), has_steps, most) for ran in tables.ran}
+    for found in tables.by_rank(_of_rank, given):
         yield from found
 
 

@@ -45,7 +45,7 @@ from ..tables.values import replayed_graphs
 from .early_work import Early
 from .joining import join_ranks
 from .part import steps_to_play
-from .ran_by_rank import RanHere, RanSpread
+from .ran_by_rank import RanOnRanks
 from .table_attributes import TableAttributes
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class Analysis(TableAttributes):
     @property
     def ran_by_rank(self) -> RanByRank:
         """What ranks did, looked up in the processes that hold their activities."""
-        return RanHere(self.run.tables.whole) if self.run.spread is None else RanSpread(self.run.spread)
+        return RanOnRanks(self.run.tables)
 
     @cached_property
     def detailed(self) -> Callable[[int], EventTables]:

@@ -1,7 +1,4 @@
-"""What ranks did, looked up in this process, or rank by rank in those that hold their activities.
-
-Both give the same: every one of these functions looks at one rank after the other.
-"""
+"""What ranks did, looked up rank by rank where their activities are."""
 
 from __future__ import annotations
 
@@ -18,35 +15,16 @@ from ..run.event_tables import EventTables
 from ..run.spread import rows_of_ranks
 
 if TYPE_CHECKING:
-    from ..run.spread import SpreadTables
+    from ..run.event_tables import RunTables
 
 Computed = dict[int, dict[Between, dict[str, int]]]
 
 
 @dataclass(frozen=True)
-class RanHere:
-    """All ranks at once; see `RanByRank`."""
+class RanOnRanks:
+    """One rank after the other; see `RanByRank`."""
 
-    tables: EventTables
-
-    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """When calls were ready to run."""
-        return readiness(self.tables, members, clocks)
-
-    def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
-        """Compute time by kernel."""
-        return computed_between(self.tables.activities, wanted)
-
-    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """Gaps caused by the CPU."""
-        return without_work(self.tables, members, rank)
-
-
-@dataclass(frozen=True)
-class RanSpread:
-    """One rank after the other, in any process; see `RanByRank`."""
-
-    tables: SpreadTables
+    tables: RunTables
 
     def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
         """When calls were ready to run."""

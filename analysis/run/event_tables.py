@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,9 @@ from ..core.tables.events import (
     RUNTIME_CALLS,
     STREAM_WAITS,
 )
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 EVENT_SCHEMAS: dict[str, Schema] = {
     "activities": ACTIVITIES,
@@ -86,6 +89,14 @@ class RunTables(Protocol):
     def whole(self) -> EventTables:
         """All tables, in this process."""
 
+    def of_rank(self, rank: int) -> EventTables:
+        """The tables of one rank, in this process."""
+
+    def by_rank(
+        self, work: Callable[Concatenate[EventTables, _P], _T], given: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[_T]:
+        """Yield the result of `work`, a module's function, for the tables and arguments of each rank."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventTables:
@@ -102,11 +113,26 @@ class EventTables:
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
+    _of_ranks: dict[int, EventTables] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def whole(self) -> EventTables:
         """These tables."""
         return self
+
+    def of_rank(self, rank: int) -> EventTables:
+        """The tables of one rank."""
+        if rank not in self._of_ranks:
+            own = {name: _rows(getattr(self, name), rank) for name in EVENT_SCHEMAS}
+            self._of_ranks[rank] = EventTables(**own)
+        return self._of_ranks[rank]
+
+    def by_rank(
+        self, work: Callable[Concatenate[EventTables, _P], _T], given: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[_T]:
+        """Yield the result of `work` for the tables and arguments of each rank."""
+        call: Callable[..., _T] = work
+        return (call(self.of_rank(rank), *arguments) for rank, arguments in given.items())
 
     @cached_property
     def ran(self) -> tuple[RanInCycle, ...]:
@@ -116,6 +142,13 @@ class EventTables:
         marks = self.annotations[known | names.str.startswith(markers.PROFILER_STEP)]
         marked = {key: marked_steps(records(own)) for key, own in grouped(marks, ["rank", "cycle"])}
         return tuple(ran_in_cycles(self.activities, marked))
+
+
+def _rows(table: pd.DataFrame, rank: int) -> pd.DataFrame:
+    begin, end = np.searchsorted(table["rank"].to_numpy(), [rank, rank + 1])
+    rows = table.iloc[begin:end]  # which copies nothing
+    rows.index = pd.RangeIndex(len(rows))
+    return rows
 
 
 def ran_in_cycles(activities: pd.DataFrame, marked: Mapping[tuple[int, ...], MarkedSteps]) -> Iterator[RanInCycle]:

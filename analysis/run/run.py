@@ -43,11 +43,6 @@ from .side_files import (
     step_time_rows,
 )
 
-DETAILED = (
-    "activities", "launches", "annotations", "cpu_operators", "operator_calls", "runtime_calls", "modules", "functions"
-)  # fmt: skip
-"""Tables that say what CPUs did meanwhile."""
-
 if TYPE_CHECKING:
     from .captures import GraphCaptures
     from .spread import SpreadTables
@@ -225,12 +220,8 @@ class Run:
 
     def detailed(self, rank: int) -> EventTables:
         """The tables of one rank with details, read from its files again if needed."""
-        if self.details and self.spread is not None:
-            return self.spread.of_rank(rank)
         if self.details or not self.files:
-            whole = self.tables.whole
-            own = {name: getattr(whole, name) for name in DETAILED}
-            return EventTables(**{name: table[table["rank"] == rank] for name, table in own.items()})
+            return self.tables.of_rank(rank)
         try:
             traces = list(map(TraceInput, self.files[rank]))
             options = ReadOptions(

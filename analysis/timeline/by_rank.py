@@ -1,4 +1,4 @@
-"""The timeline of a run whose tables are made rank by rank: so are its lines, and only their bytes come together.
+"""The lines of a timeline, made rank by rank where the events of a rank are: only their bytes come together.
 
 Each rank is a sequence of packets of its own, with its own texts, so that nobody has to know what others have written.
 """
@@ -13,19 +13,19 @@ import numpy as np
 import pandas as pd
 
 from ...common.wording import counted
-from ..core.schema import grouped, records
+from ..core.schema import Row, grouped, records
 from ..errors import NothingMeasured
 from ..metrics.device.idle import HostTables
 from ..metrics.device.idle_pieces import idle_pieces
 from ..metrics.device.queues import queues
-from ..run.event_tables import EventTables, RanInCycle
-from ..run.spread import SpreadTables
+from ..run.event_tables import EventTables, RanInCycle, RunTables
 from .arrows import Arrows, arrows
+from .cpus import cpu_work
 from .drawn import Sums, Timeline, begun_ns, moved_in
-from .overall import about, counters_and_notes, has_content, title
+from .overall import about, counters_and_notes, has_content, path_lines, title
 from .packets import Writer
 from .ranks import RankClock, lines_of_open, rank_groups
-from .slices import Group, Slices
+from .slices import Group, Slices, Track
 from .tables import Tables
 
 _LOG = logging.getLogger("commtrace.analysis")
@@ -34,11 +34,15 @@ _TOP = 1
 
 
 class PlaceInFile(NamedTuple):
-    """Where the lines of a rank stand in the file, see `Writer`; its group is closed at that place; None: open."""
+    """Where the lines of a rank stand in the file, see `Writer`; its group is closed at that place.
+
+    With None its lines stand open, from `opened_at` on.
+    """
 
     sequence: int
     sequences: int
     zero_ns: int
+    opened_at: int
     closed_at: int | None
 
 
@@ -52,8 +56,26 @@ class DrawnRank(NamedTuple):
     end_ns: int
 
 
-def timeline_by_rank(tables: Tables, ran: Collection[RanInCycle], spread: SpreadTables) -> Timeline:
-    """Draw the timeline of a run with these cycles to show; `tables` are those of calls and of clocks.
+class WhatCpusDid(NamedTuple):
+    """Whether it was read, and runs of Python's garbage collector with it; and the ranks of which it is drawn."""
+
+    is_read: bool
+    has_gc: bool
+    drawn: frozenset[int]
+
+    def host(self, events: EventTables) -> HostTables:
+        """What the CPU of a rank with these events did."""
+        return HostTables(
+            calls=events.runtime_calls,
+            operators=events.cpu_operators,
+            annotations=events.annotations,
+            is_read=self.is_read,
+            has_gc=self.has_gc,
+        )
+
+
+def timeline_by_rank(tables: Tables, ran: Collection[RanInCycle], of_run: RunTables, cpus: WhatCpusDid) -> Timeline:
+    """Draw the timeline of a run with these cycles to show; `tables` are those of calls, clocks and critical path.
 
     Raises NothingMeasured if no activity is shown.
     """
@@ -63,10 +85,11 @@ def timeline_by_rank(tables: Tables, ran: Collection[RanInCycle], spread: Spread
     drawn = arrows(tables)
     counters, notes = counters_and_notes(tables, drawn)
     beside = [int(times.min()) for times in (drawn.calls["arrived_ns"], drawn.late["start_ns"]) if len(times)]
-    points = [begun_ns(track) for track in counters.all_tracks() if len(track.content)]
-    zero_ns = min([*begun.values(), *beside, *points])
-    sums = Sums()
-    parts = _parts(tables, drawn, [*begun], spread, counters, notes, zero_ns, sums)
+    path = path_lines(tables)
+    points = [begun_ns(track) for track in (*path, *counters.all_tracks()) if len(track.content)]
+    zero_ns = min([*begun.values(), *beside, *points, *_cpus_begun(tables, [*begun], of_run, cpus)])
+    sums = Sums(slices=sum(len(track.content) for track in path))
+    parts = _parts(tables, drawn, [*begun], of_run, cpus, path, counters, notes, zero_ns, sums)
     return Timeline(sums.counted(parts), zero_ns, sums, notes)
 
 
@@ -88,11 +111,27 @@ def _begun(ran: Collection[RanInCycle], tables: Tables) -> dict[int, int]:
     }
 
 
+def _cpus_begun(tables: Tables, ranks: Collection[int], of_run: RunTables, cpus: WhatCpusDid) -> list[int]:
+    """When what CPUs did begins on each rank whose CPU is drawn, in ns on the common clock."""
+    clocks = {row["rank"]: row for row in records(tables.clocks)}
+    given = {rank: (clocks[rank], cpus, tables.steps) for rank in ranks if rank in cpus.drawn}
+    return [begun for begun in of_run.by_rank(_cpu_begun, given) if begun is not None]
+
+
+def _cpu_begun(events: EventTables, clock: Row, cpus: WhatCpusDid, steps: Collection[int] | None) -> int | None:
+    work = cpu_work(events.activities, cpus.host(events))
+    if steps is not None:
+        work = work[work["step"].isin(list(steps))]
+    return int(RankClock(clock).common(work["start_ns"].to_numpy(dtype=np.int64)).min()) if len(work) else None
+
+
 def _parts(
     tables: Tables,
     drawn: Arrows,
     ranks: list[int],
-    spread: SpreadTables,
+    of_run: RunTables,
+    cpus: WhatCpusDid,
+    path: list[Track],
     counters: Group,
     notes: tuple[str, ...],
     zero_ns: int,
@@ -104,6 +143,7 @@ def _parts(
     of_all = Writer(zero_ns, 1, sequences)
     yield of_all.begun()
     yield from of_all.group(Group(tables.name, (), None, title(tables, zero_ns, notes)))
+    yield from of_all.within(path, _TOP)
     calls, late = (dict(grouped(table, ["rank"])) for table in (drawn.calls, drawn.late))
     clocks = dict(grouped(tables.clocks, ["rank"]))
     sequence = {rank: number for number, rank in enumerate(ranks, 2)}
@@ -115,11 +155,12 @@ def _parts(
                 clocks[rank,],
                 Arrows(calls.get((rank,), drawn.calls[:0]), late.get((rank,), drawn.late[:0])),
                 tables.steps,
-                PlaceInFile(sequence[rank], sequences, zero_ns, place),
+                cpus,
+                PlaceInFile(sequence[rank], sequences, zero_ns, len(path), place),
             )
             for rank, place in places.items()
         }
-        for one in spread.by_rank(drawn_rank, given):
+        for one in of_run.by_rank(drawn_rank, given):
             sums.add(slices=one.slices, moved=one.moved, end_ns=one.end_ns)
             yield one
 
@@ -127,31 +168,42 @@ def _parts(
     (first,) = made({opened: None})
     yield first.content
     closed = [rank for rank in ranks if rank != opened]
-    for one in made({rank: place for place, rank in enumerate(closed, first.places)}):
+    for one in made({rank: place for place, rank in enumerate(closed, len(path) + first.places)}):
         yield one.content
     if has_content(counters):
-        yield from of_all.within([counters], _TOP, first.places + len(closed))
+        yield from of_all.within([counters], _TOP, len(path) + first.places + len(closed))
     assert sums.end_ns is not None
     yield of_all.content(about(tables, zero_ns, sums.end_ns, sums.moved, notes), _TOP)
 
 
 def drawn_rank(
-    events: EventTables, clock: pd.DataFrame, calls: Arrows, steps: Collection[int] | None, place: PlaceInFile
+    events: EventTables,
+    clock: pd.DataFrame,
+    calls: Arrows,
+    steps: Collection[int] | None,
+    cpus: WhatCpusDid,
+    place: PlaceInFile,
 ) -> DrawnRank:
     """The lines of the rank with these events, its row of the table `clocks`, its calls, and where it was late."""
-    host = HostTables(events.runtime_calls, events.cpu_operators, events.annotations, is_read=False, has_gc=False)
+    host = cpus.host(events)
+    is_drawn = int(clock["rank"].iloc[0]) in cpus.drawn
     tables = Tables(
         name="",
         activities=events.activities,
         clocks=clock,
         queues=list(queues(events.activities, events.launches)),
         idle=idle_pieces(events.activities, host),
+        cpus=cpu_work(events.activities, host) if is_drawn else None,
         steps=steps,
     )
     (group,) = rank_groups(tables, calls)
     lines = lines_of_open(group)
     writer = Writer(place.zero_ns, place.sequence, place.sequences)
-    parts = writer.within(lines, _TOP) if place.closed_at is None else writer.group(group, place.closed_at, _TOP)
+    parts = (
+        writer.within(lines, _TOP, place.opened_at)
+        if place.closed_at is None
+        else writer.group(group, place.closed_at, _TOP)
+    )
     slices = [track.content for track in group.all_tracks() if isinstance(track.content, Slices) and len(track.content)]
     return DrawnRank(
         content=b"".join((writer.begun(), *parts)),

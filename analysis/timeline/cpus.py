@@ -21,10 +21,10 @@ _OF_HOST = ["starved_ns", "launching_ns"]
 _MOST_RANKS = 8
 _RANGE = ["thread", "name", "start_ns", "dur_ns"]
 _ELSEWHERE = "(a --bundle has all CPUs)"
-_BY_RANK = (
-    "no critical path, no cause of idle time and no CPU is drawn: the run is large, or was packed --no-details; "
-    "read fewer ranks (--ranks 0-7) or allow more memory (--memory 32: details of up to 8 GB of JSON) to see them, "
-    "and draw fewer (--draw-ranks, --step) for a smaller file"
+
+_NOT_READ = (
+    "no cause of idle time and no CPU is drawn: what CPUs did was not read, or not recorded (--no-details); of a run "
+    "that takes more memory than there is, read fewer ranks (--ranks 0-7) or allow more (--memory 32)"
 )
 
 
@@ -40,10 +40,8 @@ def shown_cpus(analysis: Analysis, drawn: Collection[int]) -> ShownCpus:
     run = analysis.run
     if run.is_of_cpus:
         return ShownCpus([], "what CPUs did are the lines `compute`, because the run has no GPU")
-    if run.spread is not None and not run.details:
-        return ShownCpus([], _BY_RANK)
     if not run.details:
-        return ShownCpus([], "no CPU is drawn: the run was read without details")
+        return ShownCpus([], _NOT_READ)
     late = {rank: why for rank in analysis.culprits if rank in drawn and (why := _why_late(analysis, rank)) in _ON_CPU}
     first = records(analysis.verdicts.head(1))
     verdict = str(first[0]["verdict"]) if first else ""
@@ -75,9 +73,9 @@ def _idle_by_host(analysis: Analysis, drawn: Collection[int]) -> list[int]:
     return [int(rank) for rank in by_rank[by_rank > 0].sort_values(ascending=False, kind="stable").index]
 
 
-def cpu_work(activities: pd.DataFrame, tables: HostTables, ranks: Collection[int]) -> pd.DataFrame:
-    """One row per operator, annotation and blocking call of these ranks' CPUs, with the step in which it began."""
-    on_gpu = activities[activities["rank"].isin(list(ranks)) & (activities["device"] != "cpu")]
+def cpu_work(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
+    """One row per operator, annotation and blocking call of the CPUs, with the step in which it began."""
+    on_gpu = activities[activities["device"] != "cpu"]
     parts = []
     for (rank, cycle), of_cycle in grouped(on_gpu, ["rank", "cycle"], [*NEEDED, "kind", "name"]):
         host = tables.host(rank, cycle)

@@ -39,7 +39,7 @@ class Sums:
 class Timeline:
     """A timeline in Perfetto's format: the parts of its file, in order.
 
-    Those of a large run are made as they are taken, which can be done once; only then are the `sums` complete.
+    They are made as they are taken, which can be done once; only then are the `sums` complete.
     `zero_ns` is the time on the common clock from which it counts, in ns since the epoch. `notes` say what is left out.
     """
 

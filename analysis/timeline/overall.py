@@ -9,8 +9,8 @@ from ...common.wording import counted
 from . import colours
 from .arrows import Arrows
 from .counters import bus_bandwidths, busy, ranks_waiting
-from .slices import Group, Integers, Slices, Texts
-from .tables import Tables
+from .slices import Group, Integers, Numbers, Slices, Texts, Track
+from .tables import Tables, integers_in, names_in
 
 
 def counters_and_notes(tables: Tables, arrows: Arrows) -> tuple[Group, tuple[str, ...]]:
@@ -53,3 +53,21 @@ def _quiet(collectives: pd.DataFrame) -> list[str]:
     groups = [len(each[["process_group", "pg_ranks"]].drop_duplicates()) for each in (known, busy(known))]
     quiet = groups[0] - groups[1]
     return [f"no bus bandwidth of {counted(quiet, 'process group')} that hardly moved data"] if quiet else []
+
+
+def path_lines(tables: Tables) -> list[Track]:
+    """The critical path over all ranks, piece by piece; empty if not known."""
+    if tables.path is None or not len(pieces := tables.path[tables.in_steps(tables.path)]):
+        return []
+    shades = Texts(*_shades_of(pieces["kind"]))
+    labels = "rank " + pieces["rank"].astype("string") + ": " + pieces["name"].fillna(pieces["kind"]).astype("string")
+    notes: dict[str, Texts | Integers] = {"kind": names_in(pieces["kind"])}
+    notes |= {key: integers_in(pieces[key]) for key in ("step", "rank", "activities", "waiting_rank")}
+    start_ns = pieces["start_ns"].to_numpy(dtype=np.int64)
+    end_ns = start_ns + pieces["dur_ns"].to_numpy(dtype=np.int64)
+    return [Track("critical path", Slices(start_ns, end_ns, names_in(labels), notes, shades=shades))]
+
+
+def _shades_of(kinds: pd.Series[str]) -> tuple[Numbers, tuple[str, ...]]:
+    codes, values = pd.factorize(kinds)
+    return codes.astype(np.int64), tuple(colours.OF_LINKS[kind] for kind in values)

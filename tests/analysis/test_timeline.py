@@ -36,7 +36,8 @@ class Shown:
     def __init__(self, found: Analysis, **choice):
         self.found = found
         self.timeline = run_timeline(found, **choice)
-        self.tracks = tracks_of(b"".join(self.timeline.parts))
+        self.content = b"".join(self.timeline.parts)
+        self.tracks = tracks_of(self.content)
 
     def times(self, table: pd.DataFrame) -> list[tuple[int, int]]:
         """Start and end of each row, on the timeline."""
@@ -288,7 +289,7 @@ def test_a_single_rank_is_shown_as_well(run):
 
 def placed(shown: Shown) -> dict[str, int]:
     """Place of each track or group below the top."""
-    packets = Trace.FromString(b"".join(shown.timeline.parts)).packet
+    packets = Trace.FromString(shown.content).packet
     described = [packet.track_descriptor for packet in packets if packet.HasField("track_descriptor")]
     (top,) = [each for each in described if not each.parent_uuid]
     return {each.name: each.sibling_order_rank for each in described if each.parent_uuid == top.uuid}

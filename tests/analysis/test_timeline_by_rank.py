@@ -55,8 +55,9 @@ def said(one: ReadSlice) -> tuple:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_made_rank_by_rank_it_shows_the_same(name):
-    by_rank, at_once = spread(DATA / name), analyse(DATA / name)
+@pytest.mark.parametrize("details", [False, True])
+def test_made_elsewhere_it_shows_the_same(name, details):
+    by_rank, at_once = spread(DATA / name, details=details, dask="local"), analyse(DATA / name, details=details)
     steps, ranks = at_once.run.steps, at_once.run.ranks
     choices: list[dict] = [{}, {"ranks": ranks[-1:]}, {"ranks": ranks[:2], "steps": steps[1:2] or None}]
     choices += [{"steps": steps[:1]}] if steps else []
@@ -67,7 +68,7 @@ def test_made_rank_by_rank_it_shows_the_same(name):
         assert (drawn.zero_ns, drawn.slices, drawn.moved) == (expected.zero_ns, expected.slices, expected.moved)
         assert drawn.sums.size_bytes == len(content)
         assert drawn.notes[1:] == expected.notes[1:]
-    assert "whole" not in vars(by_rank.run.spread)
+    assert details or "whole" not in vars(by_rank.run.spread)
 
 
 def test_each_rank_is_a_sequence_of_its_own():
@@ -126,8 +127,8 @@ def test_what_is_left_out_is_said_with_what_to_do(tmp_path, capsys, without_deta
     target = tmp_path / "x.pftrace"
     assert main(["timeline", "--dask", "local", "--output", str(target), str(without_details)]) == 0
     said_of_it = capsys.readouterr().err
-    assert "no critical path, no cause of idle time and no CPU is drawn" in said_of_it
-    assert all(option in said_of_it for option in ("--ranks 0-7", "--memory 32", "--draw-ranks", "--step"))
+    assert "no cause of idle time and no CPU is drawn" in said_of_it
+    assert all(option in said_of_it for option in ("--no-details", "--ranks 0-7", "--memory 32"))
     assert f"{target.stat().st_size / 1e6:,.1f} MB" in said_of_it
     assert target.read_bytes() == spread(without_details).timeline()
 

@@ -15,7 +15,7 @@ from commtrace.analysis.core.tables.events import MODULES, OPERATOR_CALLS, RUNTI
 from commtrace.analysis.recording.header import Header
 from commtrace.analysis.results.analysis import Analysis
 from commtrace.analysis.run.cpu_activities import cpu_activities
-from commtrace.analysis.run.event_tables import EventTables
+from commtrace.analysis.run.event_tables import EVENT_SCHEMAS, EventTables
 from commtrace.analysis.run.file_tables import TraceFile
 from commtrace.analysis.run.replicas import replicas
 from commtrace.analysis.run.run import Run
@@ -45,7 +45,7 @@ def analysis_of_run(tables: Given) -> Analysis:
     for row in map(_of_rank_0, given.get("step_marks", [])):
         said.setdefault(row["rank"], {})[row["step"]] = row.get("kind"), row.get("requests"), row.get("tokens")
     in_steps, unseen_ns = _with_steps(schema.ACTIVITIES.frame(map(_known, activities)), launches, annotations)
-    events = EventTables(
+    unordered = EventTables(
         activities=in_steps,
         launches=launches,
         annotations=annotations,
@@ -56,6 +56,7 @@ def analysis_of_run(tables: Given) -> Analysis:
         operator_calls=OPERATOR_CALLS.frame(map(_of_rank_0, given.get("operator_calls", []))),
         cpu_operators=schema.CPU_OPERATORS.frame(map(_of_rank_0, given.get("operators", []))),
     )
+    events = EventTables(**{name: _in_order(getattr(unordered, name)) for name in EVENT_SCHEMAS})
     return Analysis(
         Run(
             name="example",
@@ -74,6 +75,11 @@ def analysis_of_run(tables: Given) -> Analysis:
         ),
         Ceiling("ceiling", ceiling) if len(ceiling) else None,
     )
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the order in which a run has them; pages show them in that of time."""
+    return table.sort_values(["rank", "cycle"], kind="stable", ignore_index=True)
 
 
 def _of_rank_0(row: Row) -> Row:
