@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from commtrace.analysis.metrics.compute.peaks import DTYPES, peak
@@ -138,3 +140,8 @@ def test_figures_are_dense(device: str) -> None:
         if wide in rates and narrow in rates:
             assert rates[narrow] == pytest.approx(2 * rates[wide], rel=0.03), (wide, narrow)
     assert found.source
+
+
+def test_they_travel_to_the_processes_that_have_the_ranks() -> None:
+    known = peak("NVIDIA H200")
+    assert pickle.loads(pickle.dumps(known)) == known

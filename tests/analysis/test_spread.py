@@ -51,9 +51,10 @@ def test_every_table_is_the_same(run):
     assert tables_of(run, workers=1, sizes=SPREAD) == tables_of(run, workers=1)
 
 
-@pytest.mark.parametrize("run", [RUNS[0], DATA / "nccl-straggler"], ids=lambda run: run.name)
-def test_every_table_is_the_same_with_what_cpus_did(run):
-    assert tables_of(run, details=True, workers=1, dask="local") == tables_of(run, details=True, workers=1)
+def test_every_table_is_the_same_with_what_cpus_did():
+    run = DATA / "nccl-rooted"
+    elsewhere = tables_of(run, details=True, workers=2, dask="local")  # so all that is given and made travels
+    assert elsewhere == tables_of(run, details=True, workers=1)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...core.escaping import printable
 from ...core.given_peaks import DTYPES, MEMORY_PEAK, NO_PEAKS, GivenPeaks
@@ -32,6 +32,10 @@ class Peak(NamedTuple):
     """Of the vendors' figures; empty if there are none."""
     given: GivenPeaks = NO_PEAKS
     """Those that do not come from the vendor."""
+
+    def __reduce__(self) -> tuple[type[Peak], tuple[Any, ...]]:
+        """As dictionaries, because views of these, such as NO_PEAKS, cannot travel to other processes."""
+        return Peak, (dict(self.tflop_per_s), self.tb_per_s, self.source, dict(self.given))
 
     def of(self, dtype: str | None) -> float | None:
         """Dense peak for a dtype, by its name in torch or "tf32", in TFLOP/s; None where there is no figure."""
