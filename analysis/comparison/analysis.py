@@ -50,7 +50,7 @@ from .history import History, KnownSpread, read_history
 from .significance import LEVEL, STEPS_PREFERRED, SpreadOfRuns, pooled_spread
 from .step_values import Capture
 from .steps import lengths_of_steps, that_count, whole_steps
-from .work import SameWork, same_work
+from .work import SIDES, SameWork, SideNames, same_work
 
 K = TypeVar("K", bound=Hashable)
 
@@ -83,13 +83,14 @@ class Comparison:
     """Tables of two sides, each with one run or several captures, read with `details`.
 
     Columns: docs/tables.md. `run_spread_frac` is the spread of runs that is assumed if there is only one run of each,
-    and `history` has none of their program.
+    and `history` has none of their program. `names` are what causes call the sides.
     """
 
     a: tuple[Analysis, ...]
     b: tuple[Analysis, ...]
     run_spread_frac: float = RUN_SPREAD_FRAC
     history: History | None = None
+    names: SideNames = SIDES
 
     def __repr__(self) -> str:
         a, b = (printable(", ".join(analysis.run.name for analysis in side)) for side in (self.a, self.b))
@@ -342,7 +343,7 @@ class Comparison:
     @cached_property
     def _same_work(self) -> SameWork:
         """Which kernels of both sides do the same."""
-        return same_work(*self._sides)
+        return same_work(*self._sides, self.names)
 
     @property
     def step(self) -> Row:

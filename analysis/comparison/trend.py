@@ -13,6 +13,9 @@ from statistics import pstdev
 
 import pandas as pd
 
+from ...common.wording import counted
+from ...contract.reading import lenient
+from ...contract.run import RunFile
 from ..core.escaping import printable
 from ..core.schema import Row, records
 from ..core.tables.comparison import TREND
@@ -26,8 +29,12 @@ from .analysis import RUN_SPREAD_FRAC, Comparison, about_one_kind
 from .causes import signed
 from .dates import began
 from .history import History, read_history
+from .work import SideNames
 
 _LEAST_RUNS = 2
+_MOST_CAUSES = 2
+_MOST_HOSTS = 3
+_NAMES = SideNames("the run before", "this run")
 BEYOND = {
     "runs": "beyond the spread of runs",
     "steps": "beyond the spread of steps, but not of runs",
@@ -121,6 +128,7 @@ class RunTrend:
         row: Row = {
             "run": self.names[number],
             "began_utc": began(one),
+            **_where(one),
             "ranks": len(one.run.ranks),
             "steps": len(one.typical_step.steps) if _has_step(one) else 0,
             **_first_words(one),
@@ -132,8 +140,8 @@ class RunTrend:
         row["step_ns"] = sum(row[part] for part in STEP_PARTS)
         row["step_spread_ns"] = round(pstdev(typical.lengths_ns)) if len(typical.lengths_ns) > 1 else None
         row |= _first_gain(one)
-        if number and _has_step(self._alike[number - 1]):
-            both = Comparison((self._alike[number - 1],), (one,), self.run_spread_frac, self.history)
+        both = self._against_before(number)
+        if both is not None:
             row["change_ns"] = row["step_ns"] - _step_ns(self._alike[number - 1])
             row["beyond"] = self._beyond(both, row["change_ns"])
             row["cause"] = None if both.change is None else both.change.words
@@ -148,6 +156,33 @@ class RunTrend:
         """The last run beside all runs before."""
         return Comparison(self.runs[:-1], self.runs[-1:], self.run_spread_frac, self.history)
 
+    @cached_property
+    def begins(self) -> list[Row]:
+        """What begins to cost more or less at a run, at most two rows like those of `changed_causes` for each.
+
+        Each also has the `run`, and what its change is `beyond`; changes within what steps differ by have none.
+        """
+        found: list[Row] = []
+        for number, row in enumerate(records(self.trend)):
+            both = self._against_before(number)
+            if both is not None and row["beyond"] != "nothing" and not self.unit.is_zero(row["change_ns"]):
+                causes = records(both.what_differs.head(_MOST_CAUSES))
+                found += ({"run": row["run"], "beyond": row["beyond"], **cause} for cause in causes)
+        return found
+
+    def _against_before(self, number: int) -> Comparison | None:
+        """The comparison of a run with the one before; None for the first, and where either shows no activity."""
+        return self._comparisons[number]
+
+    @cached_property
+    def _comparisons(self) -> list[Comparison | None]:
+        return [
+            Comparison((before,), (one,), self.run_spread_frac, self.history, _NAMES)
+            if before is not None and _has_step(before) and _has_step(one)
+            else None
+            for before, one in zip((None, *self._alike), self._alike, strict=False)
+        ]
+
     def _beyond(self, both: Comparison, change_ns: int) -> str | None:
         """What a change exceeds: how much `runs` of one configuration differ, only how much `steps` do, or nothing."""
         of_steps = Comparison(both.a, both.b, 0.0).step
@@ -160,6 +195,17 @@ class RunTrend:
 
 def _has_step(one: Analysis) -> bool:
     return len(one.table("breakdown")) > 0
+
+
+def _where(one: Analysis) -> Row:
+    """The commit, hosts and devices of a run, as far as its capture says so."""
+    hosts = sorted({host for host in one.run.hosts.values() if host is not None})
+    known = bool(hosts) and None not in one.run.hosts.values()
+    return {
+        "commit": lenient(one.run.config, RunFile)[0].commit,
+        "hosts": (", ".join(hosts) if len(hosts) <= _MOST_HOSTS else counted(len(hosts), "host")) if known else None,
+        "devices": ", ".join(one.run.models) or None,
+    }
 
 
 def _step_ns(one: Analysis) -> int:

@@ -54,6 +54,16 @@ _LEAST_OTHERS = 0.05
 """Of all compute: if all kernels but the largest take less, it is that one which takes longer."""
 
 
+class SideNames(NamedTuple):
+    """What words call the two sides: `A` and `B`, or `the run before` and `this run`."""
+
+    a: str
+    b: str
+
+
+SIDES = SideNames("A", "B")
+
+
 @dataclass
 class WorkGroup:
     """Work of both sides that is the same: names there, ns per step, mean over ranks, and what to multiply it by.
@@ -72,6 +82,7 @@ class WorkGroup:
     to_a: dict[_Place, float] = field(default_factory=dict)
     times: float | None = None
     kernels: int = 1
+    sides: SideNames = SIDES
     is_whole: bool = False
 
     @property
@@ -95,14 +106,14 @@ class WorkGroup:
         before, after = (printable(short(name)) if name else "" for name in (self.name_a, self.name_b))
         kind = "copies" if self.is_copy else "compute"
         if self.is_whole:
-            return "compute in all (A and B have few kernels in common)"
+            return f"compute in all ({self.sides.a} and {self.sides.b} have few kernels in common)"
         if self.times is not None:
             return f"every kernel takes {self.times:.2f} times as long"
         more = f" and {counted(self.kernels - 1, 'more kernel')}" if self.kernels > 1 else ""
         if not before:
-            return f"{kind}, {after}{more}, which A does not have"
+            return f"{kind}, {after}{more}, which {self.sides.a} does not have"
         if not after:
-            return f"{kind}, {before}{more}, which B does not have"
+            return f"{kind}, {before}{more}, which {self.sides.b} does not have"
         return f"{kind}, {after}" if before == after else f"{kind}, {after} in place of {before}"
 
     def with_all_of(self, other: WorkGroup) -> None:
@@ -138,10 +149,14 @@ class SameWork(NamedTuple):
     a: list[CaptureWork]
     b: list[CaptureWork]
     renamed: dict[str, str]
+    sides: SideNames
 
 
-def same_work(a: Sequence[Analysis], b: Sequence[Analysis]) -> SameWork:
-    """Match the work of both sides; between vendors, whose kernels have nothing in common, by category."""
+def same_work(a: Sequence[Analysis], b: Sequence[Analysis], sides: SideNames) -> SameWork:
+    """Match the work of both sides; between vendors, whose kernels have nothing in common, by category.
+
+    `sides` are what words call them.
+    """
     by_category = _vendors(a) != _vendors(b)
     ran = [[_ran(one) for one in side] for side in (a, b)]
     roles = _roles([each for side in ran for each in side])
@@ -153,7 +168,9 @@ def same_work(a: Sequence[Analysis], b: Sequence[Analysis]) -> SameWork:
     renamed = _renamed(groups)
     joined = [*_with_all_alike(groups), *(_whole(groups) if alike_frac < _ONE_PROGRAM else [])]
     ordered = sorted(joined, key=lambda group: -abs(group.difference_ns))
-    return SameWork(ordered, works_a, works_b, renamed)
+    for group in ordered:
+        group.sides = sides
+    return SameWork(ordered, works_a, works_b, renamed, sides)
 
 
 def _whole(groups: Sequence[WorkGroup]) -> list[WorkGroup]:

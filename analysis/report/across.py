@@ -15,7 +15,7 @@ from ..show.comparison import (
     sides,
     without_empty,
 )
-from ..show.trend import captures, changes, headlines, trend_facts
+from ..show.trend import captures, changes, differs, headlines, notes_of_runs
 from ..sweeps.analysis import SweepAnalysis
 from ..training.analysis import TrainingAnalysis
 from .page import Head, ReportPage, page
@@ -94,7 +94,11 @@ def _causes(comparison: Comparison) -> list[Section]:
 def trend_page(name: str, trend: RunTrend) -> ReportPage:
     """The page on a series of runs: a typical step of each, what changed from run to run, and what limits each."""
     table, sentences = trend.trend, list(changes(trend))
-    facts = [*captures(trend), *((item, words) for item, words in trend_facts(trend) if item != "verdict")]
+    facts = [
+        *captures(trend),
+        *(("differs", text) for text in differs(trend)),
+        *(("note", text) for text in notes_of_runs(trend)),
+    ]
     sections = [
         Section(
             "trend",
@@ -103,7 +107,7 @@ def trend_page(name: str, trend: RunTrend) -> ReportPage:
             [bars.time_per_run(table)] if table["step_ns"].notna().any() else [],
             [block("trend", table, shown=True)],
         ),
-        Section("changes", "What changed, and why", "", words=sentences),
+        Section("changes", "What begins to cost more or less, and at which run", "", words=sentences),
         Section("limits", "What limits each run", "", words=list(headlines(trend))),
     ]
     return page(Head(name, "report on a series of runs", trend.verdict, facts), sections)

@@ -6,7 +6,7 @@ Also the same as Markdown for a pull request, as JSON, and with every table.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
@@ -72,7 +72,7 @@ def _said(comparison: Comparison, screen: Screen) -> str:
 
 def _lines(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
     for name, about in sides(comparison):
-        yield from _beside(f"{name}  ", about, width)
+        yield from beside(f"{name}  ", about, width)
     yield ""
     yield from (styled(line, "bold", screen) for line in wrapped(f"{headline(comparison)}.", width))
     yield from wrapped(" ".join(explanation(comparison)), width)
@@ -80,17 +80,17 @@ def _lines(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
         yield from _bars(comparison, screen, width)
         yield from _rows(comparison, screen, width)
     yield ""
-    yield from _beside("Rests on  ", basis_sentences(comparison), width)
-    yield from (line for text in differences_of_settings(comparison) for line in _beside("Differs   ", text, width))
+    yield from beside("Rests on  ", basis_sentences(comparison), width)
+    yield from (line for text in differences_of_settings(comparison) for line in beside("Differs   ", text, width))
     every = notes_once(comparison)
     shown = every if screen.everything else every[:MOST_NOTES]
     for text in shown:
-        yield from _beside("Note      ", text, width)
+        yield from beside("Note      ", text, width)
     if len(every) > len(shown):
         yield f"          and {counted(len(every) - len(shown), 'more note')}, which --all shows"
 
 
-def _beside(label: str, text: str, width: int) -> Iterator[str]:
+def beside(label: str, text: str, width: int) -> Iterator[str]:
     """Yield the text beside its label."""
     for number, line in enumerate(wrapped(text, width - len(label))):
         yield f"{' ' * len(label) if number else label}{line}"
@@ -104,7 +104,7 @@ def _named(comparison: Comparison) -> str:
 def _bars(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
     """Yield a step of each side on one scale, and what its parts take."""
     rows = records(comparison.typical_steps)
-    both = [{part: row[part] for part in STEP_PARTS} for row in rows]
+    both = [{part: int(row[part]) for part in STEP_PARTS} for row in rows]
     lengths = [row["step_ns"] for row in rows]
     unit = TimeUnit.of(max(lengths))
     texts = [unit.text(ns) for ns in lengths]
@@ -113,8 +113,8 @@ def _bars(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
     yield ""
     yield styled(_of_bars(comparison), "bold", screen)
     for name, parts, text in zip("AB", both, texts, strict=True):
-        yield f"  {name}  {text:>{wide}}  {_bar(parts, room / max(*lengths, 1), screen)}"
-    yield from _legend(both, unit, screen, width)
+        yield f"  {name}  {text:>{wide}}  {bar_of(parts, room / max(*lengths, 1), screen)}"
+    yield from legend_of(both, unit, screen, width)
 
 
 def _of_bars(comparison: Comparison) -> str:
@@ -130,29 +130,32 @@ def _of_bars(comparison: Comparison) -> str:
     return f"A traced step: {what} {ranges_of(of_a)} of {named}"
 
 
-def _bar(parts: dict[str, int], cells_per_ns: float, screen: Screen) -> str:
+def bar_of(parts: Mapping[str, int], cells_per_ns: float, screen: Screen) -> str:
+    """A step as a bar of its parts, which are STEP_PARTS."""
     bar, ends = "", 0.0
-    for part, ns in parts.items():
-        begin, ends = round(ends * cells_per_ns), ends + ns
+    for part in STEP_PARTS:
+        begin, ends = round(ends * cells_per_ns), ends + parts[part]
         mark = _MARKS[part][screen.ascii_only] * (round(ends * cells_per_ns) - begin)
         bar += styled(mark, COLOURS[part], screen) if mark else ""
     return bar
 
 
-def _legend(both: list[dict[str, int]], unit: TimeUnit, screen: Screen, width: int) -> Iterator[str]:
-    """Yield what the marks mean, and how much each part takes in A and in B; once if that is the same."""
+def legend_of(both: Sequence[Mapping[str, int]], unit: TimeUnit, screen: Screen, width: int) -> Iterator[str]:
+    """Yield what the marks mean, and how much each part takes first and last; once if that is the same."""
     arrow = "->" if screen.ascii_only else "\u2192"
-    line = ""
+    line, used = "", 0
     for part, name in STEP_PARTS.items():
         a, b = ("0" if unit.is_zero(parts[part]) else unit.number(parts[part]) for parts in both)
         if all(unit.is_zero(parts[part]) for parts in both):
             continue
         amount = a if a == b else f"{a} {arrow} {b}"
         entry = f"{_MARKS[part][screen.ascii_only]} {name} {amount}"
-        if line and cell_len(line) + cell_len(entry) + 3 > width - 2 - len(unit.name) - 1:
+        if line and used + cell_len(entry) + 3 > width - 2 - len(unit.name) - 1:
             yield f"  {line}"
-            line = ""
-        line += f"   {entry}" if line else entry
+            line, used = "", 0
+        used += cell_len(entry) + (3 if line else 0)
+        mark = styled(entry[0], COLOURS[part], screen)
+        line += f"{'   ' if line else ''}{mark}{entry[1:]}"
     if line:
         yield f"  {line} {unit.name}"
 
@@ -164,7 +167,7 @@ def _rows(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
         return
     unit = comparison.change.unit
     amounts = [signed(row["difference_ns"], unit) for row in rows]
-    between = [_between(row, unit) for row in rows]
+    between = [between(row, unit) for row in rows]
     wide, wide_between = max(map(len, amounts)), max(map(len, between))
     room = width - wide - wide_between - 6
     yield ""
@@ -183,7 +186,7 @@ def _is_priced(comparison: Comparison) -> bool:
     return change is not None and not any(part.bounds_ns is None for part in change.parts)
 
 
-def _between(row: Row, unit: TimeUnit) -> str:
+def between(row: Row, unit: TimeUnit) -> str:
     """`+1.0 to +3.9`; empty where that is not known."""
     low, high = row["difference_low_ns"], row["difference_high_ns"]
     if low is None or high is None:
@@ -202,7 +205,7 @@ def in_brief(comparison: Comparison, command: str | None = None) -> str:
         what = _PRICED if _is_priced(comparison) else _SHOWN
         lines += [f"| {what} | change | between |", "|---|---:|---:|"]
         lines += [
-            f"| {escaped(row['cause'])} | {signed(row['difference_ns'], unit)} | {_between(row, unit) or '-'} |"
+            f"| {escaped(row['cause'])} | {signed(row['difference_ns'], unit)} | {between(row, unit) or '-'} |"
             for row in rows
         ]
         lines.append("")

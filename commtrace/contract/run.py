@@ -39,6 +39,7 @@ class RunFile(Record):
     backend: Annotated[str | None, People("backend of the default process group; null if there is none")]
     model: Annotated[ModelSize | None, People("size of the model; null if not known")]
     versions: Annotated[Versions, People("versions that rank 0 ran with")]
+    commit: Annotated[str | None, Doc("git commit that the script was checked out at", may_lack=True)] = None
 
 
 class SweptOptions(Struct, frozen=True):

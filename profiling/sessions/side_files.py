@@ -19,6 +19,7 @@ from ...contract.run import ModelSize, RunFile
 from ..base import run_directory as rundir
 from ..base.schedule import Schedule
 from ..machine import environment, nvml
+from ..machine.commit import commit
 from ..ranks import process_group as parallel
 from ..ranks.process_group import Identity
 from .step_clock import clock_name
@@ -55,6 +56,7 @@ def run_facts(name: str, who: Identity, subject: Subject) -> RunFile:
         backend=parallel.backend(),
         model=model_facts(subject),
         versions=environment.versions(),
+        commit=commit(),
     )
 
 

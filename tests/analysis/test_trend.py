@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,7 +17,9 @@ from commtrace import Analysis, Comparison, RunTrend, analyse, plots, run_trend
 from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.core.schema import Row, records
 from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.report.across import trend_page
+from commtrace.analysis.show import trend as shown
 from commtrace.cli import main
 
 STEPS = 6
@@ -106,9 +109,10 @@ def test_every_change_has_its_cause(made: Any) -> None:
 
 def test_what_gets_better_has_a_cause_as_well(made: Any) -> None:
     found = rows(made(late=40, transfer=30), made(late=20, transfer=30), made(transfer=30), made(transfer=15, mib=72))
+    longer = "it computes 20.0 ms per step longer than the others, mostly in straggler"
     assert [row["cause"] for row in found[1:]] == [
-        "rank 1 is less late than in A: it computes 20.0 ms per step longer than the others, mostly in straggler",
-        "rank 1 is no longer late: in A, it computes 20.0 ms per step longer than the others, mostly in straggler",
+        f"rank 1 is less late than in the run before: {longer}",
+        f"rank 1 is no longer late: in the run before, {longer}",
         "all_gather of 72 MiB instead of 144 MiB, transfer",
     ]
     assert all(row["change_ns"] < 0 for row in found[1:])
@@ -248,13 +252,42 @@ def series(made: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_three_runs_are_a_series(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
     assert main(["compare", *series]) == 0
     out = capsys.readouterr().out
-    first, *_ = out.splitlines()
-    assert first.split(maxsplit=1)[1] == (
+    assert " ".join(out.partition("\n\n")[0].split()) == (
         "A step takes 40.0 ms in mon and 128.3 ms in wed: +88.3 ms (+221%), beyond the spread of runs. The largest "
         "change is from tue to wed, +58.3 ms: compute, gemm."
     )
-    assert "rank 1 computes 30.0 ms per step longer than the others" in out
-    assert "What limits each run\n\nmon: " in out
+    assert "  tue: rank 1 computes 30.0 ms per step longer than the others" in out
+    assert main(["compare", "--all", *series]) == 0
+    assert "What limits each run\n\nmon: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_series_is_one_screen_with_bars_on_one_scale(made: Any, width: int) -> None:
+    trend = RunTrend((made(), made(late=30), made(gemm=40, late=30)))
+    lines = shown.series(trend, Screen(width=width)).splitlines()
+    assert len(lines) <= 32
+    assert max(map(len, lines)) <= min(width, 120)
+    steps = [row["step_ns"] for row in records(trend.trend)]
+    bars = [re.search("[\u2588\u2593\u2592\u2591\u259a\u00b7]+$", line) for line in lines]
+    cells = [len(bar[0]) for bar in bars if bar]
+    assert cells == pytest.approx([cells[-1] * ns / steps[-1] for ns in steps], abs=1.5)
+
+
+def test_what_begins_is_said_with_when_where_and_of_which_commit(made: Any, tmp_path: Path) -> None:
+    folders = [run(tmp_path / "mon"), run(tmp_path / "tue"), run(tmp_path / "wed", late=30)]
+    for day, folder in enumerate(folders):
+        said = {"run": folder.name, "created_utc": f"2026-11-0{day + 1}T02:00:00Z", "commit": f"{day}" * 40}
+        (folder / "run.json").write_text(json.dumps({"schema_version": 1, **said}), encoding="utf-8")
+    trend = run_trend(*folders)
+    assert [(row["run"], row["beyond"]) for row in trend.begins] == [("wed", "runs")]
+    row = records(trend.trend)[2]
+    assert (row["began_utc"], row["commit"], row["devices"]) == ("2026-11-03 02:00", "2" * 40, "NVIDIA H100 80GB HBM3")
+    assert records(RunTrend((made(), made(late=30))).trend)[0]["commit"] is None
+    brief = shown.series_in_brief(trend)
+    table = [line for line in brief.splitlines() if line.startswith("|")]
+    assert len(table) == 3
+    assert table[2].startswith("| wed 2026-11-03 02:00 22222222 | rank 1 computes 30.0 ms per step longer")
+    assert "2026-11-03 02:00 22222222" in shown.series(trend)
 
 
 def test_a_series_is_judged_by_its_last_run(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
@@ -286,6 +319,7 @@ def test_every_format(
     if output_format == "json":
         content = json.loads(captured.out)
         assert content["table"] == "trend"
+        assert by or [row["run"] for row in content["causes"]] == ["tue", "wed"]
         assert [row["run"] for row in content["rows"]] == ["mon", "tue", "wed"]
 
 
@@ -304,7 +338,7 @@ def test_a_page(capsys: pytest.CaptureFixture[str], series: list[str], tmp_path:
     ):
         assert said in html
     assert main(["compare", *series[:2], "-o", str(target)]) == 0
-    assert "30.0 ms (55%) longer than those of A: rank 1 computes 30.0 ms" in target.read_text(encoding="utf-8")
+    assert "30.0 ms (75%) longer than those of A: rank 1 computes 30.0 ms" in target.read_text(encoding="utf-8")
     assert main(["compare", *series, "-o", str(target), "-f", "csv"]) == 0
     assert target.read_text(encoding="utf-8").startswith("run,began_utc,")
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SLOWER, _UNSEEN = 3, 4
 _SIDES = 2
 _SHOWN_ROWS = 10
+_WHOLE = "is Markdown on the whole comparison"
 _TABLES = {
     "measure": "comparison",
     "cause": "changed_causes",
@@ -160,13 +161,17 @@ def compare_command(
     if by is ComparedBy.run or (by is None and not against and len(runs) > _SIDES):
         if against:
             raise typer.BadParameter("compares two sides, but a series of runs was asked for", param_hint=AGAINST)
-        trend = _series(runs, run_spread / 100, history, whole=by is None, writing=writing, reading=reading)
+        if brief and by is not None:
+            raise typer.BadParameter(_WHOLE, param_hint="--brief")
+        trend = _series(
+            runs, run_spread / 100, history, whole=by is None, brief=brief, writing=writing, reading=reading
+        )
         if fail_above is not None:
             _gate(*trend.last_against_others.slower_by(fail_above / 100))
         return
     whole = by is None and writing.format not in (Format.csv, Format.latex)
     if brief and (by is not None or writing.format not in (Format.table, Format.markdown)):
-        raise typer.BadParameter("is Markdown on the whole comparison", param_hint="--brief")
+        raise typer.BadParameter(_WHOLE, param_hint="--brief")
     if whole:
         replace(writing, choice=replace(writing.choice, top=None)).needs_one_table()
     name = _TABLES[(by or ComparedBy.measure).value]
@@ -227,6 +232,7 @@ def _series(
     history: Path | None,
     *,
     whole: bool,
+    brief: bool,
     writing: Writing,
     reading: ReadOptions,
 ) -> RunTrend:
@@ -239,13 +245,17 @@ def _series(
     writing.check("trend")
     analyses = [analysis_of([path], reading, details=True) for path in runs]
     from ...comparison.trend import RunTrend
-    from ...show.trend import trend_report, without_empty_parts
+    from ...show.trend import series, series_in_brief, trend_report, without_empty_parts
 
     trend = RunTrend(tuple(analyses), run_spread_frac, _known(history))
     if whole and _wants_page(writing):
         from ...report.across import trend_page
 
         _write_page(trend_page(f"{trend.names[0]} to {trend.names[-1]}", trend), writing)
+    elif brief:
+        writing.text(series_in_brief(trend))
+    elif whole and writing.for_people and not writing.everything:
+        writing.text(series(trend, writing.screen))
     elif whole:
         writing.text(trend_report(trend, writing.format.value, writing.screen))
     else:

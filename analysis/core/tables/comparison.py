@@ -70,6 +70,9 @@ _BEYOND = (
 TREND = Schema("trend", "run, in the order given", {
     "run": ("string", "name of the run; those that have the same are numbered"),
     "began_utc": ("string", "when the capture began, from run.json, else from the clocks of its traces; NA if unknown"),
+    "commit": ("string", "git commit that the script was checked out at, from run.json; NA if unknown"),
+    "hosts": ("string", "hosts of its ranks, or how many if these are many; NA if unknown"),
+    "devices": ("string", "models of its devices; NA if unknown"),
     "ranks": ("int64", "ranks with a trace"),
     "steps": ("int64", "steps that count, as in `steps`; 0 if none is marked: then a step is the whole window"),
     "step_ns": ("Int64", "length of a typical step, the mean of those; the parts below add up to it"),
@@ -89,5 +92,5 @@ TREND = Schema("trend", "run, in the order given", {
     "remedy": ("string", "that remedy"),
     "verdict": ("string", "the verdict on the run, as in `verdicts`"),
     "headline": ("string", "the same in a short sentence"),
-    "cause": ("string", "why a step takes longer or less than in the run before: the part that changed most"),
+    "cause": ("string", "why a step takes longer or less than in the run before: what costs more or less"),
 })  # fmt: skip
