@@ -185,16 +185,19 @@ _ENTRIES = (
         of=InputKind.series,
         command="compare --by run",
         shown=(
-            "run", "began_utc", "step_ns", "change_ns", "beyond", "cause", "from_first_ns", "from_first_beyond",
-            *_STEP_PARTS, "gain_ns", "verdict", "ranks", "steps", "step_spread_ns",
+            "run", "began_utc", "commit", "hosts", "step_ns", "change_ns", "beyond", "cause", "from_first_ns",
+            "from_first_beyond", *_STEP_PARTS, "gain_ns", "verdict", "ranks", "steps", "step_spread_ns",
         ),
         narrow=(
             "run", "step_ns", "change_ns", "beyond", "cause", "compute_alone_ns", "exposed_transfer_ns",
             "exposed_wait_ns", "idle_ns", "overlap_ns", "from_first_ns", "from_first_beyond", "began_utc", "gain_ns",
-            "verdict", "steps", "ranks", "step_spread_ns", "exposed_unsplit_ns", "exposed_memory_ns",
+            "verdict", "steps", "ranks", "step_spread_ns", "commit", "hosts", "exposed_unsplit_ns", "exposed_memory_ns",
         ),
         below="cause",
-        optional=("began_utc", "step_spread_ns", "exposed_unsplit_ns", "exposed_memory_ns", "gain_ns", "overlap_ns"),
+        optional=(
+            "began_utc", "commit", "hosts", "step_spread_ns", "exposed_unsplit_ns", "exposed_memory_ns", "gain_ns",
+            "overlap_ns",
+        ),
         title="A step, from run to run",
     ),
     TableEntry(

@@ -77,6 +77,11 @@ class Judgement(Enum):
     within = "within"
     unknown = "unknown"
 
+    @property
+    def exit_code(self) -> int:
+        """What `compare --fail-above` exits with."""
+        return {"slower": 3, "within": 0, "unknown": 4}[self.value]
+
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
@@ -351,12 +356,6 @@ class Comparison:
         columns = dict.fromkeys(COMPARISON.columns)
         return columns | judged([self._step])[0]
 
-    @property
-    def power(self) -> str | None:
-        """A sentence on the smallest change of a step that these captures can show; None if they show none."""
-        seen = records(self.comparison)[0]["seen_frac"]
-        return None if seen is None else f"with these captures {_seen(seen)} would be seen, nine times in ten"
-
     @cached_property
     def decision(self) -> StepDecision:
         """The decision on the length of a step, as values and in sentences."""
@@ -520,12 +519,6 @@ class Comparison:
         """Last step of each capture of a run: of the run itself, or of its cycles."""
         last = step_values.last_steps(analysis.run.annotations)
         return last[-1:] if self.separate else last
-
-
-def _seen(seen_frac: float) -> str:
-    if seen_frac > _BEYOND_WORDS:
-        return f"a change of far more than {_BEYOND_WORDS:,.0%}"
-    return f"a change of {100 * seen_frac:.{1 if seen_frac < 0.1 else 0}f}% or more"
 
 
 def _bound(change_frac: float) -> str:

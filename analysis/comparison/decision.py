@@ -173,24 +173,22 @@ def _on_steps(step: Row, beside: Row, change: str, steps_spread: float | None) -
 
 def _on_runs(evidence: DecisionBasis, change: str) -> str:
     spread, known = _percent(evidence.runs_spread_frac), evidence.known
+    if evidence.step["significant"] is None:
+        return f"{change} cannot be compared with what runs differ by."
     if not evidence.known_runs:
         source = (
             "no capture shows by how much runs of this program differ"
             if evidence.history is None
             else f"{evidence.history} has fewer than two other runs of this program on such GPUs"
         )
-        said = {True: "is more than", False: "is no more than", None: "cannot be compared with what"}
-        beyond = evidence.step["significant"]
-        says = said[beyond] + (" runs differ by" if beyond is None else "")
-        return f"{change} {says} chance if runs differ by {spread}, which is assumed: {source}."
+        says = "more" if evidence.step["significant"] else "no more"
+        return f"{change} is {says} than chance if runs differ by {spread}, which is assumed: {source}."
     if known is None:
         whose = f"{counted(evidence.known_runs, 'run')} that are compared differ by {spread}"
     else:
         where = ", on other hosts" if known.elsewhere else ""
         without = f", without {listed(known.apart)}, which stands apart" if known.apart else ""
         whose = f"{counted(evidence.known_runs, 'run')} of this program{where} differ by {spread}{without}"
-    if evidence.step["significant"] is None:
-        return f"{change} cannot be judged, though {whose}."
     beyond = "more" if evidence.step["significant"] else "no more"
     return f"{change} is {beyond} than chance: {whose}."
 

@@ -29,8 +29,9 @@ def differing(change: StepChange, found: Sequence[Candidate] | None, measures: M
     rows = [_of_part(part, measures) for part in change.parts]
     if all(part.bounds_ns for part in change.parts):
         named = {row["what"] for row in rows}
-        rows += (each.row for each in found or () if each.is_sure and each.what not in named)
-    return [row for row in rows if not change.unit.is_zero(row["difference_ns"])][:MOST]
+        more = (each.row for each in found or () if each.is_sure and each.what not in named)
+        rows += (row for row in more if not change.unit.is_zero(row["difference_ns"]))
+    return rows[:MOST]
 
 
 def _of_part(part: PartChange, measures: Mapping[str, Row]) -> Row:

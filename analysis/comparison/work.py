@@ -166,7 +166,10 @@ def same_work(a: Sequence[Analysis], b: Sequence[Analysis], sides: SideNames) ->
     )
     groups, alike_frac = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
     renamed = _renamed(groups)
-    joined = [*_with_all_alike(groups), *(_whole(groups) if alike_frac < _ONE_PROGRAM else [])]
+    joined = _with_all_alike(groups)
+    if alike_frac < _ONE_PROGRAM and (whole := _whole(groups)):
+        known = joined if by_category else [group for group in joined if group.is_copy]
+        joined = [*known, *whole]
     ordered = sorted(joined, key=lambda group: -abs(group.difference_ns))
     for group in ordered:
         group.sides = sides

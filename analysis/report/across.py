@@ -7,7 +7,6 @@ from ..comparison.trend import RunTrend
 from ..core.schema import plain
 from ..render.plots import bars, lines, paired
 from ..show.comparison import (
-    basis_sentences,
     differences_of_settings,
     explanation,
     headline,
@@ -52,7 +51,7 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
         Section(
             "steps",
             "A step before and after",
-            basis_sentences(comparison),
+            "",
             [bars.time_per_side(comparison.typical_steps)] if comparison.change is not None else [],
             [block("changed_causes", without_empty(differs), shown=True)] if len(differs) else [],
         ),
@@ -78,7 +77,13 @@ def comparison_page(name: str, comparison: Comparison) -> ReportPage:
         *(("differs", text) for text in differences_of_settings(comparison)),
         *(("note", text) for text in notes_once(comparison)),
     ]
-    head = Head(name, "A before, B after", "\n".join(explanation(comparison)), facts, headline(comparison))
+    head = Head(
+        name,
+        "A before, B after",
+        "\n".join([*explanation(comparison), *comparison.decision.statements]),
+        facts,
+        headline(comparison),
+    )
     return page(head, sections)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
-from ...common.wording import counted, listed
+from ...common.wording import listed
 from ...contract.reading import lenient
 from ...contract.run import RunFile
 from ..comparison.analysis import Comparison
 from ..comparison.causes import signed
-from ..comparison.significance import LEVEL, STEPS_NEEDED
+from ..comparison.decision import StepDecision, StepOutcome
+from ..comparison.significance import LEVEL
 from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
 from ..render import Table
@@ -22,8 +24,8 @@ _FEW_DIGITS = 0.1
 """Smaller changes have a decimal in percent."""
 _MOST_CAUSES = 2
 """Of a headline: what follows is in the rows below it."""
-_LONGEST_CAUSE = 100
-"""Letters of a cause in a headline: from there it ends with its first clause."""
+_LONGEST_CAUSE = 80
+"""Letters of a cause in a headline: a longer one ends with its first clause."""
 _BOUNDED = 10.0
 """Ends of an interval beyond that, as a part of A, bound nothing."""
 _ALIKE = 2.0
@@ -40,25 +42,26 @@ def headline(comparison: Comparison) -> str:
     if change is None:
         return "Steps of A and B cannot be compared"
     steps = comparison.of_kind.capitalize()
-    beyond = beyond_of(comparison)
-    if abs(change) < _SAID_AS_EQUAL or beyond == "nothing":
-        if abs(change) < _SAID_AS_EQUAL:
-            return f"{steps} of B are as long as those of A"
-        return f"{steps} of B cannot be told from those of A: {change:+.1%} is within what steps differ by"
-    words, take = "longer than" if change > 0 else "less than", "seem to take" if beyond is None else "take"
+    beyond = _beyond(comparison.decision)
+    if abs(change) < _SAID_AS_EQUAL or comparison.decision.outcome is StepOutcome.alike:
+        return f"{steps} of B are as long as those of A"
+    words, take = (
+        "longer than" if change > 0 else "less than",
+        "take" if beyond in ("runs", "steps") else "seem to take",
+    )
     said = f"{steps} of B {take} {_amount(step)} {words} those of A"
-    said += ", as two runs of one program may" if beyond == "steps" else ""
+    if beyond in ("steps", "nothing"):
+        what = "captures" if comparison.separate else "steps"
+        said += f", {'as two runs of one program may' if beyond == 'steps' else f'no more than {what} differ by'}"
     cause = _short_cause(comparison)
     return f"{said}: {cause}" if cause else said
 
 
-def beyond_of(comparison: Comparison) -> str | None:
+def _beyond(decision: StepDecision) -> str | None:
     """What the change of a step exceeds: how much `runs` differ, only how much `steps` do, or `nothing`; or None."""
-    if comparison.step["significant"] is None:
+    if decision.beyond_runs is None:
         return None
-    if comparison.step["significant"]:
-        return "runs"
-    return "steps" if comparison.decision.beyond_steps else "nothing"
+    return "runs" if decision.beyond_runs else "steps" if decision.beyond_steps else "nothing"
 
 
 def _amount(step: Row) -> str:
@@ -80,28 +83,32 @@ def length_of(ns: float, unit: TimeUnit) -> str:
 def _short_cause(comparison: Comparison) -> str:
     """What explains the change, in a few words; empty where traced steps changed otherwise than steps did."""
     change, ns = comparison.change, comparison.step["difference_ns"] or 0
-    if change is None or not change.parts or not 1 / _ALIKE <= change.ns / (ns or 1) <= _ALIKE:
+    if change is None or not change.parts:
+        return ""
+    is_chance = _beyond(comparison.decision) == "nothing"
+    if is_chance and any(part.bounds_ns is None for part in change.parts):
+        return ""  # where the time shows is chance, too; prices are known by themselves
+    if not 1 / _ALIKE <= change.ns / (ns or 1) <= _ALIKE:
         return ""
     several = len(change.parts) > 1 or change.words != change.parts[0].words
+    if not several:
+        return _clause(change.parts[0].words, "; ")
     return " and ".join(
-        f"{_clause(part.words)} ({signed(part.ns, change.unit)})" if several else _clause(part.words)
-        for part in change.parts[:_MOST_CAUSES]
+        f"{_clause(part.words, ': ')} ({signed(part.ns, change.unit)})" for part in change.parts[:_MOST_CAUSES]
     )
 
 
-def _clause(words: str) -> str:
-    return words if len(words) <= _LONGEST_CAUSE else words.split("; ")[0]
+def _clause(words: str, ends_with: str) -> str:
+    """The words, or their first clause if they are many: what follows is in the rows."""
+    return words if len(words) <= _LONGEST_CAUSE else words.partition(ends_with)[0].partition("; ")[0]
 
 
 def explanation(comparison: Comparison) -> Iterator[str]:
-    """Yield sentences on the headline: how sure it is, and what traced steps say where it does not name a cause."""
+    """Yield sentences on the headline: how large the change may be, and what traced steps say where it does not."""
     step = comparison.step
     if step["change_frac"] is None:
         yield _sentence(comparison.verdict)
-    elif step["significant"] is None:
-        of_a, of_b = counted(step["steps_a"], "step"), step["steps_b"]
-        yield f"A has {of_a}, B has {of_b}; each side needs {STEPS_NEEDED}, or several captures."
-    elif step["change_high_frac"] <= _BOUNDED:
+    elif step["significant"] is not None and step["change_high_frac"] <= _BOUNDED:
         low, high = (f"{100 * step[f'change_{end}_frac']:+,.1f}%" for end in ("low", "high"))
         yield f"The change is between {low} and {high}, with {1 - LEVEL:.0%} confidence."
     yield from _of_traced_steps(comparison)
@@ -126,16 +133,8 @@ def _of_traced_steps(comparison: Comparison) -> Iterator[str]:
 
 
 def _names_cause(comparison: Comparison) -> bool:
-    change_frac = comparison.step["change_frac"]
-    is_said = change_frac is not None and abs(change_frac) >= _SAID_AS_EQUAL and beyond_of(comparison) != "nothing"
-    return is_said and bool(_short_cause(comparison))
-
-
-def basis_sentences(comparison: Comparison) -> str:
-    """The captures of each side, what the change exceeds, and what would settle it, in whole sentences."""
-    made = comparison.decision
-    power = [] if made.more_captures == 0 or comparison.power is None else [_sentence(comparison.power)]
-    return " ".join([_sentence(comparison.captures), *made.statements, *power])
+    cause = _short_cause(comparison)
+    return bool(cause) and headline(comparison).endswith(f": {cause}")
 
 
 def _sentence(text: str) -> str:
@@ -170,25 +169,22 @@ def notes_once(comparison: Comparison) -> list[str]:
     ]
 
 
-def decision(comparison: Comparison, limit_frac: float | None = None) -> Row:
-    """What a program asks of a comparison: whether steps of B take longer, how sure that is, and what costs it."""
-    step, beyond, made = comparison.step, beyond_of(comparison), comparison.decision
-    columns = ("a_ns", "b_ns", "difference_ns", "change_frac", "change_low_frac", "change_high_frac")
+def decision_fields(comparison: Comparison, limit_frac: float | None = None) -> Row:
+    """What a program asks of a comparison: whether steps of B take longer, how sure that is, and what costs it.
+
+    With the most that they may take longer, as a part of A, also whether they do, and the exit code for that.
+    """
+    step, known = comparison.step, asdict(comparison.decision)
     judged = None if limit_frac is None else comparison.slower_by(limit_frac)
     return {
+        "decision": known.pop("outcome").value,
         "headline": headline(comparison),
-        **{column: step[column] for column in columns},
-        "beyond_steps": None if beyond is None else beyond != "nothing",
-        "beyond_runs": None if beyond is None else beyond == "runs",
-        "outcome": made.outcome.value,
-        "steps_spread_frac": made.steps_spread_frac,
-        "runs_spread_frac": made.runs_spread_frac,
-        "known_runs": made.known_runs,
-        "more_captures": made.more_captures,
-        "apart": list(made.apart),
-        "warming": list(made.warming),
+        "explanation": list(explanation(comparison)),
+        **{column: step[column] for column in ("a_ns", "b_ns", "difference_ns")},
+        **known,
         "limit_frac": limit_frac,
-        "decision": None if judged is None else judged[0].value,
+        "judgement": None if judged is None else judged[0].value,
+        "exit_code": None if judged is None else judged[0].exit_code,
         "causes": records(comparison.what_differs),
     }
 

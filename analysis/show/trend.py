@@ -26,6 +26,8 @@ from .two_runs import bar_of, beside, between, legend_of
 _WIDEST, _NARROWEST = 120, 60
 _LONGEST_NAME, _LONGEST_COMMIT = 24, 8
 _MOST_BEGINNINGS = 5
+_LEAST_BAR, _NARROWEST_BAR = 20, 8
+"""Cells: where there is no room for the first, it is not said when a run began. No bar is narrower than the second."""
 _STARS = {"runs": "**", "steps": "*"}
 _BEGIN = "What begins to cost more or less, and at which run"
 
@@ -70,9 +72,11 @@ def _bars(trend: RunTrend, screen: Screen, width: int) -> Iterator[str]:
     when = [_when(row) for row in rows]
     times = ["-" if row["step_ns"] is None else trend.unit.text(row["step_ns"]) for row in rows]
     marks = [_change_of(row, trend) for row in rows]
-    columns = [(names, False), (when, False), (times, True), (marks, True)]
-    used = [(texts, right, max(map(cell_len, texts))) for texts, right in columns if any(texts)]
-    room = width - 4 - sum(wide + 2 for *_, wide in used)
+    columns = [(texts, texts in (times, marks), max(map(cell_len, texts))) for texts in (names, when, times, marks)]
+    room = width - 4 - sum(wide + 2 for *_, wide in columns)
+    if room < _LEAST_BAR:
+        room += columns.pop(1)[2] + 2
+    used = [column for column in columns if column[2]]
     longest = max(row["step_ns"] for row in steps)
     yield ""
     yield styled("A typical traced step of every run", "bold", screen)
@@ -82,10 +86,9 @@ def _bars(trend: RunTrend, screen: Screen, width: int) -> Iterator[str]:
             else f"{texts[number]}{' ' * (wide - cell_len(texts[number]))}"
             for texts, right, wide in used
         ]  # fmt: skip
-        bar = "" if row["step_ns"] is None else bar_of(row, max(room, 8) / max(longest, 1), screen)
+        bar = "" if row["step_ns"] is None else bar_of(row, max(room, _NARROWEST_BAR) / max(longest, 1), screen)
         yield f"  {'  '.join(texts)}  {bar}"
-    parts = [{part: row[part] for part in STEP_PARTS} for row in (steps[0], steps[-1])]
-    yield from legend_of(parts, trend.unit, screen, width)
+    yield from legend_of(steps, trend.unit, screen, width)
     if any(row["beyond"] in _STARS for row in rows):
         yield "  * more than steps of both differ, ** more than runs do"
 

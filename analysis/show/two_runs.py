@@ -25,8 +25,7 @@ from ..render.screen import PAPER, Screen
 from ..render.units import TimeUnit
 from .comparison import (
     MOST_NOTES,
-    basis_sentences,
-    decision,
+    decision_fields,
     differences_of_settings,
     explanation,
     headline,
@@ -75,12 +74,14 @@ def _lines(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
         yield from beside(f"{name}  ", about, width)
     yield ""
     yield from (styled(line, "bold", screen) for line in wrapped(f"{headline(comparison)}.", width))
-    yield from wrapped(" ".join(explanation(comparison)), width)
+    said = " ".join(explanation(comparison))
+    yield from wrapped(said, width) if said else ()
     if comparison.change is not None:
         yield from _bars(comparison, screen, width)
         yield from _rows(comparison, screen, width)
     yield ""
-    yield from beside("Rests on  ", basis_sentences(comparison), width)
+    for number, text in enumerate(comparison.decision.statements):
+        yield from beside("          " if number else "Rests on  ", text, width)
     yield from (line for text in differences_of_settings(comparison) for line in beside("Differs   ", text, width))
     every = notes_once(comparison)
     shown = every if screen.everything else every[:MOST_NOTES]
@@ -140,13 +141,16 @@ def bar_of(parts: Mapping[str, int], cells_per_ns: float, screen: Screen) -> str
     return bar
 
 
-def legend_of(both: Sequence[Mapping[str, int]], unit: TimeUnit, screen: Screen, width: int) -> Iterator[str]:
-    """Yield what the marks mean, and how much each part takes first and last; once if that is the same."""
+def legend_of(steps: Sequence[Mapping[str, int]], unit: TimeUnit, screen: Screen, width: int) -> Iterator[str]:
+    """Yield what the marks mean, and how much each part takes first and last; once if that is the same.
+
+    Parts that no step has are left out.
+    """
     arrow = "->" if screen.ascii_only else "\u2192"
     line, used = "", 0
     for part, name in STEP_PARTS.items():
-        a, b = ("0" if unit.is_zero(parts[part]) else unit.number(parts[part]) for parts in both)
-        if all(unit.is_zero(parts[part]) for parts in both):
+        a, b = ("0" if unit.is_zero(parts[part]) else unit.number(parts[part]) for parts in (steps[0], steps[-1]))
+        if all(unit.is_zero(parts[part]) for parts in steps):
             continue
         amount = a if a == b else f"{a} {arrow} {b}"
         entry = f"{_MARKS[part][screen.ascii_only]} {name} {amount}"
@@ -167,12 +171,12 @@ def _rows(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
         return
     unit = comparison.change.unit
     amounts = [signed(row["difference_ns"], unit) for row in rows]
-    between = [between(row, unit) for row in rows]
-    wide, wide_between = max(map(len, amounts)), max(map(len, between))
-    room = width - wide - wide_between - 6
+    intervals = [between(row, unit) for row in rows]
+    wide = max(map(len, amounts))
+    room = width - wide - max(map(len, intervals)) - 6
     yield ""
     yield styled(_PRICED if _is_priced(comparison) else _SHOWN, "bold", screen)
-    for row, amount, ends in zip(rows, amounts, between, strict=True):
+    for row, amount, ends in zip(rows, amounts, intervals, strict=True):
         first, *rest = wrapped(row["cause"], room - 2)
         yield f"  {first}{' ' * (room - cell_len(first))}{amount:>{wide}}  {ends}"
         yield from (f"    {line}" for line in rest)
@@ -191,6 +195,8 @@ def between(row: Row, unit: TimeUnit) -> str:
     low, high = row["difference_low_ns"], row["difference_high_ns"]
     if low is None or high is None:
         return ""
+    if unit.is_zero(row["difference_ns"]):  # `signed` says it in the next smaller unit
+        unit = TimeUnit.of(abs(row["difference_ns"]))
     return " to ".join(
         f"{'-' if end < 0 and not unit.is_zero(end) else '+'}{unit.number(abs(end))}" for end in (low, high)
     )
@@ -211,7 +217,7 @@ def in_brief(comparison: Comparison, command: str | None = None) -> str:
         lines.append("")
     lines += [escaped(f"{name}: {about}") + "  " for name, about in sides(comparison)]
     settings = differences_of_settings(comparison)
-    said = [basis_sentences(comparison), *(f"Differs: {listed(settings)}." for _ in settings[:1])]
+    said = [*comparison.decision.statements, *(f"Differs: {listed(settings)}." for _ in settings[:1])]
     said += [f"Note: {note}." for note in notes_once(comparison)[:MOST_NOTES]]
     lines += [escaped(" ".join(said)), "", code_for_markdown(f"commtrace compare {command or _named(comparison)}"), ""]
     return "\n".join(lines)
@@ -232,11 +238,10 @@ def report(
     """
     tables = {name: getattr(comparison, name) for name in _TABLES if name not in comparison.not_known}
     if output_format == "json":
-        content: Row = {"table": "compare", **decision(comparison, limit_frac)}
+        content: Row = {"table": "compare", **decision_fields(comparison, limit_frac)}
         content |= {
             "a": [one.run.name for one in comparison.a],
             "b": [one.run.name for one in comparison.b],
-            "basis": basis_sentences(comparison),
             "differs": differences_of_settings(comparison),
             "notes": notes_once(comparison),
         }

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ...report.page import ReportPage
     from ...results.analysis import Analysis
 
-_SLOWER, _UNSEEN = 3, 4
 _SIDES = 2
 _SHOWN_ROWS = 10
 _WHOLE = "is Markdown on the whole comparison"
@@ -312,4 +311,4 @@ def _gate(judgement: Judgement, because: str) -> None:
     kinds = {Judgement.slower: "slower", Judgement.within: "note", Judgement.unknown: "cannot tell"}
     print_message(because, kind=kinds[judgement])
     if judgement is not Judgement.within:
-        raise typer.Exit(_SLOWER if judgement is Judgement.slower else _UNSEEN)
+        raise typer.Exit(judgement.exit_code)
