@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import MS, Collective, traces_of, write_run
+from builders import MS, US, Collective, Trace, traces_of, write_run
 from samples import a_sample
 from simulated_once import mean_step_ns, true_step_ns
 from simulator import PRESETS, Injection, Window, World, draw, simulate
@@ -305,3 +305,21 @@ def test_what_follows_a_collective_waits_for_it_although_it_began_a_ns_before_it
     faster = [replace(member, transfer=member.transfer // 5) for member in base]
     for _, end in play(faster):
         assert end.max() == max(int(member.program.end.max()) for member in base) - 4 * MS
+
+
+def test_a_collective_waits_for_the_work_before_it_though_another_one_hides_that(tmp_path: Path) -> None:
+    """Of two buckets, the second is called at the end of the backward pass, while the first still moves data."""
+    for rank in range(2):
+        trace, group = Trace(rank, 2, groups={"0": [0, 1]}, device=rank), {"group": "0", "ranks": (0, 1)}
+        for step in range(4):
+            begin, launch = step * 60 * MS, step * 60 * MS + np.arange(1, 5) * US
+            trace.step(step, begin, begin + 60 * MS).kernel("gemm", begin + MS, 9 * MS, launch=int(launch[0]))
+            trace.nccl("all_reduce", begin + 10 * MS, 20 * MS, launch=int(launch[1]), Seq=2 * step, **group)
+            trace.kernel("gemm", begin + 10 * MS, 15 * MS, launch=int(launch[2]))
+            trace.nccl("all_reduce", begin + 30 * MS, 10 * MS, launch=int(launch[3]), Seq=2 * step + 1, **group)
+        trace.write(tmp_path, f"x{rank}.json")
+    base, _ = prepared(next(rank_programs(analyse(tmp_path, details=True).of(played_tables))))
+    faster = [replace(member, transfer=member.transfer // 5) for member in base]
+    for member, (start, _) in zip(base, play(faster), strict=True):
+        second, gemm = np.flatnonzero(member.program.is_comm)[1::2], np.flatnonzero(~member.program.is_comm)[1::2]
+        assert (start[second] - start[gemm]).tolist() == [15 * MS] * 4

@@ -76,7 +76,8 @@ def _joins(program: RankProgram) -> list[_Join]:
     if program.event_waits is not None:
         return _numbered(program, program.event_waits)
     joins = _event_candidates(program)
-    return [*joins, *_tight(program, joins)]
+    joins += _tight(program, joins)
+    return [*joins, *_of_current_stream(program, joins)]
 
 
 def _numbered(program: RankProgram, waits: EventWaits) -> list[tuple[int, int]]:
@@ -166,6 +167,35 @@ def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tup
         for node, *places in zip(late_here.tolist(), last.tolist(), rounded.tolist(), strict=True):
             ended = [at for place in places if place >= 0 and begins_at(at := int(by_end[place]), node)]
             pairs += [(node, at) for at in ended[:1]]
+    return pairs
+
+
+def _of_current_stream(program: RankProgram, seen: Sequence[_Join]) -> list[_Join]:
+    """Pairs of a collective and what its thread launched last on another stream, where others like it wait for that.
+
+    torch lets each collective wait for the stream that is current where it is called, and that for what it has to wait
+    for. Behind another collective of its own stream this does not show: were that one shorter, it would begin where
+    the work before it ends, and not sooner. Of collectives called on a stream of their own, as FSDP gathers ahead, some
+    begin before that work has ended.
+    """
+    known, pairs = set(seen), []
+    launched = np.flatnonzero(program.launch != NONE)
+    launched = launched[np.argsort(program.launch[launched], kind="stable")]
+    threads = program.call_thread[program.launch[launched]]
+    of_kind: dict[tuple[int, int, int], list[_Join]] = defaultdict(list)
+    for thread in np.unique(threads).tolist():
+        here = launched[threads == thread]
+        lanes, calls = program.lane[here], np.flatnonzero(program.is_comm[here])
+        for lane in np.unique(lanes).tolist():
+            of_lane = np.flatnonzero(lanes == lane)
+            before = np.searchsorted(of_lane, calls) - 1
+            others = (before >= 0) & (lanes[calls] != lane)
+            nodes, sources = here[calls[others]].tolist(), here[of_lane[before[others]]].tolist()
+            for node, at in zip(nodes, sources, strict=True):
+                of_kind[int(program.lane[node]), int(program.name[node]), lane].append((node, at))
+    for alike in of_kind.values():
+        if not known.isdisjoint(alike) and all(_may_follow(program, at, node) for node, at in alike):
+            pairs += [pair for pair in alike if pair not in known]
     return pairs
 
 
