@@ -269,6 +269,8 @@ def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
     none_dominates = late.remedies.set_index("remedy")["gain_ns"]["overlap"] >= 0.8 * first["gain_ns"]
     assert late.verdicts["verdict"].iloc[0] == ("mixed" if none_dominates else "launch-bound")
     assert "of this Python collected garbage" in late.verdicts["because"].iloc[0]
+    if not none_dominates:
+        assert late.verdicts["headline"].iloc[0].endswith(": Python collects garbage")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ class Cure:
     more than anybody can do: what can be done comes before it from a gain of this part of its own (`gives_way_from`).
     It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
     that, or rows of `syncs` of that kind take enough. `of_ranks` are those by which ranks become like others.
+    What a CPU does, by name, comes before what makes up for it (`is_named`).
     `how_under` has other advice for frameworks, by how their annotations begin, and `how_at_once` is that where
     collectives are needed at once (`needed_at_once`).
     """
@@ -41,6 +42,7 @@ class Cure:
     of_idle: tuple[str, ...] = ()
     annotated: str = ""
     of_kind: str = ""
+    is_named: bool = False
     how_under: Mapping[str, str] = field(default_factory=dict)
     how_at_once: str = ""
 
@@ -136,6 +138,7 @@ CURES = {
             "more workers of the data loader, prefetch_factor, less work per sample",
             of_idle=("data_ns",),
             annotated=markers.LOADING,
+            is_named=True,
         ),
         Cure(
             "no_syncs",
@@ -152,6 +155,7 @@ CURES = {
             "Allocating and freeing memory costs",
             "see `syncs`: smaller batches, PYTORCH_ALLOC_CONF=expandable_segments:True, no empty_cache()",
             of_idle=("alloc_ns",),
+            is_named=True,
         ),
         Cure(
             "no_gc",
@@ -161,6 +165,7 @@ CURES = {
             "gc.freeze() before the first step; or gc.disable(), and gc.collect() on all ranks in the same steps",
             of_idle=("gc_ns",),
             annotated=markers.PYTHON_GC,
+            is_named=True,
         ),
         Cure(
             "no_long_calls",
@@ -169,6 +174,7 @@ CURES = {
             "Unusually long calls and operators cost",
             "see `syncs`: warm up before capturing, as by schedule(wait=1, warmup=3); or CUDA_MODULE_LOADING=EAGER",
             of_kind="long",
+            is_named=True,
         ),
         Cure(
             "no_compilation",
@@ -177,6 +183,7 @@ CURES = {
             "Compiling costs",
             "see `syncs`: compile in steps before the traced ones, keep a cache of it, fewer shapes that change",
             of_kind="compile",
+            is_named=True,
         ),
         Cure(
             "launch_ahead",

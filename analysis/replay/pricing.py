@@ -127,13 +127,16 @@ def _in_order(found: Sequence[tuple[Priced, Scenario]]) -> list[tuple[Priced, Sc
     """The changes, the largest gain first; but before a bound what can be done, if it gains enough beside it.
 
     Ranks and links that differ from others come before what gains hardly more: that is what they do, as a late loader.
+    So does what a CPU does instead of launching, before what only makes up for that, as waiting for devices less.
     """
 
     def leads(change: Priced, first: Priced) -> bool:
         bound = CURES[first.remedy].gives_way_from
         if bound is not None and not change.is_bound:
             return change.gain.ns > bound * first.gain.ns
-        return CURES[change.remedy].make is None and change.gain.ns > _NEARLY_ALL * first.gain.ns
+        cure, is_of_fault = CURES[change.remedy], CURES[first.remedy].make is None
+        is_cause = cure.make is None or (cure.is_named and not is_of_fault)
+        return is_cause and change.gain.ns > _NEARLY_ALL * first.gain.ns
 
     ordered = sorted(found, key=lambda each: -each[0].gain.ns)
     first = 0

@@ -13,6 +13,7 @@ from builders import MS, US, Trace
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.causes.cpu_work import GARBAGE
 from commtrace.analysis.metrics.device.holders import Ranges, Stretches, holders
 from commtrace.analysis.metrics.device.largest_gaps import HELD_RANGE, HeldBy
 from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES, QUEUED, Idling, blocking_operator, idling
@@ -172,4 +173,5 @@ def test_a_headline_says_that_launched_work_begins_late() -> None:
 
     assert said("launch-bound") == Idling(QUEUED)
     assert said("launch-bound", queued_ns=0.0, unknown_ns=6.0 * MS) is None
+    assert said("launch-bound", queued_ns=1.0, gc_ns=3.0 * MS) == Idling(GARBAGE)
     assert said("launch-bound", queued_ns=1.0) == Idling("launch-bound", in_range=held[HELD_RANGE])

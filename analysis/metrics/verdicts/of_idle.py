@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ...core.schema import records
-from ..causes.cpu_work import InPython
+from ..causes.cpu_work import GARBAGE, InPython
 from ..device.idle import HOST
 from ..device.largest_gaps import HELD_RANGE, HeldBy
 from ..prices import Priced, Prices
@@ -39,6 +39,7 @@ IDLE_VERDICTS = frozenset({
 })  # fmt: skip
 _MENTIONED = 0.1  # of idle time
 _MOST = 0.5  # of idle time
+_NEARLY_AS_MUCH = 0.75  # of the largest gain
 _MOST_CALLS = 2
 _ONCE = ("long", "compile")
 """Kinds of rows of `syncs` about what is no part of every step."""
@@ -61,7 +62,7 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, 
     Else it is by the cause that takes most of it, or `host-bound` if the CPU was busy with other things than launching;
     `causes` come from `idle_causes`. Without a GPU these are not known.
     """
-    change = idle_change(prices)
+    change = idle_change(prices, causes)
     is_known = change is not None and (causes is not None or change.verdict == "input-bound")
     if change is not None and is_known and change.gain.ns >= _MOST * idle_ns:
         return change.verdict
@@ -76,7 +77,7 @@ def idle_verdict(causes: dict[str, float] | None, prices: Prices | None = None, 
 
 
 class Idling(NamedTuple):
-    """What a headline says of idle time: a verdict on it, or QUEUED; `mostly_in` what, or `in_range` for some of it."""
+    """What a headline says of idle time: a verdict on it, QUEUED or GARBAGE; `mostly_in` what, or partly `in_range`."""
 
     why: str
     mostly_in: str | None = None
@@ -97,8 +98,11 @@ def idling(
     None where other causes take most, and the change that it is about gains less than half of the `idle_ns`. `holders`
     are what CPUs were in, `blocking` is the operator that most waiting for devices, or for the allocator, is in.
     """
-    sizes, change = {} if causes is None else _sizes(causes), idle_change(prices)
+    sizes, change = {} if causes is None else _sizes(causes), idle_change(prices, causes)
     whole = sum(causes[cause] for cause in IDLE_CAUSES) if causes is not None else 0.0
+    collects = change is not None and change.remedy == "no_gc" and change.gain.ns >= _MOST * idle_ns
+    if collects or (causes is not None and causes["gc_ns"] >= _MOST * whole > 0):
+        return Idling(GARBAGE)
     if verdict != "idle" and sizes.get("idle", 0.0) >= _MOST * whole > 0:
         return Idling(QUEUED) if causes is not None and causes["queued_ns"] >= _MOST * whole else None
     size = "launch-bound" if verdict == "host-bound" else verdict
@@ -124,10 +128,19 @@ def blocking_operator(syncs_steps: pd.DataFrame, steps: Collection[int], verdict
     return str(took.idxmax()) if len(took) and took.max() >= _MOST * rows["total_ns"].sum() else None
 
 
-def idle_change(prices: Prices | None) -> Priced | None:
-    """The first of the changes about idle time; None if none was replayed."""
-    changes = () if prices is None else prices.changes
-    return next((change for change in changes if change.verdict in IDLE_VERDICTS), None)
+def idle_change(prices: Prices | None, causes: dict[str, float] | None) -> Priced | None:
+    """The change about idle time that gains most; None if none was replayed.
+
+    Of those that gain nearly as much and are no bounds, it is about what takes most of the time: that a CPU waits for a
+    batch, say, and not that it would have asked for that earlier, had it not waited for its device before.
+    """
+    changes = [change for change in (() if prices is None else prices.changes) if change.verdict in IDLE_VERDICTS]
+    if not changes or causes is None:
+        return changes[0] if changes else None
+    sizes = _sizes(causes)
+    done = [change for change in changes[1:] if not change.is_bound]
+    near = [change for change in done if change.gain.ns >= _NEARLY_AS_MUCH * changes[0].gain.ns]
+    return max([changes[0], *near], key=lambda change: sizes.get(change.verdict, 0.0))
 
 
 def _sizes(causes: dict[str, float]) -> dict[str, float]:

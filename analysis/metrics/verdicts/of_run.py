@@ -364,7 +364,7 @@ def _of_idle(
         holders = {part: holder for part, holder in holders.items() if part != HELD_RANGE}
     verdict = idle_verdict(causes, prices, idle_ns)
     blocking = blocking_operator(syncs_steps, typical.steps, verdict)
-    change = idle_change(prices)
+    change = idle_change(prices, causes)
     headline: Idling | LongCalls | None = idling(verdict, causes, holders, idle_ns, prices=prices, blocking=blocking)
     leaves_most = verdict in ("idle", "host-bound") and change is not None and idle_ns
     is_worth_saying = change is not None and step.share(change.gain.ns / 1e6) >= MENTIONED_FROM

@@ -403,6 +403,7 @@ _IDLING = {
     "launch-bound": ": the CPU launches work too slowly",
     "host-bound": ": the CPU launches nothing",
     QUEUED: ": what was launched begins late",
+    GARBAGE: ": Python collects garbage",
 }
 """How a headline about idle time ends."""
 _HELD = {
