@@ -312,7 +312,7 @@ class Comparison:
         parts = [r for r in others if r["significant"] and r["difference_ns"]]
         because = ", ".join(f"{r['measure']} {r['difference_ns'] / 1e6:+.2f} ms" for r in parts)
         if step["significant"]:
-            return f"{said}: significant" + (f"; significant in it: {because}" if because else "")
+            return f"{said}: significant" + (f", and in it {because}" if because else "")
         return f"{said}: not significant" + (f"; but significant: {because}" if because else "")
 
     @property
