@@ -21,6 +21,7 @@ from commtrace.analysis.replay.scenarios.host import (
     no_copies,
     no_data_wait,
     no_launch_overhead,
+    no_pauses,
     pinned_copies,
 )
 from commtrace.analysis.replay.scenarios.scenario import Scenario, all_at_once
@@ -82,6 +83,8 @@ CHANGES = {
     "an allocation": (lambda w: with_one(w, "alloc", 4000.0, 0.4), lambda w: w, no_allocation()),
     "data of all": (lambda w: with_all(w, "data", 9000.0, 0.0), lambda w: w, no_data_wait()),
     "data of one": (lambda w: with_one(w, "data", 9000.0, 0.0), lambda w: w, no_data_wait([1])),
+    "pauses": (lambda w: with_all(w, "python", 3000.0, 0.4), lambda w: w, no_pauses()),
+    "a long operator of one": (lambda w: with_one(w, "op", 3000.0, 0.4), lambda w: w, no_pauses([1])),
     "copies": (lambda w: with_one(w, "copies", 3000.0, 0.4), lambda w: w, no_copies(["HtoD"])),
     "pageable copies": (
         lambda w: with_all(w, "pageable", 1500.0, 0.5),

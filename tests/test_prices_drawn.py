@@ -36,6 +36,8 @@ OF_ALL = {
     "alloc": "no_allocations",
     "data": "no_data_wait",
     "gc": "no_gc",
+    "op": "no_pauses",
+    "python": "no_pauses",
 }
 SHAPES = ((1, 4), (2, 2), (2, 4), (1, 8))
 STEPS = tuple(range(6))

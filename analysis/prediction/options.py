@@ -249,6 +249,12 @@ def _cuda_graphs(analysis: Analysis, value: Any, _: Option) -> Scenario:
     return host.no_launch_overhead()
 
 
+def _no_pauses(analysis: Analysis, value: Any, _: Option) -> Scenario:
+    _only_true("no_pauses", value)
+    _with_calls(analysis)
+    return host.no_pauses()
+
+
 def _pinned_copies(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("pinned_copies", value)
     _with_calls(analysis)
@@ -321,6 +327,7 @@ _KNOWN: dict[str, Callable[[Analysis, Any, Option], Scenario]] = {
     "no_sync": _no_sync,
     "no_data_wait": _no_data_wait,
     "cuda_graphs": _cuda_graphs,
+    "no_pauses": _no_pauses,
     "no_allocation": _no_allocation,
     "no_copies": _no_copies,
     "pinned_copies": _pinned_copies,

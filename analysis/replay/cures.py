@@ -52,7 +52,7 @@ class Cure:
         return replace(self, how=self.how_at_once if at_once and self.how_at_once else how)
 
 
-_HALF, _A_QUARTER = 0.5, 0.25  # links twice as fast are a comparison, not something to do
+_NEARLY_ALL, _HALF, _A_QUARTER = 0.9, 0.5, 0.25  # links twice as fast are a comparison, not something to do
 _DDP, _FSDP = "DistributedDataParallel.forward", "FSDP::"
 """How annotations of torch's frameworks begin."""
 
@@ -184,6 +184,15 @@ CURES = {
             "see `syncs`: compile in steps before the traced ones, keep a cache of it, fewer shapes that change",
             of_kind="compile",
             is_named=True,
+        ),
+        Cure(
+            "no_pauses",
+            _played(host.no_pauses),
+            "host-bound",
+            "Pauses of CPUs for 1 ms or more cost",
+            "see `gaps` and `regions` for what they are in: less of it in a step, or in another thread or process",
+            gives_way_from=_HALF,
+            of_idle=("operator_ns", "outside_ns"),
         ),
         Cure(
             "launch_ahead",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "remedy": ("string", (
         "no_straggler, slow_links, no_jitter, no_bubble, overlap, twice_links, faster_links, no_copies, no_syncs, "
-        "no_allocations, no_data_wait, no_gc, no_long_calls, no_compilation, launch_ahead or no_idle"
+        "no_allocations, no_data_wait, no_gc, no_long_calls, no_compilation, no_pauses, launch_ahead or no_idle"
     )),
     "gain_ns": (
         "Int64",

@@ -115,6 +115,12 @@ class ScenarioOptions:
         bool,
         typer.Option("--cuda-graphs", help="Launch every kernel in time, as CUDA graphs do; the gain is a bound."),
     ] = False
+    no_pauses: Annotated[
+        bool,
+        typer.Option(
+            "--no-pauses", help="Take away what CPUs do without any call for 1 ms or more; the gain is a bound."
+        ),
+    ] = False
     no_allocation: Annotated[
         bool, typer.Option("--no-allocation", help="Take away cudaMalloc, cudaFree and the like.")
     ] = False

@@ -152,6 +152,21 @@ def no_launch_overhead(ranks: Collection[int] | None = None) -> Scenario:
     return Scenario(_who("every kernel launched in time", ranks), assumes, (shown, sure), leaves_out=True)
 
 
+def no_pauses(ranks: Collection[int] | None = None) -> Scenario:
+    """Let CPUs of these ranks, or of all, go on at once where they make no call of the runtime for 1 ms or more.
+
+    An upper bound: some of what they do then, in Python or in an operator, must be done. What has a scenario of its own
+    stays: data loaders, garbage collections, compiling, and operators that take unusually long.
+    """
+
+    def gone(member: Playing, host: HostTime) -> Spans:
+        threads = _launching(member.program)
+        return subtract(_pauses(member.program), union(NO_TIME, *_by_themselves(host, threads)))
+
+    assumes = "an upper bound: where the CPU makes no call for 1 ms or more, it makes the next one at once"
+    return _taking(gone, _who("CPUs that never pause for 1 ms or more", ranks), assumes, ranks)
+
+
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
     """Let copies and fills of these kinds take no time on these ranks, or on all.
 
@@ -462,20 +477,32 @@ def _launched_in_time(member: Playing, begun_ns: int) -> Playing:
     if host is None or not len(program.call_start):
         return member
     threads = _launching(program)
-    kept = [
-        *_of_calls(program, _waits(member) | _allocating(program)),
+    kept = [*_of_calls(program, _waits(member) | _allocating(program)), *_by_themselves(host, threads)]
+    first, last = int(program.call_start.min()), int(program.call_end.max())
+    busy = union(*kept, _pauses(program))
+    launched = _sooner(member, clip(complement(busy), first, last))
+    # A CPU that was ahead would have been so when the trace began.
+    return replace(launched, saved=launched.saved + min(first - begun_ns, _STALL_NS))
+
+
+def _by_themselves(host: HostTime, threads: Collection[int]) -> list[Spans]:
+    """When each of these threads did what is priced by itself."""
+    return [
         *host.loading(threads),
         *host.collecting(threads),
         *host.compiling(threads),
         *host.unusual(threads),
     ]
+
+
+def _pauses(program: RankProgram) -> Spans:
+    """When no thread makes a call for so long that the CPU does more than launch."""
+    if not len(program.call_start):
+        return NO_TIME
     first, last = int(program.call_start.min()), int(program.call_end.max())
     pauses = clip(complement(_spans(program.call_start, program.call_end)), first, last)
     long = pauses.ends - pauses.starts > _STALL_NS
-    busy = union(*kept, Spans(pauses.starts[long], pauses.ends[long]))
-    launched = _sooner(member, clip(complement(busy), first, last))
-    # A CPU that was ahead would have been so when the trace began.
-    return replace(launched, saved=launched.saved + min(first - begun_ns, _STALL_NS))
+    return Spans(pauses.starts[long], pauses.ends[long])
 
 
 @once
