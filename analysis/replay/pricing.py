@@ -90,12 +90,15 @@ def prices_of(
         *([(CURES["slow_links"], as_others)] if as_others is not None else []),
         *((each, each.make(links)) for each in asked if each.make is not None and (several or not each.of_ranks)),
     ]
-    ordered = _in_order([(_priced(remedy, scenario, replay), scenario) for remedy, scenario in scenarios])
-    then = _one_after_the_other(replay, ordered)
-    changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
-    most_ns = max((change.gain.ns for change in changes), default=0.0)
+    priced = [(_priced(remedy, scenario, replay), scenario) for remedy, scenario in scenarios]
+    most_ns = max((change.gain.ns for change, _ in priced if change.remedy != "no_pauses"), default=0.0)
     waited_ns = for_whom.others_ns(blamed if late is None else late.ranks)
     unexplained_ns = waited_ns if waited_ns > max(_MUCH_MORE * most_ns, LEAST * replay.step_ns) else None
+    if unexplained_ns is not None:  # what holds up the CPUs of those who wait looks like pauses of theirs
+        priced = [(change, scenario) for change, scenario in priced if change.remedy != "no_pauses"]
+    ordered = _in_order(priced)
+    then = _one_after_the_other(replay, ordered)
+    changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
     if unexplained_ns is not None:
         changes = [_widened(each, waited_ns) if CURES[each.remedy].of_ranks else each for each in changes]
     named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns)
