@@ -49,7 +49,7 @@ pytestmark = needs_shared
             "launch-bound",
             ("Late launches cost up to 10.5 of 44.0 ms", "for rank 1", "Optimizer.step#NorMuon.step"),
         ),
-        ("nanogpt-2026-02", "launch-bound", ("idle for 39.6 of 80.6 ms in a step (49%)", "linear_relu_square_kernel")),
+        ("nanogpt-2026-02", "host-bound", ("idle for 39.6 of 80.6 ms in a step (49%)", "linear_relu_square_kernel")),
         ("vllm-b200-r0of8", "launch-bound", ("idle for 72.9 of 84.5 ms in a prefill step (86%)",)),
         ("hta-negq-r0of16", "idle", ("idle for 137.3 of 214.0 ms in a step (64%)",)),
         ("tracelens-vllm", "compute-bound", ("Compute fills", "No communication was traced.")),
