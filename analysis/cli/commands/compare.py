@@ -148,7 +148,7 @@ def compare_command(
       commtrace compare --by kernel --format csv traces/before traces/after
       commtrace compare --fail-above 5 traces/main-* --against traces/candidate
       commtrace compare --brief traces/main traces/candidate > comment.md
-      commtrace compare --fail-above 5 --history captures.jsonl traces/main traces/candidate
+      commtrace compare --fail-above 5 --history runs.jsonl traces/main traces/new
       commtrace compare --fail-above 5 traces/mon traces/tue traces/wed traces/thu
 
     \b
