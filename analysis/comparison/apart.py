@@ -66,7 +66,7 @@ def _residual(groups: Sequence[dict[int, float]], group: int, run: int) -> tuple
 def warming_steps(steps: Values) -> int:
     """How many of the first steps take so much longer than all later ones that the run had not warmed up.
 
-    At most half of them, and never so many that fewer than four steps are left.
+    At most half of them; at least four steps are left.
     """
     most = min(len(steps) // 2, len(steps) - _STEADY_STEPS)
     for count in range(most, 0, -1):

@@ -44,7 +44,7 @@ _SAME_FACTOR, _SAME_LEAST, _SAME_SMALL = 0.25, 0.01, 0.5
 """Kernels take the same number of times as long if its logarithm differs by this part of it, or by that much; but at
 most by the last part of it, so that what takes as long as before is not alike."""
 _LEAST_TIMES = 0.006
-"""Of which the logarithm is less, so many times as long is as long: GPUs of one kind differ by as much."""
+"""Times that differ by less than this part are the same: GPUs of one kind differ by as much."""
 _NEARLY_ALL = 0.8
 _EVERY, _ALL = "every kernel", "compute in all"
 _ONE_PROGRAM = 0.5

@@ -52,7 +52,8 @@ class Cure:
         return replace(self, how=self.how_at_once if at_once and self.how_at_once else how)
 
 
-_NEARLY_ALL, _HALF, _A_QUARTER = 0.9, 0.5, 0.25  # links twice as fast are a comparison, not something to do
+_NEARLY_ALL, _HALF = 0.9, 0.5
+_A_QUARTER = 0.25  # links twice as fast are a comparison, not something to do
 _DDP, _FSDP = "DistributedDataParallel.forward", "FSDP::"
 """How annotations of torch's frameworks begin."""
 

@@ -136,7 +136,7 @@ def compare_command(
     An --output that ends in .html gets a page with pictures.
 
     On a terminal the comparison is one screen: what changed and why, a step of A and of B, and how sure that is. --all,
-    --top and other formats also print the tables, with so many kernels and operators as --top says (10).
+    --top N and other formats also print the tables, with N kernels and operators (10).
 
     \b
     Examples:
