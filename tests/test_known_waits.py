@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 NEAR = 0.05
 """Of a step: how far apart two measures of the same thing may be."""
-BUSY = 0.02
-"""Of a step: a thread that was ready for a CPU for longer may have stood still for any reason."""
 JOBS = [
     ("mesh", 2),
     ("mesh", 4),
@@ -112,23 +110,18 @@ def test_compute_and_waiting_are_what_threads_and_events_say(job, workers, tmp_p
     assert done.returncode == 0, done.stderr
     found = analyse(tmp_path / "run").breakdown_steps
     ranks = {rank: Traced(read(next((tmp_path / "run").glob(f"*_{rank}.*.trace.json.gz")))) for rank in range(workers)}
-    waited, busy = waiting_ns(ranks), []
+    waited = waiting_ns(ranks)
     for rank, traced in ranks.items():
-        # The first step began before its window, and the last one has the end of the capture in it.
+        # The first step began before its window; the last has the end of the capture in it, and no clock of a thread.
         said = found[found["rank"] == rank].sort_values("step").iloc[1:-1].mean(numeric_only=True)
-        thread = pd.DataFrame(read(tmp_path / f"truth-{rank}.json")).iloc[1:-1].mean()
+        thread = pd.DataFrame(read(tmp_path / f"truth-{rank}.json")).iloc[1:].mean()
         near = NEAR * thread["took_ns"]
         ran = thread["cpu_ns"] + thread["ready_ns"]
         kernels = np.mean([traced.computing(step).sum() * US for step in traced.steps[1:-1]])
         assert said["compute_ns"] >= kernels - near
         assert said["exposed_wait_ns"] == pytest.approx(np.mean(waited[rank][1:-1]), abs=near)
         assert said["idle_ns"] >= thread["slept_ns"] - near
-        if thread["ready_ns"] > BUSY * thread["took_ns"]:
-            busy.append(rank)
-            continue
         blocked, in_python = thread["took_ns"] - ran - thread["slept_ns"], max(ran - said["compute_ns"], 0)
         assert said["compute_ns"] <= ran + near
         # Python that runs while an operation does is no compute.
         assert blocked - near <= said["exposed_comm_ns"] <= blocked + in_python + near
-    if busy:
-        pytest.skip(f"the threads of ranks {busy} got no CPU for a while: what they were blocked in is not known")
