@@ -13,6 +13,7 @@ from .pairing import paired, shared_steps
 from .significance import (
     LEVEL,
     STEPS_NEEDED,
+    Error,
     Shift,
     SpreadOfRuns,
     between_captures,
@@ -21,6 +22,7 @@ from .significance import (
     between_two,
     block_medians,
     corrected,
+    error_of_steps,
     pooled_spread,
 )
 from .step_values import Capture, Key, Values
@@ -79,7 +81,11 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
         shared = shared_steps([*a, *b])
         a, b = ([capture.only(shared) for capture in side] for side in (a, b))
     of_a, of_b = pairs or ([capture.values for capture in _scaled(side, on_logs)] for side in (a, b))
-    change = _shift(of_a, of_b, runs, separate=allowance.separate, pair=pairs is not None)
+    if allowance.separate and max(len(of_a), len(of_b)) > 1:
+        same = [] if pairs is not None else _errors_in_common(_scaled(a, on_logs), _scaled(b, on_logs))
+        change = between_captures(_medians(of_a), _medians(of_b), runs, same)
+    else:
+        change = _shift(of_a, of_b, runs, pair=pairs is not None)
     difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
     if change is not None:  # of many captures, the demand that it exceed the spreads is the greater one
         change = change._replace(seen=max(change.seen, spread + change.most - change.middle))
@@ -161,11 +167,25 @@ def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
     return row
 
 
-def _shift(a: Sequence[Values], b: Sequence[Values], runs: SpreadOfRuns, *, separate: bool, pair: bool) -> Shift | None:
-    """The shift from A to B; None for one capture of each with too few steps."""
+def _shift(a: Sequence[Values], b: Sequence[Values], runs: SpreadOfRuns, *, pair: bool) -> Shift | None:
+    """The shift from A to B, cycles of a run each; None for one of each with too few steps."""
     if len(a) > 1 or len(b) > 1:
-        return (between_captures if separate else between_cycles)(_medians(a), _medians(b), runs)
+        return between_cycles(_medians(a), _medians(b), runs)
     return (between_pairs if pair else between_two)(a[0], b[0], runs)
+
+
+def _errors_in_common(a: PerCapture, b: PerCapture) -> list[Error]:
+    """By how much each side is off since all its captures are of the same steps, but those of the other side are not.
+
+    Only where the captures of a side show that steps of one number do the same work, which their spread leaves out.
+    """
+    if all(len(side) == 1 or paired(side, []) is None for side in (a, b)):
+        return []
+    return [
+        error_of_steps(np.mean([capture.only(shared_steps(side)).values for capture in side], axis=0))
+        for side in (a, b)
+        if len(side) == 1 or paired(side, []) is not None
+    ]
 
 
 def _note(a: PerCapture, b: PerCapture, pair: bool, shift: Shift | None) -> str | None:

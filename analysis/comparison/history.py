@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...common.disk import close, held, replace_file, sync, write_all
 from ...contract.reading import lenient
@@ -29,15 +30,21 @@ from ..core.places.files import plain_file
 from ..core.schema import records
 from ..errors import UnreadableFile
 from ..results.analysis import Analysis
-from .apart import apart
+from .apart import apart, warming_steps
 from .dates import began
-from .significance import SpreadOfRuns, capture_error, pooled_spread
+from .pairing import PAIRS_NEEDED, paired
+from .significance import SpreadOfRuns, error_of_steps, pooled_spread
+from .step_values import Capture, Values
 from .steps import lengths_of_steps
 
-_LAYOUT = 1
+_LAYOUT = 2
 _LONGEST_BYTES = 1 << 16
 HISTORY_BYTES = 1 << 20
 """A larger file loses its older half, some hundreds of captures."""
+_MOST_STEPS = 64
+"""Of a capture and source: the last ones, which is enough to know how much they differ."""
+_BEYOND = 1 << 62
+"""No number of a step, nor any time in ns, is as large."""
 _LAST_RUNS = 50
 """Of one program: a machine is as it was lately."""
 _WAIT_S, _POLL_S = 10.0, 0.02
@@ -50,16 +57,8 @@ _UNEVEN = "all_to_all"
 """Collectives whose sizes depend on the data."""
 
 
-class PastSteps(msgspec.Struct, frozen=True):
-    """Steps of a capture: how many, their median in ns, and the standard error of its logarithm."""
-
-    steps: int
-    step_ns: float
-    error_frac: float
-
-
 class PastCapture(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the file. `lengths` are by source, as in `comparison`; times are ns per step."""
+    """A line of the file. `lengths` are those of its last steps in ns, by source, as in `comparison`, and number."""
 
     commtrace_history: int
     run_id: str
@@ -69,7 +68,7 @@ class PastCapture(msgspec.Struct, frozen=True, kw_only=True):
     devices: Sequence[str]
     hosts: Sequence[str]
     ranks: int
-    lengths: Mapping[str, PastSteps]
+    lengths: Mapping[str, Mapping[int, int]]
 
 
 class KnownSpread(NamedTuple):
@@ -117,21 +116,55 @@ def _spread(captures: Sequence[PastCapture], source: str) -> tuple[SpreadOfRuns,
     runs: dict[tuple[str, ...], dict[str, list[PastCapture]]] = {}
     for one in captures:
         runs.setdefault(_configuration(one), {}).setdefault(one.run_id, []).append(one)
-    groups = [list(of.values())[-_LAST_RUNS:] for of in runs.values()]
-    values = [np.array([fmean(math.log(one.lengths[source].step_ns) for one in run) for run in of]) for of in groups]
+    names, groups = list[list[str]](), list[list[Values]]()
+    for of in runs.values():
+        lately = list(of.values())[-_LAST_RUNS:]
+        for numbers, steps in _alike([_log_steps(run, source) for run in lately]):
+            names.append([lately[number][0].run for number in numbers])
+            groups.append(steps)
+    values = [np.array([float(np.median(steps)) for steps in group]) for group in groups]
     out = apart(values)
     kept = [[number for number in range(len(of)) if (group, number) not in out] for group, of in enumerate(groups)]
     freedom = sum(max(len(numbers) - 1, 0) for numbers in kept)
     if not freedom:
         return None
-    errors = [
-        fmean(one.lengths[source].error_frac ** 2 for one in groups[group][number]) / len(groups[group][number])
-        for group, numbers in enumerate(kept)
-        for number in numbers
-    ]
+    steps = [groups[group][number] for group, numbers in enumerate(kept) for number in numbers]
+    error = math.sqrt(fmean(error_of_steps(each).size ** 2 for each in steps))
     deviation = pooled_spread(*(of[numbers] for of, numbers in zip(values, kept, strict=True)))
-    names = tuple(groups[group][number][0].run for group, number in out)
-    return SpreadOfRuns(deviation, freedom, math.sqrt(fmean(errors))), len(errors), names
+    stand_apart = tuple(names[group][number] for group, number in out)
+    return SpreadOfRuns(deviation, freedom, error), len(steps), stand_apart
+
+
+def _log_steps(run: Sequence[PastCapture], source: str) -> Capture:
+    """Logarithms of the steps of a run, all its cycles together, without those before it had warmed up."""
+    lengths = {number: ns for cycle in run for number, ns in cycle.lengths[source].items()}
+    numbers = np.array(sorted(lengths), dtype=np.int64)
+    steps = np.array([lengths[number] for number in numbers.tolist()], dtype=np.float64)
+    warm = slice(warming_steps(steps), None)
+    return Capture(numbers[warm], np.log(steps[warm]))
+
+
+def _alike(runs: Sequence[Capture]) -> list[tuple[list[int], list[Values]]]:
+    """Groups of runs that are compared with each other: their places, and the steps of each.
+
+    Where steps of one number do the same work, runs differ by which steps were captured, too. Then runs of the same
+    steps are a group, without what belongs to the number, which A and B lack if they pair. If these are the minority of
+    the runs, all are one group: it is wider, but known better.
+    """
+    groups: list[tuple[NDArray[np.int64], list[int]]] = []
+    for place, run in enumerate(runs):
+        for index, (shared, places) in enumerate(groups):
+            common = np.intersect1d(shared, run.steps)
+            if len(common) >= PAIRS_NEEDED:
+                groups[index] = common, [*places, place]
+                break
+        else:
+            groups.append((run.steps, [place]))
+    pairs = [(places, paired([runs[place] for place in places], [])) for _, places in groups]
+    without = [(places, pair[0]) for places, pair in pairs if pair is not None]
+    if 2 * sum(len(places) for places, _ in without) > len(runs):
+        return without
+    return [(list(range(len(runs))), [run.values for run in runs])]
 
 
 def _configuration(one: PastCapture) -> tuple[str, ...]:
@@ -145,10 +178,10 @@ def past_capture(one: Analysis, folder: Path | None = None) -> PastCapture:
     """What a history keeps of a capture. `folder` is that of its run, where it is read file by file."""
     lengths = {}
     for source, of_steps in lengths_of_steps(one).items():
-        steps = of_steps.to_numpy()
-        if len(steps) and float(steps.min()) > 0:
-            logs = np.log(steps)
-            lengths[source] = PastSteps(len(steps), round(float(np.median(steps))), round(capture_error(logs), 6))
+        latest = of_steps.tail(_MOST_STEPS)
+        last = dict(zip(latest.index.tolist(), latest.round().astype("int64").tolist(), strict=True))
+        if last and min(last.values()) > 0:
+            lengths[source] = last
     traces = one.run.traces
     return PastCapture(
         commtrace_history=_LAYOUT,
@@ -225,7 +258,7 @@ def _capture(line: bytes) -> PastCapture | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     is_sane = all(
-        math.isfinite(each.step_ns) and each.step_ns > 0 and math.isfinite(each.error_frac)
+        each and 0 < min(each.values()) <= max(each.values()) < _BEYOND and -_BEYOND < min(each) <= max(each) < _BEYOND
         for each in one.lengths.values()
     )
     return one if one.commtrace_history == _LAYOUT and is_sane else None

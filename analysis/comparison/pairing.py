@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from .step_values import Capture, Values
 
-_PAIRS_NEEDED = 6  # of fewer, the differences tell less than the steps themselves
+PAIRS_NEEDED = 6
+"""Steps in common: of fewer, the differences tell less than the steps themselves."""
 # Two captures of ten steps without anything in common come below this once in 400 times (simulated).
 _SAME_WORK_FRAC = 0.25
 
@@ -27,7 +28,7 @@ def paired(a: Sequence[Capture], b: Sequence[Capture]) -> tuple[list[Values], li
     """
     captures = [*a, *b]
     shared = shared_steps(captures)
-    if len(captures) < 2 or len(shared) < _PAIRS_NEEDED:
+    if len(captures) < 2 or len(shared) < PAIRS_NEEDED:
         return None
     steps = np.array([capture.only(shared).values for capture in captures])
     alone = steps - np.median(steps, axis=1, keepdims=True)

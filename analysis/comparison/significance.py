@@ -43,6 +43,13 @@ class SpreadOfRuns(NamedTuple):
     error: float = 0.0
 
 
+class Error(NamedTuple):
+    """A standard error, and with how many degrees of freedom it is known."""
+
+    size: float
+    freedom: int
+
+
 class Shift(NamedTuple):
     """How much larger the second side is: 99 % interval, p-value of no difference, and detectable sizes.
 
@@ -58,12 +65,13 @@ class Shift(NamedTuple):
     most: float
 
 
-def between_captures(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
+def between_captures(a: Values, b: Values, runs: SpreadOfRuns, same: Sequence[Error] = ()) -> Shift | None:
     """Shift of the mean from `a` to `b`, a value per run: Student's test with pooled variance.
 
     Both sides are assumed to spread alike, so one of them may have a single run. None if both have only one, and
     nothing else is known. What is known of other runs counts as more of these. A spread that is only assumed takes the
-    place of the measured one where that is smaller, but rests on so few runs that it says less.
+    place of the measured one where that is smaller, but rests on so few runs that it says less. `same` are errors that
+    all captures of a side share, which their spread does not show.
     Source: Student, The Probable Error of a Mean, Biometrika 6 (1908); pooled as in any textbook.
     """
     measured = len(a) + len(b) - 2
@@ -74,12 +82,11 @@ def between_captures(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
     freedom = measured + runs.freedom
     if runs.freedom:
         spread = math.sqrt((measured * spread**2 + runs.freedom * runs.deviation**2) / freedom)
-    by_spread = _shift(middle, spread * of_means, freedom, 0.0)
+    by_spread = _by_errors(middle, [Error(spread * of_means, freedom), *same])
     if runs.freedom or spread > runs.deviation:
         return by_spread
-    return min(
-        by_spread, _shift(middle, 0.0, freedom, runs.deviation * of_means), key=lambda each: each.high - each.low
-    )
+    assumed = _by_errors(middle, [Error(0.0, freedom), *same], runs.deviation * of_means)
+    return min(by_spread, assumed, key=lambda each: each.high - each.low)
 
 
 def between_cycles(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
@@ -89,7 +96,7 @@ def between_cycles(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
         return None
     spread, middle = pooled_spread(a, b), float(b.mean() - a.mean())
     if runs.freedom:
-        return _beyond_runs(middle, [(spread / math.sqrt(len(side)), freedom) for side in (a, b)], runs)
+        return _beyond_runs(middle, [Error(spread / math.sqrt(len(side)), freedom) for side in (a, b)], runs)
     error = spread * math.sqrt(1 / len(a) + 1 / len(b))
     return _shift(middle, error, freedom, runs.deviation * math.sqrt(2))
 
@@ -100,8 +107,7 @@ def between_two(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
         return None
     blocks, middle = (block_medians(a), block_medians(b)), float(np.median(b) - np.median(a))
     if runs.freedom:
-        errors = [(capture_error(side), len(each) - 1) for side, each in zip((a, b), blocks, strict=True)]
-        return _beyond_runs(middle, errors, runs)
+        return _beyond_runs(middle, [error_of_steps(side) for side in (a, b)], runs)
     freedom = sum(map(len, blocks)) - 2
     return _shift(middle, pooled_spread(*blocks) * math.sqrt(2), freedom, runs.deviation * math.sqrt(2))
 
@@ -110,7 +116,8 @@ def between_pairs(a: Values, b: Values, runs: SpreadOfRuns) -> Shift:
     """Shift of the mean between at least four paired steps: the n-th of `a` did the same work as that of `b`."""
     blocks, middle = block_medians(b - a), float(np.median(b - a))
     if runs.freedom:
-        return _beyond_runs(middle, [(capture_error(b - a) / math.sqrt(2), len(blocks) - 1)] * 2, runs)
+        size, freedom = error_of_steps(b - a)
+        return _beyond_runs(middle, [Error(size / math.sqrt(2), freedom)] * 2, runs)
     return _shift(middle, pooled_spread(blocks), len(blocks) - 1, runs.deviation * math.sqrt(2))
 
 
@@ -123,24 +130,31 @@ def captures_needed(change: float, spread: float, most: int) -> int | None:
     return None
 
 
-def capture_error(steps: Values) -> float:
-    """Standard error of the median of these steps, by how much blocks of them differ."""
+def error_of_steps(steps: Values) -> Error:
+    """Error of the median of these steps, by how much blocks of them differ."""
     blocks = block_medians(steps)
-    return pooled_spread(blocks) / math.sqrt(len(blocks))
+    return Error(pooled_spread(blocks) / math.sqrt(len(blocks)), len(blocks) - 1)
 
 
-def _beyond_runs(middle: float, errors: Sequence[tuple[float, int]], runs: SpreadOfRuns) -> Shift:
-    """The shift between two captures whose steps say how far off each is, with degrees of freedom.
+def _beyond_runs(middle: float, errors: Sequence[Error], runs: SpreadOfRuns) -> Shift:
+    """The shift between two captures whose steps say how far off each is.
 
     What steps do to a capture is in the known spread already. Where these steps are fewer or less steady than those of
-    the known captures, what exceeds that comes on top; degrees of freedom are Satterthwaite's.
+    the known captures, what exceeds that comes on top.
+    """
+    more = [Error(math.sqrt(max(size**2 - runs.error**2, 0.0)), freedom) for size, freedom in errors]
+    return _by_errors(middle, [Error(math.sqrt(2) * runs.deviation, runs.freedom), *more])
+
+
+def _by_errors(middle: float, errors: Sequence[Error], least: float = 0.0) -> Shift:
+    """The shift where independent errors add up; degrees of freedom are Satterthwaite's. `least`: see `_shift`.
+
     Source: Satterthwaite, An Approximate Distribution of Estimates of Variance Components, Biometrics 2 (1946).
     """
-    parts = [(2 * runs.deviation**2, runs.freedom)]
-    parts += [(max(error**2 - runs.error**2, 0.0), freedom) for error, freedom in errors]
-    whole = sum(part for part, _ in parts)
-    squares = sum(part**2 / freedom for part, freedom in parts if part)
-    return _shift(middle, math.sqrt(whole), max(math.floor(whole**2 / squares + 1e-9), 1) if squares else 1, 0.0)
+    whole = sum(size**2 for size, _ in errors)
+    squares = sum(size**4 / freedom for size, freedom in errors if size)
+    freedom = max(math.floor(whole**2 / squares + 1e-9), 1) if squares else max(errors[0].freedom, 1)
+    return _shift(middle, math.sqrt(whole), freedom, least)
 
 
 def block_medians(steps: Values) -> Values:

@@ -18,8 +18,8 @@ from commtrace.analysis.comparison.apart import apart, warming_steps
 from commtrace.analysis.comparison.decision import StepOutcome
 from commtrace.analysis.comparison.differences import Allowance, compared, judged
 from commtrace.analysis.comparison.history import add_to_history, keep_in_history, past_capture, read_history
-from commtrace.analysis.comparison.significance import SpreadOfRuns, pooled_spread
-from commtrace.analysis.comparison.step_values import Capture
+from commtrace.analysis.comparison.significance import SpreadOfRuns, error_of_steps, pooled_spread
+from commtrace.analysis.comparison.step_values import TRACED, Capture
 from commtrace.analysis.errors import UnreadableFile
 from commtrace.cli import main
 
@@ -114,15 +114,39 @@ def test_a_cold_capture_of_the_history_is_named_and_does_not_widen_the_spread(fi
 def test_cycles_of_a_run_are_one_run(tmp_path, capture):
     path, one = tmp_path / "history.jsonl", past_capture(capture("a"))
     for name, percent in (("a", 0), ("a", 0.1), ("b", 2), ("b", 2.1), ("c", 1), ("c", 1.1)):
-        lengths = {
-            source: history.PastSteps(each.steps, each.step_ns * (1 + percent / 100), each.error_frac)
-            for source, each in one.lengths.items()
-        }
-        add_to_history(path, history.PastCapture(**{**_fields(one), "run_id": name, "lengths": lengths}))
-    known = read_history(path).spread(((capture("x"),), (capture("y", 1),)), "step windows of the traces")
+        longer = {number: ns * (1 + percent / 100) for number, ns in one.lengths[TRACED].items()}
+        add_to_history(path, past(one, name, longer))
+    known = read_history(path).spread(((capture("x"),), (capture("y", 1),)), TRACED)
     assert known is not None
     assert (known.runs, known.spread.freedom) == (3, 2)
     assert known.spread.deviation == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_runs_of_the_same_steps_are_compared_without_what_belongs_to_the_number(tmp_path, capture, is_seeded):
+    """Steps differ by 5 %, by their number where data are seeded; runs differ by 0.4 % besides, two windows by more."""
+    path, one, chance = tmp_path / "history.jsonl", past_capture(capture("a")), np.random.default_rng(4)
+    of_number = chance.normal(0, 0.05, 40)
+    for run in range(8):
+        numbers, level = np.arange(10) + 20 * (run % 2), chance.normal(0, 0.004)
+        work = of_number[numbers] if is_seeded else chance.normal(0, 0.05, 10)
+        add_to_history(path, past(one, str(run), dict(zip(numbers.tolist(), 1e7 * np.exp(level + work), strict=True))))
+    known = read_history(path).spread(((capture("x"),), (capture("y", 1),)), TRACED)
+    assert known is not None
+    if is_seeded:
+        assert (known.runs, known.spread.freedom) == (8, 6)
+        assert 0.002 < known.spread.deviation < 0.007
+        assert known.spread.error < 0.0001
+    else:
+        assert (known.runs, known.spread.freedom) == (8, 7)
+        assert known.spread.deviation > 0.01
+        assert known.spread.error > 0.01
+
+
+def past(one: history.PastCapture, run: str, steps_ns: dict[int, float]) -> history.PastCapture:
+    """A run like this one, of these steps."""
+    lengths = {TRACED: {number: round(ns) for number, ns in steps_ns.items()}}
+    return history.PastCapture(**{**_fields(one), "run_id": run, "run": run, "lengths": lengths})
 
 
 def _fields(one: history.PastCapture) -> dict[str, object]:
@@ -138,7 +162,7 @@ def test_half_written_and_foreign_lines_cost_nothing_else(file, capture):
     assert keep_in_history(file, capture("next", 0.3)) is None
     found = read_history(file)
     assert ([one.run for one in found.captures], found.unread) == (["past-0", "past-1", "past-2", "next"], 3)
-    for strange in (b"\xff\xfe\n", b"[" * 100_000 + b"\n", lines[0].replace(b'"commtrace_history":1', b'"a":1')):
+    for strange in (b"\xff\xfe\n", b"[" * 100_000 + b"\n", lines[0].replace(b'"commtrace_history":2', b'"a":1')):
         file.write_bytes(strange + lines[0])
         assert (len(read_history(file).captures), read_history(file).unread) == (1, 1)
 
@@ -256,7 +280,7 @@ def test_a_history_of_six_makes_few_false_alarms_and_finds_five_per_cent(runs):
         levels = np.exp(chance.normal(0, runs, 8))
         captures = [Capture(np.arange(9), 1e7 * level * chance.lognormal(0, 0.006, 9)) for level in levels]
         medians = np.log([np.median(each.values) for each in captures[2:]])
-        errors = [history.capture_error(np.log(each.values)) for each in captures[2:]]
+        errors = [error_of_steps(np.log(each.values)).size for each in captures[2:]]
         known = SpreadOfRuns(pooled_spread(medians), 5, float(np.sqrt(np.mean(np.square(errors)))))
         for factor in (1.0, 1.05):
             b = Capture(captures[1].steps, captures[1].values * factor)

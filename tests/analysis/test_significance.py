@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commtrace.analysis.comparison.differences import Allowance, compared, judged
 from commtrace.analysis.comparison.pairing import paired
 from commtrace.analysis.comparison.significance import (
     LEVEL,
@@ -127,6 +128,33 @@ def test_a_change_that_is_called_large_enough_is_seen_nine_times_in_ten(count):
 
 
 # --- steps that pair -------------------------------------------------------------------------------------------------
+
+
+def test_captures_of_other_steps_than_those_of_the_other_side_differ_by_these_too():
+    """Data that are the same in every capture of a side, but others on the other side, are no change."""
+    alarms = found = 0
+    for seed in range(200):
+        a, b = (work(2 * seed + side, 3, 10, alike=True) for side in (0, 1))
+        b = [Capture(one.steps + 100, one.values) for one in b]
+        level = Allowance(NOTHING, separate=True, part=1.0)  # values are logarithms already
+        alarms += judged([compared(a, b, level)])[0]["significant"]
+        b = [Capture(one.steps, one.values + 3) for one in b]
+        found += judged([compared(a, b, level)])[0]["significant"]
+    assert alarms <= 6
+    assert found >= 190
+
+
+@pytest.mark.parametrize(("runs", "spreads"), [(3, 21.5), (6, 8.4), (12, 6.5), (50, 5.6)])
+def test_what_a_history_shows_nine_times_in_ten(runs, spreads):
+    """The table of docs/metrics/comparison.md: with so many runs, a change of so many times their spread."""
+    steady, chance = np.zeros(8), np.random.default_rng(runs)
+    assert between_two(steady, steady, SpreadOfRuns(1.0, runs - 1)).seen == pytest.approx(spreads, abs=0.05)
+    found = 0
+    for known in chance.normal(size=(1000, runs + 2)):
+        a, b = known[0], known[1] + spreads
+        shift = between_two(steady + a, steady + b, SpreadOfRuns(pooled_spread(known[2:]), runs - 1))
+        found += shift.p_value <= LEVEL
+    assert found / 1000 == pytest.approx(0.9, abs=0.03)
 
 
 def steps_of(values: np.ndarray) -> Capture:
