@@ -116,7 +116,7 @@ def test_a_larger_layer_is_named_in_compute_operator_and_memory(captures: Any, n
         named = (first["operator"], first["a_ns"]) == ("aten::conv2d", 0)
         if named and most["measure"] == "compute" and most["change_frac"] > 1:
             return
-    expect(False, noise_ns("plain", "layer"), 0.1 * rows["step"]["b_ns"], f"{first} {most}: {found.verdict}")
+    expect(False, noise_ns("plain", "layer"), 0.1 * rows["step"]["b_ns"], f"{first} {most}: {found.decision}")
 
 
 def test_ci_stops_at_the_slower_side(

@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from ...common.wording import counted
 from ..catalog import CATALOG, described
 from ..core.escaping import printable
 from ..core.kinds import COMPUTE
@@ -43,11 +42,11 @@ from . import step_values
 from .apart import apart, warming_steps
 from .candidates import Candidate, candidates
 from .causes import StepChange, parts_of_side, step_change
-from .decision import DecisionBasis, StepDecision, captures_for, decided, more_in_words
+from .decision import BEYOND_WORDS, DecisionBasis, StepDecision, captures_for, change_in_words, decided, more_in_words
 from .differences import MATTERS, Allowance, compared, judged, side_by_side, surely_within
 from .differing import differing
 from .history import History, KnownSpread, read_history
-from .significance import LEVEL, STEPS_PREFERRED, SpreadOfRuns, pooled_spread
+from .significance import STEPS_PREFERRED, SpreadOfRuns, pooled_spread
 from .step_values import Capture
 from .steps import lengths_of_steps, that_count, whole_steps
 from .work import SIDES, SameWork, SideNames, same_work
@@ -66,8 +65,6 @@ _MEMORY_SPREAD_FRAC = 0.01
 # from next to nothing: it is assumed to differ by this part of a whole step.
 _SCALES_WITH_ITSELF = ("compute",)
 _OF_A_STEP = 0.5
-_BEYOND_WORDS = 10.0
-"""Of larger changes that are merely possible, no digits are said."""
 
 
 class Judgement(Enum):
@@ -274,48 +271,6 @@ class Comparison:
         return len(self.a) > 1 or len(self.b) > 1
 
     @property
-    def captures(self) -> str:
-        """`one capture of A and of B`, `3 captures of A and 2 of B`, `2 cycles of A and 2 of B`."""
-        if self.separate:
-            return f"{counted(len(self.a), 'capture')} of A and {len(self.b)} of B"
-        count_a, count_b = (self._step.get(f"captures_{side}", 0) for side in "ab")
-        several = max(count_a, count_b) > 1
-        return f"{counted(count_a, 'cycle')} of A and {count_b} of B" if several else "one capture of A and of B"
-
-    @property
-    def basis(self) -> str:
-        """A sentence on the captures of each side and what they allow."""
-        if self.separate:
-            return f"{self.captures}, so the spread between captures is measured"
-        if self._known is not None:
-            runs, spread = counted(self._known.runs, "other run"), 100 * self._known.spread.deviation
-            return f"{self.captures}; {runs} of this program differ by {spread:.2g}% (standard deviation)"
-        return (
-            f"{self.captures}, which do not show how much runs of one configuration differ: a standard deviation of "
-            f"{100 * self.run_spread_frac:g}% is assumed; capture each several times, alternating, to measure it, or "
-            "keep a history"
-        )
-
-    @property
-    def verdict(self) -> str:
-        """A sentence on how much longer or shorter steps of B are."""
-        step, *others = records(self.comparison)
-        if step["change_frac"] is None:
-            why = f"the steps of A take no time ({step['note']})" if step["a_ns"] == 0 else step["note"]
-            return f"steps cannot be compared: {why}"
-        change = 100 * step["change_frac"]
-        said = f"the {self.of_kind} of B take {abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
-        if step["significant"] is None:
-            return f"{said}; {step['note']}"
-        low, high = (_bound(step[f"change_{side}_frac"]) for side in ("low", "high"))
-        said += f" ({1 - LEVEL:.0%} interval {low} to {high})"
-        parts = [r for r in others if r["significant"] and r["difference_ns"]]
-        because = ", ".join(f"{r['measure']} {r['difference_ns'] / 1e6:+.2f} ms" for r in parts)
-        if step["significant"]:
-            return f"{said}: significant" + (f", and in it {because}" if because else "")
-        return f"{said}: not significant" + (f"; but significant: {because}" if because else "")
-
-    @property
     def cause(self) -> str | None:
         """`+7.4 ms: ranks wait for rank 1`: how a typical traced step changed, and by what; None without activity."""
         return None if self.change is None else self.change.sentence
@@ -379,7 +334,21 @@ class Comparison:
             history=None if self.history is None else self.history.name,
             apart=tuple(printable(self._given_sides[side][number].run.name) for side, number in self._apart),
             warming=tuple((printable(name), count) for name, count in cold if count),
+            stand_clear=self._steps_stand_clear,
         )
+
+    @property
+    def _steps_stand_clear(self) -> bool:
+        """Whether all steps of one side are longer than all of the other, by more than those of a side differ."""
+        lengths = [self._lengths(side) for side in self._sides]
+        source = self._source(lengths)
+        if source is None:
+            return False
+        a, b = (np.concatenate([np.asarray(capture.values) for capture in side[source]]) for side in lengths)
+        if min(a.min(), b.min()) <= 0:
+            return False
+        between = max(b.min() / a.max(), a.min() / b.max())
+        return bool(between > max(a.max() / a.min(), b.max() / b.min()))
 
     @property
     def _measured_spread(self) -> float | None:
@@ -398,21 +367,21 @@ class Comparison:
 
     def slower_by(self, limit_frac: float) -> tuple[Judgement, str]:
         """Judge whether steps of B are longer by more than this fraction, with the reason."""
-        step = records(self.comparison)[0]
+        step, said = self.step, change_in_words(self.step, self.of_kind)
         change, limit = step["change_frac"], f"the limit is {100 * limit_frac:g}%"
         if step["significant"] is None or change is None:
-            few = "; capture more steps, or several captures" if change is not None else ""
-            return Judgement.unknown, f"{self.verdict}{few}; {limit}"
+            few = f"; {step['note']}; capture more steps, or several captures" if change is not None else ""
+            return Judgement.unknown, f"{said}{few}; {limit}"
         if step["significant"] and change > limit_frac:
-            return Judgement.slower, f"{self.verdict}; {limit}"
+            return Judgement.slower, f"{said}; {limit}"
         if surely_within(self._step, limit_frac):
-            return Judgement.within, f"{self.verdict}; {limit}"
+            return Judgement.within, f"{said}; {limit}"
         most = self._step["most_frac"]
-        longer = f"{100 * most:.3g}%" if most <= _BEYOND_WORDS else f"more than {_BEYOND_WORDS:,.0%}"
+        longer = f"{100 * most:.3g}%" if most <= BEYOND_WORDS else f"more than {BEYOND_WORDS:,.0%}"
         margin = abs(math.log1p(max(change, -0.99)) - math.log1p(limit_frac))
         wanted = "on which side of the limit it is"
         more = more_in_words(self._evidence, captures_for(self._evidence, margin), wanted)
-        return Judgement.unknown, f"{self.verdict}; {limit}, but B may take {longer} longer; {more}"
+        return Judgement.unknown, f"{said}; {limit}, but B may take {longer} longer; {more}"
 
     @cached_property
     def _step(self) -> Row:
@@ -519,10 +488,6 @@ class Comparison:
         """Last step of each capture of a run: of the run itself, or of its cycles."""
         last = step_values.last_steps(analysis.run.annotations)
         return last[-1:] if self.separate else last
-
-
-def _bound(change_frac: float) -> str:
-    return f"{100 * change_frac:+.1f}%" if change_frac <= _BEYOND_WORDS else f"beyond {_BEYOND_WORDS:+,.0%}"
 
 
 _NO_STEPS = pd.Series([], dtype="float64", index=np.array([], dtype="int64"))

@@ -8,6 +8,7 @@ and size, the rank that others wait for, what the CPU did, a kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple, TypeVar
@@ -38,7 +39,8 @@ _MOST_OF_IT = 0.5
 _EXPOSED = ("exposed_transfer_ns", "exposed_wait_ns", "exposed_unsplit_ns")
 _NOT_SPLIT = "exposed_comm_ns"
 _NEARLY_ALL = 0.75
-"""Of the largest candidate: one with as much that says more comes first."""
+"""Of the largest candidate: one with as much that says more comes first, as does one that differs from the change by no
+larger factor."""
 _SMALL = 0.005
 """Of a step: if it changed by as much, causes count that are too small for the unit of its length."""
 _LEAST_SHOWN = 0.0005
@@ -149,17 +151,24 @@ def _explaining(found: Sequence[Candidate], total: float) -> list[Candidate]:
 
 
 def _largest(found: Sequence[Candidate], change: float) -> Candidate | None:
-    """The largest candidate of a change that surely is one; of those nearly as large, the one that says most.
+    """The largest candidate of a change that surely is one; of those that are nearly it, the one that says most.
 
-    A bound is more than anybody can do: it counts where nothing else explains half as much.
+    A CPU that waits for its device lets all else cost more, and a bound is more than anybody can do: they count where
+    nothing else explains half as much, and, of the former, no more than the change. Of alike ones, that is the cause
+    which surely explains most.
     """
     alike = [each for each in found if each.ns * change > 0 and each.is_sure]
-    sure = [each for each in alike if each.sort is not Sort.bound]
-    most, most_sure = (max((abs(each.ns) for each in those), default=0.0) for those in (alike, sure))
-    if most_sure >= _MOST_OF_IT * most:
-        alike, most = sure, most_sure
-    large = [each for each in alike if abs(each.ns) >= _NEARLY_ALL * most]
-    return min(large, key=lambda each: (each.sort, -abs(each.ns)), default=None)
+    most = max((abs(each.ns) for each in alike), default=0.0)
+    for last, at_most in ((Sort.remedy, math.inf), (Sort.what, abs(change) / _NEARLY_ALL)):
+        causes = [each for each in alike if each.sort <= last]
+        if any(_MOST_OF_IT * most <= abs(each.ns) <= at_most for each in causes):
+            alike, most = causes, max(abs(each.ns) for each in causes)
+    large = [
+        each
+        for each in alike
+        if abs(each.ns) >= _NEARLY_ALL * most or _NEARLY_ALL <= each.ns / change <= 1 / _NEARLY_ALL
+    ]
+    return min(large, key=lambda each: (each.sort, -min(map(abs, each.bounds_ns))), default=None)
 
 
 def _part(name: str, times_ns: tuple[float, float], words: str, unit: TimeUnit) -> PartChange:

@@ -10,10 +10,14 @@ from enum import Enum
 from ...common.wording import counted, listed
 from ..core.schema import Row
 from .history import KnownSpread
-from .significance import LEVEL, STEPS_NEEDED, captures_needed
+from .significance import LEVEL, STEPS_NEEDED, STEPS_PREFERRED, captures_needed
 
 _SETTLED = 0.01
 """Of a step: two sides are alike if they surely differ by no more."""
+BEYOND_WORDS = 10.0
+"""Of larger changes that are merely possible, no digits are said."""
+_SHOWN = 0.0005
+"""Of a step: less is not a number of one decimal."""
 _MOST_CAPTURES = 20
 """Of each side: nobody captures more to settle a change."""
 
@@ -34,7 +38,8 @@ class StepDecision:
 
     `outcome`: B is `longer` or `shorter`, beyond chance; `alike`, if they surely differ by less than 1 %; else `open`;
     `unknown` where steps cannot be compared. `beyond_steps` is None for several captures of a side, where steps do not
-    count. `runs_spread_frac` is by how much runs differ, as a standard deviation: known from `known_runs` of them, or
+    count. With `few_but_ordered` steps, all of one side are much longer than all of the other, but too few to exceed
+    chance. `runs_spread_frac` is by how much runs differ, as a standard deviation: known from `known_runs` of them, or
     assumed if these are 0. `more_captures` of each side would settle it, nine times in ten; 0 if it is settled, None if
     more than anybody makes. `apart` names runs that stand apart and were left out, `warming` those whose first steps
     were.
@@ -45,6 +50,7 @@ class StepDecision:
     change_low_frac: float | None
     change_high_frac: float | None
     beyond_steps: bool | None
+    few_but_ordered: bool
     steps_spread_frac: float | None
     beyond_runs: bool | None
     runs_spread_frac: float
@@ -60,7 +66,8 @@ class DecisionBasis:
     """What a decision is made from: the judged row of the step, the same if runs did not differ, and what is known.
 
     `runs_spread_frac` is what counts as the spread of runs, `known_runs` from how many it is known, `known` from where
-    those come that are not compared themselves. `separate` runs show the spread of runs.
+    those come that are not compared themselves. The steps of both sides `stand_clear` if all of one are longer
+    than all of the other, by a larger factor than those of one side differ by.
     """
 
     step: Row
@@ -71,6 +78,13 @@ class DecisionBasis:
     history: str | None
     apart: tuple[str, ...]
     warming: tuple[tuple[str, int], ...]
+    stand_clear: bool
+
+    @property
+    def few_but_ordered(self) -> bool:
+        """Whether steps differ by no more than chance, but only as there are few, which stand clear of each other."""
+        few = min(self.step["steps_a"], self.step["steps_b"]) < STEPS_PREFERRED
+        return few and self.stand_clear and self.beside_steps is not None and self.beside_steps["significant"] is False
 
 
 def decided(evidence: DecisionBasis) -> StepDecision:
@@ -87,6 +101,7 @@ def decided(evidence: DecisionBasis) -> StepDecision:
         change_low_frac=step["change_low_frac"],
         change_high_frac=step["change_high_frac"],
         beyond_steps=None if beside is None else beside["significant"],
+        few_but_ordered=evidence.few_but_ordered,
         steps_spread_frac=steps_spread,
         beyond_runs=step["significant"],
         runs_spread_frac=evidence.runs_spread_frac,
@@ -96,6 +111,25 @@ def decided(evidence: DecisionBasis) -> StepDecision:
         warming=tuple(name for name, _ in evidence.warming),
         statements=tuple(_statements(evidence, steps_spread, more)),
     )
+
+
+def change_in_words(step: Row, steps: str = "steps") -> str:
+    """`the steps of B take 5.0% longer than those of A (99% interval +3.1% to +7.0%)`, or why that is not known."""
+    change = step["change_frac"]
+    if change is None:
+        why = f"the steps of A take no time ({step['note']})" if step["a_ns"] == 0 else step["note"]
+        return f"steps cannot be compared: {why}"
+    said = f"the {steps} of B take {100 * abs(change):.1f}% {'longer' if change >= 0 else 'less'} than those of A"
+    if abs(change) < _SHOWN:
+        said = f"the {steps} of B are as long as those of A"
+    if step["significant"] is None:
+        return said
+    low, high = (_bound(step[f"change_{side}_frac"]) for side in ("low", "high"))
+    return f"{said} ({1 - LEVEL:.0%} interval {low} to {high})"
+
+
+def _bound(change_frac: float) -> str:
+    return f"{100 * change_frac:+.1f}%" if change_frac <= BEYOND_WORDS else f"beyond {BEYOND_WORDS:+,.0%}"
 
 
 def _is_known(step: Row, side: str) -> bool:
@@ -146,11 +180,12 @@ def more_in_words(evidence: DecisionBasis, more: int | None, wanted: str) -> str
 def _statements(evidence: DecisionBasis, steps_spread: float | None, more: int | None) -> Iterator[str]:
     step, beside = evidence.step, evidence.beside_steps
     if step["change_frac"] is None:
-        yield "Steps cannot be compared."
+        said = change_in_words(step)
+        yield f"{said[0].upper()}{said[1:]}."
         return
-    change = f"{100 * step['change_frac']:+.1f}%"
+    change = f"{100 * step['change_frac']:+.1f}%" if abs(step["change_frac"]) >= _SHOWN else "A change under 0.1%"
     if beside is not None:
-        yield _on_steps(step, beside, change, steps_spread)
+        yield _of_few(step, change) if evidence.few_but_ordered else _on_steps(step, beside, change, steps_spread)
     yield _on_runs(evidence, change)
     for name, count in evidence.warming:
         steps = "step is" if count == 1 else f"{count} steps are"
@@ -169,6 +204,20 @@ def _on_steps(step: Row, beside: Row, change: str, steps_spread: float | None) -
     if beside["significant"]:
         return f"{change} is beyond what the steps of these runs differ by{differ}."
     return f"{change} is within what the steps of these runs differ by{differ}."
+
+
+def _of_few(step: Row, change: str) -> str:
+    """How often chance alone would have all steps of one side take longer than all of the other.
+
+    Source: Wilcoxon, Individual Comparisons by Ranking Methods, Biometrics Bulletin 1 (1945): all orders are alike.
+    """
+    count_a, count_b = step["steps_a"], step["steps_b"]
+    once_in = math.comb(count_a + count_b, count_a) / 2
+    side, than = ("B", "A") if (step["change_frac"] or 0) > 0 else ("A", "B")
+    return (
+        f"{change}: each step of {side} takes much longer than any of {than}, but they are few: chance alone puts "
+        f"{count_a} and {count_b} steps in such an order once in {once_in:.0f} times."
+    )
 
 
 def _on_runs(evidence: DecisionBasis, change: str) -> str:
@@ -208,4 +257,4 @@ def _on_more(evidence: DecisionBasis, change: str, more: int | None) -> str:
 
 
 def _percent(frac: float) -> str:
-    return f"{100 * frac:.1f}%" if frac >= 0.0005 else "under 0.1%"
+    return f"{100 * frac:.1f}%" if frac >= _SHOWN else "under 0.1%"

@@ -18,9 +18,17 @@ def whole_steps(analysis: Analysis) -> pd.DataFrame:
 
 
 def that_count(analysis: Analysis, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that are not of steps of other kinds."""
-    of_other_kinds = analysis.steps[analysis.steps["left_out"] == "kind"]["step"]
-    return table[~table["step"].isin(of_other_kinds)]
+    """The rows of a table that are neither of steps of other kinds, nor of those that are unlike all others once.
+
+    What happens once is in no typical step, and would hide by how much typical ones differ. What happens again is what
+    steps differ by.
+    """
+    steps = analysis.steps
+    unlike, whole = steps[steps["left_out"].isin(["long", "short"])]["step"], steps[steps["left_out"].isna()]["step"]
+    # The first ones are as long in every run that had not warmed up, which is said of it.
+    is_once = whole.min() < unlike.min() and not whole.between(unlike.min(), unlike.max()).any()
+    left_out = steps["left_out"].isin(["kind", "long", "short"] if is_once else ["kind"])
+    return table[~table["step"].isin(steps[left_out]["step"])]
 
 
 def lengths_of_steps(analysis: Analysis) -> dict[str, pd.Series[float]]:

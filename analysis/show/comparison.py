@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ...common.wording import listed
+from ...common.wording import listed, ranges_of
 from ...contract.reading import lenient
 from ...contract.run import RunFile
 from ..comparison.analysis import Comparison
@@ -45,12 +45,12 @@ def headline(comparison: Comparison) -> str:
     beyond = _beyond(comparison.decision)
     if abs(change) < _SAID_AS_EQUAL or comparison.decision.outcome is StepOutcome.alike:
         return f"{steps} of B are as long as those of A"
-    words, take = (
-        "longer than" if change > 0 else "less than",
-        "take" if beyond in ("runs", "steps") else "seem to take",
-    )
+    words = "longer than" if change > 0 else "less than"
+    take = "take" if beyond in ("runs", "steps", "few steps") else "seem to take"
     said = f"{steps} of B {take} {_amount(step)} {words} those of A"
-    if beyond in ("steps", "nothing"):
+    if beyond == "few steps":
+        said += f", in all {step['steps_a']} and {step['steps_b']} that were traced"
+    elif beyond in ("steps", "nothing"):
         what = "captures" if comparison.separate else "steps"
         said += f", {'as two runs of one program may' if beyond == 'steps' else f'no more than {what} differ by'}"
     cause = _short_cause(comparison)
@@ -58,10 +58,15 @@ def headline(comparison: Comparison) -> str:
 
 
 def _beyond(decision: StepDecision) -> str | None:
-    """What the change of a step exceeds: how much `runs` differ, only how much `steps` do, or `nothing`; or None."""
+    """What the change of a step exceeds: how much `runs` differ, only how much `steps` do, or `nothing`; or None.
+
+    `few steps` where it exceeds what they differ by, but they are too few to say so.
+    """
     if decision.beyond_runs is None:
         return None
-    return "runs" if decision.beyond_runs else "steps" if decision.beyond_steps else "nothing"
+    if decision.beyond_runs:
+        return "runs"
+    return "steps" if decision.beyond_steps else "few steps" if decision.few_but_ordered else "nothing"
 
 
 def _amount(step: Row) -> str:
@@ -106,12 +111,11 @@ def _clause(words: str, ends_with: str) -> str:
 def explanation(comparison: Comparison) -> Iterator[str]:
     """Yield sentences on the headline: how large the change may be, and what traced steps say where it does not."""
     step = comparison.step
-    if step["change_frac"] is None:
-        yield _sentence(comparison.verdict)
-    elif step["significant"] is not None and step["change_high_frac"] <= _BOUNDED:
+    if step["change_frac"] is not None and step["significant"] is not None and step["change_high_frac"] <= _BOUNDED:
         low, high = (f"{100 * step[f'change_{end}_frac']:+,.1f}%" for end in ("low", "high"))
         yield f"The change is between {low} and {high}, with {1 - LEVEL:.0%} confidence."
     yield from _of_traced_steps(comparison)
+    yield from _of_long_steps(comparison)
     yield from (f"{said}." for said in comparison.other_kinds)
 
 
@@ -132,13 +136,27 @@ def _of_traced_steps(comparison: Comparison) -> Iterator[str]:
         yield f"In the mean, traced steps of B take {length_of(change.ns, change.unit)} {longer}{why}."
 
 
+def _of_long_steps(comparison: Comparison) -> Iterator[str]:
+    """Yield a sentence on each run with steps that are too long to count: what happened once is in no typical step."""
+    unit = None if comparison.change is None else comparison.change.unit
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        for one in side:
+            steps = one.steps
+            long, usual_ns = steps[steps["left_out"] == "long"], one.typical_step.parts["window_ns"]
+            if unit is None or not len(long):
+                continue
+            numbers, of = [int(step) for step in long["step"]], f"{name} ({one.run.name})" if len(side) > 1 else name
+            longest, usual = unit.text(int(long["window_ns"].max())), unit.number(usual_ns)
+            if len(numbers) > 1:
+                said = f"Steps {ranges_of(numbers)} of {of} take up to {longest} instead of {usual}, and do not count"
+            else:
+                said = f"Step {numbers[0]} of {of} takes {longest} instead of {usual}, and does not count"
+            yield printable(f"{said}: commtrace summary says why.")
+
+
 def _names_cause(comparison: Comparison) -> bool:
     cause = _short_cause(comparison)
     return bool(cause) and headline(comparison).endswith(f": {cause}")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def sides(comparison: Comparison) -> Iterator[tuple[str, str]]:

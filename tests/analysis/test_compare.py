@@ -20,7 +20,7 @@ from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.run.side_files import Side, step_time_rows
-from commtrace.analysis.show.comparison import decision_fields
+from commtrace.analysis.show.comparison import decision_fields, headline
 from commtrace.analysis.show.two_runs import two_runs
 from commtrace.cli import main
 from commtrace.contract.rank import RankFile
@@ -86,7 +86,7 @@ def test_a_run_does_not_differ_from_itself(tmp_path):
     for table in (found.comparison, found.changed_kernels, found.changed_operators):
         assert not table["significant"].fillna(False).any()
         assert (table["difference_ns"].dropna() == 0).all()
-    assert "not significant" in found.verdict
+    assert found.decision.beyond_runs is False
 
 
 def test_a_larger_layer_shows_in_compute_and_in_its_kernel_and_operator(tmp_path):
@@ -103,7 +103,6 @@ def test_a_larger_layer_shows_in_compute_and_in_its_kernel_and_operator(tmp_path
     assert [row["name"] for row in kernels if row["significant"]] == ["gemm"]
     operators = records(found.changed_operators)
     assert (operators[0]["operator"], operators[0]["significant"]) == ("aten::mm", True)
-    assert "significant, and in it compute +40.0" in found.verdict
 
 
 def test_a_slower_layer_shows_in_its_class_however_modules_are_numbered(tmp_path, capsys):
@@ -220,8 +219,8 @@ def test_what_one_capture_each_cannot_tell_several_can(tmp_path):
     assert [row["significant"] for row in (measure(alone, "step"), measure(together, "step"))] == [False, True]
     assert [r["measure"] for r in records(together.comparison) if r["significant"]] == ["step", "compute"]
     assert [r["name"] for r in records(together.changed_kernels) if r["significant"]] == ["gemm"]
-    assert alone.basis.startswith("one capture of A and of B, which do not show how much runs of one configuration")
-    assert together.basis == "3 captures of A and 3 of B, so the spread between captures is measured"
+    assert "no capture shows by how much runs of this program differ" in alone.decision.statements[1]
+    assert "is more than chance: 6 runs that are compared differ by 0.5%" in together.decision.statements[0]
     step = measure(together, "step")
     assert (step["captures_a"], step["steps_a"], step["spread_a_ns"]) == (3, 27, pytest.approx(0.2 * MS, rel=0.05))
 
@@ -264,9 +263,7 @@ def test_cycles_of_one_run_are_captures(tmp_path):
     )  # the last step of a cycle ends with its last activity
     assert compute["spread_a_ns"] == pytest.approx(0.2 * MS, rel=0.05)
     assert step["significant"]
-    assert found.basis.startswith(
-        "3 cycles of A and 3 of B, which do not show how much runs of one configuration differ"
-    )
+    assert "no capture shows by how much runs of this program differ" in found.decision.statements[1]
     # Cycles share their process: a difference that is clear beside their spread may still be one between two runs.
     small = compare(tmp_path / "a", run(tmp_path / "c", ranks=1, cycles=3, grows=0.01, gemm=22))
     assert measure(small, "compute")["difference_ns"] > 5 * compute["spread_a_ns"]
@@ -319,6 +316,16 @@ def lengths(tmp_path: Path, **sides: list[tuple[str, int, list[int]]]):
     return measure(compare(tmp_path / "a", tmp_path / "b"), "step")
 
 
+@pytest.mark.parametrize(("b", "few"), [([200, 400], True), ([600, 900], False), ([200, 400, 300, 210], False)])
+def test_few_steps_that_do_not_overlap_are_said_to_be_few(tmp_path, b, few):
+    lengths(tmp_path, a=[("idle", 2, [1050, 1200] * (len(b) // 2))], b=[("idle", 2, b)])
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert (found.decision.few_but_ordered, found.decision.outcome.value) == (few, "open" if len(b) == 2 else "shorter")
+    assert (", in all 2 and 2 that were traced" in headline(found)) == few
+    said = "each step of A takes much longer than any of B, but they are few: chance alone puts 2 and 2 steps in such"
+    assert (said in found.decision.statements[0]) == few
+
+
 def test_unprofiled_steps_count_without_the_first_two(tmp_path):
     idle, active = ("idle", 0, [9000, 9000, 100, 101, 102, 103, 104]), ("active", 7, [500] * 8)
     row = lengths(tmp_path, a=[idle, active], b=[idle, active])
@@ -358,7 +365,9 @@ def test_without_steps_nothing_can_be_told(tmp_path):
     side_file(tmp_path, [])
     found = compare(tmp_path, tmp_path)
     assert measure(found, "step")["note"] == "no step is marked in one of the runs: call profiler.step() in the loop"
-    assert found.verdict.startswith("steps cannot be compared")
+    assert found.decision.statements == (
+        "Steps cannot be compared: no step is marked in one of the runs: call profiler.step() in the loop.",
+    )
     assert found.decision.more_captures is None
     assert found.slower_by(0.1)[0] is Judgement.unknown
 
@@ -455,7 +464,7 @@ def test_steps_that_take_no_time_cannot_be_compared(tmp_path):
     for name in ("a", "b"):
         side_file(write_run(tmp_path / name, 1, [Collective((0,))]), [0] * 8)
     found = compare(tmp_path / "a", tmp_path / "b")
-    assert found.verdict == "steps cannot be compared: the steps of A take no time (unprofiled steps)"
+    assert found.decision.statements == ("Steps cannot be compared: the steps of A take no time (unprofiled steps).",)
     assert found.slower_by(0.1)[0] is Judgement.unknown
 
 
@@ -585,7 +594,7 @@ def test_every_format(capsys, known, by, output_format):
     assert captured.out.endswith("\n")
     # What it rests on stands in the report, and beside a table alone.
     alone = by or output_format in ("csv", "latex")
-    assert captured.err.startswith("note: one capture of A and of B, which do not show") if alone else not captured.err
+    assert captured.err.startswith("note: A change under 0.1% is within") if alone else not captured.err
 
 
 def test_names_mark_nothing_up_in_markdown(capsys, tmp_path):

@@ -202,7 +202,7 @@ def compare_command(
         )
         writing.text(text)
     else:
-        print_message(comparison.basis, kind="note")
+        print_message(" ".join(comparison.decision.statements).rstrip("."), kind="note")
         table = writing.chosen(name, getattr(comparison, name))
         shown = without_empty_memory(table) if writing.for_people else table
         replace(writing, choice=ALL_ROWS).table(name, shown)
