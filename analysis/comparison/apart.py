@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .significance import pooled_spread, student_p_value
+from ..core.student import student_p_value
+from .significance import pooled_spread
 from .step_values import Values
 
 _LEVEL = 0.001

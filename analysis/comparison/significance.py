@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from ..core.student import student_p_value, student_quantile
 from .step_values import Values
 
 LEVEL = 0.01
@@ -125,7 +125,7 @@ def captures_needed(change: float, spread: float, most: int) -> int | None:
     """Captures of each of two sides that show this change in nine of ten comparisons; None if more than `most`."""
     for count in range(2, most + 1):
         freedom = 2 * count - 2
-        if _seen(student_quantile(freedom), freedom) * spread * math.sqrt(2 / count) <= abs(change):
+        if _seen(student_quantile(freedom, LEVEL), freedom) * spread * math.sqrt(2 / count) <= abs(change):
             return count
     return None
 
@@ -186,42 +186,13 @@ def corrected(p_values: Sequence[float]) -> list[float]:
     return result
 
 
-def student_p_value(t: float, freedom: int) -> float:
-    """Probability that Student's t is at least this far from 0.
-
-    Source: Abramowitz, Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
-    if math.isinf(t):
-        return 0.0
-    angle = math.atan(abs(t) / math.sqrt(freedom))
-    square = math.cos(angle) ** 2
-    term, series = 1.0, 1.0
-    for k in range(2 + freedom % 2, freedom - 1, 2):
-        term *= square * (k - 1) / k
-        series += term
-    if freedom % 2 == 0:
-        return max(0.0, 1 - math.sin(angle) * series)
-    more = math.sin(angle) * math.cos(angle) * series if freedom > 1 else 0.0
-    return max(0.0, 1 - 2 / math.pi * (angle + more))
-
-
-@cache
-def student_quantile(freedom: int, level: float = LEVEL) -> float:
-    """The t whose `student_p_value` is the level."""
-    low, high = 0.0, 1e3
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_p_value(middle, freedom) > level else (low, middle)
-    return high
-
-
 def _shift(difference: float, error: float, freedom: int, least: float) -> Shift:
     """The shift for a difference with this standard error and `freedom` degrees of freedom.
 
     `least` is another standard error of it besides, which was not measured: the half-widths of both add up as
     independent errors do.
     """
-    student, normal = student_quantile(freedom), NormalDist().inv_cdf(1 - LEVEL / 2)
+    student, normal = student_quantile(freedom, LEVEL), NormalDist().inv_cdf(1 - LEVEL / 2)
     half = math.hypot(student * error, normal * least)
     seen = math.hypot(_seen(student, freedom) * error, (normal + _NORMAL_POWER) * least)
     most = difference + math.hypot(student_quantile(freedom, 2 * (1 - POWER)) * error, _NORMAL_POWER * least)

@@ -14,9 +14,10 @@ import pandas as pd
 
 from ...common.nccl_tests import POINT_TO_POINT, SYNCHRONISING, bus_factor
 from ..core.schema import grouped
+from ..core.student import student_quantile
 
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""97.5 % of Student's t by degrees of freedom from 1; 2 is close enough beyond."""
+_LEVEL = 0.05
+"""Of the bounds of a fit: in one of twenty fits, the latency is beyond them."""
 _MEDIAN_VARIANCE = math.pi / 2
 """Of a median of normal values, as a multiple of that of their mean."""
 _BASE_US, _NVLINK_US, _PCI_US, _BETWEEN_US = 14.0, 3.4, 5.7, 14.0
@@ -151,7 +152,7 @@ def fitted_latency(times: pd.Series[float]) -> tuple[float, float] | None:
     scatter = residual**2 * counts / max(around, 1)
     variance = np.maximum(variance, float(scatter.sum()) / counts) if around else variance
     error = float(np.sqrt((inverse[0] ** 2 * variance).sum()))
-    wide = _T[freedom - 1] if freedom <= len(_T) else 2.0
+    wide = student_quantile(freedom, _LEVEL)
     return float(latency - wide * error), float(latency + wide * error)
 
 

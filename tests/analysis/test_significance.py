@@ -19,8 +19,6 @@ from commtrace.analysis.comparison.significance import (
     block_medians,
     corrected,
     pooled_spread,
-    student_p_value,
-    student_quantile,
 )
 from commtrace.analysis.comparison.step_values import Capture
 
@@ -198,22 +196,6 @@ def test_pairing_makes_no_false_alarms():
 
 
 # --- the parts -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("freedom", "t"), [(1, 63.657), (2, 9.925), (3, 5.841), (4, 4.604), (8, 3.355), (30, 2.750)])
-def test_students_t_is_that_of_the_tables(freedom, t):
-    assert student_quantile(freedom) == pytest.approx(t, abs=6e-4)
-    assert student_p_value(t, freedom) == pytest.approx(LEVEL, rel=1e-3)
-
-
-@given(st.integers(1, 60), st.floats(-30, 30))
-def test_students_p_value_is_the_integral_of_its_density(freedom, t):
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
-    x = np.linspace(0, abs(t), 40_001)
-    density = scale * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
-    assert student_p_value(t, freedom) == pytest.approx(
-        1 - float(((density[1:] + density[:-1]) * np.diff(x)).sum()), abs=1e-6
-    )
 
 
 @given(
