@@ -7,6 +7,7 @@ found first, by which some ranks or links differ from others that do the same: w
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.student import student_quantile
 from ..errors import NotPredictable
 from ..metrics.causes.blame import ForWhom
-from ..metrics.clocks.frame import Flags, Ints
+from ..metrics.clocks.frame import Flags, Floats, Ints
 from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Since
 from .alike import Alike
 from .cures import CURES, LEAST, Cure
@@ -31,6 +33,8 @@ from .table import Replay
 
 _LEAST_OF_RANKS = 0.015
 """Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
+_SURE, _CHANCE, _STEPS, _MOST_SETS = 0.05, 0.01, 3, 10**9
+"""Of a step: below this gain, of three steps or more, equal ranks may be taken for late in one of a hundred runs."""
 _STANDS_OUT = 3.0
 """So many times the excess of the others has a rank that is asked about."""
 _ALIKE = 0.5
@@ -225,9 +229,43 @@ class _Pricing:
         excess = excesses(self.replay, scenario.changes[0])
         if sum(excess[rank].whole_ns for rank in chosen) < least:  # what goes is no more than others have
             return None
+        of_chosen = {rank: excess[rank] for rank in chosen}
+        if gain.ns < _SURE * self.replay.step_ns and self._may_be_chance(of_chosen, gain.ns):
+            return None
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
         of_late = {rank: excess[rank] for rank in order}
         return LateRanks(tuple(order), name, of_late, self._on_cpu(of_late, gain.ns)), scenario
+
+    def _may_be_chance(self, late: Mapping[int, Excess], gain_ns: float) -> bool:
+        """Whether some of equal ranks may take longer by most of this in as many steps; fewer than three cannot tell.
+
+        What is late from some step on is tested from there on. Source: Student's test with the variance over steps
+        pooled over ranks (analysis of variance with contrasts); all sets of as many ranks, with their devices and CPUs,
+        share its level (Bonferroni).
+        """
+        since = max(
+            (since.step for of in late.values() for since in (of.since, of.cpu_since) if since is not None), default=0
+        )
+        steps = sorted(step for step in self.replay.counted if step >= since)
+        if len(steps) < _STEPS:  # those that do not count tell of chance as well
+            of_ranks = [np.unique(member.program.step) for members in self.replay.measured for member in members]
+            steps = [step for step in np.unique(np.concatenate(of_ranks)).tolist() if step >= 0]
+        if len(steps) < _STEPS:
+            return False
+        more: dict[int, Floats] = defaultdict(lambda: np.zeros((2, len(steps))))  # of device and CPU
+        for members in self.replay.measured:
+            for member, both in zip(members, usual.more_than_others(members, late), strict=True):
+                in_steps = [[ns[member.program.step == step].sum() for step in steps] for ns in both]
+                more[member.program.rank] += np.array(in_steps)
+        ranks, count = len(more), len(late)
+        means = {rank: of.mean(axis=1) for rank, of in more.items()}
+        variance = np.mean([of.var(axis=1, ddof=1) for of in more.values()], axis=0) / len(steps)
+        of_others = np.mean([mean for rank, mean in means.items() if rank not in late], axis=0)
+        contrast = sum(means[rank] for rank in late) - count * of_others
+        error = np.sqrt(variance * (count + count**2 / (ranks - count)))
+        sets = min(math.comb(ranks, count), _MOST_SETS)
+        most = student_quantile(ranks * (len(steps) - 1), 2 * _CHANCE / (2 * sets))
+        return not bool((contrast > np.maximum(most * error, _MOSTLY * gain_ns)).any())
 
     def _on_cpu(self, excess: Mapping[int, Excess], gain_ns: float) -> frozenset[int]:
         """Those whose CPU is to blame rather than their device.

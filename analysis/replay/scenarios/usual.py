@@ -67,9 +67,7 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         programs = [m.program for m in members]
         others = [ranks is None or program.rank not in ranks for program in programs]
         changing = [ranks is None or not other for other in others]
-        alike = Alike.by_place(programs)
-        if _has_none_like_it(alike.orders, others, changing):
-            alike = Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
+        alike = _alike(programs, others, changing)
         measured = [work_of(m) for m in members]
         waits = alike.median([work.waits for work in measured], others)
         # Stages wait for their devices in different places: then such a call is no work that the others do not have.
@@ -109,6 +107,29 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         return result
 
     return change
+
+
+def more_than_others(members: Sequence[Playing], ranks: Collection[int]) -> list[tuple[Ints, Ints]]:
+    """By how much each activity exceeds its equals on the ranks that are not among these, in ns, by member.
+
+    On its device, and in the CPU's work before it; less than 0 where it takes less than their median.
+    """
+    programs = [member.program for member in members]
+    others = [program.rank not in ranks for program in programs]
+    alike = _alike(programs, others, [not other for other in others])
+    works = [work_of(member) for member in members]
+    device, launching, blocking = (
+        [mine - usual for mine, usual in zip(values, alike.median(values, others), strict=True)]
+        for values in ([of(work) for work in works] for of in (_ON_DEVICE, _LAUNCHING, _BLOCKING))
+    )
+    return [(ns, after + before) for ns, after, before in zip(device, launching, blocking, strict=True)]
+
+
+def _alike(programs: Sequence[RankProgram], others: Sequence[bool], changing: Sequence[bool]) -> Alike:
+    alike = Alike.by_place(programs)
+    if _has_none_like_it(alike.orders, others, changing):
+        return Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
+    return alike
 
 
 def _has_none_like_it(orders: Sequence[int], others: Sequence[bool], changing: Sequence[bool]) -> bool:
