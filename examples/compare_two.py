@@ -9,7 +9,7 @@ import commtrace
 
 a, b = sys.argv[1:3] if len(sys.argv) > 2 else ("tests/data/nccl-straggler", "tests/data/nccl-two-hosts")
 comparison = commtrace.compare(a, b)
-print(comparison.verdict)
+print(" ".join(comparison.decision.statements))
 
 # %% What a step takes longer for, and whether that is more than chance.
 columns = ["measure", "a_ns", "b_ns", "difference_ns", "change_frac", "significant"]
