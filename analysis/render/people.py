@@ -375,6 +375,8 @@ def _form(column: str, values: PlainTable, unit: tuple[str, float]) -> _Form:
     if column.endswith(("_bytes", "_elems")) and values.is_integer(column):
         unit_name = column[-5:].strip("_")
         return f"{column.removesuffix('_bytes').removesuffix('_elems')} ({unit_name})", lambda v: f"{v:,}"
+    if values.dtypes[column].startswith("bool"):
+        return column, lambda v: "yes" if v else "no"
     if values.is_number(column) and not values.is_integer(column):
         largest = max((abs(v) for v in values.columns[column] if v is not None), default=0.0)
         digits = max(_DIGITS - 1 - math.floor(math.log10(largest)), 0) if largest > 0 else 0

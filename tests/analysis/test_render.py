@@ -97,6 +97,11 @@ def test_tables_of_missing_values_only(output):
     assert output("collectives", COLLECTIVES.frame([row])).endswith("\n")
 
 
+def test_people_read_yes_and_no():
+    table = pd.DataFrame({"significant": pd.array([True, False, None], dtype="boolean")})
+    assert as_text("comparison", table).split()[-3:] == ["yes", "no", "-"]
+
+
 def test_markdown_with_bars_line_breaks_and_tags_in_names():
     table = calls_table([{"rank": 0, "start_ns": 0, "dur_ns": 5, "process_group": NASTY}])
     lines = as_markdown("calls", table).splitlines()
