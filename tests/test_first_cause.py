@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ def check(seeds: Sequence[int], folder: Path, capsys: pytest.CaptureFixture[str]
             assert said is not None, (seed, command)
             assert said[1] == first["what"], (seed, command)
         assert_the_same_rank(run, seed)
+        if seed in QUICK:
+            assert_its_command_plays_it(run, folder / str(seed), capsys)
 
 
 def assert_one_gain(run: Analysis, seed: int) -> None:
@@ -54,6 +57,17 @@ def assert_one_gain(run: Analysis, seed: int) -> None:
     predicted = run.predictions.head(len(gains))
     assert gains["what"].tolist() == predicted["scenario"].tolist(), seed
     assert gains["gain_ns"].tolist() == predicted["gain_ns"].tolist(), seed
+
+
+def assert_its_command_plays_it(run: Analysis, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All at once: each option is a row."""
+    played = run.remedies.dropna(subset="command")
+    assert len(played) > 1
+    options = [option for command in played["command"] for option in command.split()[1:]]
+    capsys.readouterr()
+    assert cli.main(["predict", str(folder), "--format", "json", *options]) == 0
+    rows = {row["scenario"]: row["gain_ns"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows == dict(zip(played["what"], played["gain_ns"], strict=True))
 
 
 def assert_the_same_rank(run: Analysis, seed: int) -> None:

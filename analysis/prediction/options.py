@@ -235,6 +235,24 @@ def _no_gc(analysis: Analysis, value: Any, _: Option) -> Scenario:
     return host.no_gc()
 
 
+def _no_long_calls(analysis: Analysis, value: Any, _: Option) -> Scenario:
+    _only_true("no_long_calls", value)
+    _with_kind(analysis, "long", "take 100 times as long as usual while a device is idle")
+    return host.no_long_calls()
+
+
+def _no_compilation(analysis: Analysis, value: Any, _: Option) -> Scenario:
+    _only_true("no_compilation", value)
+    _with_kind(analysis, "compile", "compile")
+    return host.no_compilation()
+
+
+def _with_kind(analysis: Analysis, kind: str, what: str) -> None:
+    """Raise NothingMeasured if `syncs` has no rows of this kind, which do `what`."""
+    if not (analysis.table("syncs")["kind"] == kind).any():
+        raise NothingMeasured(f"{analysis.run.name}: the traces show no calls or operators that {what}")
+
+
 def _no_allocation(analysis: Analysis, value: Any, _: Option) -> Scenario:
     _only_true("no_allocation", value)
     _with_calls(analysis)
@@ -332,6 +350,8 @@ _KNOWN: dict[str, Callable[[Analysis, Any, Option], Scenario]] = {
     "no_copies": _no_copies,
     "pinned_copies": _pinned_copies,
     "no_gc": _no_gc,
+    "no_long_calls": _no_long_calls,
+    "no_compilation": _no_compilation,
     "no_reshard": _no_reshard,
     "separate_gathers": _separate_gathers,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -22,8 +22,9 @@ LEAST = 0.01
 class Cure:
     """A change that is priced: the `verdict` on a run in which it gains most, what `costs` that much, `how` to begin.
 
-    `make` is how it is played; None for ranks and links that differ from others, which are found in a run. A bound is
-    more than anybody can do: what can be done comes before it from a gain of this part of its own (`gives_way_from`).
+    `make` is how it is played, and `option` how `predict` is asked for it; None for ranks and links that differ from
+    others, which are found in a run, and complete the option. A bound is more than anybody can do: what can be done
+    comes before it from a gain of this part of its own (`gives_way_from`).
     It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
     that, or rows of `syncs` of that kind take enough. `of_ranks` are those by which ranks become like others.
     What a CPU does, by name, comes before what makes up for it (`is_named`).
@@ -32,6 +33,7 @@ class Cure:
     """
 
     name: str
+    option: str
     make: Callable[[Links | None], Scenario] | None
     verdict: str
     costs: str
@@ -45,6 +47,10 @@ class Cure:
     is_named: bool = False
     how_under: Mapping[str, str] = field(default_factory=dict)
     how_at_once: str = ""
+
+    def of(self, ranks: Collection[int], host: str | None = None) -> Cure:
+        """The same for these ranks, or this host."""
+        return replace(self, option=f"{self.option} {host or ','.join(map(str, sorted(ranks)))}")
 
     def under(self, names: pd.Series[str], *, at_once: bool) -> Cure:
         """The same with what to do under the framework that made annotations of these names."""
@@ -71,6 +77,7 @@ CURES = {
     for each in (
         Cure(
             "no_straggler",
+            "--without-straggler",
             None,
             "skew-bound",
             "Late ranks cost",
@@ -79,6 +86,7 @@ CURES = {
         ),
         Cure(
             "slow_links",
+            "--links-as-others",
             None,
             "link-bound",
             "Slow links cost",
@@ -86,6 +94,7 @@ CURES = {
         ),
         Cure(
             "no_jitter",
+            "--no-jitter",
             _played(usual.no_jitter),
             "skew-bound",
             "Ranks that take turns in being late cost",
@@ -96,6 +105,7 @@ CURES = {
         ),
         Cure(
             "overlap",
+            "--overlap perfect",
             _played(usual.perfect_overlap),
             "transfer-bound",
             "Transfers cost",
@@ -116,6 +126,7 @@ CURES = {
         ),
         Cure(
             "twice_links",
+            "--links 2",
             _twice_as_fast,
             "transfer-bound",
             "Transfers cost",
@@ -125,6 +136,7 @@ CURES = {
         ),
         Cure(
             "no_copies",
+            "--no-copies all",
             _played(host.no_copies),
             "copy-bound",
             "Copies and fills cost",
@@ -133,6 +145,7 @@ CURES = {
         ),
         Cure(
             "no_data_wait",
+            "--no-data-wait",
             _played(host.no_data_wait),
             "input-bound",
             "Waiting for batches costs",
@@ -143,6 +156,7 @@ CURES = {
         ),
         Cure(
             "no_syncs",
+            "--no-sync all",
             _played(host.no_blocking),
             "sync-bound",
             "Waiting for devices costs",
@@ -151,6 +165,7 @@ CURES = {
         ),
         Cure(
             "no_allocations",
+            "--no-allocation",
             _played(host.no_allocation),
             "allocator-bound",
             "Allocating and freeing memory costs",
@@ -160,6 +175,7 @@ CURES = {
         ),
         Cure(
             "no_gc",
+            "--no-gc",
             _played(host.no_gc),
             "launch-bound",
             "Collecting garbage costs",
@@ -170,6 +186,7 @@ CURES = {
         ),
         Cure(
             "no_long_calls",
+            "--no-long-calls",
             _played(host.no_long_calls),
             "launch-bound",
             "Unusually long calls and operators cost",
@@ -179,6 +196,7 @@ CURES = {
         ),
         Cure(
             "no_compilation",
+            "--no-compilation",
             _played(host.no_compilation),
             "launch-bound",
             "Compiling costs",
@@ -188,6 +206,7 @@ CURES = {
         ),
         Cure(
             "no_pauses",
+            "--no-pauses",
             _played(host.no_pauses),
             "host-bound",
             "Pauses of CPUs for 1 ms or more cost",
@@ -197,6 +216,7 @@ CURES = {
         ),
         Cure(
             "launch_ahead",
+            "--cuda-graphs",
             _played(host.no_launch_overhead),
             "launch-bound",
             "Late launches cost",

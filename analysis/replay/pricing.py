@@ -88,10 +88,11 @@ def prices_of(
     late, without_late = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) or (None, None)
     if without_late is None and blamed and several:
         without_late = usual.without_stragglers(blamed)
+    who = (blamed, None) if late is None else (late.ranks, late.host)
     slow, as_others = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
     scenarios = [
-        *([(CURES["no_straggler"], without_late)] if without_late is not None else []),
-        *([(CURES["slow_links"], as_others)] if as_others is not None else []),
+        *([(CURES["no_straggler"].of(*who), without_late)] if without_late is not None else []),
+        *([(CURES["slow_links"].of(slow.ranks), as_others)] if slow is not None and as_others is not None else []),
         *((each, each.make(links)) for each in asked if each.make is not None and (several or not each.of_ranks)),
     ]
     priced = [(_priced(remedy, scenario, replay), scenario) for remedy, scenario in scenarios]
@@ -116,6 +117,7 @@ def _priced(remedy: Cure, scenario: Scenario, replay: Replay) -> Priced:
         how=remedy.how,
         verdict=remedy.verdict,
         costs=remedy.costs,
+        option=remedy.option,
         gain=replay.gain(scenario),
         is_bound=remedy.gives_way_from is not None,
     )

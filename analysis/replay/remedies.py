@@ -87,6 +87,7 @@ def _of_price(change: Priced, length_ns: float) -> Row:
     return {
         "what": change.what,
         "how": change.how,
+        "command": f"predict {change.option}",
         "gain_ns": round(change.gain.ns),
         "gain_low_ns": round(change.gain.low_ns),
         "gain_high_ns": round(change.gain.high_ns),

@@ -45,6 +45,7 @@ REMEDIES = Schema("remedies", "change that would shorten the steps", {
     "path_frac": ("Float64", "share of the critical path that it concerns; NA where that is not known"),
     "what": ("string", "what would have to be different"),
     "how": ("string", "where to begin"),
+    "command": ("string", "command that plays this again, alone or beside others; NA where it is not played"),
     "partial": PARTIAL_RUN,
 })  # fmt: skip
 
@@ -116,7 +117,7 @@ def known_gains(prices: Prices | None) -> Mapping[str, Gain]:
     none_found="no change that commtrace knows of is about any time of a step",
     shown=(
         "what", "gain_ns", "gain_low_ns", "gain_high_ns", "gain_frac", "concerned_ns", "concerned_frac", "path_frac",
-        "remedy", "how", "partial",
+        "remedy", "how", "command", "partial",
     ),
     narrow=("what", "gain_ns", "gain_frac", "concerned_ns"),
     below="how",

@@ -134,6 +134,15 @@ class ScenarioOptions:
     no_gc: Annotated[
         bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
     ] = False
+    no_long_calls: Annotated[
+        bool,
+        typer.Option(
+            "--no-long-calls", help="Let calls and operators that take 100 times as long as usual take their median."
+        ),
+    ] = False
+    no_compilation: Annotated[
+        bool, typer.Option("--no-compilation", help="Take away what compiles, if it was recorded.")
+    ] = False
     no_reshard: Annotated[
         bool,
         typer.Option("--no-reshard", help="Let FSDP gather parameters once in a step (reshard_after_forward=False)."),
