@@ -117,7 +117,7 @@ def known_gains(prices: Prices | None) -> Mapping[str, Gain]:
     none_found="no change that commtrace knows of is about any time of a step",
     shown=(
         "what", "gain_ns", "gain_low_ns", "gain_high_ns", "gain_frac", "concerned_ns", "concerned_frac", "path_frac",
-        "remedy", "how", "command", "partial",
+        "remedy", "how", "partial",
     ),
     narrow=("what", "gain_ns", "gain_frac", "concerned_ns"),
     below="how",
