@@ -266,7 +266,8 @@ class _Pricing:
         contrast = sum(means[rank] for rank in late) - count * of_others
         error = np.sqrt(variance * (count + count**2 / (ranks - count)))
         sets = min(math.comb(ranks, count), _MOST_SETS)
-        most = student_quantile(ranks * (len(steps) - 1), 2 * _CHANCE / (2 * sets))
+        # Of Student's two sides one counts, and there are two parts.
+        most = student_quantile(ranks * (len(steps) - 1), _CHANCE / sets)
         return not bool((contrast > np.maximum(most * error, _MOSTLY * gain_ns)).any())
 
     def _on_cpu(self, excess: Mapping[int, Excess], gain_ns: float) -> frozenset[int]:
