@@ -21,6 +21,7 @@ from commtrace.analysis.errors import NothingListens
 from commtrace.common import disk, trigger
 from commtrace.common.trigger import Plan, Pulse, Request, WrongRequest
 from commtrace.profiling.base import run_directory as rundir
+from commtrace.profiling.base.keeping import Keeping
 from commtrace.profiling.base.schedule import Schedule
 from commtrace.profiling.errors import RunDirError, UsageError
 from commtrace.profiling.ranks.process_group import Identity
@@ -28,6 +29,7 @@ from commtrace.profiling.script.command import _StepOptions
 from commtrace.profiling.script.config import UNTIL_PLANNED, RunConfig, Target
 from commtrace.profiling.script.watch import listener
 from commtrace.profiling.script.watch.observer import Observer
+from commtrace.profiling.sessions.afterwards import conclusion
 from commtrace.profiling.sessions.session import Session
 from commtrace.profiling.sessions.side_files import Subject
 
@@ -100,6 +102,20 @@ def by_file(run: Path) -> None:
 
 def by_command(run: Path) -> None:
     trigger_command(run, steps=2, ranks="0-3", patience=20.0)
+
+
+def test_a_run_is_analysed_although_the_launcher_ends_its_rank_once_the_script_has_failed(job, monkeypatch) -> None:
+    analysed = []
+    monkeypatch.setattr(conclusion, "_verdict", lambda run, *_: analysed.append(run))
+    running = job(keeping=Keeping(analyse=True))
+    running.train(10)
+    with monkeypatch.context() as patched:
+        patched.setattr(listener.Listener, "stop", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as ended:
+            running.observer.finish(RuntimeError("a peer is gone"))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert running.observer.stopped_by == signal.SIGTERM
+    assert analysed == [running.run]
 
 
 @pytest.mark.parametrize("ask", [by_signal, by_file, by_command])

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -164,6 +164,12 @@ class Observer:
         """Finish after the script, with its error if any. May raise for a signal, as the script would."""
         if os.getpid() != self._pid:
             return
+        with ExitStack() as shields:  # a launcher ends this rank just now, if it has ended because a peer died
+            for entered in filter(None, (self._captured, *self._on_demand)):
+                shields.enter_context(entered.shield())
+            self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
         self._ignore_signal()
         session = self._session
         if session is not None and self._config.limits is not None and ended_well(error):
@@ -175,7 +181,7 @@ class Observer:
             session.cut_short(f"the script ended before minute {minute:g} (--from-minute)")
         try:
             self._end(error)
-        finally:  # a signal may have come meanwhile
+        finally:
             self._counting.undo()
             if self._listener is not None:
                 self._listener.stop()

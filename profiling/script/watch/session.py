@@ -1,6 +1,7 @@
 """The session of a script: it makes way for the script's own profilers, and needs no explicit end."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
@@ -142,6 +143,10 @@ class ScriptSession(Session):
         self._is_over = True
         if self._options.keeping == TRACES_ONLY:
             super()._release_signals()
+
+    def shield(self) -> AbstractContextManager[None]:
+        """Hold signals back until the block ends; then raise for one that came."""
+        return self._interrupts.shield()
 
     def gather(self, error: BaseException | None, *, together: bool = False) -> None:
         """Bring recordings together on rank 0, once; with `together`, other ranks wait for it."""
