@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write what tests/analysis/test_golden.py compares with"
     )
+    parser.addoption("--every", type=int, default=1, metavar="N", help="of each test, every Nth set of parameters")
     parser.addoption("--without-torch", action="store_true", help="let every import of torch fail, as where it is not")
 
 
@@ -37,12 +39,24 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what takes long, wherever it stands (tests/support/slow_tests.py)."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow what takes long, wherever it stands (tests/support/slow_tests.py); leave out what `--every` does.
+
+    Tests of which each set of parameters calls something else are marked `each`, and all are kept.
+    """
     slow = frozenset((ROOT / "tests/slow.txt").read_text(encoding="utf-8").splitlines())
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
+    left_out, seen = set(), Counter[str]()
+    for item in items:
+        if not item.get_closest_marker("slow") and not item.get_closest_marker("each"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % config.getoption("every"):
+                left_out.add(item)
+            seen[test] += 1
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

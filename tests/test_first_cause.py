@@ -14,7 +14,7 @@ from test_prices_drawn import drawn
 from commtrace import analyse, cli
 from commtrace.analysis.results.analysis import Analysis
 
-QUICK, SLOW = (3, 13), (5, 8, 25, 40, 45, 58)
+QUICK, SLOW = (3, 13), (5, 25, 45, 58)
 """Of one rank and of all; pipelines; a fault that costs less than transfers."""
 REMEDIES = {
     "skew-bound": {"no_straggler", "no_jitter", "no_bubble"},

@@ -71,7 +71,7 @@ def test_a_rank_that_is_throttled(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_ranks_that_are_throttled(tmp_path: Path) -> None:
-    check_named(range(1, 16), tmp_path)
+    check_named(range(1, 9), tmp_path)
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -96,7 +96,7 @@ def test_once_is_an_event_of_that_step(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nobody_is_throttled(tmp_path: Path) -> None:
-    for seed in range(20, 36):
+    for seed in range(20, 28):
         found = read(drawn(seed).calm, tmp_path / str(seed))
         assert found.prices is not None
         assert found.prices.late is None, seed

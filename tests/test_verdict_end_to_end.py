@@ -53,7 +53,7 @@ def files(folder: Path, *endings: str) -> list[str]:
     return sorted(path.name.partition("_")[2] for path in folder.iterdir() if path.name.endswith(endings))
 
 
-@pytest.mark.parametrize("keep", ["trace", "recording"])
+@pytest.mark.parametrize("keep", ["trace"])
 def test_nodes_that_share_nothing_one_killed_before_the_end(keep, tmp_path) -> None:
     ended = without_launcher(tmp_path, 4, [SCRIPTS / "verdict.py", "traces", keep, 7, 2])
     assert [code for code, _, _ in ended] == [1, 1, -9, 1], "as without us: a lost peer is an error of the script"

@@ -10,7 +10,7 @@ PROGRAM = Path(__file__).resolve().parents[1] / "support/fuzz_reader.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutants", [200])
+@pytest.mark.parametrize("mutants", [80])
 def test_mutants_of_real_traces(mutants):
     # In a process of its own, whose memory is its own.
     command = [sys.executable, "-Wignore", str(PROGRAM), "--seconds", "600", "--mutants", str(mutants), "--seed", "20"]

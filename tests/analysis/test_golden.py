@@ -29,6 +29,7 @@ def run(request: pytest.FixtureRequest) -> tuple[str, Analysis]:
     return request.param, analyse(DATA / request.param, details=True, workers=1, cache=False)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_is_what_it_was(run: tuple[str, Analysis], table: str, request: pytest.FixtureRequest) -> None:
     name, found = run

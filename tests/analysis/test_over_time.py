@@ -228,7 +228,7 @@ def test_options_that_do_not_go_with_it_are_usage_errors(tmp_path, capsys, optio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutants", [100])
+@pytest.mark.parametrize("mutants", [40])
 def test_mutants_are_refused_or_give_the_same_in_both_ways(mutants):
     counts = fuzz(600, mutants, seed=20)
     assert counts.total() == mutants
