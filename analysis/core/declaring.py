@@ -6,7 +6,8 @@
 A function needs what its parameters name: tables of the run, values that are declared by `value`, what `Analysis` has,
 and what `Run` has, in this order. Each of them is made when it is first needed, and once; one of the type `Later` when
 it is called. What looks at `each_rank` by itself is made where the events of the rank are, if these are spread over
-processes; so is what it needs of that which is declared `at_rank`, and stays there. What is `played` is made of the
+processes, together with all else that is asked for by then; so is what it needs of that which is declared `at_rank`,
+and stays there. What is `played` is made of the
 steps that are played again.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .schema import PlainTable, Schema
@@ -201,6 +203,11 @@ def played(make: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
     """Declare that this is made of the part of a run that is played again, and all that it needs is of that part."""
     PLAYED.add(make)
     return make
+
+
+def is_later(parameter: Parameter) -> bool:
+    """Whether a function makes what this parameter of it stands for when it calls it, and perhaps not at all."""
+    return str(parameter.annotation).startswith("Later[")
 
 
 def _home(make: Callable[..., object] | None) -> str | None:

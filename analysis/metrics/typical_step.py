@@ -210,7 +210,7 @@ def _sum(numbers: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(numbers) else None
 
 
-def typical_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
+def mean_step(steps: pd.DataFrame, breakdown: pd.DataFrame) -> TypicalStep:
     """The typical step, from the tables `steps` and `breakdown`; the latter needs at least one row."""
     whole = steps[steps["left_out"].isna()]
     if not len(whole):

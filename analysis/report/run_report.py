@@ -31,6 +31,10 @@ _MAPS = (
     ("window_ns", "rank_steps"),
 )
 
+_SHOWN = ("verdicts", "late_work", "rank_steps", "kernels")
+_SHOWN_OF_CPUS = ("idle", "idle_steps", "syncs_steps", "mfu", "mfu_steps", "shapes", "categories", "region_classes")
+"""Tables on which the page rests, the latter if operators and calls were read, and for which ranks are looked at."""
+
 
 def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:
     """The page on a run; `step_number` is the step to begin with, by default that with most exposed wait.
@@ -49,6 +53,7 @@ def live_page(analysis: Analysis, steps: StepsOfRun | None) -> ReportPage:
 
 
 def _head(analysis: Analysis) -> Head:
+    analysis.want(*_SHOWN, *(_SHOWN_OF_CPUS if analysis.run.details else ()))
     return Head(analysis.run.name, "report", analysis.verdict, facts_block(analysis.facts))
 
 

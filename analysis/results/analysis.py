@@ -14,7 +14,7 @@ import pandas as pd
 from ...common.wording import counted, ranges_of
 from ..catalog import CATALOG
 from ..ceilings.files import Ceiling
-from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value
+from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, InputKind, TableEntry, Value, is_later
 from ..core.escaping import printable
 from ..core.given_peaks import GivenPeaks
 from ..core.kinds import KINDS
@@ -26,7 +26,7 @@ from ..metrics.damaged import resting_on
 from ..metrics.device.link_bytes import link_counters
 from ..metrics.prices import Prices
 from ..metrics.roles.grid import Grid, grid_over
-from ..metrics.typical_step import TypicalStep, typical_step
+from ..metrics.typical_step import TypicalStep
 from ..run.event_tables import EVENT_SCHEMAS, EventTables
 from ..run.run import Run
 from ..tables.account import StepPart, typical_parts
@@ -41,12 +41,13 @@ from ..tables.ranks import culprits, typical_waiting
 from ..tables.regions import times_of_regions
 from ..tables.remedies import known_gains, priced
 from ..tables.replay import links, replayed
+from ..tables.steps import counted_steps, typical_step
 from ..tables.values import replayed_graphs
 from .early_work import Early
-from .joining import join_ranks
 from .part import steps_to_play
 from .ran_by_rank import RanOnRanks
 from .table_attributes import TableAttributes
+from .visits import Visits
 
 if TYPE_CHECKING:
     from ..replay.links import Links
@@ -169,21 +170,32 @@ class Analysis(TableAttributes):
         """What a function makes of what it needs, some of which may be given instead of made."""
         if make in PLAYED and self.part is not self:
             return self.part.of(make)
-        needs, spread = signature(make).parameters, self.run.spread
-        if make not in EACH_RANK or spread is None or not spread.ran:
-            # Names of events are those of tables elsewhere.
-            from_run = EVENT_SCHEMAS if make in EACH_RANK or make in AT_RANK else {}
-            given = {name: getattr(self.run, name) for name in needs if name in from_run} | instead
-            return make(**{name: given[name] if name in given else self._given(needs[name]) for name in needs})
-        _LOG.info("making %s of %s", make.__name__.replace("_", " "), counted(len(self.run.ranks), "rank"))
-        at_rank = _at_rank(make)
-        needed = {name for each in (make, *at_rank.values()) for name in signature(each).parameters}
-        given = {name: self._need(name) for name in sorted(needed) if name not in EVENT_SCHEMAS and name not in at_rank}
-        parts: list[Value] = list(spread.of_each_rank(make, at_rank, given))
-        return join_ranks(parts)
+        spread = self.run.spread
+        if spread is not None and spread.ran:
+            self._visits.want(make)
+            if make in EACH_RANK:
+                of_ranks: Value = self._visits.of(make, spread, self._need, self._is_made)
+                return of_ranks
+        # Names of events are those of tables elsewhere.
+        needs, from_run = signature(make).parameters, EVENT_SCHEMAS if make in EACH_RANK or make in AT_RANK else {}
+        given = {name: getattr(self.run, name) for name in needs if name in from_run} | instead
+        return make(**{name: given[name] if name in given else self._given(needs[name]) for name in needs})
+
+    @cached_property
+    def _visits(self) -> Visits:
+        return Visits()
+
+    def _is_made(self, make: Callable[..., Any]) -> bool:
+        return make in self._made or make.__name__ in vars(self)
+
+    def want(self, *names: str) -> None:
+        """Say which tables will be asked for: what rests on events of ranks is then found in one visit to each."""
+        for name in names:
+            if (make := CATALOG[name].make) is not None:
+                self._visits.want(make)
 
     def _given(self, parameter: Parameter) -> Any:
-        if str(parameter.annotation).startswith("Later["):
+        if is_later(parameter):
             return partial(self._need, parameter.name)
         return self._need(parameter.name)
 
@@ -195,10 +207,10 @@ class Analysis(TableAttributes):
         """Which collective each call belongs to."""
         return self.of(matches)
 
-    @cached_property
+    @property
     def typical_step(self) -> TypicalStep:
         """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
-        return typical_step(steps=self.steps, breakdown=self.of(recorded_breakdown))
+        return self.of(typical_step)
 
     @property
     def typical_parts(self) -> list[StepPart]:
@@ -208,7 +220,7 @@ class Analysis(TableAttributes):
     @property
     def counted_steps(self) -> tuple[int, ...]:
         """The steps over which tables are sums; none if these are of all that was recorded."""
-        return () if self.whole or not len(self.of(recorded_breakdown)) else self.typical_step.steps
+        return self.of(counted_steps)
 
     @property
     def idle_causes(self) -> dict[str, float] | None:
@@ -346,15 +358,6 @@ class Analysis(TableAttributes):
         marked = table.copy(deep=False)
         marked["partial"] = rows.astype("boolean")
         return marked
-
-
-def _at_rank(make: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """What a function needs that is made where the events of a rank are, by name."""
-    found: dict[str, Callable[..., Any]] = {}
-    for name in signature(make).parameters:
-        if VALUES.get(name) in AT_RANK:
-            found |= {name: VALUES[name], **_at_rank(VALUES[name])}
-    return found
 
 
 def _attribute(entry: TableEntry, make: Callable[..., pd.DataFrame]) -> cached_property[pd.DataFrame]:

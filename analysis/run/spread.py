@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from inspect import signature
@@ -19,6 +19,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import pandas as pd
 
 from ..core.escaping import encodable
+from ..errors import AnalysisError
 from ..formats.recordings.content import TraceSource, packed, recording_of
 from ..formats.recordings.entry import RECORDING
 from ..formats.recordings.reader import packed_content, recorded_in
@@ -119,17 +120,24 @@ class SpreadTables:
             _LOG.debug("%d of %d ranks", number, len(given))
             yield result
 
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Ranks whose devices did anything, ascending."""
+        return sorted({ran.rank for ran in self.ran})
+
     def of_each_rank(
-        self, make: Callable[..., _T], at_rank: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]
-    ) -> Iterator[_T]:
-        """Yield what `make`, a module's function, makes of each rank.
+        self,
+        makes: Sequence[Callable[..., Any]],
+        at_rank: Mapping[str, Callable[..., Any]],
+        given: Mapping[str, Any],
+    ) -> Iterator[list[Any]]:
+        """Yield what each of `makes`, functions of modules, makes of each rank: a result, or an AnalysisError.
 
         By the names of its parameters it gets the tables of the rank, what functions `at_rank` make of these, and what
         is `given`; of tables, the rank's rows.
         """
-        ranks = sorted({ran.rank for ran in self.ran})
-        own = {name: rows_of_ranks(one, ranks) for name, one in given.items()}
-        given_to = {rank: (make, at_rank, {name: of[rank] for name, of in own.items()}) for rank in ranks}
+        own = {name: rows_of_ranks(one, self.ranks) for name, one in given.items()}
+        given_to = {rank: (makes, at_rank, {name: of[rank] for name, of in own.items()}) for rank in self.ranks}
         return self.by_rank(_made, given_to)
 
 
@@ -144,8 +152,11 @@ def rows_of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
 
 
 def _made(
-    tables: EventTables, make: Callable[..., _T], at_rank: Mapping[str, Callable[..., Any]], given: Mapping[str, Any]
-) -> _T:
+    tables: EventTables,
+    makes: Sequence[Callable[..., Any]],
+    at_rank: Mapping[str, Callable[..., Any]],
+    given: Mapping[str, Any],
+) -> list[Any]:
     made = dict(given)
 
     def made_by(function: Callable[..., Any]) -> Any:
@@ -156,8 +167,13 @@ def _made(
             made[name] = made_by(at_rank[name]) if name in at_rank else getattr(tables, name)
         return made[name]
 
-    found: _T = made_by(make)
-    return found
+    def found(make: Callable[..., Any]) -> Any:
+        try:
+            return made_by(make)
+        except AnalysisError as err:  # others may be asked for all the same
+            return err
+
+    return list(map(found, makes))
 
 
 def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any, ...]) -> _T:

@@ -31,6 +31,8 @@ _LARGE_BYTES = 1 << 20
 """Calls of less are limited by latency: beside what links carry at most, they say nothing of links."""
 _MOST_OF_HOST = 8
 """GPUs that nearly all hosts have at most: where hosts have no name, larger groups are not taken to be in one."""
+_OF_CPUS = ("idle", "idle_steps", "syncs_steps")
+"""Tables on which it rests if operators and calls were read."""
 COMMUNICATION = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unsplit_ns")
 
 
@@ -168,6 +170,7 @@ class FirstScreen:
 
 def first_screen(analysis: Analysis) -> FirstScreen:
     """What to say first of a run."""
+    analysis.want("verdicts", "late_work", *(_OF_CPUS if analysis.run.details else ()))
     verdicts = records(analysis.verdicts.head(1))
     nothing = dict.fromkeys(("verdict", "why", "not_known", "headline_ranks"), "")
     first = verdicts[0] if verdicts else nothing | {"headline": "Nothing was measured"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic
+from ..core.declaring import Later, TableEntry, Topic, value
 from ..core.schema import Schema
 from ..core.tables.columns import KIND, NO_STEPS_MARKED, PARTIAL_RUN, REQUESTS, TOKENS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.typical_step import Replicas
+    from ..metrics.typical_step import Replicas, TypicalStep
     from ..run.run import Run
 
 STEPS = Schema("steps", "traced step, all devices together", {
@@ -74,3 +74,17 @@ def steps(run: Run, breakdown_steps: pd.DataFrame, engine_replicas: Replicas, ab
     return STEPS.frame(
         rows_of_steps(breakdown_steps, cycles, run.step_marks, engine_replicas, run.unshown_steps, about)
     )
+
+
+@value
+def typical_step(steps: pd.DataFrame, recorded_breakdown: pd.DataFrame) -> TypicalStep:
+    """What a step consists of, on which the first screen and the verdict rest: of steps that count."""
+    from ..metrics.typical_step import mean_step
+
+    return mean_step(steps=steps, breakdown=recorded_breakdown)
+
+
+@value
+def counted_steps(whole: bool, recorded_breakdown: pd.DataFrame, typical_step: Later[TypicalStep]) -> tuple[int, ...]:
+    """The steps over which tables are sums; none if these are of all that was recorded."""
+    return () if whole or not len(recorded_breakdown) else typical_step().steps

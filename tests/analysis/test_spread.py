@@ -1,5 +1,6 @@
 """Runs too large for one process: the same tables, rank by rank; and the processes that make them."""
 
+import logging
 import operator
 import os
 import shutil
@@ -205,3 +206,24 @@ def process_ids():
 
     before = children()
     return lambda: children() - before
+
+
+def test_what_is_asked_for_is_found_in_one_visit_to_each_rank(caplog):
+    run = DATA / "nccl-rooted"
+    found = analyse_with(run, ReadOptions(details=True, workers=0, dask="local"))
+    names = ("idle", "kernels", "mfu", "syncs", "gpus", "shapes")
+    with caplog.at_level(logging.INFO, "commtrace.analysis"):
+        found.want(*names)
+        tables = {name: as_csv(name, found.table(name)) for name in names}
+    assert len([one for one in caplog.messages if one.startswith("making ")]) == 1
+    whole = analyse(run, details=True, workers=1)
+    assert tables == {name: as_csv(name, whole.table(name)) for name in names}
+
+
+def test_what_cannot_be_made_says_so_only_to_who_asks(caplog):
+    found = analyse_with(DATA / "nccl-rooted", ReadOptions(workers=1, sizes=SPREAD))
+    found.want("mfu", "copies")
+    assert len(found.table("copies")) == len(analyse(DATA / "nccl-rooted", workers=1).table("copies"))
+    for _ in range(2):
+        with pytest.raises(NothingMeasured, match="without operators"):
+            found.table("mfu")
