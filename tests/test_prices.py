@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -183,6 +184,20 @@ def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     assert late.prices.late is not None
     assert late.prices.late.ranks == (rank,)
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
+def test_the_stages_of_a_host_whose_cpus_wait_for_their_devices(tmp_path: Path) -> None:
+    """The others wait elsewhere, so that only what is more than theirs is why they are late, and is said."""
+    calm = World(9, partial(three_d, tp=1, pp=4), 2, 2, steps=6, window=Window(((1, 4),)))
+    late = read(replace(calm, injections=(Injection("block", (0, 1), STEPS, 3000.0, 0.4),)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == {0, 1}
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+    said = re.search(r"gives its device work ([0-9.]+) ms per step later .* in `cudaDev", late.verdicts["why"].iloc[0])
+    assert said is not None
+    assert float(said[1]) < 3.0
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -160,7 +160,8 @@ class Culprits(NamedTuple):
         if late is None:
             return None
         if excess is not None and late.because == "cpu" and late.per_step:
-            of_cpu_ms = excess.cpu_ns / 1e6
+            # The excess has the whole of a call in which a CPU waits for its device, where others wait elsewhere.
+            of_cpu_ms = longer_on_cpu(self.late_work, rank) / late.steps or excess.cpu_ns / 1e6
             late = late._replace(more_ms=late.more_ms if late.more_ms >= _MOST_OF_IT * of_cpu_ms else of_cpu_ms)
         since = None if excess is None else excess.since if late.because in _ON_DEVICE else excess.cpu_since
         if since is not None and late.per_step:
@@ -282,7 +283,13 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
 def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) -> Reason:
     """What makes this rank late, by what it does longer than others."""
     if on_cpu:
-        return culprits.reason(rank, excess) or culprits.of_cpu(rank)
+        found = culprits.reason(rank, excess)
+        if found is None or (
+            # In a pipeline other ranks are as late, and what is left in its lateness is chance.
+            found.because in _ON_DEVICE and found.per_step and found.more_ms < _MOST_OF_IT * excess.cpu_ns / 1e6
+        ):
+            return culprits.of_cpu(rank)
+        return found
     # How late it came says less: where several are late, each is so only where it comes last.
     is_copying, steps = excess.copies_ns > excess.compute_ns, culprits.steps
     late = Reason(

@@ -70,9 +70,14 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         alike = _alike(programs, others, changing)
         measured = [work_of(m) for m in members]
         waits = alike.median([work.waits for work in measured], others)
-        # Stages wait for their devices in different places: then such a call is no work that the others do not have.
+        # Stages wait for their devices in different places: only more calls than the others' are work those lack.
+        of_stages = [
+            len(m.edges.blocks)
+            for m, stage, counts in zip(members, alike.is_stage, others, strict=True)
+            if stage and counts
+        ]
         lacking = [
-            _without(m, usual, most) if change and not stage else m
+            m if not change else _with_waits(m, of_stages) if stage else _without(m, usual, most)
             for m, change, stage, usual, most in zip(
                 members, changing, alike.is_stage, alike.is_usual, waits, strict=True
             )
@@ -247,6 +252,17 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
     for launch, calls in before.items():
         gone |= set(calls[: max(len(calls) - int(usual_waits[launch]), 0)])
     edges = Edges(member.edges.joins, {c: s for c, s in member.edges.blocks.items() if c not in gone})
+    return replace(member, edges=edges)
+
+
+def _with_waits(member: Playing, of_others: Sequence[int]) -> Playing:
+    """Remove the longest calls that wait for the device, as far as they are more than those of most others."""
+    program, blocks = member.program, member.edges.blocks
+    more = len(blocks) - median_low(of_others) if of_others else 0
+    if more <= 0:
+        return member
+    gone = sorted(blocks, key=lambda call: program.call_start[call] - program.call_end[call])[:more]
+    edges = Edges(member.edges.joins, {call: waited for call, waited in blocks.items() if call not in gone})
     return replace(member, edges=edges)
 
 
