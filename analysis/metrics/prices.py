@@ -27,9 +27,9 @@ class Since(NamedTuple):
 class Excess(NamedTuple):
     """How much longer a rank computes, copies and works on its CPU than the median of the ranks that do the same.
 
-    In ns per step; `kernel` is the one that half of the computing is due to, and `step` the one in which nearly all of
-    the computing and copying is, or `since` which it is in every step, as is the CPU's work `cpu_since`: None if there
-    is none.
+    A CPU that waits for its device does not work. In ns per step; `kernel` is the one that half of the computing is due
+    to, and `step` the one in which nearly all of the computing and copying is, or `since` which it is in every step, as
+    is the CPU's work `cpu_since`: None if there is none.
     """
 
     compute_ns: float

@@ -24,6 +24,7 @@ from ..metrics.prices import Excess, LateRanks, Priced, PricedLinks, Prices, Sin
 from .alike import Alike
 from .cures import CURES, LEAST, Cure
 from .links import Links
+from .playing import Playing
 from .programs import NONE, RankProgram
 from .scenarios import usual
 from .scenarios.scenario import Change, Scenario, all_at_once
@@ -386,6 +387,8 @@ def excesses(replay: Replay, change: Change) -> dict[int, Excess]:
             less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
             is_copy = _is_copy(program)
             saved = _saved_ns(program, after.saved - before.saved, counted)
+            waited = _saved_ns(program, np.cumsum(_no_longer_waited_ns(before, after)), counted)
+            saved -= np.clip(saved, 0, waited)  # that is time of its device
             # With a GPU, a delay goes with what came before the steps, which is nothing that its CPU does in them.
             saved += np.where(counted & program.paced, before.delay - after.delay, 0)
             for part, ns in enumerate((less[~is_copy].sum(), less[is_copy].sum(), saved.sum())):
@@ -467,6 +470,15 @@ def _sums(keys: Ints, values: Ints) -> list[tuple[int, float]]:
     positive = np.flatnonzero(values > 0)
     _, first, key = np.unique(keys[positive], return_index=True, return_inverse=True)
     return list(zip(positive[first].tolist(), np.bincount(key, values[positive]).tolist(), strict=True))
+
+
+def _no_longer_waited_ns(before: Playing, after: Playing) -> Ints:
+    """How long each call waited for its device that a change takes away, in ns."""
+    program, waited = before.program, np.zeros(len(before.program.call_start), dtype=np.int64)
+    for call in before.edges.blocks.keys() - after.edges.blocks.keys():
+        until = min(program.call_end[call], max(program.end[source] for source in before.edges.blocks[call]))
+        waited[call] = max(until - program.call_start[call], 0)
+    return waited
 
 
 def _saved_ns(program: RankProgram, saved: Ints, counted: Flags) -> Ints:

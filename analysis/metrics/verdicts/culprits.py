@@ -160,8 +160,7 @@ class Culprits(NamedTuple):
         if late is None:
             return None
         if excess is not None and late.because == "cpu" and late.per_step:
-            # The excess has the whole of a call in which a CPU waits for its device, where others wait elsewhere.
-            of_cpu_ms = longer_on_cpu(self.late_work, rank) / late.steps or excess.cpu_ns / 1e6
+            of_cpu_ms = excess.cpu_ns / 1e6
             late = late._replace(more_ms=late.more_ms if late.more_ms >= _MOST_OF_IT * of_cpu_ms else of_cpu_ms)
         since = None if excess is None else excess.since if late.because in _ON_DEVICE else excess.cpu_since
         if since is not None and late.per_step:
@@ -178,9 +177,10 @@ class Culprits(NamedTuple):
             return late._replace(more_ms=longer_ms if longer_ms > 0 else late.more_ms)
         return late
 
-    def of_cpu(self, rank: int) -> Reason:
-        """The reason of a rank whose CPU works longer, but that nobody seems to wait for."""
-        return Reason(rank, "cpu", 0.0, doing=on_cpu(self.late_work, rank), on_cpu=self.on_cpu)
+    def of_cpu(self, rank: int, excess: Excess) -> Reason:
+        """The reason of a rank whose CPU works longer by so much, but that nobody seems to wait for."""
+        doing = on_cpu(self.late_work, rank)
+        return Reason(rank, "cpu", excess.cpu_ns / 1e6, per_step=bool(self.steps), doing=doing, on_cpu=self.on_cpu)
 
     def on_device(self, late: Reason, of_step_ms: float | None) -> Reason:
         """The reason with where the device takes longer, and its fault if that is why it does in a step."""
@@ -288,7 +288,7 @@ def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) 
             # In a pipeline other ranks are as late, and what is left in its lateness is chance.
             found.because in _ON_DEVICE and found.per_step and found.more_ms < _MOST_OF_IT * excess.cpu_ns / 1e6
         ):
-            return culprits.of_cpu(rank)
+            return culprits.of_cpu(rank, excess)
         return found
     # How late it came says less: where several are late, each is so only where it comes last.
     is_copying, steps = excess.copies_ns > excess.compute_ns, culprits.steps
