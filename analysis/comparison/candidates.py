@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from math import hypot
 from statistics import fmean, median_low
 from typing import NamedTuple
 
@@ -21,15 +20,17 @@ from ..metrics.prices import Excess, Gain, LateRanks, Priced
 from ..metrics.verdicts.culprits import late_reason
 from ..metrics.verdicts.words import late_in_words, length
 from ..render.units import bytes_text
-from ..replay.cures import CURES
+from ..replay.cures import CURES, Cure
+from ..replay.paired import Price, difference_bounds
 from ..replay.pricing import excesses
+from ..replay.scenarios.host import BATCH_NS, no_data_wait
 from ..replay.scenarios.other_run import as_long_as
 from ..replay.scenarios.scenario import Scenario
 from ..replay.scenarios.transfers import links_as_others
 from ..replay.scenarios.usual import named_ranks, without_stragglers
 from ..replay.slow_links import against_others
 from ..results.analysis import Analysis
-from ..tables.remedies import known_gains
+from ..tables.remedies import priced
 from ..tables.replay import replayed
 from ..tables.verdicts import typical_culprits
 from .work import CaptureWork, SameWork
@@ -43,6 +44,10 @@ _LEAST_OF_CHANGE, _LEAST_AT_ALL = 0.2, 0.001
 _MOST_WORK, _MOST_TRANSFERS, _MOST_RANKS = 6, 4, 4
 _ALIKE = 0.5
 """Of the largest change of a rank's work: ranks with as much changed alike."""
+_MORE_OFTEN = 0.1
+"""Of as many calls in a step: a trace that is cut off shows some more or fewer."""
+_STANDS_OUT = 3.0
+"""So many times the change of the others has a rank that has changed unlike them."""
 _NEXT_TO_NOTHING = 0.2
 """Of its price on the other side: less is as if it cost nothing."""
 _NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links")
@@ -62,12 +67,13 @@ class Sort(IntEnum):
 class Candidate(NamedTuple):
     """What a change may be due to: `what` would be different, and what a step gains by that on each side.
 
-    `words` say it in a sentence on the change.
+    `words` say it in a sentence on the change. `bounds_ns` are the interval of by how much more it costs a step of B.
     """
 
     what: str
     a: Gain
     b: Gain
+    bounds_ns: tuple[float, float]
     words: str
     sort: Sort
 
@@ -75,13 +81,6 @@ class Candidate(NamedTuple):
     def ns(self) -> float:
         """How much more it costs a step of B, in ns."""
         return self.b.ns - self.a.ns
-
-    @property
-    def bounds_ns(self) -> tuple[float, float]:
-        """The interval of that: errors of both prices are independent."""
-        low = hypot(self.b.ns - self.b.low_ns, self.a.high_ns - self.a.ns)
-        high = hypot(self.b.high_ns - self.b.ns, self.a.ns - self.a.low_ns)
-        return self.ns - low, self.ns + high
 
     @property
     def is_sure(self) -> bool:
@@ -105,6 +104,10 @@ class Candidate(NamedTuple):
         }
 
 
+def _candidate(what: str, a: Price, b: Price, words: str, sort: Sort) -> Candidate:
+    return Candidate(what, a.gain, b.gain, difference_bounds(a, b), words, sort)
+
+
 def candidates(
     a: Sequence[Analysis], b: Sequence[Analysis], same: SameWork, *, is_proven: bool
 ) -> list[Candidate] | None:
@@ -117,7 +120,7 @@ def candidates(
     sides = a, b
     least = _least_ns(sides, is_proven=is_proven)
     work = _work(sides, same, least)
-    found = [*_late_ranks(sides, same), *_slow_links(sides), *_cures(sides), *work, *_transfers(sides)]
+    found = [*_late_ranks(sides, same, least), *_slow_links(sides), *_cures(sides, least), *work, *_transfers(sides)]
     return sorted((each for each in found if abs(each.ns) >= least), key=lambda each: -abs(each.ns))
 
 
@@ -129,30 +132,51 @@ def _least_ns(sides: _Sides, *, is_proven: bool) -> float:
     return min(least, of_change) if is_proven else least
 
 
-def _price(side: Sequence[Analysis], scenario: Scenario) -> Gain:
-    """What a step of this side gains: that of `remedies` where it has this change."""
-    return _mean([one.of(known_gains).get(scenario.name) or one.of(replayed).gain(scenario) for one in side])
+def _price(side: Sequence[Analysis], scenarios: Sequence[Scenario | None]) -> Price:
+    """What a step of this side gains, by the scenario of each capture: as in `remedies` where it has this change."""
+    known = [_known(one, scenario) for one, scenario in zip(side, scenarios, strict=True)]
+    gains = [
+        _NOTHING if scenario is None else gain or one.of(replayed).gain(scenario)
+        for one, (scenario, gain) in zip(side, known, strict=True)
+    ]
+    mean = Gain(*(fmean(each) for each in zip(*gains, strict=True)))
+    return Price(mean, [(one.of(replayed), scenario) for one, (scenario, _) in zip(side, known, strict=True)])
 
 
-def _mean(gains: Sequence[Gain]) -> Gain:
-    return Gain(*(fmean(each) for each in zip(*gains, strict=True)))
+def _known(one: Analysis, scenario: Scenario | None) -> tuple[Scenario | None, Gain | None]:
+    """The scenario and its gain as `remedies` has played it, if it has: it is not played again."""
+    if scenario is None or one.prices is None:
+        return scenario, None
+    for change, as_played in zip(one.prices.changes, one.of(priced)[1], strict=True):
+        if change.what == scenario.name:
+            return as_played, change.gain
+    return scenario, None
 
 
-def _late_ranks(sides: _Sides, same: SameWork) -> Iterator[Candidate]:
+def _late_ranks(sides: _Sides, same: SameWork, least: float) -> Iterator[Candidate]:
     """Yield ranks that either side has later than others, and those whose work has grown beyond that of others."""
     named = [_named_ranks(side) for side in sides]
     ranks: dict[frozenset[int], str | None] = {**named[0], **named[1]}
     for of_a in named[0]:
         for of_b in named[1]:
             ranks |= {rest: None for rest in (of_b - of_a, of_a - of_b) if rest and rest != of_a | of_b}
-    ranks = {**dict.fromkeys(_grown(same)), **ranks}
+    ranks = {**dict.fromkeys([*_later(sides, least), *_grown(same)]), **ranks}
     present = set.intersection(*({*one.run.ranks} for side in sides for one in side))
     for of, host in list(ranks.items())[-_MOST_RANKS:]:
         if of <= present and len(of) < len(present):
             scenario = without_stragglers(of, host)
-            in_a, in_b = (_price(side, scenario) for side in sides)
-            words = _late_words(sorted(of), host, scenario, sides, in_a, in_b, same.sides.a)
-            yield Candidate(scenario.name, in_a, in_b, words, Sort.who)
+            in_a, in_b = (_price(side, [scenario] * len(side)) for side in sides)
+            words = _late_words(sorted(of), host, scenario, sides, in_a.gain, in_b.gain, same.sides.a)
+            low, high = difference_bounds(in_a, in_b)
+            # What holds up others that no trace shows goes with what makes these late, or stays, in both runs.
+            at_most = in_b.gain.high_ns - in_a.gain.high_ns if _has_unexplained(sides) else low
+            bounds = min(low, at_most), max(high, at_most)
+            yield Candidate(scenario.name, in_a.gain, in_b.gain, bounds, words, Sort.who)
+
+
+def _has_unexplained(sides: _Sides) -> bool:
+    """Whether ranks wait for much more than any change gains."""
+    return any(one.prices is not None and one.prices.unexplained_ns is not None for side in sides for one in side)
 
 
 def _named_ranks(side: Sequence[Analysis]) -> dict[frozenset[int], str | None]:
@@ -176,6 +200,22 @@ def _grown(same: SameWork) -> list[frozenset[int]]:
     alike = frozenset(rank for rank, each in apart.items() if each * most >= _ALIKE * most**2)
     first = frozenset(rank for rank in alike if apart[rank] == most)
     return [first, *([alike] if len(first) < len(alike) <= len(ranks) / 2 else [])]
+
+
+def _later(sides: _Sides, least: float) -> list[frozenset[int]]:
+    """The rank that has grown later than others by most, by what its device and its CPU do, if that stands out."""
+    if any(len(one.run.ranks) <= 2 for side in sides for one in side):  # neither of two is the usual one
+        return []
+    (to_median,) = without_stragglers().changes
+    found = [[excesses(one.of(replayed), to_median) for one in side] for side in sides]
+    ranks = set.intersection(*({*of_capture} for side in found for of_capture in side))
+    means = [{rank: fmean(each[rank].whole_ns for each in side) for rank in sorted(ranks)} for side in found]
+    more = {rank: means[1][rank] - means[0][rank] for rank in means[0]}
+    usual = median_low(more.values())
+    apart = {rank: abs(each - usual) for rank, each in more.items()}
+    most = max(apart, key=lambda rank: apart[rank])
+    others = median_low(each for rank, each in apart.items() if rank != most)
+    return [frozenset({most})] if apart[most] >= max(least, _STANDS_OUT * others) else []
 
 
 def _by_rank(works: Sequence[CaptureWork]) -> dict[int, float]:
@@ -235,33 +275,79 @@ def _slow_links(sides: _Sides) -> Iterator[Candidate]:
     slow = {(*one.prices.slow.ranks,): one.prices.slow.label
             for side in sides for one in side if one.prices is not None and one.prices.slow is not None}  # fmt: skip
     for ranks, label in slow.items():
-        a, b = (_mean([_price_of_links(one, ranks) for one in side]) for side in sides)
-        yield Candidate(f"{label} as fast as others like them", a, b, _costs(label, a, b), Sort.who)
+        a, b = (_price(side, [_links_as_others(one, ranks) for one in side]) for side in sides)
+        yield _candidate(f"{label} as fast as others like them", a, b, _costs(label, a.gain, b.gain), Sort.who)
 
 
-def _price_of_links(one: Analysis, ranks: Sequence[int]) -> Gain:
-    """What a step gains if links among these ranks are as fast as others; nothing where there are no others."""
+def _links_as_others(one: Analysis, ranks: Sequence[int]) -> Scenario | None:
+    """Links among these ranks as fast as others; None where there are no others."""
     compared = against_others(one.links, ranks)
-    return _NOTHING if compared is None else _price([one], links_as_others(compared))
+    return None if compared is None else links_as_others(compared)
 
 
-def _cures(sides: _Sides) -> Iterator[Candidate]:
-    """Yield what either side found worth a price, by both prices."""
+def _cures(sides: _Sides, least: float) -> Iterator[Candidate]:
+    """Yield what either side found worth a price, or has recorded more of, by both prices."""
     late = any(one.prices is not None and one.prices.late is not None for side in sides for one in side)
-    asked = {change.remedy: change for side in sides for one in side for change in _changes(one)}
-    for name, change in asked.items():
-        cure = CURES[name]
-        if cure.make is None or name in _NOT_ALONE or (cure.of_ranks and late):
+    found = {change.remedy for side in sides for one in side for change in _changes(one)}
+    for cure in CURES.values():
+        times = [_annotated(side, cure.annotated) for side in sides] if cure.annotated else []
+        is_asked = cure.name in found or (times and abs(times[1].per_step_ns - times[0].per_step_ns) >= least)
+        if not is_asked or cure.make is None or cure.name in _NOT_ALONE or (cure.of_ranks and late):
             continue
-        a, b = (_mean([_price([one], cure.make(one.links)) for one in side]) for side in sides)
-        what = change.costs.removesuffix(" costs").removesuffix(" cost")
-        words = _costs(f"{what[0].lower()}{what[1:]}", a, b, several=not change.costs.endswith("costs"))
-        yield Candidate(change.what, a, b, words, _sort(change))
+        a, b = (_price(side, [_made(cure, one, times) for one in side]) for side in sides)
+        what = cure.costs.removesuffix(" costs").removesuffix(" cost")
+        words = _costs(f"{what[0].lower()}{what[1:]}", a.gain, b.gain, several=not cure.costs.endswith("costs"))
+        [scenario] = {each.name for _, each in (*a.played, *b.played) if each is not None}
+        yield _candidate(scenario, a, b, words, _sort(cure, sides, (a.gain, b.gain)))
 
 
-def _sort(change: Priced) -> Sort:
-    """A CPU that waits for its device lets all else cost more: a longer wait for a batch, or a rank that is late."""
-    return Sort.bound if change.is_bound else Sort.remedy if change.remedy == "no_syncs" else Sort.what
+class _Annotated(NamedTuple):
+    """What annotations of a kind take: the median of one, and all of a step, of the rank with most of it."""
+
+    median_ns: float
+    per_step_ns: float
+
+
+def _annotated(side: Sequence[Analysis], begins: str) -> _Annotated:
+    """Means over captures."""
+    found = []
+    for one in side:
+        annotations = one.part.run.annotations
+        chosen = annotations[annotations["name"].fillna("").str.startswith(begins)]
+        by_rank = chosen.groupby("rank")["dur_ns"].sum() / max(len(one.part.run.steps), 1)
+        found.append(
+            (float(chosen["dur_ns"].median()) if len(chosen) else 0.0, float(by_rank.max()) if len(chosen) else 0.0)
+        )
+    return _Annotated(*(fmean(each) for each in zip(*found, strict=True)))
+
+
+def _made(cure: Cure, one: Analysis, times: Sequence[_Annotated]) -> Scenario | None:
+    """How a cure is played; a batch takes no longer than on the side where it takes less."""
+    if cure.name == "no_data_wait":
+        return no_data_wait(batch_ns=round(min(BATCH_NS, *(each.median_ns for each in times))))
+    return None if cure.make is None else cure.make(one.links)
+
+
+def _sort(cure: Cure, sides: _Sides, prices: Sequence[Gain]) -> Sort:
+    """A CPU that waits for its device lets all else cost more: a longer wait for a batch, or a rank that is late.
+
+    Where it waits as often as before, all that it does after that takes longer.
+    """
+    if cure.gives_way_from is not None:
+        return Sort.bound
+    if cure.name != "no_syncs":
+        return Sort.what
+    less, more = (
+        fmean(map(_waits_per_step, side))
+        for _, side in sorted(zip(prices, sides, strict=True), key=lambda each: each[0].ns)
+    )
+    return Sort.remedy if more > less * (1 + _MORE_OFTEN) else Sort.bound
+
+
+def _waits_per_step(one: Analysis) -> float:
+    """How many calls of a step wait for a device, on all ranks."""
+    syncs = one.part.table("syncs")
+    return float(syncs["calls"][syncs["kind"] == "sync"].sum()) / max(len(one.part.run.steps), 1)
 
 
 def _changes(one: Analysis) -> tuple[Priced, ...]:
@@ -284,21 +370,19 @@ def _work(sides: _Sides, same: SameWork, least: float) -> Iterator[Candidate]:
         if abs(group.difference_ns) < least:
             return
         in_b = group.difference_ns > 0
-        side, works = (sides[1], same.b) if in_b else (sides[0], same.a)
+        works = same.b if in_b else same.a
         factors = group.to_a if in_b else group.to_b
         other = "A" if in_b else "B"
         scenario = f"{group.name} as fast as in {other}" if group.a_ns and group.b_ns else f"without {group.name}"
-        gain = _mean([
-            one.of(replayed).gain(as_long_as(scenario, of_activities=work.factors(factors)))
-            for one, work in zip(side, works, strict=True)
-        ])  # fmt: skip
+        scenarios = [as_long_as(scenario, of_activities=work.factors(factors)) for work in works]
         words = group.words if group.times is None else _all_words(sides, group.times)
-        yield Candidate(scenario, *_on(gain, in_b=in_b), words, Sort.what)
+        yield _candidate(scenario, *_on_one(sides, scenarios, in_b=in_b), words, Sort.what)
 
 
-def _on(gain: Gain, *, in_b: bool) -> tuple[Gain, Gain]:
+def _on_one(sides: _Sides, scenarios: Sequence[Scenario], *, in_b: bool) -> tuple[Price, Price]:
     """The prices in A and in B of what costs only one of them."""
-    return (_NOTHING, gain) if in_b else (gain, _NOTHING)
+    a, b = (_price(side, scenarios if of_b == in_b else [None] * len(side)) for of_b, side in enumerate(sides))
+    return a, b
 
 
 def _all_words(sides: _Sides, times: float) -> str:
@@ -349,12 +433,9 @@ def _transfers(sides: _Sides) -> Iterator[Candidate]:
         [(key_a, key_b, *_)] = alike[:1]
         what = f"{kind} of {listed(sizes)}" if sizes else kind
         scenario = f"{what} as fast as in {'A' if in_b else 'B'}"
-        gain = _mean([
-            one.of(replayed).gain(as_long_as(scenario, of_collectives=_factors(one, alike, in_b=in_b)))
-            for one in sides[in_b]
-        ])  # fmt: skip
+        scenarios = [as_long_as(scenario, of_collectives=_factors(one, alike, in_b=in_b)) for one in sides[in_b]]
         instead = "" if key_a == key_b or len(alike) > 1 else f" instead of {bytes_text(int(key_a[1]))}"
-        yield Candidate(scenario, *_on(gain, in_b=in_b), f"{what}{instead}, transfer", Sort.what)
+        yield _candidate(scenario, *_on_one(sides, scenarios, in_b=in_b), f"{what}{instead}, transfer", Sort.what)
 
 
 _Transfers = tuple[tuple[str, int], tuple[str, int], float, float]

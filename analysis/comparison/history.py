@@ -28,11 +28,12 @@ from ...contract.run import RunFile
 from ..core.escaping import encodable
 from ..core.places.files import plain_file
 from ..core.schema import records
+from ..core.student import PAIRS_NEEDED
 from ..errors import UnreadableFile
 from ..results.analysis import Analysis
 from .apart import apart, warming_steps
 from .dates import began
-from .pairing import PAIRS_NEEDED, paired
+from .pairing import paired
 from .significance import SpreadOfRuns, error_of_steps, pooled_spread
 from .step_values import Capture, Values
 from .steps import lengths_of_steps

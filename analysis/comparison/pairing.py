@@ -8,10 +8,9 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.student import PAIRS_NEEDED
 from .step_values import Capture, Values
 
-PAIRS_NEEDED = 6
-"""Steps in common: of fewer, the differences tell less than the steps themselves."""
 # Two captures of ten steps without anything in common come below this once in 400 times (simulated).
 _SAME_WORK_FRAC = 0.25
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from functools import cache
 
+PAIRS_NEEDED = 6
+"""Steps in common: of fewer, the differences tell less than the steps themselves."""
+
 
 def student_p_value(t: float, freedom: int) -> float:
     """Probability that Student's t is at least this far from 0.

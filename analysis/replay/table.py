@@ -28,7 +28,7 @@ from .scenarios.usual import never_waiting
 
 MOST_ERROR_FRAC = 0.10
 """If a replay misses the steps by more, median over steps, nothing is predicted from it."""
-_UNSURE = 0.08
+UNSURE = 0.08
 """Of a gain: how fast ranks that become like others are, and what goes with a call, is not measured so exactly."""
 
 
@@ -37,6 +37,14 @@ class Outcome(NamedTuple):
 
     lengths: Lengths
     waiting: Lengths
+
+
+class Case(NamedTuple):
+    """How a scenario is played: with usual delays, by which way, and with calls that cannot be split as waits."""
+
+    usual: bool = False
+    way: int = 0
+    waiting: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,10 +205,29 @@ class Replay:
 
     def gains(self, scenario: Scenario, *, as_transfers: bool = False) -> list[Gain]:
         """The gain if no delay is a wait; and if all that is unusual about delays is, where that may matter."""
-        gain = self.gain_as_played(scenario, as_transfers=as_transfers)
+        return [each.gain_as_played(scenario, as_transfers=as_transfers) for each in self._by_delays(scenario)]
+
+    def _by_delays(self, scenario: Scenario) -> list[Replay]:
+        """The run with delays as measured; and with usual ones, where that may matter."""
         if not (scenario.leaves_out or scenario.never_longer) or not self._may_wait_unseen:
-            return [gain]
-        return [gain, self._with_usual_delays.gain_as_played(scenario, as_transfers=as_transfers)]
+            return [self]
+        return [self, self._with_usual_delays]
+
+    def less_by_case(self, scenario: Scenario) -> dict[Case, Lengths]:
+        """How much shorter each step that counts is, in ns by step: the likely case first.
+
+        Of ways that are bounds, the tightest alone counts.
+        """
+        steps = self._steps_counted(self.played(None).lengths, all_between=scenario.limit)
+        cases: dict[Case, Lengths] = {}
+        for usual, replay in enumerate(self._by_delays(scenario)):
+            for waiting in (False, True) if self.is_unsplit else (False,):
+                ways = [replay.less(scenario, change, waiting=waiting) for change in scenario.changes]
+                tightest = [int(np.argmin([less.mean() for less in ways]))] if scenario.tightest else None
+                likely_first = sorted(range(len(ways)), key=lambda way: way != scenario.likeliest)
+                for number, way in enumerate(tightest or likely_first):
+                    cases[Case(bool(usual), number, waiting)] = dict(zip(steps, ways[way].tolist(), strict=True))
+        return cases
 
     @cached_property
     def _may_wait_unseen(self) -> bool:
@@ -219,24 +246,24 @@ class Replay:
 
     def gain_as_played(self, scenario: Scenario, *, as_transfers: bool) -> Gain:
         """The gain if no delay is a wait."""
-        by_way = [self._less(scenario, change, waiting=False) for change in scenario.changes]
+        by_way = [self.less(scenario, change, waiting=False) for change in scenario.changes]
         gains = [float(each.mean()) for each in by_way]
         measured = self._counted(self.played(None).lengths)
         chance = 0.0 if scenario.limit else max(standard_error(each, measured) for each in by_way)
         ns = scenario.most_likely(gains)
-        unsure = _UNSURE * abs(ns) if scenario.leaves_out else 0.0
+        unsure = UNSURE * abs(ns) if scenario.leaves_out else 0.0
         ways = [ns] if scenario.tightest else gains
         slack = self.error_frac * self.step_ns + 2 * chance
         low, high = min(*ways, ns - unsure) - slack, max(*ways, ns + unsure) + slack
         if self.is_unsplit and not as_transfers:
-            if_waiting = [float(self._less(scenario, change, waiting=True).mean()) for change in scenario.changes]
+            if_waiting = [float(self.less(scenario, change, waiting=True).mean()) for change in scenario.changes]
             low = min(low, min(if_waiting) - self.error_frac * self.step_ns)
             high = high if scenario.tightest else max(high, max(if_waiting) + self.error_frac * self.step_ns)
         never_longer = scenario.leaves_out or scenario.never_longer
         # Nothing that is left out makes a step longer: where it seems so, the replay tells no better.
         return Gain(*(max(each, 0.0) for each in (ns, low, high))) if never_longer else Gain(ns, low, high)
 
-    def _less(self, scenario: Scenario, change: Change, *, waiting: bool) -> NDArray[np.float64]:
+    def less(self, scenario: Scenario, change: Change, *, waiting: bool) -> NDArray[np.float64]:
         """How much shorter each step that counts is with a way of a scenario, in ns."""
         before, after = (each.waiting if waiting else each.lengths for each in (self.played(None), self.played(change)))
         # What one step does not get done is in a later one, so also those between steps that count are looked at.
@@ -252,9 +279,24 @@ class Replay:
     ) -> NDArray[np.float64]:
         """Lengths of the steps that count, in order; those `of` the unchanged run where a change leaves no step."""
         known = self._measured if of is None else of
+        steps = self._steps_counted(known, all_between=all_between)
+        return np.array([lengths.get(step, known[step]) for step in steps] or [0.0])
+
+    def _steps_counted(self, known: Lengths, *, all_between: bool = False) -> list[int]:
+        """The steps of these that count, in order; all of them if none does."""
         counted = range(min(self.counted), max(self.counted) + 1) if self.counted and all_between else self.counted
-        steps = [step for step in sorted(known) if not counted or step in counted]
-        return np.array([lengths.get(step, known[step]) for step in steps or sorted(known)] or [0.0])
+        return [step for step in sorted(known) if not counted or step in counted] or sorted(known)
+
+    @cached_property
+    def lengths_ns(self) -> Lengths:
+        """Length of each step that counts, in ns, with delays as measured."""
+        lengths = self.played(None).lengths
+        return {step: lengths[step] for step in self._steps_counted(lengths)}
+
+    @cached_property
+    def errors_ns(self) -> Lengths:
+        """By how much the replay misses each step that counts, in ns."""
+        return {step: self._replayed[step] - self._measured[step] for step in self._steps_counted(self._measured)}
 
     @cached_property
     def is_unsplit(self) -> bool:

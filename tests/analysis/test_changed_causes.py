@@ -188,10 +188,13 @@ def test_what_cannot_be_played_has_its_cause_where_the_time_shows(made: Any) -> 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Analysis]:
     """A DDP training of two hosts, of which transfers are hidden behind backward."""
-    program = partial(ddp, layers=3, layer_us=300.0, buckets=(9 << 20, 3 << 20))
 
-    def analysed(seed: int, *injections: Injection) -> Analysis:
-        world = World(seed, program, hosts=2, gpus=2, steps=6, window=Window(((1, 4),)), injections=injections)
+    def analysed(seed: int, *injections: Injection, item: bool = False) -> Analysis:
+        program = partial(ddp, layers=3, layer_us=300.0, buckets=(9 << 20, 3 << 20), item=item)
+        last = 8 if item else 4
+        world = World(
+            seed, program, hosts=2, gpus=2, steps=last + 2, window=Window(((1, last),)), injections=injections
+        )
         folder = tmp_path_factory.mktemp("simulated")
         simulate(world).write(folder)
         return analyse(folder, details=True)
@@ -226,3 +229,20 @@ def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any
     found = records(Comparison((plain,), (late,)).changed_causes)
     assert found[0]["what"] == "rank 2 as fast as the others"
     assert 0 < found[0]["difference_ns"] < 0.06 * MS
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("data", "waiting for batches costs 61 us"), ("gc", "collecting garbage costs 50 us")]
+)
+def test_a_change_of_one_percent_has_its_cause_by_differences_of_the_same_steps(
+    simulated: Any, kind: str, cause: str
+) -> None:
+    """Less than a batch may take, and than either run by itself is worth a price; all CPUs wait for their devices."""
+    plain, slower = (
+        simulated(7, *extra, item=True) for extra in ((), (Injection(kind, (0, 1, 2, 3), tuple(range(10)), 50.0, 0.0),))
+    )
+    both = Comparison((plain,), (slower,))
+    assert both.change is not None
+    assert both.change.words == cause
+    first = records(both.changed_causes)[0]
+    assert 0.04 * MS < first["difference_low_ns"] < 0.05 * MS < first["difference_high_ns"] < 0.06 * MS

@@ -25,7 +25,7 @@ from ..producers import with_producers
 from ..programs import LONG_AGO, NONE, RankProgram
 from .scenario import Change, Scenario
 
-_BATCH_NS = 100_000
+BATCH_NS = 100_000
 """What it takes to get a batch that is there."""
 _CALL_NS = 5_000
 """What a call takes that need not wait."""
@@ -38,17 +38,22 @@ _BACK_TO_BACK_NS = 1_000
 """How soon a kernel begins after the one before, in a run that has no such kernels."""
 
 
-def no_data_wait(ranks: Collection[int] | None = None) -> Scenario:
-    """Let CPUs of these ranks, or of all, get each batch at once."""
+def no_data_wait(ranks: Collection[int] | None = None, batch_ns: int = BATCH_NS) -> Scenario:
+    """Let CPUs of these ranks, or of all, get each batch in no more than this time."""
 
     def gone(member: Playing, host: HostTime) -> Spans:
-        waits = [_longer_than(each, _BATCH_NS) for each in host.loading(_launching(member.program))]
+        waits = [_longer_than(each, batch_ns) for each in host.loading(_launching(member.program))]
         return _alone(member.program, waits)
 
     return _taking(
         gone,
-        _who("batches that are there when they are asked for", ranks),
-        "a batch takes 0.1 ms: there are enough workers",
+        _who(
+            "batches that are there when they are asked for"
+            if batch_ns == BATCH_NS
+            else f"batches that take no more than {batch_ns / 1e3:.0f} us",
+            ranks,
+        ),
+        f"a batch takes {batch_ns / 1e6:.1g} ms: there are enough workers",
         ranks,
     )
 
