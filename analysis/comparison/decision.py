@@ -10,7 +10,7 @@ from enum import Enum
 from ...common.wording import counted, listed
 from ..core.schema import Row
 from .history import KnownSpread
-from .significance import LEVEL, STEPS_NEEDED, STEPS_PREFERRED, captures_needed
+from .significance import LEVEL, STEPS_NEEDED, STEPS_PREFERRED, blocks_of, captures_needed
 
 _SETTLED = 0.01
 """Of a step: two sides are alike if they surely differ by no more."""
@@ -160,11 +160,18 @@ def _more_captures(evidence: DecisionBasis) -> int | None:
 def captures_for(evidence: DecisionBasis, change: float) -> int | None:
     """How many more captures of each side would show this change, as a logarithm; None if more than anybody makes.
 
-    Where it is not known by how much runs differ, as many as if they did by no more than the steps of a run.
+    Where it is not known by how much runs differ, as many as if they did by no more than the steps of a run. Where it
+    is, these captures may be less well known than those by their steps: others of as many steps will be, too.
     """
     step, spread = evidence.step, evidence.runs_spread_frac
-    if not evidence.known_runs and evidence.beside_steps is not None:
-        spread = max((step[f"spread_{side}_ns"] or 0) / (step[f"{side}_ns"] or math.inf) for side in "ab")
+    if evidence.beside_steps is not None:
+        of_steps = {side: (step[f"spread_{side}_ns"] or 0) / (step[f"{side}_ns"] or math.inf) for side in "ab"}
+        if not evidence.known_runs:
+            spread = max(of_steps.values())
+        elif evidence.known is not None:
+            errors = [each / math.sqrt(blocks_of(step[f"steps_{side}"])) for side, each in of_steps.items()]
+            more = max(max(errors) ** 2 - evidence.known.spread.error**2, 0.0)
+            spread = math.hypot(spread, math.sqrt(more))
     needed = captures_needed(change, spread, _MOST_CAPTURES)
     return None if needed is None else max(needed - min(step["captures_a"], step["captures_b"]), 1)
 

@@ -162,8 +162,12 @@ def block_medians(steps: Values) -> Values:
 
     Of fewer than four steps, each is a block.
     """
-    count = len(steps) if len(steps) < 2 * _LEAST_BLOCK else min(_MOST_BLOCKS, len(steps) // _LEAST_BLOCK)
-    return np.array([np.median(block) for block in np.array_split(steps, max(count, 1)) if len(block)])
+    return np.array([np.median(block) for block in np.array_split(steps, blocks_of(len(steps))) if len(block)])
+
+
+def blocks_of(steps: int) -> int:
+    """Into how many blocks so many steps are cut."""
+    return max(steps if steps < 2 * _LEAST_BLOCK else min(_MOST_BLOCKS, steps // _LEAST_BLOCK), 1)
 
 
 def pooled_spread(*samples: Values) -> float:

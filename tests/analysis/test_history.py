@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -15,9 +16,15 @@ from commtrace import Analysis, Comparison, analyse
 from commtrace.analysis.comparison import history
 from commtrace.analysis.comparison.analysis import Judgement
 from commtrace.analysis.comparison.apart import apart, warming_steps
-from commtrace.analysis.comparison.decision import StepOutcome
+from commtrace.analysis.comparison.decision import DecisionBasis, StepOutcome, captures_for
 from commtrace.analysis.comparison.differences import Allowance, compared, judged
-from commtrace.analysis.comparison.history import add_to_history, keep_in_history, past_capture, read_history
+from commtrace.analysis.comparison.history import (
+    KnownSpread,
+    add_to_history,
+    keep_in_history,
+    past_capture,
+    read_history,
+)
 from commtrace.analysis.comparison.significance import SpreadOfRuns, error_of_steps, pooled_spread
 from commtrace.analysis.comparison.step_values import TRACED, Capture
 from commtrace.analysis.errors import UnreadableFile
@@ -289,3 +296,16 @@ def test_a_history_of_six_makes_few_false_alarms_and_finds_five_per_cent(runs):
             found += factor > 1 and row["significant"]
     assert alarms / pairs <= 0.02  # 1 % by promise, and two standard deviations
     assert found / pairs >= 0.9
+
+
+def test_steps_that_are_less_steady_than_those_of_the_history_take_more_captures_to_settle_a_change():
+    def more(spread_ns: int) -> int | None:
+        row: dict[str, Any] = dict.fromkeys(("captures_a", "captures_b"), 1) | dict.fromkeys(("steps_a", "steps_b"), 10)
+        row |= dict.fromkeys(("a_ns", "b_ns"), 10 * MS) | dict.fromkeys(("spread_a_ns", "spread_b_ns"), spread_ns)
+        known = KnownSpread(SpreadOfRuns(0.003, 5, error=0.001), 6, elsewhere=False, apart=())
+        basis = DecisionBasis(row, row, 0.003, 6, known, None, (), (), stand_clear=False)
+        return captures_for(basis, 0.02)
+
+    steady, restless = more(0), more(200_000)
+    assert steady == more(20_000)  # of five blocks that is less than the error of the known runs
+    assert (steady, restless) == (2, 8)
