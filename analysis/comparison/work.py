@@ -38,6 +38,7 @@ _COMPILED = "triton_"
 _OF_COPIES = " of memory"
 _UNKNOWN = ("", _OF_COPIES)
 """What stands for the operator where none launched a kernel, as in CUDA graphs."""
+_OF_STAGES = ("send", "recv")
 _MOSTLY = 0.5
 _MOST_TIMES = 100.0
 _SAME_FACTOR, _SAME_LEAST, _SAME_SMALL = 0.25, 0.01, 0.5
@@ -159,7 +160,7 @@ def same_work(a: Sequence[Analysis], b: Sequence[Analysis], sides: SideNames) ->
     """
     by_category = _vendors(a) != _vendors(b)
     ran = [[_ran(one) for one in side] for side in (a, b)]
-    roles = _roles([each for side in ran for each in side])
+    roles = _roles([each for side in ran for each in side], [_messages(one) for side in (a, b) for one in side])
     works_a, works_b = (
         [_timed(each, roles, len(one.part.run.activities)) for each, one in zip(side, ones, strict=True)]
         for side, ones in zip(ran, (a, b), strict=True)
@@ -240,16 +241,40 @@ def _plain(name: str) -> str:
     return _NUMBER.sub("*", plain) if plain.startswith(_COMPILED) else plain
 
 
-def _roles(ran: Sequence[pd.DataFrame]) -> dict[int, int]:
-    """A number for each rank, shared by ranks that launch the same: the first of them; 0 for all if runs disagree."""
+def _messages(one: Analysis) -> dict[int, tuple[str, ...]]:
+    """What each rank sends and receives in a step, in order: the stage of a pipeline; what most of its steps do."""
+    calls, steps = one.part.table("calls"), one.part.typical_step.steps
+    chosen = calls[calls["collective"].isin(_OF_STAGES) & (calls["step"].isin(steps) if steps else True)]
+    in_order = chosen.sort_values(["rank", "start_ns"], kind="stable").groupby(["rank", "step"], dropna=False)
+    of_steps: dict[int, Counter[tuple[str, ...]]] = {}
+    for row in records(in_order["collective"].agg(tuple).reset_index()):
+        of_steps.setdefault(row["rank"], Counter())[row["collective"]] += 1
+    return {rank: counts.most_common(1)[0][0] for rank, counts in of_steps.items()}
+
+
+def _roles(ran: Sequence[pd.DataFrame], messages: Sequence[Mapping[int, tuple[str, ...]]]) -> dict[int, int]:
+    """A number for each rank, shared by ranks that launch the same: the first of them; 0 for all if runs disagree.
+
+    Stages of a pipeline may launch the same in another order, so that another place in each is slower. They are told
+    apart where each has several ranks: of one alone, nothing tells what it does from what it does longer than others.
+    """
+    by_stage = _shared_roles(ran, messages)
+    if by_stage and min(Counter(by_stage.values()).values()) > 1:
+        return by_stage
+    return _shared_roles(ran, [{} for _ in ran])
+
+
+def _shared_roles(ran: Sequence[pd.DataFrame], messages: Sequence[Mapping[int, tuple[str, ...]]]) -> dict[int, int]:
+    """The roles that all captures agree on; none if they do not."""
     found: list[dict[int, int]] = []
-    for each in ran:
-        launched = each[each["counts"]].groupby(["rank", "operator"])["nth"].max()
+    for activities, sent in zip(ran, messages, strict=True):
+        launched = activities[activities["counts"]].groupby(["rank", "operator"])["nth"].max()
         by_rank: dict[int, set[tuple[str, int]]] = {}
         for row in records(launched.reset_index()):
             by_rank.setdefault(row["rank"], set()).add((row["operator"], row["nth"]))
-        first: dict[frozenset[tuple[str, int]], int] = {}
-        found.append({rank: first.setdefault(frozenset(does), rank) for rank, does in sorted(by_rank.items())})
+        first: dict[tuple[frozenset[tuple[str, int]], tuple[str, ...]], int] = {}
+        does = {rank: (frozenset(launches), sent.get(rank, ())) for rank, launches in sorted(by_rank.items())}
+        found.append({rank: first.setdefault(each, rank) for rank, each in does.items()})
     return found[0] if all(each == found[0] for each in found) else {}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from builders import MS, US, Collective, Trace, traces_of
 from simulator import simulate
+from simulator.pipelines import three_d
 from simulator.programs import ddp
 from simulator.world import Injection, Window, World
 
@@ -246,3 +247,17 @@ def test_a_change_of_one_percent_has_its_cause_by_differences_of_the_same_steps(
     assert both.change.words == cause
     first = records(both.changed_causes)[0]
     assert 0.04 * MS < first["difference_low_ns"] < 0.05 * MS < first["difference_high_ns"] < 0.06 * MS
+
+
+def test_a_kernel_that_is_another_one_in_each_stage_of_a_pipeline_is_found(tmp_path: Path) -> None:
+    """Stages launch the same operators in another order: half of the ranks are slower at each of two places."""
+    program = partial(three_d, tp=1, pp=2, microbatches=2, layer_us=300.0, elems=1 << 20)
+    slower = Injection("slower", (0, 1, 2, 3), tuple(range(6)), 400.0, 0.3)
+    sides = []
+    for name, injections in (("a", ()), ("b", (slower,))):
+        simulate(World(7, program, 2, 2, 6, window=Window(((1, 4),)), injections=injections)).write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    both = Comparison(*sides)
+    assert both.change is not None
+    assert both.change.parts[0].what.endswith(" as fast as in A")
+    assert both.change.words.startswith("compute, ")
