@@ -51,7 +51,7 @@ _NEXT_TO_NOTHING = 0.2
 
 
 class PartChange(NamedTuple):
-    """What a typical step takes longer for on the second side, in ns; `words` say what, also with its amount.
+    """What a typical step takes longer for on the second side, in ns; `words` say what, and `amount` how much.
 
     `a_ns` and `b_ns` are what it costs a step of each side. `bounds_ns` are None where the change is not that of a
     price; `what` is then a column of a typical step, else the candidate.
@@ -61,7 +61,7 @@ class PartChange(NamedTuple):
     a_ns: float
     b_ns: float
     words: str
-    with_amount: str
+    amount: str
     bounds_ns: tuple[float, float] | None = None
 
     @property
@@ -107,11 +107,11 @@ def step_change(
     all_count = is_proven or abs(total) >= _SMALL * length
     seen = [each for each in found or () if not unit.is_zero(each.ns) or all_count]
     named = [
-        PartChange(
-            each.what, each.a.ns, each.b.ns, each.words, f"{each.words} ({signed(each.ns, unit)})", each.bounds_ns
-        )
+        PartChange(each.what, each.a.ns, each.b.ns, each.words, signed(each.ns, unit), each.bounds_ns)
         for each in _explaining(seen, total)
     ]
+    if len(named) == 1 and named[0].ns / total > 1 + _ALONE:  # the rest of a step hides some of it
+        named = [named[0]._replace(amount=f"{named[0].amount}, of which {signed(total, unit)} shows")]
     unplayed = ""
     if not named:
         least = _LEAST_SHOWN * length
@@ -130,7 +130,9 @@ def step_change(
         return StepChange(total, "no part of a step changed", unit)
     if len(named) == 1 and abs(named[0].ns - total) <= _ALONE * abs(total):
         return StepChange(total, f"{named[0].words}{unplayed}", unit, tuple(named))
-    return StepChange(total, "; ".join(part.with_amount for part in named) + unplayed, unit, tuple(named))
+    return StepChange(
+        total, "; ".join(f"{part.words} ({part.amount})" for part in named) + unplayed, unit, tuple(named)
+    )
 
 
 def _explaining(found: Sequence[Candidate], total: float) -> list[Candidate]:
@@ -172,7 +174,7 @@ def _largest(found: Sequence[Candidate], change: float) -> Candidate | None:
 
 
 def _part(name: str, times_ns: tuple[float, float], words: str, unit: TimeUnit) -> PartChange:
-    return PartChange(name, *times_ns, words, f"{words} ({signed(times_ns[1] - times_ns[0], unit)})")
+    return PartChange(name, *times_ns, words, signed(times_ns[1] - times_ns[0], unit))
 
 
 def _parts(sides: _Sides) -> dict[str, float]:

@@ -98,9 +98,7 @@ def _short_cause(comparison: Comparison) -> str:
     several = len(change.parts) > 1 or change.words != change.parts[0].words
     if not several:
         return _clause(change.parts[0].words, "; ")
-    return " and ".join(
-        f"{_clause(part.words, ': ')} ({signed(part.ns, change.unit)})" for part in change.parts[:_MOST_CAUSES]
-    )
+    return " and ".join(f"{_clause(part.words, ': ')} ({part.amount})" for part in change.parts[:_MOST_CAUSES])
 
 
 def _clause(words: str, ends_with: str) -> str:
