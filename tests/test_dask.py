@@ -236,9 +236,9 @@ def test_a_client_that_was_closed():
         _ = executor.at_once
 
 
-def test_small_runs_say_as_much_as_without_dask(client):
-    """What the first screen reads more of small runs, workers read as well."""
-    options = ReadOptions(details_if_small=True)
+def test_the_first_screen_says_as_much_as_without_dask(client):
+    """Workers read what CPUs did, too."""
+    options = ReadOptions(details_if_recorded=True)
     on_dask = replace(options, dask="tcp://given:1")
     with OpenRun(DATA / "nccl-straggler", on_dask, executor=DaskExecutor(client)) as spread:
         told = spread.analysis().summary(everything=True)

@@ -274,20 +274,14 @@ def _peaks(texts: Sequence[str]) -> GivenPeaks:
     return {name: peak for file in files for name, peak in read_peaks(path_named(file)).items()} | dict(given)
 
 
-def analysis_for_page(
+def analysis_to_show(
     runs: list[Path], options: ReadOptions, ceiling: Path | None = None, peaks: list[str] | None = None
 ) -> Analysis:
-    """The analysis of a run for its page: with operators and allocations if these fit. Raises AnalysisError."""
-    sizes = replace(options.sizes, details_bytes=options.sizes.page_details_bytes)
-    return analysis_of(runs, replace(options, details_if_small=True, sizes=sizes), ceiling, peaks)
+    """The analysis of a run for its page or first screen: with operators and allocations, unless recordings lack them.
 
-
-def analysis_to_play(runs: list[Path], options: ReadOptions) -> Analysis:
-    """The analysis of a run that is played again: with details, of a large run in the steps that are played alone.
-
-    Raises AnalysisError.
+    Raises AnalysisError, BadParameter.
     """
-    return analysis_of(runs, replace(options, details_if_small=True), details=True)
+    return analysis_of(runs, replace(options, details_if_recorded=True), ceiling, peaks)
 
 
 def timed_dumps_of(runs: list[Path], options: ReadOptions) -> TimedDumps | None:

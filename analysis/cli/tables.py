@@ -40,7 +40,7 @@ def table_command(name: str) -> Callable[..., None]:
         if timed is not None:
             print_timed(name, timed, writing)
         else:
-            print_table(name, analysis_of(runs, replace(reading, details_if_small=name in _AS_ON_SCREEN)), writing)
+            print_table(name, analysis_of(runs, replace(reading, details_if_recorded=name in _AS_ON_SCREEN)), writing)
 
     command.__doc__ = f"""Print the table.
 

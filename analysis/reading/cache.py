@@ -277,7 +277,7 @@ def _load(place: Path, key: bytes, slot: Slot) -> RawTrace | None:
         found = trace_of(content, what, budget)
     except (BadRecording, TooLarge) as err:
         raise _Unusable("is damaged") from err
-    needs_details = slot.options.details and not slot.options.details_if_small
+    needs_details = slot.options.details and not slot.options.details_if_recorded
     if found.damage is not None or (needs_details and not found.detailed):
         return None
     return found

@@ -20,7 +20,6 @@ from ..core.places.place import address, fetch_begins, is_remote
 from ..core.process import keep_freed_memory
 from ..errors import TooLarge, TraceError
 from ..formats.format import Reader
-from ..formats.recordings.entry import RECORDING
 from ..formats.registry import format_named_like
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
@@ -43,44 +42,19 @@ _LARGEST_PART_BYTES = 64 << 20
 _MOST_PACKED_PARTS = 8
 
 
+_JSON_OF_LIMIT = 4
+"""With details, tables take no more memory than so many times as much as the JSON that they are read from."""
+
+
 def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bool:
-    """Whether so much is to be read that it should not all be in one process. Details are needed as a whole."""
-    if len(traces) < 2 or options.details or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
+    """Whether so much is to be read that it should not all be in one process."""
+    if len(traces) < 2 or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
         return False
     fetch_begins(one.path for one in traces)
-    return sum(map(_json_bytes, traces)) >= options.sizes.spread_bytes
-
-
-_LIMIT_FOR_DETAILS = 4
-"""Details are read of no more JSON than the part of the limit on memory: what they take is not known before."""
-
-
-def with_details_if_small(traces: Sequence[TraceInput], options: ReadOptions) -> ReadOptions:
-    """The options with `details` if they are wanted of small runs, and this is one. Otherwise they might not fit.
-
-    If `details` are wanted as well, those of a small run are no less than what was asked for.
-    """
-    if not options.details_if_small or not all(one.is_for_all for one in traces):
-        return options
-    fetch_begins(one.path for one in traces)
-    most = options.sizes.details_bytes
-    if options.limit_bytes is not None:
-        most = min(most, options.limit_bytes // _LIMIT_FOR_DETAILS)
-    json_bytes = sum(map(_json_bytes, traces))
-    fits = json_bytes <= most and (json_bytes < options.sizes.spread_bytes or may_have_details(traces[0], options))
-    return replace(options, details=fits, details_if_small=not options.details)
-
-
-def may_have_details(trace: TraceInput, options: ReadOptions) -> bool:
-    """Whether a file has details, as far as that is soon known. A run has them if all of its files do."""
-    if trace.format is not RECORDING:
-        return True
-    from ..formats.recordings.reader import is_detailed
-
-    try:
-        return is_detailed(trace.path, options)
-    except TraceError:  # whoever reads it says so
-        return True
+    most = options.sizes.spread_bytes
+    if options.details and options.limit_bytes is not None:
+        most = min(most, options.limit_bytes // _JSON_OF_LIMIT)
+    return sum(map(_json_bytes, traces)) >= most
 
 
 def check_calls(traces: Sequence[TraceInput], options: ReadOptions) -> None:

@@ -25,11 +25,6 @@ class ReadSizes:
     """Reading a smaller file takes less time than using a cache."""
     spread_bytes: int = 1_000_000_000
     """Below this much JSON, all tables of a run fit into one process, and nothing needs to be looked at twice."""
-    details_bytes: int = 1_000_000_000
-    """As much as one process reads anyway, so that traces and their recordings, whose sizes are estimates, hardly ever
-    stand on different sides of it. Details take some 1 MB of memory for each MB of JSON."""
-    page_details_bytes: int = 4_000_000_000
-    """The same for the page on a run, for which people wait."""
     most_played: int = 500_000
     """Activities of the steps that are played again: some 40 s and 2 GB on one core."""
 

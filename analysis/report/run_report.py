@@ -102,10 +102,9 @@ def _sections(analysis: Analysis) -> Iterator[Section]:
 def _unread(analysis: Analysis) -> Iterator[str]:
     """What the page lacks because operators and calls of the runtime were not read."""
     if not analysis.run.details and analysis.run.has_starts and not analysis.run.is_of_cpus:
-        unpriced = "" if analysis.part.run.details else ", and no gains of changes"
         yield (
-            "What CPUs did meanwhile was not read, as the run is large or was packed --no-details: no causes of idle "
-            f"time, no critical path{unpriced}. Of a large run, --ranks 0-7 reads it of some ranks."
+            "What CPUs did meanwhile was not asked for, or is not recorded (packed --no-details): no causes of idle "
+            "time, no critical path, and no gains of changes."
         )
 
 

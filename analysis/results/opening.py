@@ -20,7 +20,7 @@ from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
 from ..core.step_names import check_groups
 from ..reading.executor import Executor, Processes, cores
-from ..reading.pool import Reading, check_calls, is_worth_spreading, may_have_details, with_details_if_small
+from ..reading.pool import Reading, check_calls, is_worth_spreading
 from ..reading.trace_files import run_name, trace_files
 from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
@@ -63,8 +63,12 @@ class OpenRun:
         found = trace_files(self._paths)
         options = replace(options, run_facts=found.run_facts)
         traces, left_out = worth_reading(found.traces, options)
-        self._wants_details = options.details or options.details_if_small
-        options = replace(with_details_if_small(traces, options), cycles=cycles_in([one.path.name for one in traces]))
+        options = replace(
+            options,
+            cycles=cycles_in([one.path.name for one in traces]),
+            details=options.details or options.details_if_recorded,
+            details_if_recorded=options.details_if_recorded and not options.details,
+        )
         self.name = run_name(self._paths)
         _LOG.info("%r: %d files to read, %d not read", self.name, len(traces), len(found.traces) - len(traces))
         self._options, self._report, self._skipped = options, report, (*found.notes, *left_out)
@@ -115,10 +119,6 @@ class OpenRun:
 
             return spread_run(self._paths, reading, progress, early)
 
-    def _has_details(self) -> bool:
-        """Whether details are wanted that were not read, as there are too many, and the files have them."""
-        return self._wants_details and bool(self._traces) and may_have_details(self._traces[0], self._options)
-
     def analysis(self, ceiling: Path | None = None, peaks: GivenPeaks = NO_PEAKS) -> Analysis:
         """The tables of the run, compared with the bandwidth in `ceiling` and `peaks`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
@@ -131,13 +131,14 @@ class OpenRun:
         run = self._run(early)
 
         def read_again(steps: Sequence[int]) -> Analysis:
-            options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0, details=True)
+            options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0)
             early = EarlyWork()
-            with _reading_of(self._traces, replace(options, details_if_small=False), self._executor) as reading:
+            with _reading_of(self._traces, options, self._executor) as reading:
                 part = self._read(reading, early)
+            part = replace(part, tables=part.tables.whole)  # what is played is looked at as a whole
             return Analysis(part, limit, early.of(part), peaks=peaks, whole=options.whole)
 
-        again = Again(read_again, self._options.sizes.most_played) if run.details or self._has_details() else None
+        again = Again(read_again, self._options.sizes.most_played) if run.details else None
         return Analysis(run, limit, early.of(run), peaks=peaks, whole=self._options.whole, again=again)
 
 

@@ -23,8 +23,7 @@ _RANGE = ["thread", "name", "start_ns", "dur_ns"]
 _ELSEWHERE = "(a --bundle has all CPUs)"
 
 _NOT_READ = (
-    "no cause of idle time and no CPU is drawn: what CPUs did was not read, or not recorded (--no-details); of a run "
-    "that takes more memory than there is, read fewer ranks (--ranks 0-7) or allow more (--memory 32)"
+    "no cause of idle time and no CPU is drawn: what CPUs did was not asked for, or is not recorded (--no-details)"
 )
 
 

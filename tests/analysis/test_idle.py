@@ -388,15 +388,14 @@ def test_no_blocking_call_is_a_result_and_calls_not_read_are_none(tmp_path, caps
 # --- the first screen ----------------------------------------------------------------------------------------------
 
 
-def test_details_of_small_runs_are_read_for_the_first_screen(tmp_path):
+def test_details_are_read_for_the_first_screen_however_large_the_run_is(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     nested().write(run)
-    wanted = ReadOptions(details_if_small=True)
+    wanted = ReadOptions(details_if_recorded=True)
     assert only(analyse_with(run, wanted).idle)["sync_ns"] == 10 * US
     assert not analyse_with(run, ReadOptions()).run.details
-    assert analyse_with(run, replace(wanted, memory_gb=1.0)).run.details
-    assert not analyse_with(run, replace(wanted, sizes=ReadSizes(details_bytes=100))).run.details
+    assert only(analyse_with(run, replace(wanted, sizes=ReadSizes(spread_bytes=0))).idle)["sync_ns"] == 10 * US
 
 
 @pytest.mark.parametrize("kept", [["--no-details"], []])
@@ -405,7 +404,7 @@ def test_a_recording_without_details_is_as_good_for_the_first_screen(tmp_path, k
     run.mkdir()
     nested().write(run)
     assert main(["pack", *kept, "-o", str(packed), str(run)]) == 0
-    found = analyse_with(packed, ReadOptions(details_if_small=True))
+    found = analyse_with(packed, ReadOptions(details_if_recorded=True))
     assert found.run.details != bool(kept)
     assert not any("--no-details" in note for note in found.run.notes)
     assert only(found.idle)["sync_ns"] == (None if kept else 10 * US)

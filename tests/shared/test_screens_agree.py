@@ -71,7 +71,7 @@ def assert_one_gain_of_each_change(run: Analysis) -> None:
 
 @pytest.mark.parametrize("path", [_param(path) for path in _runs()])
 def test_no_two_numbers_contradict_each_other(path: Path) -> None:
-    run = analyse_with(path, ReadOptions(details_if_small=True))
+    run = analyse_with(path, ReadOptions(details_if_recorded=True))
     screen = overview(run, Screen(width=_WIDTH))
     assert not contradictions(run, screen, _WIDTH), screen
     assert_one_gain_of_each_change(run)
@@ -91,7 +91,7 @@ _OF_SEVERAL = [path for path in _runs() if path.is_dir() and len(_files(path)) >
 @pytest.mark.parametrize("path", [_param(path) for path in _OF_SEVERAL[::3]])
 def test_nor_do_they_where_a_rank_has_no_trace(path: Path) -> None:
     """Sizes are those of the ranks seen, and the screen says that there are others."""
-    run = analyse_with(_files(path)[1:], ReadOptions(details_if_small=True))
+    run = analyse_with(_files(path)[1:], ReadOptions(details_if_recorded=True))
     screen = overview(run, Screen(width=_WIDTH))
     assert not contradictions(run, screen, _WIDTH), screen
     if run.run.missing_ranks and not len(run.hangs):

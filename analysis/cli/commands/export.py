@@ -18,7 +18,7 @@ from ..output import (
     write_out,
     write_parts,
 )
-from ..reading_options import CeilingFile, Peaks, Runs, analysis_for_page, analysis_of, finish, reads_traces
+from ..reading_options import CeilingFile, Peaks, Runs, analysis_of, analysis_to_show, finish, reads_traces
 from ..tables import nothing_measured, why_empty
 
 NewFolder = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create.", show_default=False)]
@@ -181,7 +181,7 @@ def parquet_command(
     from ...exports.parquet import check_pyarrow, write_parquet
 
     check_pyarrow()
-    analysis = analysis_for_page(runs, reading, ceiling, peak)
+    analysis = analysis_to_show(runs, reading, ceiling, peak)
     if not analysis.run.devices and not len(analysis.calls):
         nothing_measured(analysis, why_empty("breakdown", analysis))
     folder = output or Path(f"{analysis.run.name}-parquet")

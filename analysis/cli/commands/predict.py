@@ -15,7 +15,7 @@ from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
 from ..output import Writing, print_message, writes_tables
-from ..reading_options import Runs, analysis_to_play, finish, reads_traces
+from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def replay_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -> Non
       commtrace table replay traces/my-run
     """
     writing.check("replay_steps")
-    analysis = analysis_to_play(runs, reading)
+    analysis = analysis_of(runs, reading, details=True)
     steps = analysis.replay_steps
     if len(steps):
         print_message(
@@ -236,7 +236,7 @@ def attribution_command(runs: Runs, *, writing: Writing, reading: ReadOptions) -
       commtrace table attribution traces/my-run
     """
     writing.check("attribution")
-    analysis = analysis_to_play(runs, reading)
+    analysis = analysis_of(runs, reading, details=True)
     _say_first_gains(analysis)
     print_table("attribution", analysis, writing)
 
@@ -271,7 +271,7 @@ def critical_path_command(
     """
     name = {PathBy.rank: "critical_path", PathBy.step: "critical_path_steps", PathBy.piece: "critical_path_pieces"}[by]
     writing.check(name)
-    analysis = analysis_to_play(runs, reading)
+    analysis = analysis_of(runs, reading, details=True)
     _say_first_gains(analysis)
     print_table(name, analysis, writing)
 
@@ -307,7 +307,7 @@ def releases_command(
     """
     name = {ReleasesBy.group: "releases", ReleasesBy.call: "releases_calls"}[by]
     writing.check(name)
-    print_table(name, analysis_to_play(runs, reading), writing)
+    print_table(name, analysis_of(runs, reading, details=True), writing)
 
 
 @reads_traces
@@ -329,7 +329,7 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
     """
     writing.check("predictions")
     scenarios = changes.scenarios()
-    analysis = analysis_to_play(runs, reading)
+    analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
         print_message(note, kind="note")
     try:

@@ -12,7 +12,7 @@ from ...core.places.place import path_named
 from ...recording.options import ReadOptions
 from ..inputs import AGAINST, PathOrUrl
 from ..output import print_message, write_out
-from ..reading_options import CeilingFile, Peaks, analysis_for_page, analysis_of, finish, reads_traces
+from ..reading_options import CeilingFile, Peaks, analysis_of, analysis_to_show, finish, reads_traces
 
 if TYPE_CHECKING:
     from ...report.page import ReportPage
@@ -82,7 +82,7 @@ def report_command(
     elif all(_holds(path, _TRAINING) and not _has_traces(path) for path in runs):
         _of_trainings(runs, output)
     else:
-        analysis = analysis_for_page(runs, reading, ceiling, peak)
+        analysis = analysis_to_show(runs, reading, ceiling, peak)
         _written(analysis.report(step=step), output)
         _end(analysis)
 

@@ -9,7 +9,7 @@ import typer
 from ...errors import CannotServe
 from ...recording.options import ReadOptions
 from ..output import finite, print_message
-from ..reading_options import CeilingFile, Peaks, Runs, analysis_for_page, finish, reads_traces
+from ..reading_options import CeilingFile, Peaks, Runs, analysis_to_show, finish, reads_traces
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 is any that is free.")]
 IdleMinutes = Annotated[
@@ -49,7 +49,7 @@ def serve_command(
 
     On another machine, `ssh -L 8123:127.0.0.1:8123 HOST` brings the page to yours.
     """
-    analysis = analysis_for_page(runs, reading, ceiling, peak)
+    analysis = analysis_to_show(runs, reading, ceiling, peak)
     from ...report.server import ReportServer
     from ..serving import open_in_browser
 

@@ -19,7 +19,7 @@ from ...recording.options import ReadOptions
 from ...recording.shared_files import shared_rank
 from ..history import HistoryInto, keep
 from ..output import Format, Writing, writes_text
-from ..reading_options import CeilingFile, Peaks, Runs, analysis_of, finish, reads_traces
+from ..reading_options import CeilingFile, Peaks, Runs, analysis_of, analysis_to_show, finish, reads_traces
 
 _MOST_LETTERS = 400
 _MANY, _FIRST_LOOK = 64, 16
@@ -62,7 +62,7 @@ def summary_command(
     if writing.format is Format.table and not writing.everything:
         _first_look(runs, writing, reading)
     try:
-        analysis = analysis_of(runs, replace(reading, details_if_small=True), ceiling, peak)
+        analysis = analysis_to_show(runs, reading, ceiling, peak)
     except RunError as err:
         if not err.runs or writing.format is not Format.table:
             raise
@@ -112,7 +112,7 @@ def _list(what: str, runs: Mapping[str, list[Path]], writing: Writing, reading: 
     lines, failed = [], False
     for name, paths in runs.items():
         try:
-            analysis = analysis_of(paths, replace(reading, details_if_small=True))
+            analysis = analysis_to_show(paths, reading)
             verdicts = analysis.table("verdicts")
             said = f"{verdicts['headline'].iloc[0]}." if len(verdicts) else "Nothing was measured."
             failed, is_read = failed or bool(analysis.run.failed), True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Annotated
@@ -73,8 +72,7 @@ def timeline_command(
       commtrace timeline --bundle --output all.tar traces/my-run
     """
     steps, of_ranks = _numbers(step, "--step"), _numbers(draw_ranks, "--draw-ranks")
-    # Workers elsewhere read large runs, whose details would all have to come here.
-    analysis = analysis_of(runs, _if_small(reading), details=not reading.is_elsewhere)
+    analysis = analysis_of(runs, reading, details=True)
     from ...timeline.drawing import run_timeline
 
     timeline = run_timeline(analysis, steps=steps, ranks=of_ranks)
@@ -89,13 +87,6 @@ def timeline_command(
     if open_:
         _show(target)
     finish(analysis)
-
-
-def _if_small(reading: ReadOptions) -> ReadOptions:
-    """The options, with details only of runs that fit into one process, or into the memory that is allowed."""
-    sizes = reading.sizes
-    most = sizes.page_details_bytes if reading.limit_bytes is None else reading.limit_bytes
-    return replace(reading, details_if_small=True, sizes=replace(sizes, details_bytes=most))
 
 
 def _numbers(text: str | None, option: str) -> list[int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -30,11 +29,6 @@ def read_recording(path: Path, options: ReadOptions, progress: Progress | None =
     if progress is not None:
         progress(packed_bytes(path))
     return trace
-
-
-def is_detailed(path: Path, options: ReadOptions) -> bool:
-    """Whether operators and calls are recorded in the file at `path`. Raises as `read_recording` does."""
-    return read_recording(path, replace(options, details=True, details_if_small=True)).detailed
 
 
 class Recorded(NamedTuple):
@@ -69,7 +63,7 @@ def recorded_in(path: Path, data: bytes, options: ReadOptions, *, with_calls: bo
         trace.kinds = [_kind(name, kind, comm_names) for name, kind in zip(trace.names, trace.kinds, strict=True)]
         source = msgspec.structs.replace(content.source, comm_names=options.comm_names)
         content = msgspec.structs.replace(content, kinds=trace.kinds, source=source)
-    if options.details and not (trace.detailed or options.details_if_small):
+    if options.details and not (trace.detailed or options.details_if_recorded):
         name = encodable(path.name)
         trace.notes.append(f"{name}: packed --no-details: operators and runtime calls are only in the trace itself")
     return Recorded(trace, content, is_all)
