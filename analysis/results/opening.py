@@ -133,13 +133,24 @@ class OpenRun:
         def read_again(steps: Sequence[int]) -> Analysis:
             options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0)
             early = EarlyWork()
-            with _reading_of(self._traces, options, self._executor) as reading:
+            with _reading_again(run, self._traces, options, self._executor) as reading:
                 part = self._read(reading, early)
             part = replace(part, tables=part.tables.whole)  # what is played is looked at as a whole
             return Analysis(part, limit, early.of(part), peaks=peaks, whole=options.whole)
 
         again = Again(read_again, self._options.sizes.most_played) if run.details else None
         return Analysis(run, limit, early.of(run), peaks=peaks, whole=self._options.whole, again=again)
+
+
+def _reading_again(
+    run: Run, traces: Sequence[TraceInput], options: ReadOptions, executor: Executor | None
+) -> Reading | SpreadReading:
+    """Read other steps of a run than before: from what is kept of its files, where something is."""
+    if run.spread is None:
+        return _reading_of(traces, options, executor)
+    from .spreading import SpreadReading
+
+    return SpreadReading(traces, options, run.spread.executor, run.spread.recordings)
 
 
 def _reading_of(

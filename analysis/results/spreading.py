@@ -5,7 +5,7 @@ What comes back is what concerns all ranks together; see `run.spread` for what h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -44,12 +44,19 @@ class ReadPart(NamedTuple):
 class SpreadReading:
     """Files being read by an executor, for a `with` block like `Reading`; starts with the first part."""
 
-    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions, executor: Executor) -> None:
-        """Limit all results to the memory in the options."""
+    def __init__(
+        self,
+        traces: Sequence[TraceInput],
+        options: ReadOptions,
+        executor: Executor,
+        kept: Mapping[Path, bytes] | None = None,
+    ) -> None:
+        """Limit all results to the memory in the options. Of files that were read before, what was `kept` is read."""
         keep_freed_memory()
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.paths, self.executor = [one.path for one in traces], executor
         self.options = replace(options, memory_gb=limit_gb, cache=False)
+        self._kept = kept or {}
         self._cache = None if options.verify else Cache.at(options.cache)
         self._sizes = [one.size_bytes for one in traces]
         self.files_read = 0
@@ -67,7 +74,10 @@ class SpreadReading:
 
     def parts(self, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
         """Yield the result of each file, in order."""
-        calls = ((path.absolute(), self.options, self._cache_of(n)) for n, path in enumerate(self.paths))
+        calls = (
+            (path.absolute(), self.options, self._cache_of(n), self._kept.get(path))
+            for n, path in enumerate(self.paths)
+        )
         read_bytes = 0
         budget = self.options.budget()
         known: dict[Groups, Groups] = {}
@@ -121,10 +131,12 @@ def _needed_bytes(part: ReadPart) -> int:
     return len(part.kept.recording) + spans_bytes + _CALL_BYTES * calls + _FILE_BYTES
 
 
-def read_for_run(path: Path, options: ReadOptions, cache: Cache | None) -> ReadPart | TraceError:
-    """Read what a run needs of a file, or return its error."""
+def read_for_run(
+    path: Path, options: ReadOptions, cache: Cache | None, before: bytes | None = None
+) -> ReadPart | TraceError:
+    """Read what a run needs of a file, or of what was kept of it `before`; or return its error."""
     try:
-        kept, file = read_and_kept(path, options, cache)
+        kept, file = read_and_kept(path, options, cache, before)
         found = calls_of(file)
         return (
             ReadPart(kept, None, None) if found is None else ReadPart(kept, slim_calls(found), devices_in(file, found))

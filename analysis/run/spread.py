@@ -51,9 +51,17 @@ class KeptFile(NamedTuple):
     recording: bytes
 
 
-def read_and_kept(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[KeptFile, TraceFile]:
-    """Read a file: what is kept of it, and the file with its tables. Raises TraceError."""
-    raw, recording = _read(path, options, cache)
+def read_and_kept(
+    path: Path, options: ReadOptions, cache: Cache | None, kept: bytes | None = None
+) -> tuple[KeptFile, TraceFile]:
+    """Read a file, or what was `kept` of it before: what is kept of it now, and the file with its tables.
+
+    Raises TraceError.
+    """
+    if kept is None:
+        raw, recording = _read(path, options, cache)
+    else:  # whose damage was told
+        raw, recording = recorded_in(path, kept, replace(options, keep_going=True)).trace, kept
     file = of_steps(with_activities(trace_file(path, raw, options)), options)
     if options.steps or options.last:
         # Tables of few steps are small, and need not be cut out of the recording again for every look at them.
@@ -92,7 +100,7 @@ class SpreadTables:
         self, kept: Mapping[Path, KeptFile], placed: Iterable[Placed], options: ReadOptions, executor: Executor
     ) -> None:
         """Keep the parts `kept` of files read with `options`; `executor` makes their tables."""
-        self._executor = executor
+        self.executor = executor
         options = replace(options, keep_going=True, memory_gb=None)
         self._pieces: dict[int, list[_Piece]] = {}
         ran: list[RanInCycle] = []
@@ -101,6 +109,12 @@ class SpreadTables:
             self._pieces.setdefault(rank, []).append(_Piece(rank, cycle, file.path, part.recording, options))
             ran += [one._replace(rank=rank, cycle=cycle) for one in part.ran]
         self.ran = tuple(ran)
+
+    @property
+    def recordings(self) -> dict[Path, bytes]:
+        """What was kept of each file, by its path; of none if these are cut to some steps."""
+        pieces = [piece for own in self._pieces.values() for piece in own]
+        return {piece.path: piece.recording for piece in pieces if not (piece.options.steps or piece.options.last)}
 
     @cached_property
     def whole(self) -> EventTables:
@@ -116,7 +130,7 @@ class SpreadTables:
     ) -> Iterator[_T]:
         """Yield the result of `work`, a module's function, for the tables and arguments of each rank."""
         calls = ((work, self._pieces[rank], arguments) for rank, arguments in given.items())
-        for number, result in enumerate(results(self._executor, _on_rank, calls), 1):
+        for number, result in enumerate(results(self.executor, _on_rank, calls), 1):
             _LOG.debug("%d of %d ranks", number, len(given))
             yield result
 
