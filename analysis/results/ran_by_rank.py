@@ -10,9 +10,8 @@ import pandas as pd
 
 from ..core.intervals import Spans
 from ..metrics.causes.details import Between, computed_between
-from ..metrics.causes.sequences import LOOKED_AT, readiness, without_work
+from ..metrics.causes.sequences import without_work
 from ..run.event_tables import EventTables
-from ..run.spread import rows_of_ranks
 
 if TYPE_CHECKING:
     from ..run.event_tables import RunTables
@@ -25,13 +24,6 @@ class RanOnRanks:
     """One rank after the other; see `RanByRank`."""
 
     tables: RunTables
-
-    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """When calls were ready to run."""
-        ranks = [int(rank) for rank in members["rank"].unique()]
-        mine, own_clocks = rows_of_ranks(members[LOOKED_AT], ranks), rows_of_ranks(clocks, ranks)
-        given = {rank: (mine[rank], own_clocks[rank]) for rank in sorted(ranks)}
-        return pd.concat(self.tables.by_rank(readiness, given)).reindex(members.index)
 
     def computed(self, wanted: Mapping[int, list[Between]]) -> Computed:
         """Compute time by kernel."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, value
+from ..core.declaring import TableEntry, Topic, each_rank, value
 from ..core.schema import Schema
 from ..core.tables.columns import PARTIAL_MEMBER
 
@@ -54,9 +54,41 @@ _COMPARED = (
 
 
 @value
+def members_issued(calls: pd.DataFrame, collectives: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    """The calls of all collectives with when they were issued, their steps and groups."""
+    from ..metrics.causes.table import issued_calls
+
+    return issued_calls(calls, collectives, members)
+
+
+@value
+def members_looked_at(members_issued: pd.DataFrame) -> pd.DataFrame:
+    """The columns by which it is found when calls were ready."""
+    from ..metrics.causes.sequences import LOOKED_AT
+
+    return members_issued[LOOKED_AT]
+
+
+@value
+@each_rank
+def members_ready(
+    activities: pd.DataFrame,
+    launches: pd.DataFrame,
+    annotations: pd.DataFrame,
+    members_looked_at: pd.DataFrame,
+    clocks: pd.DataFrame,
+) -> pd.DataFrame:
+    """When each call could run at the earliest, and what its rank had done until then."""
+    from ..metrics.causes.sequences import RanTables, readiness
+
+    return readiness(RanTables(activities, launches, annotations), members_looked_at, clocks)
+
+
+@value
 def explained_lateness(
     ran_by_rank: RanByRank,
-    calls: pd.DataFrame,
+    members_issued: pd.DataFrame,
+    members_ready: pd.DataFrame,
     collectives: pd.DataFrame,
     members: pd.DataFrame,
     clocks: pd.DataFrame,
@@ -68,7 +100,8 @@ def explained_lateness(
     _LOG.info("looking for why ranks were late")
     return explained(
         ran_by_rank,
-        calls=calls,
+        members=members_issued,
+        ready=members_ready,
         collectives=collectives,
         participation=members,
         clocks=clocks,

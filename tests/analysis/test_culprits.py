@@ -9,7 +9,7 @@ from builders import MS, Collective, analysed, traces_of
 from commtrace.analysis.metrics.causes.blame import as_late, blamed, for_whom, standing_out
 from commtrace.analysis.metrics.causes.late import tail
 from commtrace.analysis.results.analysis import Analysis
-from commtrace.analysis.tables.lateness import explained_lateness
+from commtrace.analysis.tables.lateness import explained_lateness, members_issued, members_ready
 from commtrace.analysis.tables.participation import members
 
 EVERY = 40 * MS
@@ -171,8 +171,11 @@ def test_a_late_rank_for_which_nobody_is_known_to_wait(tmp_path: Path) -> None:
     waits = found.of(members)
     [unknown, *others] = sorted(waits["collective_id"].unique())
     lacking = waits.assign(wait_ns=waits["wait_ns"].mask(waits["collective_id"] == unknown))
-    tables = {"calls": found.calls, "collectives": found.collectives, "clocks": found.clocks}
-    made = explained_lateness(found.ran_by_rank, **tables, members=lacking, detailed=found.detailed)
+    tables = {"collectives": found.collectives, "clocks": found.clocks}
+    issued = members_issued(found.calls, found.collectives, lacking)
+    made = explained_lateness(
+        found.ran_by_rank, issued, found.of(members_ready), **tables, members=lacking, detailed=found.detailed
+    )
     caused = {row["collective_id"]: row["caused_wait_ns"] for row in made.rows}
     assert pd.isna(caused[unknown])
     assert {caused[each] for each in others} == {2 * 8 * MS}

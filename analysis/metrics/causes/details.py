@@ -51,9 +51,6 @@ def computed_between(
 class RanByRank(Protocol):
     """What ranks did, rank by rank. `members` are calls, as `readiness` takes them."""
 
-    def readiness(self, members: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
-        """When these calls were ready, and what their ranks had done up to then: columns to add to them."""
-
     def computed(self, wanted: Mapping[int, list[Between]]) -> Mapping[int, Mapping[Between, Mapping[str, int]]]:
         """How long each kernel ran between two times of a rank, as `computed_between`."""
 

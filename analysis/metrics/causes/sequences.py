@@ -52,6 +52,8 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
     - `spent_<part>_ns` and `step_<part>_ns`: how long the program had spent on each part, since it began, and since the
       step began;
     - `began_own_ns` and `began_ns`: when the step began, on both clocks, if it is the first of the trace.
+
+    And `number`: the index of `members`.
     """
     ready = members["start_ns"].to_numpy(dtype=np.int64).copy()
     began = np.full(len(members), _UNKNOWN)
@@ -72,6 +74,7 @@ def readiness(ran: Activities, members: pd.DataFrame, clocks: pd.DataFrame) -> p
         "began_own_ns": began_own.astype("Int64").where(known),
         "began_ns": aligned(began_own, members["rank"], clocks).astype("Int64").where(known),
         **columns,
+        "number": members.index,
     }, index=members.index)  # fmt: skip
 
 
@@ -81,11 +84,13 @@ def without_work(ran: Activities, members: pd.DataFrame, rank: int) -> Spans | N
     `members` are calls of the rank, and of others.
     """
     of_rank = (table[table["rank"] == rank] for table in (ran.activities, ran.launches, ran.annotations))
-    of_unit = programs(_Part(*of_rank), members[members["rank"] == rank])
+    of_unit = programs(RanTables(*of_rank), members[members["rank"] == rank])
     return next((union(program.parts["cpu"], program.parts["data"]) for program in of_unit.values()), None)
 
 
-class _Part(NamedTuple):
+class RanTables(NamedTuple):
+    """The tables of `Activities`."""
+
     activities: pd.DataFrame
     launches: pd.DataFrame
     annotations: pd.DataFrame

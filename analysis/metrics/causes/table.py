@@ -31,10 +31,18 @@ class Explained(NamedTuple):
     members: pd.DataFrame
 
 
+def issued_calls(calls: pd.DataFrame, collectives: pd.DataFrame, participation: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `participation` with when each call was issued, its step and what it is a call of."""
+    issued = calls[["call_id", "cycle", "step", "issue_ns"]]
+    kinds = collectives[["collective_id", "process_group", "pg_ranks", "collective"]]
+    return participation.merge(issued, on="call_id").merge(kinds, on="collective_id")
+
+
 def explained(
     ran: RanByRank,
     *,
-    calls: pd.DataFrame,
+    members: pd.DataFrame,
+    ready: pd.DataFrame,
     collectives: pd.DataFrame,
     participation: pd.DataFrame,
     clocks: pd.DataFrame,
@@ -42,18 +50,16 @@ def explained(
 ) -> Explained:
     """Explain every collective with a late rank: one row each, with what that rank did longer than the others.
 
-    `ran` and `operators` look up what ranks did; the rest are tables of these names.
+    `ran` and `operators` look up what ranks did; `members` are `issued_calls`, and `ready` their `readiness`; the rest
+    are tables of these names.
     """
-    issued = calls[["call_id", "cycle", "step", "issue_ns"]]
-    kinds = collectives[["collective_id", "process_group", "pg_ranks", "collective"]]
-    members = participation.merge(issued, on="call_id").merge(kinds, on="collective_id")
     late = late_ranks(collectives, members, clocks)
     if not len(late):
         return Explained([], [], members)
     if (clocks["basis"] == NO_STARTS).all():  # then nothing tells what ranks did in the meantime
         waited = participation.groupby("collective_id")["wait_ns"].sum(min_count=1)
         return Explained(records(late.assign(caused_wait_ns=late["collective_id"].map(waited))), [], members)
-    members = members.join(ran.readiness(members, clocks))
+    members = members.join(ready.set_index("number"))
     compared = members.drop_duplicates(["collective_id", "rank"])
     # Sends and receives are left out: the two sides run different programs, so neither is the measure of the other.
     compared = compared[compared["collective"].isin([*SYNCHRONISING, *FROM_ROOT, *TO_ROOT])]
