@@ -5,18 +5,19 @@ Made of each rank where its activities are, so that those of a large run need no
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import NamedTuple
 
+import pandas as pd
+
+from ..core.declaring import each_rank, value
 from ..core.intervals import Spans, spans
 from ..core.kinds import COMPUTE, MEMORY, NEXT
-from ..core.schema import Row, grouped, records
+from ..core.schema import grouped, records
 from ..render.plots.step import ahead_ns, coarser
-from ..results.analysis import Analysis
-from ..run.event_tables import EventTables
+from ..run.run import Run
 
-_LOG = logging.getLogger("commtrace.analysis")
+_MOST_OF_STEP, LEAST_SPANS, MOST_SPANS = 100_000, 24, 600
+"""Spans of compute, of all devices; and of one, at least and at most."""
 WHOLE = -1
 """The number of the window of a run without steps."""
 
@@ -33,26 +34,34 @@ class DeviceSpans(NamedTuple):
     copies: Spans
 
 
-def drawn_spans(analysis: Analysis, most: int) -> Iterator[DeviceSpans]:
-    """Yield what each device did in each step, rank by rank, in at most so many spans of compute, and of copies."""
-    _LOG.info("drawing steps")
-    clocks = {row["rank"]: row for row in records(analysis.clocks)}
-    has_steps, tables = bool(analysis.run.steps), analysis.run.tables
-    given = {ran.rank: (clocks.get(ran.rank), has_steps, most) for ran in tables.ran}
-    for found in tables.by_rank(_of_rank, given):
-        yield from found
+@value
+def has_steps(run: Run) -> bool:
+    """Whether any step has activity; without, the whole window is drawn."""
+    return bool(run.steps)
 
 
-def _of_rank(tables: EventTables, clock: Row | None, has_steps: bool, most: int) -> list[DeviceSpans]:
-    activities = tables.activities if has_steps else tables.activities.assign(step=WHOLE)
+@value
+def spans_of_device(run: Run) -> int:
+    """As fine as a page of so many ranks allows."""
+    return min(max(_MOST_OF_STEP // max(len(run.ranks), 1), LEAST_SPANS), MOST_SPANS)
+
+
+@value
+@each_rank
+def drawn_spans(
+    activities: pd.DataFrame, clocks: pd.DataFrame, has_steps: bool, spans_of_device: int
+) -> list[DeviceSpans]:
+    """What each device did in each step, in at most `spans_of_device` spans of compute, and of copies."""
+    known = {row["rank"]: row for row in records(clocks)}
+    activities = activities if has_steps else activities.assign(step=WHOLE)
     activities = activities[activities["kind"] != NEXT]
     found = []
     for (rank, step, device), own in grouped(activities.dropna(subset=["step"]), ["rank", "step", "device"]):
         starts, kinds = own["start_ns"].to_numpy(), own["kind"].to_numpy()
-        starts = starts - ahead_ns(clock, starts)
+        starts = starts - ahead_ns(known.get(rank), starts)
         ends = starts + own["dur_ns"].to_numpy()
         compute, copies = (
-            coarser(spans(starts[kinds == kind], ends[kinds == kind]), most) for kind in (COMPUTE, MEMORY)
+            coarser(spans(starts[kinds == kind], ends[kinds == kind]), spans_of_device) for kind in (COMPUTE, MEMORY)
         )
         found.append(DeviceSpans(int(step), int(rank), device, int(starts.min()), int(ends.max()), compute, copies))
     return found

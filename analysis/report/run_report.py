@@ -31,9 +31,9 @@ _MAPS = (
     ("window_ns", "rank_steps"),
 )
 
-_SHOWN = ("verdicts", "late_work", "rank_steps", "kernels")
+_SHOWN = ("verdicts", "late_work", "rank_steps", "kernels", "drawn_spans")
 _SHOWN_OF_CPUS = ("idle", "idle_steps", "syncs_steps", "mfu", "mfu_steps", "shapes", "categories", "region_classes")
-"""Tables on which the page rests, the latter if operators and calls were read, and for which ranks are looked at."""
+"""What the page rests on, the latter if operators and calls were read, and for which ranks are looked at."""
 
 
 def run_page(analysis: Analysis, step_number: int | None = None) -> ReportPage:

@@ -27,16 +27,12 @@ from ..errors import NothingMeasured
 from ..render.fitting import shortened_kernel
 from ..render.plots.step import ahead_ns, coarser
 from ..results.analysis import Analysis
-from .device_spans import WHOLE, DeviceSpans, drawn_spans
+from .device_spans import LEAST_SPANS, MOST_SPANS, WHOLE, DeviceSpans, drawn_spans
 
 _MOST_CHARACTERS = 2_600_000
 """Of all steps in a page, which has 4 MB."""
 _OF_CALL, _OF_SPAN = 20, 14
 """Characters of one; a device has spans of compute and of copies."""
-_MOST_OF_STEP = 100_000
-"""Spans of compute, of all devices."""
-_LEAST_SPANS = 24
-_MOST_OF_DEVICE = 600
 _MOST_LATE = 40
 """Collectives of which the page holds what CPUs did before."""
 _MOST_EVENTS, _MOST_DEPTH = 160, 7
@@ -65,8 +61,7 @@ class StepsOfRun:
             calls = calls.assign(step=WHOLE)
         waited = calls.assign(wait=calls["exposed_wait_ns"].fillna(0)).groupby("step")["wait"].sum()
         self._devices: dict[int, list[DeviceSpans]] = {}
-        most = min(max(_MOST_OF_STEP // max(len(analysis.run.ranks), 1), _LEAST_SPANS), _MOST_OF_DEVICE)
-        for device in drawn_spans(analysis, most):
+        for device in analysis.of(drawn_spans):
             self._devices.setdefault(device.step, []).append(device)
         self._devices = dict(sorted(self._devices.items()))
         if not self._devices:
@@ -94,7 +89,7 @@ class StepsOfRun:
         steps = self._collectives["step"][self._collectives["collective_id"] == collective]
         return int(steps.iloc[0]) if len(steps) and pd.notna(steps.iloc[0]) else None
 
-    def step(self, step: int, names: NameNumbers, most_spans: int = _MOST_OF_DEVICE) -> dict[str, Any]:
+    def step(self, step: int, names: NameNumbers, most_spans: int = MOST_SPANS) -> dict[str, Any]:
         """A step with its collectives, and who was late to them; compute of a device in at most so many spans."""
         shown = self._collectives[self._collectives["step"] == step]
         late = self._analysis.lateness
@@ -174,7 +169,7 @@ def steps_data(analysis: Analysis, first: int | None = None, most: int = _MOST_C
     names = NameNumbers()
     left = most - _OF_CALL * sum(map(run.count_calls, kept))
     spans_each = left // (2 * _OF_SPAN * max(sum(map(run.count_devices, kept)), 1))
-    spans_each = min(max(spans_each, _LEAST_SPANS), _MOST_OF_DEVICE)
+    spans_each = min(max(spans_each, LEAST_SPANS), MOST_SPANS)
     # Without details the files would have to be read again, which may take long.
     worst = run.worst(kept, _MOST_LATE) if analysis.run.details else []
     content = {
@@ -229,7 +224,7 @@ def _kept(order: Sequence[int], run: StepsOfRun, most: int) -> list[int]:
     kept: list[int] = []
     total = 0
     for step in order:
-        total += _OF_CALL * run.count_calls(step) + 2 * _OF_SPAN * _LEAST_SPANS * run.count_devices(step)
+        total += _OF_CALL * run.count_calls(step) + 2 * _OF_SPAN * LEAST_SPANS * run.count_devices(step)
         if kept and total > most:
             break
         kept.append(step)

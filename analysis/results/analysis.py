@@ -47,7 +47,7 @@ from .early_work import Early
 from .part import steps_to_play
 from .ran_by_rank import RanOnRanks
 from .table_attributes import TableAttributes
-from .visits import Visits
+from .visits import Visits, declared
 
 if TYPE_CHECKING:
     from ..replay.links import Links
@@ -189,9 +189,9 @@ class Analysis(TableAttributes):
         return make in self._made or make.__name__ in vars(self)
 
     def want(self, *names: str) -> None:
-        """Say which tables will be asked for: what rests on events of ranks is then found in one visit to each."""
+        """Say which tables and values will be asked for: what rests on ranks is then found in one visit to each."""
         for name in names:
-            if (make := CATALOG[name].make) is not None:
+            if (make := declared(name)) is not None:
                 self._visits.want(make)
 
     def _given(self, parameter: Parameter) -> Any:

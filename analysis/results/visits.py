@@ -77,7 +77,7 @@ class Visits:
             self._found[one] = join_ranks(parts) if failed is None else failed
 
 
-def _declared(name: str) -> Make | None:
+def declared(name: str) -> Make | None:
     """The function that makes the value or table of this name."""
     entry = CATALOG.get(name)
     return VALUES.get(name) or (None if entry is None else entry.make)
@@ -86,7 +86,7 @@ def _declared(name: str) -> Make | None:
 def _needs(make: Make, *, surely: bool = False) -> Iterator[Make]:
     """Yield the declared functions that make what a function needs; `surely` leaves out what it may not call."""
     for name, parameter in signature(make).parameters.items():
-        needed = None if name in EVENT_SCHEMAS or (surely and is_later(parameter)) else _declared(name)
+        needed = None if name in EVENT_SCHEMAS or (surely and is_later(parameter)) else declared(name)
         if needed is not None:
             yield needed
 
@@ -110,7 +110,7 @@ def _given_to(make: Make) -> list[str]:
 def _before(make: Make) -> set[Make]:
     """What is made of each rank and needed before this function can be."""
     found: set[Make] = set()
-    waiting = [one for name in _given_to(make) if (one := _declared(name)) is not None]
+    waiting = [one for name in _given_to(make) if (one := declared(name)) is not None]
     seen: set[Make] = set()
     while waiting:
         each = waiting.pop()
