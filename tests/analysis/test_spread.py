@@ -227,3 +227,16 @@ def test_what_cannot_be_made_says_so_only_to_who_asks(caplog):
     for _ in range(2):
         with pytest.raises(NothingMeasured, match="without operators"):
             found.table("mfu")
+
+
+def test_a_limit_on_memory_decides_where_tables_are_made_and_not_what_is_read():
+    run = DATA / "nccl-straggler"
+    json_bytes = 15 * sum(path.stat().st_size for path in run.glob("*.pt.trace.json.gz"))
+    tight, ample = (
+        analyse_with(run, ReadOptions(details=True, workers=1, memory_gb=4e-9 * json_bytes * times))
+        for times in (0.9, 99)
+    )
+    assert tight.run.spread is not None
+    assert ample.run.spread is None
+    assert as_csv("idle", tight.idle) == as_csv("idle", ample.idle)
+    assert tight.summary() == ample.summary()
