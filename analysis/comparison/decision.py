@@ -166,7 +166,7 @@ def captures_for(evidence: DecisionBasis, change: float) -> int | None:
     step, spread = evidence.step, evidence.runs_spread_frac
     if evidence.beside_steps is not None:
         of_steps = {side: (step[f"spread_{side}_ns"] or 0) / (step[f"{side}_ns"] or math.inf) for side in "ab"}
-        if not evidence.known_runs:
+        if _by_steps(evidence):
             spread = max(of_steps.values())
         elif evidence.known is not None:
             errors = [each / math.sqrt(blocks_of(step[f"steps_{side}"])) for side, each in of_steps.items()]
@@ -176,11 +176,19 @@ def captures_for(evidence: DecisionBasis, change: float) -> int | None:
     return None if needed is None else max(needed - min(step["captures_a"], step["captures_b"]), 1)
 
 
+def _by_steps(evidence: DecisionBasis) -> bool:
+    """Whether nothing but the steps of these runs shows by how much runs differ; a single step shows nothing."""
+    is_known = any(evidence.step[f"spread_{side}_ns"] is not None for side in "ab")
+    return not evidence.known_runs and evidence.beside_steps is not None and is_known
+
+
 def more_in_words(evidence: DecisionBasis, more: int | None, wanted: str) -> str:
     """`2 more captures of each, alternating, would settle +3.0%`."""
     if more is None:
         return f"more than {_MOST_CAPTURES} captures of each would be needed to settle {wanted}"
-    condition = "" if evidence.known_runs else ", if runs differ by no more than steps within a run do"
+    condition = "" if evidence.known_runs else f", if runs differ by {_percent(evidence.runs_spread_frac)}"
+    if _by_steps(evidence):
+        condition = ", if runs differ by no more than steps within a run do"
     return f"{counted(more, 'more capture')} of each, alternating, would settle {wanted}{condition}"
 
 
@@ -242,7 +250,7 @@ def _on_runs(evidence: DecisionBasis, change: str) -> str:
     if known is None:
         whose = f"{counted(evidence.known_runs, 'run')} that are compared differ by {spread}"
     else:
-        where = ", on other hosts" if known.elsewhere else ""
+        where = " on other hosts" if known.elsewhere else ""
         without = f", without {listed(known.apart)}, which stands apart" if known.apart else ""
         whose = f"{counted(evidence.known_runs, 'run')} of this program{where} differ by {spread}{without}"
     beyond = "more" if evidence.step["significant"] else "no more"

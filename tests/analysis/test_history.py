@@ -309,3 +309,17 @@ def test_steps_that_are_less_steady_than_those_of_the_history_take_more_captures
     steady, restless = more(0), more(200_000)
     assert steady == more(20_000)  # of five blocks that is less than the error of the known runs
     assert (steady, restless) == (2, 8)
+
+
+def test_a_single_step_does_not_show_by_how_much_runs_differ(tmp_path):
+    sides = []
+    for name, ms in (("a", 10), ("b", 15)):
+        trace = Trace(0, 1).kernel("gemm", 0, ms * MS)
+        trace.step(0, 0, ms * MS)
+        trace.write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    decision = Comparison(*sides).decision
+    assert decision.outcome is StepOutcome.unknown
+    assert decision.statements[-1] == (
+        "2 more captures of each, alternating, would settle +50.0%, if runs differ by 5.0%."
+    )
