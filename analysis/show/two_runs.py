@@ -16,8 +16,10 @@ from ...common.wording import counted, listed, ranges_of
 from ..catalog import CATALOG
 from ..comparison.analysis import Comparison
 from ..comparison.causes import signed
-from ..core.escaping import for_shell
+from ..comparison.work import OF_KERNELS
+from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
+from ..errors import NothingMeasured
 from ..metrics.typical_step import STEP_PARTS
 from ..render import as_markdown, as_text
 from ..render.people import escaped, styled, wrapped
@@ -51,6 +53,8 @@ _MARKS = {
 _PRICED = "What costs more or less in a step"
 _SHOWN = "Where the time of a step shows"
 _OVERLAP = "Each alone, from replaying both runs. They overlap: do not add them."
+_MOSTLY = 0.5
+"""Of what kernels take longer: the operator and shapes that have as much are named."""
 
 
 def two_runs(comparison: Comparison, screen: Screen = PAPER, command: str | None = None) -> str:
@@ -180,8 +184,30 @@ def _rows(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
         first, *rest = wrapped(row["cause"], room - 2)
         yield f"  {first}{' ' * (room - cell_len(first))}{amount:>{wide}}  {ends}"
         yield from (f"    {line}" for line in rest)
+        if shape := _largest_shape(comparison, row):
+            yield from (f"    {line}" for line in wrapped(shape, width - 4))
     if _is_priced(comparison) and len(rows) > 1:
         yield from (f"  {line}" for line in wrapped(_OVERLAP, width - 2))
+
+
+def _largest_shape(comparison: Comparison, row: Row) -> str | None:
+    """`mostly aten::mm of 4096x512 512x4096, bfloat16`: the operator by its shapes that has half of such a change."""
+    if not row["cause"].startswith(OF_KERNELS) or comparison.change is None:
+        return None
+    try:
+        first = next(iter(records(comparison.changed_shapes)), None)
+    except NothingMeasured:
+        return None
+    if first is None or not first["operator"] or not first["inputs"]:
+        return None
+    ns = row["difference_ns"]
+    if first["difference_ns"] * ns < _MOSTLY * ns**2:
+        return None
+    types = f", {first['dtype']}" if first["dtype"] else ""
+    if not first["a_ns"] or not first["b_ns"]:
+        types += f", which {comparison.names.b if first['a_ns'] else comparison.names.a} does not have"
+    what = f"{printable(first['operator'])} of {printable(first['inputs'])}{types}"
+    return f"mostly {what}: {signed(first['difference_ns'], comparison.change.unit)}"
 
 
 def _is_priced(comparison: Comparison) -> bool:

@@ -32,11 +32,12 @@ def run(
     launched: int = 9,
     more: int = 0,
     library: str = "aten",
+    shapes: dict[str, list[int]] | None = None,
 ) -> Analysis:
     """Steps on one GPU that is always busy: by operator, how many `times` as long, and with other names of kernels.
 
     `aten::relu` is called `again` and again, and so many `more` kernels of 1 ms each run at the end. Of so many kernels
-    of a step the trace shows who `launched` them: operators of this `library`.
+    of a step the trace shows who `launched` them: operators of this `library`, with inputs of these `shapes`.
     """
     trace = Trace(0, 1, device_names=(device,))
     begin = MS
@@ -46,7 +47,8 @@ def run(
             name, ms = STEP[operator]
             dur = round(ms * MS * (times or {}).get(operator, 1.0)) + number * US
             issued = begin + place * 20 * US
-            trace.op(operator.replace("aten", library), issued - US, 7 * US)
+            dims = {"Input Dims": [shapes[operator]], "Input type": ["float"]} if shapes and operator in shapes else {}
+            trace.event("cpu_op", operator.replace("aten", library), issued - US, 7 * US, **dims)
             trace.kernel((names or {}).get(name, name), end, dur, launch=issued if place < launched else None)
             end += dur
         for place in range(more):
@@ -134,6 +136,15 @@ def test_other_vendors_are_compared_by_category(made: Any) -> None:
 
 def test_a_kernel_that_is_launched_more_often_is_known_by_its_name(made: Any) -> None:
     assert made(again=3).cause == "+2.0 ms: compute, relu"
+
+
+def test_a_slower_kernel_has_the_operator_and_shapes_that_are_slower(made: Any) -> None:
+    shapes = {"aten::mm": [4096, 512], "aten::relu": [4096, 2048]}
+    both = made({"shapes": shapes}, shapes=shapes, times={"aten::mm": 1.2})
+    assert "    mostly aten::mm of 4096x512, float32: +2.4 ms\n" in both.summary()
+    larger = made({"shapes": shapes}, shapes={"aten::mm": [8192, 512]}, times={"aten::mm": 1.2})
+    assert "    mostly aten::mm of 8192x512, float32, which A does not have: +14.4 ms\n" in larger.summary()
+    assert "mostly" not in made(times={"aten::mm": 1.2}).summary()
 
 
 def test_work_of_one_side_only_is_said_to_be_so(made: Any) -> None:
