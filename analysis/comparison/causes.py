@@ -110,8 +110,9 @@ def step_change(
         PartChange(each.what, each.a.ns, each.b.ns, each.words, signed(each.ns, unit), each.bounds_ns)
         for each in _explaining(seen, total)
     ]
-    if len(named) == 1 and named[0].ns / total > 1 + _ALONE:  # the rest of a step hides some of it
-        named = [named[0]._replace(amount=f"{named[0].amount}, of which {signed(total, unit)} shows")]
+    shown = signed(total, unit)
+    if len(named) == 1 and named[0].ns / total > 1 + _ALONE and named[0].amount != shown:  # the rest hides some of it
+        named = [named[0]._replace(amount=f"{named[0].amount}, of which {shown} shows")]
     unplayed = ""
     if not named:
         least = _LEAST_SHOWN * length

@@ -14,8 +14,11 @@ from simulator.programs import ddp
 from simulator.world import Injection, Window, World
 
 from commtrace import Analysis, Comparison, analyse
+from commtrace.analysis.comparison.candidates import Candidate, Sort
+from commtrace.analysis.comparison.causes import step_change
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.metrics.prices import Gain
 
 STEPS = 6
 STEP = {"aten::mm": ("gemm", 6.0), "aten::relu": ("relu", 1.0), "aten::add": ("add", 2.0)}
@@ -272,3 +275,18 @@ def test_a_kernel_that_is_another_one_in_each_stage_of_a_pipeline_is_found(tmp_p
     assert both.change is not None
     assert both.change.parts[0].what.endswith(" as fast as in A")
     assert both.change.words.startswith("compute, ")
+
+
+@pytest.mark.parametrize(
+    ("change_ms", "cause_ms", "words"),
+    [(60, 106.7, "pauses (+106.7 ms, of which +60.0 ms shows)"), (60, 65, "pauses"), (0.18, 0.22, "pauses (+0.2 ms)")],
+)
+def test_a_cause_that_the_rest_of_a_step_hides_says_how_much_shows(
+    made: Any, change_ms: float, cause_ms: float, words: str
+) -> None:
+    both = made(times={"aten::mm": 1 + change_ms / 12})
+    cost = Gain(cause_ms * MS, cause_ms * MS, cause_ms * MS)
+    pauses = Candidate("no pauses", Gain(0, 0, 0), cost, (cost.low_ns, cost.high_ns), "pauses", Sort.bound)
+    change = step_change(both.a, both.b, [pauses], [], is_proven=True)
+    assert change is not None
+    assert change.words == words
