@@ -186,6 +186,19 @@ def test_a_stage_of_one_rank_whose_cpu_sleeps_while_all_wait_for_their_devices(
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
 
 
+@pytest.mark.parametrize("program", ["ddp", "tp"])
+def test_two_of_four_ranks_that_are_late_by_different_amounts(program: str, tmp_path: Path) -> None:
+    """The median of all lies between them, and beside it the one that is less late seems to be like the others."""
+    calm = World(11, PROGRAMS[program], 1, 4, steps=6, window=Window(((1, 4),)))
+    slow = [Injection("slower", (rank,), STEPS, us, 1.0) for rank, us in ((0, 1200.0), (3, 800.0))]
+    late = read(replace(calm, injections=tuple(slow)), tmp_path / "late")
+    true = step_ns(late) - step_ns(read(calm, tmp_path / "calm"))
+    assert late.prices is not None
+    assert late.prices.late is not None
+    assert set(late.prices.late.ranks) == {0, 3}
+    assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.03 * step_ns(late))
+
+
 def test_the_stages_of_a_host_whose_cpus_wait_for_their_devices(tmp_path: Path) -> None:
     """The others wait elsewhere, so that only what is more than theirs is why they are late, and is said."""
     calm = World(9, partial(three_d, tp=1, pp=4), 2, 2, steps=6, window=Window(((1, 4),)))

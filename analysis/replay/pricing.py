@@ -210,6 +210,8 @@ class _Pricing:
         ]
         if ask_all and self.replay.counted:
             candidates += self._dear([rank for rank in whole if rank not in candidates and rank not in unshown], whole)
+        if 0 < len(candidates) < len(whole) // 2:
+            candidates += self._late_beside(candidates, unshown, least)
         chosen = self._fewest(candidates, excess) if candidates else []
         places = self._places(hosts)
         name = next((name for name, ranks in places if len(ranks) > 1 and ranks == set(chosen)), None)
@@ -335,6 +337,25 @@ class _Pricing:
         if not excesses_ns or min(excesses_ns) < max(least, max(excesses_ns) / _STANDS_OUT):
             return None
         return _Place(name, sorted(ranks), self.replay.gain(scenario, as_transfers=True).ns)
+
+    def _late_beside(self, ranks: Sequence[int], unshown: Collection[int], least: float) -> list[int]:
+        """Ranks that stand out once these are not among those with whom they are compared.
+
+        Where two of four are late, the median of all lies between them, and that of the other one lies in it.
+        """
+        steps = max(len(self.replay.counted), 1)
+        more: dict[int, Floats] = defaultdict(lambda: np.zeros(2))  # of device and CPU
+        for members in self.replay.measured:
+            for member, both in zip(members, usual.more_than_others(members, ranks), strict=True):
+                counted = np.isin(member.program.step, [*self.replay.counted]) if self.replay.counted else slice(None)
+                more[member.program.rank] += [float(ns[counted].sum()) / steps for ns in both]
+        usually = np.median([of for rank, of in more.items() if rank not in ranks], axis=0)
+        found = {
+            rank: float(of.max())
+            for rank, of in more.items()
+            if rank not in {*ranks, *unshown} and (of >= np.maximum(least, _STANDS_OUT * usually)).any()
+        }
+        return sorted(found, key=lambda rank: -found[rank])
 
     def _dear(self, ranks: Sequence[int], whole: Mapping[int, float]) -> list[int]:
         """Of these, as many as can be asked, those without whom a step gains far more than without the others.
