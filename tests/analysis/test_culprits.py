@@ -53,8 +53,8 @@ def test_two_culprits_are_both_named(tmp_path: Path) -> None:
 
 def test_who_comes_nearly_as_late_as_the_last_is_named_beside_it(tmp_path: Path) -> None:
     found = run_of(tmp_path, [{1: 8 * MS, 4: 8 * MS - MS // 10, 6: 5 * MS}] * 6)
-    assert "for rank 1 and 1 rank nearly as late (4), the first computes 8.0 ms per step longer" in sentence(found)
-    assert "rank 1 and 1 rank nearly as late (4):" in found.summary()
+    assert "for rank 1 and rank 4 (nearly as late), the first computes 8.0 ms per step longer" in sentence(found)
+    assert "rank 1 and rank 4 (nearly as late):" in found.summary()
 
 
 def test_where_all_are_late_in_turn_nobody_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _ROW = re.compile(rf"^(\s+)(\S.*?)\s+{_TIME}\s+([\d.]+)%(?:  \S*)?$")
 _FIRST = re.compile(rf"([\d,.]+) of {_TIME} in (?:an? (?:[a-z]+ )?step|the window) \((\d+)%\)")
 _HEADLINE = re.compile(r"^(?P<headline>.*?)(?: \((?P<verdict>[a-z-]+)\)|(?<=Nothing was measured))\.(?: (?P<why>.*))?$")
 _OF_EVERY = re.compile(rf"{_TIME} of (?:every|the) {_TIME} (?:[a-z]+ )?(?:step|window)")
-_ALIKE = r"(?: and \d+ ranks? nearly as late \([^)]*\))?"
+_ALIKE = r"(?: and (?:rank \d+ \(nearly as late\)|\d+ ranks nearly as late \([^)]*\)))?"
 _WHO = re.compile(rf"^  rank (\d+)(?: \(\S+\))?{_ALIKE}: {_TIME}(?: a step)?, (\d+)% of the exposed\b")
 _IMPOSSIBLE = re.compile(r"\bnan\b|<NA>|\bNone(?! of)\b|\binf\b|-0\.0|\be[+-]\d\d|  \.|(?<!\w)\(\)", re.IGNORECASE)
 _LOSSES = {"idle_ns": "idle", "exposed_memory_ns": "copies"}

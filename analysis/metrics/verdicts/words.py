@@ -147,7 +147,7 @@ _INSTEAD = {
 def doing(found: Doing) -> str:
     """`in "aten::index", inside "forward"`, to follow "its CPU is"."""
     of = "" if found.operator is None else f" of `{found.operator}`"
-    at = [] if found.what is None else [f"in `{found.what}`{of}"]
+    at = [] if found.what is None else [OUTSIDE if found.what == OUTSIDE else f"in `{found.what}`{of}"]
     return ", ".join([*at, *_around(found)])
 
 
@@ -261,6 +261,8 @@ def rank_in_words(rank: int, places: Mapping[int, str]) -> str:
 
 def nearly_as_late(ranks: Sequence[int]) -> str:
     """`7 ranks nearly as late (1, 9, ...)`: others would wait for them without the latest; empty if there are none."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} (nearly as late)"
     return f"{counted(len(ranks), 'rank')} nearly as late ({shortened(ranks, MOST_NAMED)})" if ranks else ""
 
 
