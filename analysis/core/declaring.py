@@ -7,8 +7,7 @@ A function needs what its parameters name: tables of the run, values that are de
 and what `Run` has, in this order. Each of them is made when it is first needed, and once; one of the type `Later` when
 it is called. What looks at `each_rank` by itself is made where the events of the rank are, if these are spread over
 processes, together with all else that is asked for by then; so is what it needs of that which is declared `at_rank`,
-and stays there. What is `played` is made of the
-steps that are played again.
+and stays there. What is `played` is made of the steps that are played again.
 """
 
 from __future__ import annotations

@@ -341,7 +341,7 @@ class _Pricing:
     def _late_beside(self, ranks: Sequence[int], unshown: Collection[int], least: float) -> list[int]:
         """Ranks that stand out once these are not among those with whom they are compared.
 
-        Where two of four are late, the median of all lies between them, and that of the other one lies in it.
+        Where two of four are late, the median of all is near the one that is less late, which seems to be like others.
         """
         steps = max(len(self.replay.counted), 1)
         more: dict[int, Floats] = defaultdict(lambda: np.zeros(2))  # of device and CPU
