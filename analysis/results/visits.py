@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
-from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, is_later
 from ..errors import AnalysisError
@@ -68,7 +67,7 @@ class Visits:
             except AnalysisError:  # whoever asks for it is told
                 continue
             together.append(one)
-        _LOG.info("making %s of %s", ", ".join(one.__name__ for one in together), counted(len(spread.ranks), "rank"))
+        _LOG.info("looking at what each rank did")
         at_rank = {name: one for each in together for name, one in _at_rank(each).items()}
         of_ranks = list(spread.of_each_rank(together, at_rank, given))
         self._under_way.difference_update((make, *also))

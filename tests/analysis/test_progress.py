@@ -71,7 +71,7 @@ def test_what_is_computed_after_the_reading(run_dir, tmp_path):
 def test_how_many_ranks_are_done(run_dir, tmp_path):
     page = tmp_path / "page.html"
     said = on_a_terminal(0, "report", run_dir, "--dask", "local", "-o", page, table=tmp_path / "table.txt")
-    assert "\ranalysing: drawing steps, 3 of 3 ranks\r" in said
+    assert "\ranalysing: looking at what each rank did, 3 of 3 ranks\r" in said
 
 
 def test_a_url_that_is_asked_and_its_bytes(run_dir, tmp_path):
