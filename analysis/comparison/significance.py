@@ -166,7 +166,7 @@ def block_medians(steps: Values) -> Values:
 
 
 def blocks_of(steps: int) -> int:
-    """Into how many blocks so many steps are cut."""
+    """The number of blocks that this number of steps is cut into."""
     return max(steps if steps < 2 * _LEAST_BLOCK else min(_MOST_BLOCKS, steps // _LEAST_BLOCK), 1)
 
 

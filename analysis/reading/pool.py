@@ -43,7 +43,7 @@ _MOST_PACKED_PARTS = 8
 
 
 _JSON_OF_LIMIT = 4
-"""With details, tables take no more memory than so many times as much as the JSON that they are read from."""
+"""Tables with details take at most this many times as many bytes of memory as their JSON has."""
 
 
 def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bool:

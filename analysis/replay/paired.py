@@ -48,7 +48,7 @@ def _cases(replay: Replay, scenario: Scenario | None) -> dict[Case, Lengths]:
 
 
 def _known(of_cases: dict[Case, Lengths], case: Case) -> Lengths:
-    """The gains of a case; where this run has none of its kind, those of what is nearest to it."""
+    """The gains of a case; where this run was not played so, those of the most similar case."""
     for nearest in (case, case._replace(waiting=False), case._replace(usual=False), Case(way=case.way)):
         if nearest in of_cases:
             return of_cases[nearest]

@@ -210,7 +210,7 @@ class _Pricing:
         ]
         if ask_all and self.replay.counted:
             candidates += self._dear([rank for rank in whole if rank not in candidates and rank not in unshown], whole)
-        if 0 < len(candidates) < len(whole) // 2:
+        if self.replay.counted and 0 < len(candidates) < len(whole) // 2:
             candidates += self._late_beside(candidates, unshown, least)
         chosen = self._fewest(candidates, excess) if candidates else []
         places = self._places(hosts)
@@ -257,11 +257,7 @@ class _Pricing:
             steps = [step for step in np.unique(np.concatenate(of_ranks)).tolist() if step >= 0]
         if len(steps) < _STEPS:
             return False
-        more: dict[int, Floats] = defaultdict(lambda: np.zeros((2, len(steps))))  # of device and CPU
-        for members in self.replay.measured:
-            for member, both in zip(members, usual.more_than_others(members, late), strict=True):
-                in_steps = [[ns[member.program.step == step].sum() for step in steps] for ns in both]
-                more[member.program.rank] += np.array(in_steps)
+        more = self._more_than_others(late, steps)
         ranks, count = len(more), len(late)
         means = {rank: of.mean(axis=1) for rank, of in more.items()}
         variance = np.mean([of.var(axis=1, ddof=1) for of in more.values()], axis=0) / len(steps)
@@ -338,17 +334,22 @@ class _Pricing:
             return None
         return _Place(name, sorted(ranks), self.replay.gain(scenario, as_transfers=True).ns)
 
+    def _more_than_others(self, late: Collection[int], steps: Sequence[int]) -> dict[int, Floats]:
+        """By how much each rank's device and CPU take longer than those that are not late; in ns, shape (2, steps)."""
+        more: dict[int, Floats] = defaultdict(lambda: np.zeros((2, len(steps))))
+        for members in self.replay.measured:
+            for member, both in zip(members, usual.more_than_others(members, late), strict=True):
+                in_steps = [[ns[member.program.step == step].sum() for step in steps] for ns in both]
+                more[member.program.rank] += np.array(in_steps)
+        return more
+
     def _late_beside(self, ranks: Sequence[int], unshown: Collection[int], least: float) -> list[int]:
         """Ranks that stand out once these are not among those with whom they are compared.
 
         Where two of four are late, the median of all is near the one that is less late, which seems to be like others.
         """
-        steps = max(len(self.replay.counted), 1)
-        more: dict[int, Floats] = defaultdict(lambda: np.zeros(2))  # of device and CPU
-        for members in self.replay.measured:
-            for member, both in zip(members, usual.more_than_others(members, ranks), strict=True):
-                counted = np.isin(member.program.step, [*self.replay.counted]) if self.replay.counted else slice(None)
-                more[member.program.rank] += [float(ns[counted].sum()) / steps for ns in both]
+        of_steps = self._more_than_others(ranks, sorted(self.replay.counted))
+        more = {rank: of.mean(axis=1) for rank, of in of_steps.items()}
         usually = np.median([of for rank, of in more.items() if rank not in ranks], axis=0)
         found = {
             rank: float(of.max())

@@ -42,7 +42,7 @@ def has_steps(run: Run) -> bool:
 
 @value
 def spans_of_device(run: Run) -> int:
-    """As fine as a page of so many ranks allows."""
+    """How many spans a device is drawn with: the more ranks, the fewer."""
     return min(max(_MOST_OF_STEP // max(len(run.ranks), 1), LEAST_SPANS), MOST_SPANS)
 
 

@@ -256,7 +256,7 @@ def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
 
 
 def _with_waits(member: Playing, of_others: Sequence[int]) -> Playing:
-    """Remove the longest calls that wait for the device, as far as they are more than those of most others."""
+    """Remove the longest calls that wait for the device: as many as this has more of than the median of others."""
     program, blocks = member.program, member.edges.blocks
     more = len(blocks) - median_low(of_others) if of_others else 0
     if more <= 0:
