@@ -20,7 +20,6 @@ from ..core.given_peaks import GivenPeaks
 from ..core.kinds import KINDS
 from ..core.schema import records
 from ..errors import AnalysisError, UnknownTable
-from ..metrics.causes.details import RanByRank
 from ..metrics.compute.peaks import peak_of, said
 from ..metrics.damaged import resting_on
 from ..metrics.device.link_bytes import link_counters
@@ -45,7 +44,6 @@ from ..tables.steps import counted_steps, typical_step
 from ..tables.values import replayed_graphs
 from .early_work import Early
 from .part import steps_to_play
-from .ran_by_rank import RanOnRanks
 from .table_attributes import TableAttributes
 from .visits import Visits, declared
 
@@ -268,11 +266,6 @@ class Analysis(TableAttributes):
     def culprits(self) -> list[int]:
         """The ranks for which the others wait most, or all ranks of such a host; none if no rank stands out."""
         return self.of(culprits)
-
-    @property
-    def ran_by_rank(self) -> RanByRank:
-        """What ranks did, looked up in the processes that hold their activities."""
-        return RanOnRanks(self.run.tables)
 
     @cached_property
     def detailed(self) -> Callable[[int], EventTables]:

@@ -235,7 +235,7 @@ class Run:
             with Reading(traces, options) as reading:
                 return run_of(self.files[rank], reading).tables.whole
         except (AnalysisError, OSError):  # they may be gone by now
-            return EventTables()
+            return self.tables.of_rank(rank)
 
     @cached_property
     def captures(self) -> GraphCaptures:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics.causes.cpu_work import Counted
-    from ..metrics.causes.details import RanByRank
+    from ..metrics.causes.details import KernelTimes
     from ..metrics.causes.table import Explained
     from ..run.event_tables import EventTables
     from ..run.run import Run
@@ -76,7 +76,7 @@ def counted_threads(run: Run) -> Mapping[tuple[int, int], Counted]:
 def late_work(
     run: Run,
     explained_lateness: Explained,
-    ran_by_rank: RanByRank,
+    kernel_times: KernelTimes,
     detailed: Callable[[int], EventTables],
     counted_threads: Mapping[tuple[int, int], Counted],
 ) -> pd.DataFrame:
@@ -87,7 +87,7 @@ def late_work(
     damaged = set(run.partial_ranks)
     whole = [one.without(damaged) for one in explained_lateness.behind if one.rank not in damaged]
     lookups = Lookups(
-        ran=ran_by_rank,
+        kernel_times=kernel_times,
         members=explained_lateness.members,
         detailed=detailed,
         in_regions=lambda rank, times: computed_in_regions(detailed(rank), times),

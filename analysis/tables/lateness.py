@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..core.declaring import TableEntry, Topic, each_rank, value
@@ -13,7 +13,7 @@ from ..core.tables.columns import PARTIAL_MEMBER
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.causes.details import RanByRank
+    from ..metrics.causes.details import Between, KernelTimes
     from ..metrics.causes.table import Explained
     from ..run.event_tables import EventTables
     from ..run.run import Run
@@ -85,8 +85,25 @@ def members_ready(
 
 
 @value
+def kernel_times(run: Run) -> KernelTimes:
+    """Look up how long kernels ran between two times of a rank, where the activities of that rank are."""
+
+    def between(wanted: Mapping[int, list[Between]]) -> dict[int, dict[Between, dict[str, int]]]:
+        of_ranks = run.tables.by_rank(_kernel_times, {rank: ({rank: times},) for rank, times in wanted.items()})
+        return {rank: found for part in of_ranks for rank, found in part.items()}
+
+    return between
+
+
+def _kernel_times(tables: EventTables, wanted: Mapping[int, list[Between]]) -> dict[int, dict[Between, dict[str, int]]]:
+    from ..metrics.causes.details import computed_between
+
+    return computed_between(tables.activities, wanted)
+
+
+@value
 def explained_lateness(
-    ran_by_rank: RanByRank,
+    kernel_times: KernelTimes,
     members_issued: pd.DataFrame,
     members_ready: pd.DataFrame,
     collectives: pd.DataFrame,
@@ -99,13 +116,13 @@ def explained_lateness(
 
     _LOG.info("looking for why ranks were late")
     return explained(
-        ran_by_rank,
+        kernel_times=kernel_times,
         members=members_issued,
         ready=members_ready,
         collectives=collectives,
         participation=members,
         clocks=clocks,
-        operators=lambda rank: detailed(rank).cpu_operators,
+        detailed=detailed,
     )
 
 

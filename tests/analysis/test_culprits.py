@@ -9,7 +9,7 @@ from builders import MS, Collective, analysed, traces_of
 from commtrace.analysis.metrics.causes.blame import as_late, blamed, for_whom, standing_out
 from commtrace.analysis.metrics.causes.late import tail
 from commtrace.analysis.results.analysis import Analysis
-from commtrace.analysis.tables.lateness import explained_lateness, members_issued, members_ready
+from commtrace.analysis.tables.lateness import explained_lateness, kernel_times, members_issued, members_ready
 from commtrace.analysis.tables.participation import members
 
 EVERY = 40 * MS
@@ -174,7 +174,12 @@ def test_a_late_rank_for_which_nobody_is_known_to_wait(tmp_path: Path) -> None:
     tables = {"collectives": found.collectives, "clocks": found.clocks}
     issued = members_issued(found.calls, found.collectives, lacking)
     made = explained_lateness(
-        found.ran_by_rank, issued, found.of(members_ready), **tables, members=lacking, detailed=found.detailed
+        found.of(kernel_times),
+        issued,
+        found.of(members_ready),
+        **tables,
+        members=lacking,
+        detailed=found.detailed,
     )
     caused = {row["collective_id"]: row["caused_wait_ns"] for row in made.rows}
     assert pd.isna(caused[unknown])

@@ -53,7 +53,7 @@ def test_its_function_is_named_like_it(entry) -> None:
 def test_what_looks_at_each_rank_can_be_made_where_its_events_are(make) -> None:
     needs = {*inspect.signature(make).parameters}
     assert needs & ({*EVENT_SCHEMAS} | {made.__name__ for made in AT_RANK})
-    assert not needs & {"run", "early", "ran_by_rank", "detailed"}  # these hold the events of all ranks
+    assert not needs & {"run", "early", "kernel_times", "detailed"}  # these hold the events of all ranks
     assert getattr(sys.modules[make.__module__], make.__name__) is make  # other processes find it by its name
 
 

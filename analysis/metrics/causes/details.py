@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,9 @@ import pandas as pd
 from ...core.intervals import Spans, clip, covered
 from ...core.kinds import COMPUTE
 from ...core.schema import Row, grouped
+from .cpu_work import Detailed
 from .origins import Origin, Reasons
+from .sequences import without_work
 
 _COMPARED_WITH = 8  # other members whose kernels are added up by name
 _MOST_LOOKED_UP = 4  # ranks whose operators are read
@@ -20,8 +22,8 @@ _LEAST_OF_GAP = 0.2
 Between = tuple[int, int]
 """From one time of a rank's own clock to another, in ns."""
 
-Operators = Callable[[int], pd.DataFrame]
-"""Rank -> its CPU operators; empty where they cannot be read."""
+KernelTimes = Callable[[Mapping[int, list[Between]]], Mapping[int, Mapping[Between, Mapping[str, int]]]]
+"""`computed_between` of whatever ranks these are."""
 
 
 def computed_between(
@@ -48,16 +50,6 @@ def computed_between(
     return of_rank
 
 
-class RanByRank(Protocol):
-    """What ranks did, rank by rank. `members` are calls, as `readiness` takes them."""
-
-    def computed(self, wanted: Mapping[int, list[Between]]) -> Mapping[int, Mapping[Between, Mapping[str, int]]]:
-        """How long each kernel ran between two times of a rank, as `computed_between`."""
-
-    def without_work(self, members: pd.DataFrame, rank: int) -> Spans | None:
-        """When the device of a rank had no work because its CPU gave it none; None where that is not known."""
-
-
 class Interval(NamedTuple):
     """A part of a rank's program: from its call in collective `before`, if any, to its call in `until`.
 
@@ -73,22 +65,27 @@ class Details:
     """What late ranks did longer, kernel by kernel or operator by operator; everything is looked up once."""
 
     def __init__(
-        self, reasons: Reasons, ran: RanByRank, members: pd.DataFrame, operators: Operators, origins: Iterable[Origin]
+        self,
+        reasons: Reasons,
+        kernel_times: KernelTimes,
+        members: pd.DataFrame,
+        detailed: Callable[[int], Detailed],
+        origins: Iterable[Origin],
     ) -> None:
         """Look up the kernels of all `origins`, which must hold any that is asked for later.
 
-        `members` are calls with `readiness`.
+        `members` are calls with `readiness`; `detailed` reads one rank with details of its CPU.
         """
         ready = members.drop_duplicates(["collective_id", "rank"])
         keys = zip(ready["collective_id"].tolist(), ready["rank"].tolist(), strict=True)
         self._ready = dict(zip(keys, ready["ready_own_ns"].tolist(), strict=True))
-        self._reasons, self._ran, self._members, self._operators = reasons, ran, members, operators
+        self._reasons, self._members, self._detailed = reasons, members, detailed
         self._of_rank: dict[int, tuple[pd.DataFrame, Spans | None]] = {}
         self._rows: dict[tuple[int, int, str], Row] = {}
         wanted: dict[int, set[Between]] = {}
         for rank, times in self._times_wanted(origins):
             wanted.setdefault(rank, set()).add(times)
-        self._computed = ran.computed({rank: sorted(wanted[rank]) for rank in sorted(wanted)})
+        self._computed = kernel_times({rank: sorted(wanted[rank]) for rank in sorted(wanted)})
 
     def _times_wanted(self, origins: Iterable[Origin]) -> Iterator[tuple[int, Between]]:
         """Ranks whose kernels have to be added up by name, and between which times."""
@@ -150,7 +147,8 @@ class Details:
         """The operator of a rank's CPU that covers most of the time in which its device was given no work."""
         times = self._times(interval, rank)
         if rank not in self._of_rank and len(self._of_rank) < _MOST_LOOKED_UP:
-            self._of_rank[rank] = self._operators(rank), self._ran.without_work(self._members, rank)
+            tables = self._detailed(rank)
+            self._of_rank[rank] = tables.cpu_operators, without_work(tables, self._members, rank)
         operators, gaps = self._of_rank.get(rank, (None, None))
         if operators is None or not len(operators) or times is None or gaps is None:
             return {}

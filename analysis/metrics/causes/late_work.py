@@ -24,7 +24,8 @@ from .cpu_work import (
     InPython,
     within,
 )
-from .details import Between, RanByRank
+from .details import Between, KernelTimes
+from .sequences import without_work
 
 TOTAL, BY_KERNEL, BY_REGION = "total", "kernel", "region"
 ALL_CPU, ALL_COMPUTE = "cpu", "compute"
@@ -58,13 +59,13 @@ class Behind(NamedTuple):
 class Lookups(NamedTuple):
     """Where to look up what ranks did.
 
-    `ran` has their devices, `members` are calls with `readiness`, and `detailed` reads one rank with details of
-    its CPU; `on_cpu` says that the run has no GPU. `in_regions` is how long regions of a rank computed between some
-    times, as `computed_in_regions`. Each late rank is compared with `most_others` at most. `counted` is what side files
-    say of steps, by rank and step.
+    `kernel_times` says how long kernels ran, `members` are calls with `readiness`, and `detailed` reads one rank with
+    details of its CPU; `on_cpu` says that the run has no GPU. `in_regions` is how long regions of a rank computed
+    between some times, as `computed_in_regions`. Each late rank is compared with `most_others` at most. `counted` is
+    what side files say of steps, by rank and step.
     """
 
-    ran: RanByRank
+    kernel_times: KernelTimes
     members: pd.DataFrame
     detailed: Callable[[int], Detailed]
     in_regions: Callable[[int, Sequence[Between]], Mapping[Between, Mapping[str, int]]]
@@ -154,8 +155,8 @@ class _Work:
     def _cpu(self, rank: int) -> tuple[CpuWork, Spans | None]:
         """What the CPU of a rank did, and when its device had no work because of it; None if not known."""
         if rank not in self._work:
-            gaps = self._lookups.ran.without_work(self._lookups.members, rank)
-            self._work[rank] = CpuWork(self._lookups.detailed(rank)), gaps
+            tables = self._lookups.detailed(rank)
+            self._work[rank] = CpuWork(tables), without_work(tables, self._lookups.members, rank)
         return self._work[rank]
 
     def _times(self, behind: list[Behind], rank: int) -> list[Between]:
@@ -246,7 +247,7 @@ class _Work:
         wanted: dict[int, set[Between]] = defaultdict(set)
         for (_, rank), periods in times.items():
             wanted[rank] |= set(periods)
-        ran = self._lookups.ran.computed({rank: sorted(periods) for rank, periods in wanted.items() if periods})
+        ran = self._lookups.kernel_times({rank: sorted(periods) for rank, periods in wanted.items() if periods})
         spent: dict[tuple[int | None, int], dict[Did, int]] = {}
         for (step, rank), periods in times.items():
             took: dict[Did, int] = defaultdict(int)

@@ -7,7 +7,7 @@ if that was communication, it was itself held up, so the search goes on at the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pandas as pd
@@ -16,7 +16,8 @@ from ....common.nccl_tests import SYNCHRONISING
 from ...core.schema import Row, records
 from ..clocks.table import NO_STARTS
 from ..needs import FROM_ROOT, TO_ROOT
-from .details import Details, Interval, Operators, RanByRank
+from .cpu_work import Detailed
+from .details import Details, Interval, KernelTimes
 from .late import late_ranks, uncertainty
 from .late_work import Behind
 from .origins import Origin, Reasons
@@ -39,19 +40,19 @@ def issued_calls(calls: pd.DataFrame, collectives: pd.DataFrame, participation: 
 
 
 def explained(
-    ran: RanByRank,
     *,
+    kernel_times: KernelTimes,
     members: pd.DataFrame,
     ready: pd.DataFrame,
     collectives: pd.DataFrame,
     participation: pd.DataFrame,
     clocks: pd.DataFrame,
-    operators: Operators,
+    detailed: Callable[[int], Detailed],
 ) -> Explained:
     """Explain every collective with a late rank: one row each, with what that rank did longer than the others.
 
-    `ran` and `operators` look up what ranks did; `members` are `issued_calls`, and `ready` their `readiness`; the rest
-    are tables of these names.
+    `kernel_times` and `detailed` look up what ranks did; `members` are `issued_calls`, and `ready` their `readiness`;
+    the rest are tables of these names.
     """
     late = late_ranks(collectives, members, clocks)
     if not len(late):
@@ -74,7 +75,7 @@ def explained(
     rows += _pairs(reasons, members, uncertainty(members, clocks))
     rows.sort(key=lambda row: row[0]["collective_id"])
     origins = [origin for _, origin in rows if origin is not None]
-    details = Details(reasons, ran, members, operators, origins)
+    details = Details(reasons, kernel_times, members, detailed, origins)
     whole = [row if origin is None else row | details.of(origin) for row, origin in rows]
     return Explained(whole, _behind(rows, details, members), members)
 
