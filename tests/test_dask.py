@@ -21,7 +21,7 @@ from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import OpenRun, analyse
-from commtrace.analysis.results.spreading import SpreadReading
+from commtrace.analysis.results.run_reading import SpreadReading
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -218,7 +218,7 @@ def test_a_worker_that_returns_something_else(change, told):
     with pytest.raises(
         ClusterError, match=rf"^Dask: a worker was to read .*\.gz, and returned {told}; start the workers"
     ):
-        list(reading.parts(None))
+        list(reading.files(None))
 
 
 def test_a_scheduler_without_workers():

@@ -27,18 +27,18 @@ LONG_S = 120
 HELD = """
 import time
 from pathlib import Path
-from commtrace.analysis.results import spreading
+from commtrace.analysis.results import run_reading
 
 # Dask loads this file twice.
-spreading.__dict__.setdefault("read_at_once", spreading.read_for_run)
+run_reading.__dict__.setdefault("read_at_once", run_reading.read_for_run)
 
 def held(*given):
     Path("begun").touch()
     while not Path("go").exists():
         time.sleep(0.02)
-    return spreading.read_at_once(*given)
+    return run_reading.read_at_once(*given)
 
-spreading.read_for_run = held
+run_reading.read_for_run = held
 """
 
 

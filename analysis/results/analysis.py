@@ -42,7 +42,7 @@ from ..tables.remedies import known_gains, priced
 from ..tables.replay import links, replayed
 from ..tables.steps import counted_steps, typical_step
 from ..tables.values import replayed_graphs
-from .early_work import Early
+from .of_files import Early
 from .part import steps_to_play
 from .table_attributes import TableAttributes
 from .visits import Visits, declared

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from ..run.run import Run
     from .analysis import Analysis
-    from .early_work import EarlyWork
-    from .spreading import SpreadReading
+    from .run_reading import ReadRun, SpreadReading
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _THIS_MACHINE = "local"
@@ -86,60 +85,50 @@ class OpenRun:
 
     def run(self) -> Run:
         """The run that was read. Raises AnalysisError."""
-        return self._run(None)
+        return self._run().run
 
-    def _run(self, early: EarlyWork | None) -> Run:
-        from .early_work import EarlyWork
-
-        run = self._read(self._reading, early or EarlyWork())
+    def _run(self) -> ReadRun:
+        found = self._read(self._reading)
         if self._options.last:
-            run = self._last_steps_of(run, early or EarlyWork())
-        return replace(run, notes=run.notes + self._skipped)
+            found = self._last_steps_of(found)
+        return found._replace(run=replace(found.run, notes=found.run.notes + self._skipped))
 
-    def _last_steps_of(self, run: Run, early: EarlyWork) -> Run:
+    def _last_steps_of(self, found: ReadRun) -> ReadRun:
         """The run with the last steps that all ranks have. Each file was cut to its own last ones."""
         from ..run.chosen_steps import common_last_steps, note_on_left_out
 
-        count, recorded = self._options.last, run.recorded_steps
-        steps = common_last_steps(recorded, count)
-        if all(own[-count:] == steps for own in recorded.values()):
-            notes = note_on_left_out(recorded.values(), steps)
-            return replace(run, only_steps=steps, notes=(*run.notes, *notes))
+        run, count = found.run, self._options.last
+        steps = common_last_steps(run.recorded_steps, count)
+        if all(own[-count:] == steps for own in run.recorded_steps.values()):
+            notes = note_on_left_out(run.recorded_steps.values(), steps)
+            return found._replace(run=replace(run, only_steps=steps, notes=(*run.notes, *notes)))
         # A rank lacks some of these steps, so another one was cut at the wrong place: few runs are read twice.
         with _reading_of(self._traces, replace(self._options, steps=steps, last=0), self._executor) as reading:
-            return self._read(reading, early)
+            return self._read(reading)
 
-    def _read(self, reading: Reading | SpreadReading, early: EarlyWork) -> Run:
-        from ..run.run import run_of
+    def _read(self, reading: Reading | SpreadReading) -> ReadRun:
+        from .run_reading import read_run
 
         with self._report(reading) as progress:
-            if isinstance(reading, Reading):
-                return run_of(self._paths, reading, progress, early.take)
-            from .spreading import spread_run
-
-            return spread_run(self._paths, reading, progress, early)
+            return read_run(self._paths, reading, progress)
 
     def analysis(self, ceiling: Path | None = None, peaks: GivenPeaks = NO_PEAKS) -> Analysis:
         """The tables of the run, compared with the bandwidth in `ceiling` and `peaks`. Raises AnalysisError."""
         from ..ceilings.files import read_ceiling
         from .analysis import Again, Analysis
-        from .early_work import EarlyWork
 
         limit = read_ceiling(ceiling) if ceiling is not None else None
-
-        early = EarlyWork()
-        run = self._run(early)
+        run, early = self._run()
 
         def read_again(steps: Sequence[int]) -> Analysis:
             options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0)
-            early = EarlyWork()
             with _reading_again(run, self._traces, options, self._executor) as reading:
-                part = self._read(reading, early)
-            part = replace(part, tables=part.tables.whole)  # what is played is looked at as a whole
-            return Analysis(part, limit, early.of(part), peaks=peaks, whole=options.whole)
+                part = self._read(reading)
+            whole = replace(part.run, tables=part.run.tables.whole)  # what is played is looked at as a whole
+            return Analysis(whole, limit, part.early, peaks=peaks, whole=options.whole)
 
         again = Again(read_again, self._options.sizes.most_played) if run.details else None
-        return Analysis(run, limit, early.of(run), peaks=peaks, whole=self._options.whole, again=again)
+        return Analysis(run, limit, early, peaks=peaks, whole=self._options.whole, again=again)
 
 
 def _reading_again(
@@ -148,7 +137,7 @@ def _reading_again(
     """Read other steps of a run than before: from what is kept of its files, where something is."""
     if run.spread is None:
         return _reading_of(traces, options, executor)
-    from .spreading import SpreadReading
+    from .run_reading import SpreadReading
 
     return SpreadReading(traces, options, run.spread.executor, run.spread.recordings)
 
@@ -169,7 +158,7 @@ def _reading_of(
         executor = executor_named(options.executor)
     if executor is None and not is_local and not is_worth_spreading(traces, options):
         return Reading(traces, options)
-    from .spreading import SpreadReading
+    from .run_reading import SpreadReading
 
     if executor is None:
         workers = cores() if options.workers is None else options.workers

@@ -223,7 +223,6 @@ class Run:
         if self.details or not self.files:
             return self.tables.of_rank(rank)
         try:
-            traces = list(map(TraceInput, self.files[rank]))
             options = ReadOptions(
                 details=True,
                 keep_going=True,
@@ -232,10 +231,12 @@ class Run:
                 step_marker=self.step_marker,
                 cycles=cycles_in([path.name for path in self.files[rank]]),
             )
-            with Reading(traces, options) as reading:
-                return run_of(self.files[rank], reading).tables.whole
+            with Reading(list(map(TraceInput, self.files[rank])), options) as reading:
+                files = list(files_in(reading, None))
         except (AnalysisError, OSError):  # they may be gone by now
-            return self.tables.of_rank(rank)
+            files = []
+        read = [Placed(file, rank, cycle) for cycle, file in enumerate(files) if isinstance(file, TraceFile)]
+        return joined_tables(read) if read else self.tables.of_rank(rank)
 
     @cached_property
     def captures(self) -> GraphCaptures:
@@ -298,41 +299,6 @@ class Run:
         return sorted(set(range(self.world_size or 0)) - set(self.ranks))
 
 
-def run_of(
-    paths: Sequence[Path],
-    reading: Reading,
-    progress: Progress | None = None,
-    take: Callable[[TraceFile], None] | None = None,
-) -> Run:
-    """Make the run from files that are being read, found at `paths`.
-
-    `take` is called with the tables of each file while others are still being read, so that work on single files can be
-    done then. Raises AnalysisError.
-    """
-
-    def taken() -> Iterator[TraceFile | TraceError]:
-        for file in summable(_files_of(reading, progress)):
-            if isinstance(file, TraceError):
-                yield file
-                continue
-            done = of_steps(with_activities(file), reading.options)
-            reading.give_back(file.needed_bytes - done.needed_bytes)
-            if take is not None:
-                take(done)
-            yield done
-
-    return joined_run(paths, taken(), joined_tables, reading.options)
-
-
-def _files_of(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
-    """Yield the tables of each file, or its error. The content they were made from is freed."""
-    for path, content in zip(reading.paths, reading.results(progress), strict=True):
-        try:
-            yield content if isinstance(content, TraceError) else trace_file(path, content, reading.options)
-        except TraceError as err:
-            yield err
-
-
 def joined_run(
     paths: Sequence[Path],
     files: Iterable[TraceFile | TraceError],
@@ -380,6 +346,22 @@ def _of_some_steps(run: Run, members: list[Member[TraceFile]], options: ReadOpti
         step_times=STEP_TIMES.empty(),
         nvlink={},
     )
+
+
+def files_in(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
+    """Yield the tables of each file that is being read, or its error. The content they were made from is freed."""
+    for path, content in zip(reading.paths, reading.results(progress), strict=True):
+        if isinstance(content, TraceError):
+            yield content
+            continue
+        try:
+            whole = trace_file(path, content, reading.options)
+            file = of_steps(with_activities(whole), reading.options)
+        except TraceError as err:
+            yield err
+            continue
+        reading.give_back(whole.needed_bytes - file.needed_bytes)
+        yield file
 
 
 def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | TraceError]:

@@ -16,7 +16,7 @@ from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
 from commtrace.analysis.reading.executor import Processes, results
 from commtrace.analysis.recording.options import ReadOptions
-from commtrace.analysis.recording.sizes import ReadSizes
+from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import analyse, analyse_with
 from commtrace.cli import main
@@ -113,6 +113,20 @@ def test_files_may_be_gone_once_they_are_read(tmp_path):
     found = analyse_with(run, ReadOptions(workers=1, sizes=SPREAD))
     shutil.rmtree(run)
     assert as_csv("breakdown", found.breakdown) == as_csv("breakdown", analyse(DATA / "nccl-straggler").breakdown)
+
+
+@pytest.mark.parametrize("sizes", [USUAL_SIZES, SPREAD], ids=["here", "rank by rank"])
+def test_without_files_it_is_known_how_late_ranks_were_but_not_what_their_cpus_did(tmp_path, sizes):
+    run = tmp_path / "run"
+    shutil.copytree(DATA / "nccl-two-hosts", run)
+    found, whole = (analyse_with(run, ReadOptions(workers=1, sizes=sizes)) for _ in range(2))
+    as_it_was = whole.late_work
+    shutil.rmtree(run)
+    for kinds in (["total"], ["kernel"]):
+        left, of_whole = (table[table["kind"].isin(kinds)] for table in (found.late_work, as_it_was))
+        assert len(left)
+        assert as_csv("late_work", left) == as_csv("late_work", of_whole)
+    assert set(found.late_work["kind"]) < set(as_it_was["kind"])
 
 
 def calls(count: int) -> list[tuple[str]]:

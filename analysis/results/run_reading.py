@@ -1,6 +1,7 @@
-"""Read a run too large for one process: each file is read, and its calls are made, in any process.
+"""Read a run: of each file its calls are made, and what its devices did, wherever it is read; then the run of all.
 
-What comes back is what concerns all ranks together; see `run.spread` for what happens to the rest.
+The tables of files stay in this process, or where executors are: then what comes back is what concerns all ranks
+together, and `run.spread` says what happens to the rest.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import msgspec
 from ..core.budget import GB, default_limit_bytes
 from ..core.process import keep_freed_memory
 from ..errors import ClusterError, TooLarge, TraceError
-from ..metrics.device.breakdown import Devices
 from ..reading.cache import Cache
 from ..reading.executor import Executor, results
+from ..reading.pool import Reading
 from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
-from ..run.file_tables import Placed, TraceFile
-from ..run.run import Run, joined_run, summable
+from ..run.file_tables import Placed, TraceFile, joined_tables
+from ..run.run import Run, files_in, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, read_and_kept
-from .early_work import EarlyWork, SlimCalls, calls_of, devices_in, slim_calls
+from .of_files import Early, OfFile, early_of, of_file
 
 _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever else a file leaves
 
@@ -33,12 +34,18 @@ _CALL_BYTES, _FILE_BYTES = 2_000, 20_000  # a call in all tables, and whatever e
 Groups = tuple[ProcessGroup, ...]
 
 
+class ReadRun(NamedTuple):
+    """A run, and what was made of its files while others were being read; None where that needs several files."""
+
+    run: Run
+    early: Early | None
+
+
 class ReadPart(NamedTuple):
-    """The result of a file."""
+    """What a process keeps of a file, and what it made of it."""
 
     kept: KeptFile
-    found: SlimCalls | None
-    devices: Devices | None
+    made: OfFile | None
 
 
 class SpreadReading:
@@ -56,7 +63,7 @@ class SpreadReading:
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.paths, self.executor = [one.path for one in traces], executor
         self.options = replace(options, memory_gb=limit_gb, cache=False)
-        self._kept = kept or {}
+        self._kept, self._read = kept or {}, dict[Path, KeptFile]()
         self._cache = None if options.verify else Cache.at(options.cache)
         self._sizes = [one.size_bytes for one in traces]
         self.files_read = 0
@@ -72,8 +79,8 @@ class SpreadReading:
         """Size of all files on disk, in bytes."""
         return sum(self._sizes)
 
-    def parts(self, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
-        """Yield the result of each file, in order."""
+    def files(self, progress: Progress | None) -> Iterator[tuple[TraceFile, OfFile | None] | TraceError]:
+        """Yield each file without its tables and what was made of it, or its error, in order."""
         calls = (
             (path.absolute(), self.options, self._cache_of(n), self._kept.get(path))
             for n, path in enumerate(self.paths)
@@ -94,7 +101,13 @@ class SpreadReading:
             except TooLarge as err:
                 yield err
                 continue
-            yield _found_at(self.paths[number], part, known)
+            kept, made = _found_at(self.paths[number], part, known)
+            self._read[kept.file.path] = kept
+            yield kept.file, made
+
+    def tables(self, placed: list[Placed]) -> SpreadTables:
+        """The tables of these files, made rank by rank."""
+        return SpreadTables(self._read, placed, self.options, self.executor)
 
     def _cache_of(self, number: int) -> Cache | None:
         if self._cache is None or self._sizes[number] >= self.options.sizes.cache_bytes:
@@ -120,15 +133,18 @@ def _found_at(path: Path, part: ReadPart, known: dict[Groups, Groups]) -> ReadPa
     header = part.kept.file.header
     groups = known.setdefault(header.process_groups, header.process_groups)
     file = replace(part.kept.file, path=path, header=msgspec.structs.replace(header, process_groups=groups))
-    return part._replace(kept=part.kept._replace(file=file))
+    made = None if part.made is None else part.made._replace(groups=groups)
+    return ReadPart(part.kept._replace(file=file), made)
 
 
 def _needed_bytes(part: ReadPart) -> int:
-    calls = 0 if part.found is None else part.found.calls.rows + part.found.pending.rows
-    devices = (part.devices or {}).values()
-    seen = [*(profile.exposed for one in devices for profile in one.cycles), *(one.idle for one in devices)]
-    spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in seen)
-    return len(part.kept.recording) + spans_bytes + _CALL_BYTES * calls + _FILE_BYTES
+    kept_bytes = len(part.kept.recording) + _FILE_BYTES
+    if part.made is None:
+        return kept_bytes
+    seen = part.made.devices.values()
+    spans = [*(profile.exposed for one in seen for profile in one.cycles), *(one.idle for one in seen)]
+    spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in spans)
+    return kept_bytes + spans_bytes + _CALL_BYTES * (part.made.calls.rows + part.made.pending.rows)
 
 
 def read_for_run(
@@ -137,31 +153,31 @@ def read_for_run(
     """Read what a run needs of a file, or of what was kept of it `before`; or return its error."""
     try:
         kept, file = read_and_kept(path, options, cache, before)
-        found = calls_of(file)
-        return (
-            ReadPart(kept, None, None) if found is None else ReadPart(kept, slim_calls(found), devices_in(file, found))
-        )
     except TraceError as err:
         return err
+    return ReadPart(kept, of_file(file))
 
 
-def spread_run(paths: Sequence[Path], reading: SpreadReading, progress: Progress | None, early: EarlyWork) -> Run:
-    """Make the run from files that are being read, found at `paths`; `early` gets their calls.
-
-    Its tables are made rank by rank.
-    """
-    kept: dict[Path, KeptFile] = {}
+def read_run(paths: Sequence[Path], reading: Reading | SpreadReading, progress: Progress | None) -> ReadRun:
+    """Make the run from files that are being read, found at `paths`. Raises AnalysisError."""
+    made: dict[Path, OfFile | None] = {}
 
     def files() -> Iterator[TraceFile | TraceError]:
-        for part in reading.parts(progress):
-            if isinstance(part, TraceError):
-                yield part
+        for found in _files_read(reading, progress):
+            if isinstance(found, TraceError):
+                yield found
                 continue
-            kept[part.kept.file.path] = part.kept
-            early.keep(part.kept.file, part.found, part.devices)
-            yield part.kept.file
+            file, made[file.path] = found
+            yield file
 
-    def tables(placed: list[Placed]) -> SpreadTables:
-        return SpreadTables(kept, placed, reading.options, reading.executor)
+    tables = reading.tables if isinstance(reading, SpreadReading) else joined_tables
+    run = joined_run(paths, summable(files()), tables, reading.options)
+    return ReadRun(run, early_of(run, made))
 
-    return joined_run(paths, summable(files()), tables, reading.options)
+
+def _files_read(
+    reading: Reading | SpreadReading, progress: Progress | None
+) -> Iterator[tuple[TraceFile, OfFile | None] | TraceError]:
+    if isinstance(reading, SpreadReading):
+        return reading.files(progress)
+    return (file if isinstance(file, TraceError) else (file, of_file(file)) for file in files_in(reading, progress))
