@@ -11,19 +11,22 @@ from enum import IntEnum
 from statistics import fmean, median_low
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...common.wording import listed
 from ..core.escaping import printable
 from ..core.schema import Row
 from ..metrics.prices import Excess, Gain, LateRanks, Priced
 from ..metrics.verdicts.culprits import late_reason
-from ..metrics.verdicts.words import late_in_words, length
+from ..metrics.verdicts.words import late_in_words, length, short
 from ..render.units import bytes_text
 from ..replay.cures import CURES, Cure
 from ..replay.paired import Price, difference_bounds
 from ..replay.pricing import excesses
-from ..replay.scenarios.host import BATCH_NS, no_data_wait
+from ..replay.programs import NONE
+from ..replay.scenarios.host import BATCH_NS, launching_within, no_blocking, no_data_wait, own_work
 from ..replay.scenarios.other_run import as_long_as
 from ..replay.scenarios.scenario import Scenario
 from ..replay.scenarios.transfers import links_as_others
@@ -33,7 +36,7 @@ from ..results.analysis import Analysis
 from ..tables.remedies import priced
 from ..tables.replay import replayed
 from ..tables.verdicts import typical_culprits
-from .work import CaptureWork, SameWork
+from .work import CaptureWork, SameWork, operator_at
 
 _Sides = tuple[Sequence[Analysis], Sequence[Analysis]]
 
@@ -48,6 +51,8 @@ _MORE_OFTEN = 0.1
 """Of as many calls in a step: a trace that is cut off shows some more or fewer."""
 _STANDS_OUT = 3.0
 """So many times the change of the others has a rank that has changed unlike them."""
+_MOSTLY = 0.5
+"""Of what CPUs do longer in all: what they do before one launch is named if it is as much."""
 _NEXT_TO_NOTHING = 0.2
 """Of its price on the other side: less is as if it cost nothing."""
 _NOT_ALONE = ("overlap", "twice_links", "no_straggler", "slow_links")
@@ -120,7 +125,14 @@ def candidates(
     sides = a, b
     least = _least_ns(sides, is_proven=is_proven)
     work = _work(sides, same, least)
-    found = [*_late_ranks(sides, same, least), *_slow_links(sides), *_cures(sides, least), *work, *_transfers(sides)]
+    found = [
+        *_late_ranks(sides, same, least),
+        *_slow_links(sides),
+        *_cures(sides, least),
+        *work,
+        *_cpus(sides, same, least),
+        *_transfers(sides),
+    ]
     return sorted((each for each in found if abs(each.ns) >= least), key=lambda each: -abs(each.ns))
 
 
@@ -294,7 +306,7 @@ def _cures(sides: _Sides, least: float) -> Iterator[Candidate]:
         is_asked = cure.name in found or (times and abs(times[1].per_step_ns - times[0].per_step_ns) >= least)
         if not is_asked or cure.make is None or cure.name in _NOT_ALONE or (cure.of_ranks and late):
             continue
-        a, b = (_price(side, [_made(cure, one, times) for one in side]) for side in sides)
+        a, b = (_price(side, [_made(cure, one, times, sides) for one in side]) for side in sides)
         what = cure.costs.removesuffix(" costs").removesuffix(" cost")
         words = _costs(f"{what[0].lower()}{what[1:]}", a.gain, b.gain, several=not cure.costs.endswith("costs"))
         [scenario] = {each.name for _, each in (*a.played, *b.played) if each is not None}
@@ -321,10 +333,15 @@ def _annotated(side: Sequence[Analysis], begins: str) -> _Annotated:
     return _Annotated(*(fmean(each) for each in zip(*found, strict=True)))
 
 
-def _made(cure: Cure, one: Analysis, times: Sequence[_Annotated]) -> Scenario | None:
-    """How a cure is played; a batch takes no longer than on the side where it takes less."""
+def _made(cure: Cure, one: Analysis, times: Sequence[_Annotated], sides: _Sides) -> Scenario | None:
+    """How a cure is played: a batch takes no longer than on the side where it takes less.
+
+    Nor does anything wait in place of a CPU that waits more often than on the other side: there it did not.
+    """
     if cure.name == "no_data_wait":
         return no_data_wait(batch_ns=round(min(BATCH_NS, *(each.median_ns for each in times))))
+    if cure.name == "no_syncs" and (_wait_more_often(sides) or _wait_more_often(sides[::-1])):
+        return no_blocking(instead=False)
     return None if cure.make is None else cure.make(one.links)
 
 
@@ -337,11 +354,14 @@ def _sort(cure: Cure, sides: _Sides, prices: Sequence[Gain]) -> Sort:
         return Sort.bound
     if cure.name != "no_syncs":
         return Sort.what
-    less, more = (
-        fmean(map(_waits_per_step, side))
-        for _, side in sorted(zip(prices, sides, strict=True), key=lambda each: each[0].ns)
-    )
-    return Sort.remedy if more > less * (1 + _MORE_OFTEN) else Sort.bound
+    dear = max((0, 1), key=lambda side: prices[side].ns)
+    return Sort.remedy if _wait_more_often((sides[1 - dear], sides[dear])) else Sort.bound
+
+
+def _wait_more_often(sides: _Sides) -> bool:
+    """Whether CPUs of the second side wait for their devices more often than those of the first."""
+    less, more = (fmean(map(_waits_per_step, side)) for side in sides)
+    return more > less * (1 + _MORE_OFTEN)
 
 
 def _waits_per_step(one: Analysis) -> float:
@@ -399,6 +419,50 @@ def _all_words(sides: _Sides, times: float) -> str:
     else:
         why = "another GPU, other clocks or a throttle"
     return f"{what} takes {times:.2f} times as long: {why}"
+
+
+def _cpus(sides: _Sides, same: SameWork, least: float) -> Iterator[Candidate]:
+    """Yield what CPUs do longer before the same launches, apart from what has a price of its own, by both prices."""
+    if any(one.run.is_of_cpus for side in sides for one in side):  # what they do is the work that is compared
+        return
+    works = same.a, same.b
+    found = [
+        [work.by_place(_own_work(one, work.activities)) for one, work in zip(*both, strict=True)]
+        for both in zip(sides, works, strict=True)
+    ]
+    of_a, of_b = (pd.concat(side, axis=1).mean(axis=1) for side in found)
+    both = pd.DataFrame({"a": of_a, "b": of_b}).dropna()
+    more = both["b"] - both["a"]
+    if max(more[more > 0].sum(), -more[more < 0].sum()) < least:
+        return
+    scenarios = [
+        [launching_within("CPUs that do no more than on the other side", work.at_places(other)) for work in side]
+        for side, other in zip(works, (both["b"], both["a"]), strict=True)
+    ]
+    a, b = (_price(side, of_side) for side, of_side in zip(sides, scenarios, strict=True))
+    yield _candidate(scenarios[0][0].name, a, b, _cpu_words(both, b.gain.ns - a.gain.ns), Sort.what)
+
+
+def _own_work(one: Analysis, activities: int) -> NDArray[np.float64]:
+    """The CPU's own work before the launch of each activity in ns, NaN for those without any; shape (activities,)."""
+    result = np.full(activities, np.nan)
+    for members in one.of(replayed).measured:
+        for member in members:
+            is_launched = member.program.launch != NONE
+            result[member.program.row[is_launched]] = own_work(member)[is_launched]
+    return result
+
+
+def _cpu_words(both: pd.DataFrame, ns: float) -> str:
+    """`CPUs take 1.20 times as long for the same launches`, or before which one they do more."""
+    more = both["b"] - both["a"]
+    most = (more * np.sign(ns)).idxmax()
+    if more[most] / more.sum() >= _MOSTLY:
+        operator = operator_at(most)
+        before = f"they launch {printable(short(operator))}" if operator else "a launch"
+        return f"CPUs take {length(abs(more[most]) / 1e6)} {'more' if ns > 0 else 'less'} before {before}"
+    times = both["b"].sum() / both["a"].sum()
+    return f"CPUs take {times:.2f} times as long for the same launches: other CPUs, clocks, or work beside the job"
 
 
 def _transfers(sides: _Sides) -> Iterator[Candidate]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...common.wording import counted
 from ..core.escaping import printable
-from ..core.kinds import COMM, COMPUTE, MEMORY
+from ..core.kinds import COMM, MEMORY
 from ..core.schema import Row, records
 from ..errors import NothingMeasured
 from ..metrics.compute.categories import category
@@ -35,7 +35,7 @@ _PLACE = ["of", "operator", "nth"]
 _HASH = re.compile(r"(?<![a-z0-9])(?=[0-9a-f]*\d)[0-9a-f]{8,}(?![a-z0-9])")
 _NUMBER = re.compile(r"\d+")
 _COMPILED = "triton_"
-_OF_COPIES = " of memory"
+_OF_COPIES, _OF_COLLECTIVES = " of memory", " of collectives"
 _UNKNOWN = ("", _OF_COPIES)
 """What stands for the operator where none launched a kernel, as in CUDA graphs."""
 _OF_STAGES = ("send", "recv")
@@ -127,10 +127,14 @@ class WorkGroup:
 
 
 class CaptureWork(NamedTuple):
-    """What a capture computed and copied: `ran` has a row per activity in a step, `times` one per place in a step."""
+    """What a capture computed and copied: `ran` has a row per activity in a step, `times` one per place in a step.
+
+    `launched` is `ran` with what communicated.
+    """
 
     ran: pd.DataFrame
     times: pd.DataFrame
+    launched: pd.DataFrame
     activities: int
 
     def factors(self, by_place: Mapping[_Place, float]) -> NDArray[np.float64]:
@@ -139,6 +143,19 @@ class CaptureWork(NamedTuple):
         found = known.reindex(pd.MultiIndex.from_frame(self.ran[_PLACE])).fillna(1.0).to_numpy(dtype=np.float64)
         result = np.ones(self.activities)
         result[self.ran["row"].to_numpy()] = found
+        return result
+
+    def by_place(self, of_activities: NDArray[np.float64]) -> pd.Series[float]:
+        """Values of activities, NaN where there is none, by place in a step: as `times` has how long they take."""
+        values = self.launched.assign(value=of_activities[self.launched["row"].to_numpy()])
+        by_rank = values[values["counts"]].groupby(["rank", *_PLACE])["value"].median().dropna()
+        return by_rank.groupby(_PLACE).quantile(0.5, interpolation="lower")
+
+    def at_places(self, of_places: pd.Series[float]) -> NDArray[np.float64]:
+        """The value of the place of each activity of the run, inf where there is none; shape (activities,)."""
+        result = np.full(self.activities, np.inf)
+        found = of_places.reindex(pd.MultiIndex.from_frame(self.launched[_PLACE])).to_numpy(dtype=np.float64)
+        result[self.launched["row"].to_numpy()] = np.where(np.isnan(found), np.inf, found)
         return result
 
 
@@ -161,11 +178,12 @@ def same_work(a: Sequence[Analysis], b: Sequence[Analysis], sides: SideNames) ->
     `sides` are what words call them.
     """
     by_category = _vendors(a) != _vendors(b)
-    ran = [[_ran(one) for one in side] for side in (a, b)]
-    roles = _roles([each for side in ran for each in side], [_messages(one) for side in (a, b) for one in side])
+    launched = [[_launched(one) for one in side] for side in (a, b)]
+    ran = [_computed(each) for side in launched for each in side]
+    roles = _roles(ran, [_messages(one) for side in (a, b) for one in side])
     works_a, works_b = (
         [_timed(each, roles, len(one.part.run.activities)) for each, one in zip(side, ones, strict=True)]
-        for side, ones in zip(ran, (a, b), strict=True)
+        for side, ones in zip(launched, (a, b), strict=True)
     )
     groups, alike_frac = _matched(_mean(works_a), _mean(works_b), by_category=by_category)
     renamed = _renamed(groups)
@@ -212,16 +230,20 @@ def _vendors(side: Sequence[Analysis]) -> set[str]:
     return {str(name).split()[0] for one in side for name in one.run.device_names.values() if name}
 
 
-def _ran(one: Analysis) -> pd.DataFrame:
-    """What ran in steps but communication, by rank, step, operator and its place among the launches of that."""
+def _computed(launched: pd.DataFrame) -> pd.DataFrame:
+    """What computed or copied."""
+    return launched[launched["kind"] != COMM]
+
+
+def _launched(one: Analysis) -> pd.DataFrame:
+    """What ran in steps, by rank, step, operator and its place among the launches of that."""
     part = one.part
     activities = placed(part.run.activities)
     columns = ["rank", "cycle", "device", "stream", "start_ns", "dur_ns", "step", "name", "kind"]
     ran = activities[columns].assign(operator=_operators(part), row=np.arange(len(activities)))
-    ran = ran[ran["kind"] != COMM]
     ran = ran.assign(step=ran["step"] if ran["step"].notna().any() else 0).dropna(subset="step")
     # Copies of an operator are numbered apart from its kernels, as the other side may have none of them.
-    ran["operator"] = ran["operator"].where(ran["kind"] == COMPUTE, ran["operator"] + _OF_COPIES)
+    ran["operator"] += ran["kind"].map({MEMORY: _OF_COPIES, COMM: _OF_COLLECTIVES}).fillna("")
     in_order = ran.sort_values(["rank", "cycle", "device", "step", "operator", "stream", "start_ns"], kind="stable")
     nth = in_order.groupby(["rank", "cycle", "device", "step", "operator"], sort=False).cumcount()
     steps = part.typical_step.steps
@@ -241,6 +263,11 @@ def _plain(name: str) -> str:
     """An operator without what a compiler numbers anew in each run."""
     plain = _HASH.sub("*", name)
     return _NUMBER.sub("*", plain) if plain.startswith(_COMPILED) else plain
+
+
+def operator_at(place: _Place) -> str:
+    """The operator of a place in a step, whatever it launches there."""
+    return place[1].removesuffix(_OF_COPIES).removesuffix(_OF_COLLECTIVES)
 
 
 def _messages(one: Analysis) -> dict[int, tuple[str, ...]]:
@@ -280,9 +307,10 @@ def _shared_roles(ran: Sequence[pd.DataFrame], messages: Sequence[Mapping[int, t
     return found[0] if all(each == found[0] for each in found) else {}
 
 
-def _timed(ran: pd.DataFrame, roles: dict[int, int], activities: int) -> CaptureWork:
+def _timed(launched: pd.DataFrame, roles: dict[int, int], activities: int) -> CaptureWork:
     """The lower median over ranks of the median over steps: what one rank, or half of them, do longer is theirs."""
-    ran = ran.assign(of=ran["rank"].map(roles).fillna(0).astype("int64"))
+    launched = launched.assign(of=launched["rank"].map(roles).fillna(0).astype("int64"))
+    ran = _computed(launched)
     typical = ran[ran["counts"]]
     steps = max(typical["step"].nunique(), 1)
     by_rank = typical.groupby(["rank", *_PLACE]).agg(
@@ -297,7 +325,7 @@ def _timed(ran: pd.DataFrame, roles: dict[int, int], activities: int) -> Capture
     known = with_operator.reindex(times.index.droplevel("nth")).to_numpy()
     times = times[times["ranks"].to_numpy() >= _MOSTLY * known]
     per_step = times["ns"] * times["ranks"] / max(typical["rank"].nunique(), 1)
-    return CaptureWork(ran, times.assign(per_step=per_step.astype("float64")).reset_index(), activities)
+    return CaptureWork(ran, times.assign(per_step=per_step.astype("float64")).reset_index(), launched, activities)
 
 
 def _mean(works: Sequence[CaptureWork]) -> pd.DataFrame:

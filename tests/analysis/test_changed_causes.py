@@ -1,6 +1,8 @@
 """Two runs of known truth: what costs more in the second, by prices of both, and which kernels do the same work."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -9,9 +11,10 @@ from typing import Any
 import pytest
 from builders import MS, US, Collective, Trace, traces_of
 from simulator import simulate
+from simulator.ops import Comm, Kernel, Op
 from simulator.pipelines import three_d
 from simulator.programs import ddp
-from simulator.world import Injection, Window, World
+from simulator.world import Injection, Place, Window, World
 
 from commtrace import Analysis, Comparison, analyse
 from commtrace.analysis.comparison.candidates import Candidate, Sort
@@ -261,6 +264,46 @@ def test_a_change_of_one_percent_has_its_cause_by_differences_of_the_same_steps(
     assert both.change.words == cause
     first = records(both.changed_causes)[0]
     assert 0.04 * MS < first["difference_low_ns"] < 0.05 * MS < first["difference_high_ns"] < 0.06 * MS
+
+
+@pytest.mark.parametrize(
+    ("kind", "us", "at", "cause"),
+    [
+        ("python", 200.0, 0.0, "CPUs take 0.2 ms more before they launch aten::native_layer_norm"),
+        ("block", 20.0, 0.7, "waiting for devices costs"),
+    ],
+)
+def test_what_cpus_do_more_at_one_place_is_the_cause(
+    simulated: Any, kind: str, us: float, at: float, cause: str
+) -> None:
+    """Though they wait for their devices in both runs, and transfers are no longer hidden behind what is launched."""
+    more = Injection(kind, (0, 1, 2, 3), tuple(range(10)), us, at)
+    both = Comparison((simulated(7, item=True),), (simulated(8, more, item=True),))
+    assert both.change is not None
+    assert both.change.words.startswith(cause)
+    assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.3)
+
+
+@pytest.mark.parametrize("times", [1.03, 1.2])
+def test_cpus_that_are_slower_at_everything_are_the_cause(tmp_path: Path, times: float) -> None:
+    """Not the data loader alone, nor that they wait for their devices, which makes launches late."""
+
+    def slower(place: Place, *, factor: float) -> list[Op]:
+        ops = ddp(place, layers=12, layer_us=20.0, buckets=(1 << 20,), item=True)
+        return [replace(op, cpu_us=op.cpu_us * factor) if isinstance(op, (Kernel, Comm)) else op for op in ops]
+
+    sides = []
+    for name, factor in (("a", 1.0), ("b", times)):
+        world = World(7, partial(slower, factor=factor), 2, 2, 10, window=Window(((1, 8),)))
+        simulate(world).write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    for one, other, by in ((0, 1, times), (1, 0, 1 / times)):
+        both = Comparison(sides[one], sides[other])
+        assert both.change is not None
+        said = re.match(r"CPUs take (\d\.\d+) times as long for the same launches", both.change.words)
+        assert said is not None
+        assert float(said[1]) == pytest.approx(by, abs=0.015)
+        assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.3)
 
 
 def test_a_kernel_that_is_another_one_in_each_stage_of_a_pipeline_is_found(tmp_path: Path) -> None:

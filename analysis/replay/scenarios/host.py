@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ...core import intervals
 from ...core.intervals import Spans, clip, complement, subtract, union
@@ -23,6 +24,7 @@ from ..host_time import NO_TIME, HostTime
 from ..playing import Playing, once
 from ..producers import with_producers
 from ..programs import LONG_AGO, NONE, RankProgram
+from ..working import work_of
 from .scenario import Change, Scenario
 
 BATCH_NS = 100_000
@@ -101,13 +103,17 @@ def no_compilation(ranks: Collection[int] | None = None) -> Scenario:
 
 
 def no_blocking(
-    names: Collection[str] | None = None, operator: str | None = None, ranks: Collection[int] | None = None
+    names: Collection[str] | None = None,
+    operator: str | None = None,
+    ranks: Collection[int] | None = None,
+    *,
+    instead: bool = True,
 ) -> Scenario:
     """Let calls that wait for the device return at once: of these names, in this operator, on these ranks.
 
     The CPU goes on, and makes all that follows earlier, until something else makes it wait. An operator that launches
     nothing but copies, such as aten::item, is gone as a whole. Without a GPU, what this operator waits for is
-    communication.
+    communication. Unless the device may wait `instead`, it is known that nothing needs what they wait for.
     """
     if operator is not None:
         assumes = f"the CPU does not need what {operator} waits for; all else of it but copies is done as before"
@@ -123,7 +129,10 @@ def no_blocking(
         freed = returning_at_once(member, which, instead=instead)
         return freed if operator is None else _without_operator(freed, which, operator)
 
-    return _both_ways(unblocked, _who(what, ranks), assumes, ranks)
+    both = _both_ways(unblocked, _who(what, ranks), assumes, ranks)
+    if instead:
+        return both
+    return replace(both, name=f"{both.name}, nor devices instead", changes=both.changes[:1], likeliest=0)
 
 
 def pinned_copies(ranks: Collection[int] | None = None) -> Scenario:
@@ -170,6 +179,39 @@ def no_pauses(ranks: Collection[int] | None = None) -> Scenario:
 
     assumes = "an upper bound: where the CPU makes no call for 1 ms or more, it makes the next one at once"
     return _taking(gone, _who("CPUs that never pause for 1 ms or more", ranks), assumes, ranks)
+
+
+def launching_within(name: str, most_ns: NDArray[np.float64]) -> Scenario:
+    """Let the CPU's own work before each launch take no longer than that: by row of activities, inf where it may."""
+
+    def change(members: Sequence[Playing]) -> list[Playing]:
+        return [_launching_within(m, most_ns) for m in members]
+
+    assumes = "CPUs take no longer between calls; what has a scenario of its own takes as long as it did"
+    return Scenario(name, assumes, (change,), leaves_out=True)
+
+
+@once
+def own_work(member: Playing) -> Ints:
+    """The CPU's work before each activity's launch, without what has a scenario of its own, in ns; shape (n,)."""
+    program, host, work = member.program, member.program.host, work_of(member).launching_ns
+    known = program.launch != NONE
+    if host is None or not known.any():
+        return work
+    at = program.call_start[program.launch]
+    apart = [*_of_calls(program, _allocating(program)), *_by_themselves(host, _launching(program))]
+    return np.where(known, work - _covered(union(NO_TIME, *apart), at - work, at), 0)
+
+
+def _launching_within(member: Playing, most_ns: NDArray[np.float64]) -> Playing:
+    program, known = member.program, member.program.launch != NONE
+    if program.host is None or not known.any():
+        return member
+    excess = np.rint(np.maximum(own_work(member) - most_ns[program.row], 0)).astype(np.int64)
+    saved = np.zeros(len(program.call_start), dtype=np.int64)
+    np.maximum.at(saved, program.launch[known], excess[known])
+    before = _begun_after_launches(member)
+    return replace(before, saved=before.saved + np.cumsum(saved))
 
 
 def no_copies(kinds: Collection[str] = COPY_KINDS, ranks: Collection[int] | None = None) -> Scenario:
