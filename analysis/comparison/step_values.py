@@ -50,7 +50,8 @@ class Capture:
 def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
     """Step lengths in ns by source, the best source first; the slowest rank counts.
 
-    Steps that some rank does not list are left out, as are the first ones of a side file.
+    Steps that some rank does not list are left out, as are the first ones of a side file. Cycles that number steps
+    anew, as two captures of one run do, are one: the mean of the steps of a number.
     """
     settled = step_times[step_times["step"] >= _START_UP_STEPS]
     ranks = step_times["rank"].nunique()
@@ -58,7 +59,9 @@ def step_lengths(step_times: pd.DataFrame, breakdown_steps: pd.DataFrame) -> dic
     for source, phase in ((UNPROFILED, "idle"), (PROFILED, "active")):
         by_step = settled[settled["phase"] == phase].groupby("step")["dur_ns"]
         lengths[source] = _floats(by_step.max()[by_step.size() == ranks])
-    lengths[TRACED] = _floats(breakdown_steps.groupby("step")["window_ns"].max())
+    nth = breakdown_steps.groupby(["rank", "device", "step"]).cumcount()
+    slowest = breakdown_steps.groupby(["step", nth])["window_ns"].max()
+    lengths[TRACED] = _floats(slowest.groupby("step").mean())
     return lengths
 
 
@@ -122,9 +125,15 @@ def closed_steps(breakdown_steps: pd.DataFrame, last: Sequence[int]) -> pd.DataF
 
 
 def last_steps(annotations: pd.DataFrame) -> list[int]:
-    """The last step of each profiling cycle, in order."""
-    marks = _marks(annotations)
-    return sorted(marks.groupby("cycle")["step"].max().tolist())
+    """The last step of each profiling cycle, in order; of cycles that number steps alike, of all of them together."""
+    of_cycles = _marks(annotations).groupby("cycle")["step"].agg(["min", "max"]).sort_values("min")
+    last: list[int] = []
+    for first, end in of_cycles.to_numpy().tolist():
+        if last and first <= last[-1]:
+            last[-1] = max(last[-1], end)
+        else:
+            last.append(end)
+    return last
 
 
 def by_cycle(steps: pd.Series[float], last: Sequence[int]) -> list[Capture]:

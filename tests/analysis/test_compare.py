@@ -43,24 +43,26 @@ def run(
     ranks: int = 2,
     cycles: int = 1,
     grows: float = 0.0,
+    anew: bool = False,
 ) -> Path:
     """Steps of gemm ms of compute, an all_reduce of 10 ms for which rank 1 is `late` ms, and a pause.
 
-    In every cycle gemm takes longer by `grows`, as a part of it.
+    In every cycle gemm takes longer by `grows`, as a part of it; it numbers its steps `anew`, with one more of them.
     """
     for cycle in range(cycles):
-        _cycle(folder, cycle, gemm * (1 + grows * cycle), late, pause, steps, ranks)
+        first = 0 if anew else cycle * steps
+        _cycle(folder, cycle, gemm * (1 + grows * cycle), late, pause, steps + cycle * anew, ranks, first)
     return folder
 
 
-def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: float, steps: int, ranks: int) -> None:
+def _cycle(folder: Path, cycle: int, gemm: float, late: int, pause: float, steps: int, ranks: int, first: int) -> None:
     length = round((gemm + late + 10 + pause) * MS)
     begins = [k * length + cycle * 1_000 * MS for k in range(steps)]
     grown = [round(gemm * MS * (1000 + JITTER[k % len(JITTER)]) / 1000) for k in range(steps)]
     truth = [Collective((b + g, b + g + late * MS)) for b, g in zip(begins, grown, strict=True)]
     for rank, trace in enumerate(traces_of(ranks, truth) if ranks == 2 else [Trace(0, 1)]):
         for k, (begin, dur) in enumerate(zip(begins, grown, strict=True)):
-            trace.step(cycle * steps + k + 2, begin, begin + length).kernel("gemm", begin, dur, launch=begin)
+            trace.step(first + k + 2, begin, begin + length).kernel("gemm", begin, dur, launch=begin)
             trace.op("aten::mm", begin - MS, 2 * MS).kernel("relu", begin, 2 * MS, stream=8, launch=begin + 1)
             if rank == 1 and late:
                 trace.kernel("straggler", begin + dur, late * MS, launch=begin + 2 * MS)
@@ -269,6 +271,19 @@ def test_cycles_of_one_run_are_captures(tmp_path):
     assert measure(small, "compute")["difference_ns"] > 5 * compute["spread_a_ns"]
     assert not measure(small, "compute")["significant"]
     assert measure(compare(tmp_path / "a", tmp_path / "c", run_spread_frac=0.001), "compute")["significant"]
+
+
+def test_captures_of_one_run_that_number_their_steps_alike_are_one(tmp_path):
+    """Two captures in one folder, as by two calls of a profiler: their steps are marked, and each is in the mean."""
+    a, b = (
+        run(tmp_path / name, ranks=1, cycles=2, grows=0.5, gemm=gemm, anew=True)
+        for name, gemm in (("a", 20), ("b", 40))
+    )
+    step = measure(compare(a, b), "step")
+    assert (step["captures_a"], step["steps_a"]) == (1, STEPS)
+    assert step["a_ns"] == pytest.approx((20 * 1.25 + 25) * MS, rel=0.02)
+    assert step["difference_ns"] == pytest.approx(20 * 1.25 * MS, rel=0.02)
+    assert step["significant"]
 
 
 def test_unprofiled_steps_belong_to_the_cycle_behind_them(tmp_path):
