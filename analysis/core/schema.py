@@ -105,11 +105,26 @@ def text_codes(column: pd.Series[Any]) -> tuple[NDArray[Any], list[str]]:
     import pandas as pd
 
     values = bare(column)
-    objects, distinct = pd.factorize(np.fromiter(map(id, values), dtype=np.int64, count=len(values)))
+    objects, distinct = pd.factorize(_identities(values))
     firsts = np.empty(len(distinct), dtype=np.int64)
     firsts[objects[::-1]] = np.arange(len(values))[::-1]  # of several, the last that is written stays
     codes, texts = pd.factorize(values[firsts])
     return codes[objects], [str(text) for text in texts]
+
+
+class _Addresses:
+    """An array of objects as NumPy is to see it: as the addresses that it consists of."""
+
+    def __init__(self, values: NDArray[Any], dtype: str) -> None:
+        self.values = values  # which is not freed meanwhile
+        self.__array_interface__ = values.__array_interface__ | {"typestr": dtype, "descr": [("", dtype)]}
+
+
+def _identities(values: NDArray[Any]) -> NDArray[Any]:
+    """A number for each object, the same only for the same one: its address, which need not be asked of each."""
+    import numpy as np
+
+    return np.asarray(_Addresses(values, np.dtype(np.intp).str)).astype(np.int64, copy=False)
 
 
 def combined(columns: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -52,3 +52,11 @@ def test_codes_of_texts_are_those_of_the_first_that_come(texts):
     expected, uniques = pd.factorize(copies)
     assert codes.tolist() == expected.tolist()
     assert distinct == uniques.tolist()
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(1, None, 3), slice(None, None, -1), slice(0, 0)])
+def test_texts_are_told_apart_in_any_part_of_a_column(rows):
+    column = pd.Series(pd.array([*"abcab", None, *"cc"], dtype="string")).iloc[rows]
+    codes, distinct = text_codes(column)
+    assert [None if code < 0 else distinct[code] for code in codes] == [None if v is pd.NA else v for v in column]
+    assert distinct == list(dict.fromkeys(column.dropna()))
