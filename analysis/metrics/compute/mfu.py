@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ...core.schema import Row, flags_of_texts, records, text_codes
+from ...core.schema import Row, bare, combined, flags_of_texts, records, text_codes
+from ..clocks.frame import Ints
 from .categories import takes_float32_as_tf32
 from .peaks import DevicePeaks, Peak
 from .shapes import TF32, combinations_of, formula_of
@@ -22,6 +23,7 @@ from .without_flops import has_no_flops
 NO_SHAPES = "no shapes were recorded; capture with record_shapes=True"
 _GIVE_IT = "give it with --peak"
 _MENTIONED = 0.01
+_NO_CALL = -1
 _COPIED = ("window_ns", "exposed_transfer_ns", "exposed_wait_ns", "exposed_memory_ns", "idle_ns")
 
 
@@ -71,10 +73,11 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     if not len(work):
         return by_device
     number, pairs = combinations_of(work, ["operator", "inputs"])
-    for row in records(_alike(work.assign(pair=number), keys)):
+    for row in _alike(work.assign(pair=number), keys):
         operator, inputs = pairs[row["pair"]].values()
         formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
-        computed = by_device.setdefault(tuple(row[key] for key in keys), _Computed())
+        key = tuple(row[key] for key in keys)
+        computed = by_device[key] if key in by_device else by_device.setdefault(key, _Computed())
         computed.has_shapes |= formula is not None
         dtype = None if formula is None else TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
         if formula is not None and formula.flop is not None:
@@ -92,27 +95,43 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     return by_device
 
 
-def _alike(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row per keys, `pair` of an operator and its inputs, and whether its calls ran as TF32 and `has_unknown` time.
+def _alike(work: pd.DataFrame, keys: list[str]) -> list[Row]:
+    """A row per keys, `pair` of an operator and its inputs, whether its calls ran as TF32 and have `unknown_ns`.
 
     It has the number of these `calls`, their `dur_ns`, and `unknown_ns` of kernels that may have FLOPs.
     """
     number, of_kernel = combinations_of(work, ["operator", "kernel"])
     has_none = np.array([has_no_flops(row["operator"], row["kernel"]) for row in of_kernel], dtype=bool)[number]
-    work = work.assign(
-        # What no operator with shapes launched stands for itself.
-        call=work["call"].fillna(pd.Series(range(-1, -1 - len(work), -1), work.index)).astype("int64"),
-        device_code=text_codes(work["device"])[0],
-        tf32=flags_of_texts(work["kernel"], takes_float32_as_tf32),
-        unknown_ns=work["dur_ns"].mask(has_none, 0),
+    dur_ns, call = bare(work["dur_ns"]), work["call"].to_numpy(dtype=np.int64, na_value=_NO_CALL)
+    # What no operator with shapes launched stands for itself.
+    call = np.where(call == _NO_CALL, call.max() + 1 + np.arange(len(call)), call)
+    codes = {
+        key: text_codes(work[key])[0] if key == "device" else pd.factorize(work[key])[0]
+        for key in {"rank", "device", *keys}
+    }
+    of_call, first = combined([codes["rank"], codes["device"], call])
+    took_ns, unknown_ns = (_sums(ns, of_call, len(first)) for ns in (dur_ns, np.where(has_none, 0, dur_ns)))
+    tf32 = np.zeros(len(first), dtype=bool)
+    tf32[of_call[flags_of_texts(work["kernel"], takes_float32_as_tf32)]] = True
+    same = [bare(work["pair"]), *(codes[key] for key in keys)]
+    alike, kinds = combined([*(each[first] for each in same), tf32.astype(int), (unknown_ns != 0).astype(int)])
+    return records(
+        work[[*keys, "pair"]]
+        .iloc[first[kinds]]
+        .assign(
+            tf32=tf32[kinds],
+            calls=np.bincount(alike),
+            dur_ns=_sums(took_ns, alike, len(kinds)),
+            unknown_ns=_sums(unknown_ns, alike, len(kinds)),
+        )
     )
-    calls = work.groupby(["rank", "device_code", "call"], sort=False)
-    first = ~calls.cumcount().astype(bool)
-    sums = calls.agg(dur_ns=("dur_ns", "sum"), unknown_ns=("unknown_ns", "sum"), tf32=("tf32", "any"))
-    one = work.loc[first, [*keys, "pair"]].reset_index(drop=True).join(sums.reset_index(drop=True))
-    one["has_unknown"] = one["unknown_ns"] != 0
-    alike = one.groupby([*keys, "pair", "tf32", "has_unknown"], sort=False)
-    return alike.agg(calls=("dur_ns", "size"), dur_ns=("dur_ns", "sum"), unknown_ns=("unknown_ns", "sum")).reset_index()
+
+
+def _sums(values: Ints, group: Ints, groups: int) -> Ints:
+    """The sum of each group's values, of shape (groups,)."""
+    found = np.zeros(groups, dtype=np.int64)
+    np.add.at(found, group, values)
+    return found
 
 
 def _row(row: Row, computed: _Computed | None, peaks: DevicePeaks, keys: list[str]) -> Row:

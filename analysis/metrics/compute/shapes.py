@@ -9,10 +9,11 @@ from statistics import harmonic_mean
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from ...core.given_peaks import MEMORY_PEAK
-from ...core.schema import Row, combined, flags_of_texts, records, text_codes
+from ...core.schema import Row, bare, combined, flags_of_texts, records, text_codes
 from ..clocks.frame import Ints
 from .categories import category, takes_float32_as_tf32, uses_tensor_cores
 from .flops import causally_masked_frac, flops, most_flops, multiplied_dtype
@@ -76,26 +77,28 @@ def _shape(dims: Any) -> str:
     return f"[{' '.join([*filter(None, map(_shape, dims[:_MOST_LISTED])), *more])}]"
 
 
-_SAME_CALLS = ["operator", "inputs", "rank", "device", "tf32"]
-
-
 def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
     """One row per operator, inputs and device: what the calls took, those that ran as TF32 by themselves.
 
     `work` is from `compute_work`. Bytes of an element are NA where some call does not say them.
     """
-    known = work[work["inputs"].notna()]
+    known = work.dropna(subset=["operator", "inputs", "call"])
     kernel = known["kernel"]
     item_bytes = {name: list_item_bytes(name) for name in kernel.dropna().unique()}
-    known = known.assign(
-        item_bytes=kernel.map(item_bytes).astype("Float64"),
-        tensor_ns=known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is True), 0),
-        told_ns=known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is not None), 0),
-        tf32=flags_of_texts(kernel, takes_float32_as_tf32),
-    )
-    calls = known.groupby(["operator", "inputs", "rank", "call"], sort=False).agg(
+    codes = [text_codes(known[name])[0] for name in ("operator", "inputs")]
+    # Groups of many texts are slow to make of the texts, and slower to make names of rows of.
+    call, first = combined([*codes, bare(known["rank"]), known["call"].to_numpy(dtype=np.int64)])
+    calls = pd.DataFrame({
+        "device": known["device"],
+        "total_ns": known["dur_ns"],
+        "kernel": kernel,
+        "tensor_ns": known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is True), 0),
+        "told_ns": known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is not None), 0),
+        "tf32": flags_of_texts(kernel, takes_float32_as_tf32),
+        "item_bytes": kernel.map(item_bytes).astype("Float64"),
+    }).groupby(call, sort=False).agg(
         device=("device", "first"),
-        total_ns=("dur_ns", "sum"),
+        total_ns=("total_ns", "sum"),
         kernels=("kernel", "count"),
         kernel=("kernel", "first"),
         tensor_ns=("tensor_ns", "sum"),
@@ -103,21 +106,25 @@ def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
         tf32=("tf32", "any"),
         least_bytes=("item_bytes", "min"),
         most_bytes=("item_bytes", "max"),
-    )
-    alike = calls.reset_index().groupby(_SAME_CALLS, sort=False)
+    )  # fmt: skip
+    named = known[["operator", "inputs", "rank"]].iloc[first].reset_index(drop=True)
+    same = [*(each[first] for each in codes), bare(named["rank"]), text_codes(calls["device"])[0]]
+    number, kinds = combined([*same, bare(calls["tf32"]).astype(int)])
+    alike = calls.groupby(number, sort=False)
     told = alike["least_bytes"].count() == alike.size()
-    return alike.agg(
+    sums = alike.agg(
         calls=("total_ns", "size"),
         total_ns=("total_ns", "sum"),
         min_ns=("total_ns", "min"),
         max_ns=("total_ns", "max"),
         kernels=("kernels", "sum"),
-        kernel=("kernel", lambda of_calls: of_calls.iloc[0]),
         tensor_ns=("tensor_ns", "sum"),
         told_ns=("told_ns", "sum"),
         least_bytes=("least_bytes", "min"),
         most_bytes=("most_bytes", "max"),
-    ).assign(least_bytes=lambda sums: sums["least_bytes"].where(told)).reset_index()  # fmt: skip
+    ).assign(least_bytes=lambda sums: sums["least_bytes"].where(told))  # fmt: skip
+    of_first = calls[["device", "kernel", "tf32"]].iloc[kinds].reset_index(drop=True)
+    return pd.concat([named.iloc[kinds].reset_index(drop=True), of_first, sums.reset_index(drop=True)], axis=1)
 
 
 def shape_rows(sums: pd.DataFrame, peaks: DevicePeaks) -> list[Row]:
