@@ -11,7 +11,7 @@ it ended, stream by stream and as a whole; here all streams together, and to the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -83,6 +83,7 @@ class Host:
     functions: pd.DataFrame
     has_gc: bool
     """Whether runs of Python's garbage collector were recorded, on this rank or any other."""
+    _of_threads: dict[int, dict[str, Spans]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def calls(self) -> HostCalls:
@@ -99,8 +100,13 @@ class Host:
             is_alloc=alloc & ~sync,
         )
 
-    def spans_of(self, thread: int) -> dict[str, Spans]:
+    def spans_of(self, thread: int) -> Mapping[str, Spans]:
         """When a thread did each of HOST and OF_WHICH but `outside`, which is the rest."""
+        if thread not in self._of_threads:
+            self._of_threads[thread] = self._did(thread)
+        return self._of_threads[thread]
+
+    def _did(self, thread: int) -> dict[str, Spans]:
         calls, here = self.calls, self.calls.thread == thread
         marks = self.annotations[bare(self.annotations["thread"]) == thread]
         operators = self.operators[bare(self.operators["thread"]) == thread]
@@ -323,7 +329,7 @@ def by_cause(gaps: Gaps, host: Host) -> dict[str, Times]:
     return parts
 
 
-def _first_of(did: dict[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
+def _first_of(did: Mapping[str, Spans], causes: Sequence[str], starts: Times, ends: Times) -> dict[str, Times]:
     """How long each interval has each cause, in ns, by cause; where several hold at once, the first one counts."""
     result, counted = {}, did[causes[0]]
     before = np.zeros(len(starts), dtype=np.int64)
@@ -408,9 +414,15 @@ class HostTables:
     modules: pd.DataFrame = field(default_factory=MODULES.empty)
     functions: pd.DataFrame = field(default_factory=FUNCTIONS.empty)
     _made: dict[tuple[Any, int, int], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _hosts: dict[tuple[int, int], Host] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def host(self, rank: int, cycle: int) -> Host:
         """The CPU activity of a rank in one cycle."""
+        if (rank, cycle) not in self._hosts:
+            self._hosts[rank, cycle] = self._host(rank, cycle)
+        return self._hosts[rank, cycle]
+
+    def _host(self, rank: int, cycle: int) -> Host:
         calls, operators, annotations, modules, functions = (
             part.get((rank, cycle), every[:0]) for part, every in zip(self._parts, self._tables, strict=True)
         )

@@ -5,7 +5,7 @@ A first use loads a module, creates a handle or tries algorithms: a training loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +88,7 @@ class _Thread(NamedTuple):
     """When a thread did each cause of idle time, and was in calls that are `listed` by themselves."""
 
     number: int
-    did: dict[str, Spans]
+    did: Mapping[str, Spans]
     listed: Spans
 
     @classmethod
