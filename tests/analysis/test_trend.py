@@ -98,7 +98,7 @@ def test_every_change_has_its_cause(made: Any) -> None:
         "all_gather of 144 MiB, transfer",
         "rank 1 computes 30.0 ms per step longer than the others, mostly in straggler",
         "compute, gemm",
-        "pauses of CPUs for 1 ms or more cost 115.0 ms (+106.7 ms, of which +61.7 ms shows)",
+        "CPUs take 114.9 ms more before they launch aten::mm (+105.1 ms, of which +61.7 ms shows)",
     ]
     assert found[2]["verdict"] == "skew-bound"
     assert found[2]["headline"].startswith("Rank 1 ")
@@ -136,7 +136,7 @@ def test_a_kernel_in_place_of_another(made: Any) -> None:
 
 def test_idle_time_by_what_the_cpu_did(made: Any) -> None:
     [_, row] = rows(made(), made(sync=50))
-    assert row["cause"] == "waiting for devices costs 50.0 ms instead of 16.0 ms (+34.0 ms)"
+    assert row["cause"] == "waiting for devices costs 50.0 ms instead of 20.0 ms (+30.0 ms)"
 
 
 def test_where_nothing_changed_that_is_said(made: Any) -> None:
@@ -321,7 +321,7 @@ def test_every_format(
     if output_format == "json":
         content = json.loads(captured.out)
         assert content["table"] == "trend"
-        assert by or [row["run"] for row in content["causes"]] == ["tue", "wed"]
+        assert by or list(dict.fromkeys(row["run"] for row in content["causes"])) == ["tue", "wed"]
         assert [row["run"] for row in content["rows"]] == ["mon", "tue", "wed"]
 
 
