@@ -107,7 +107,8 @@ class SpreadReading:
 
     def tables(self, placed: list[Placed]) -> SpreadTables:
         """The tables of these files, made rank by rank."""
-        return SpreadTables(self._read, placed, self.options, self.executor)
+        read, self._read = self._read, {}  # which is as large as the recordings, and nobody needs twice
+        return SpreadTables(read, placed, self.options, self.executor)
 
     def _cache_of(self, number: int) -> Cache | None:
         if self._cache is None or self._sizes[number] >= self.options.sizes.cache_bytes:
