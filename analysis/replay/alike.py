@@ -41,10 +41,12 @@ class Alike:
         most: Ints,
         orders: Sequence[int] = (),
         is_stage: Sequence[bool] = (),
+        together: Sequence[int] | None = None,
     ) -> None:
         self.orders, self.is_stage = list(orders), list(is_stage)
         """By place: a number for each member, shared by those that do the same in the same order on all streams; and
-        whether it is compared with others than these."""
+        whether it is a stage that is compared with other ones."""
+        self._together = together
         self._members = members
         self._ends = np.cumsum([len(p) for p in members])
         self._code: Ints = np.asarray(code, dtype=np.int64)
@@ -73,7 +75,7 @@ class Alike:
     def by_place(cls, members: Sequence[RankProgram], *, across: bool = False) -> Alike:
         """Number activities by place in the step, among ranks that communicate alike; rare ones get no number.
 
-        Ranks that do the same in another order, such as stages of a pipeline, are compared only `across` stages, or
+        Ranks that do the same in another order, such as stages of a pipeline, are compared only `across` orders, or
         where a rank has no other like it. The last ones are remembered: many scenarios of one run ask for the same.
         """
         for known, were_across, alike in _RECENT:
@@ -118,8 +120,11 @@ class Alike:
                 numbers += len(usual)
         in_order = pd.factorize(pd.Series(list(map(tuple, orders)), dtype=object))[0].tolist()
         own = peers(members) if stages is None else stages
-        is_stage = [own.count(mine) < together.count(wider) for mine, wider in zip(own, together, strict=True)]
-        return cls(members, code, most, in_order if stages is None else stages, is_stage)
+        is_stage = [
+            own.count(mine) < together.count(wider) and program.is_sending
+            for mine, wider, program in zip(own, together, members, strict=True)
+        ]
+        return cls(members, code, most, in_order if stages is None else stages, is_stage, together)
 
     @cached_property
     def peers(self) -> list[int]:
@@ -143,8 +148,8 @@ class Alike:
     def median(self, values: Sequence[Ints], among: Sequence[bool] | None = None) -> Sequence[Ints]:
         """Lower median of each activity's equals, by member; 0 for rare ones.
 
-        If only some members are `among` them, those that do what none of these does have the largest of its name among
-        them, or their own.
+        If only some members are `among` them, what none of these does is 0 where it is `lacking`. What has no equals
+        otherwise has the largest of its name among them, or its own value: a stage has work of its own.
         """
         [median] = self.quantiles((0.5,), values, among)
         return median
@@ -163,6 +168,9 @@ class Alike:
         """
         counted = None if among is None or all(among) else np.array(among)
         found = self._ordered(values).quantiles(shares, counted)
+        lacking = self._lacking(among)
+        for quantile in found:
+            quantile[lacking] = 0.0
         absent = np.isnan(found[0])
         if counted is not None and absent.any():
             [by_name] = self._ordered(values, by_name=True).quantiles((1.0,), counted)
@@ -181,15 +189,32 @@ class Alike:
         self._known.append((list(values), by_name, _Ordered.of(at, values, int(at.max(initial=0)) + 1)))
         return self._known[-1][2]
 
-    @property
-    def is_usual(self) -> list[Flags]:
-        """Whether each activity is no rare one, by member."""
-        return np.split(~self._is_rare, self._ends[:-1])
+    def is_usual(self, among: Sequence[bool] | None = None) -> list[Flags]:
+        """Whether each activity is neither rare nor lacking among these members, by member."""
+        return np.split(~self._is_rare & ~self._lacking(among)[self._at], self._ends[:-1])
+
+    def _lacking(self, among: Sequence[bool] | None) -> Flags:
+        """Work, by its number, that none of these members does, of members that are compared with some of them.
+
+        What stages do is no such work, nor what is in no step.
+        """
+        lacking = np.zeros(self._size, dtype=bool)
+        if among is None or all(among) or self._together is None:
+            return lacking
+        compared = {group for group, counts in zip(self._together, among, strict=True) if counts}
+        of_members = np.split(self._at, self._ends[:-1])
+        for at, program, group, stage in zip(of_members, self._members, self._together, self.is_stage, strict=True):
+            if group in compared and not stage:
+                lacking[at[~outside_steps(program)]] = True
+        for at, counts in zip(of_members, among, strict=True):
+            if counts:
+                lacking[at] = False
+        return lacking
 
     @cached_property
     def _by_member(self) -> list[tuple[Ints, Flags]]:
         """Of each member, where its activities stand among all codes, and whether they are usual ones."""
-        return list(zip(np.split(self._at, self._ends[:-1]), self.is_usual, strict=True))
+        return list(zip(np.split(self._at, self._ends[:-1]), self.is_usual(), strict=True))
 
 
 _RECENT: deque[tuple[tuple[RankProgram, ...], bool, Alike]] = deque(maxlen=8)

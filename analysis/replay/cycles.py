@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from ...common.nccl_tests import SYNCHRONISING
+from ...common.nccl_tests import POINT_TO_POINT, SYNCHRONISING
 from ..core.kinds import MEMORY
 from ..core.schema import grouped
 from ..core.tables.communication import ANNOTATIONS
@@ -45,6 +45,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
     codes = pd.factorize(run.activities["name"], sort=True)[0]
     activities = run.activities.assign(row=np.arange(len(run.activities)), code=codes)
     calls = _calls(run)
+    sending = set(run.calls["rank"][run.calls["collective"].isin(POINT_TO_POINT)])
     names, copies = run.activities["name"], (run.activities["kind"] == MEMORY).to_numpy(dtype=bool)
     for (_, of_cycle), (cycle, called) in zip(
         grouped(activities, ["cycle"]), _by_cycle(run.runtime_calls, activities), strict=True
@@ -64,6 +65,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
                     run.clocks,
                 ),
                 host=HostTime(rank[0], cycle, run.hosts, run.clocks, names, copies),
+                is_sending=rank[0] in sending,
             )
             for rank, of_rank in grouped(of_cycle, ["rank"])
         ]

@@ -53,7 +53,8 @@ class RankProgram:
     which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace shows, and
     `idle_since` since when its devices waited before the first activity of a step, by step (`core.steps.step_windows`).
     Ranks of one number `linked` have a common clock. `event_waits` are all waits of streams, None where the trace does
-    not tell for what each was. `host` is what else the CPU did, None where that was not read.
+    not tell for what each was. `host` is what else the CPU did, None where that was not read. A rank that `is_sending`
+    calls others one by one, as stages of a pipeline do, of which each does work of its own.
     """
 
     rank: int
@@ -80,6 +81,7 @@ class RankProgram:
     linked: int = 0
     event_waits: EventWaits | None = None
     host: HostTime | None = None
+    is_sending: bool = False
 
     def calls_named(self, is_so: Callable[[str], bool]) -> Flags:
         """Whether each call has a name of this sort."""

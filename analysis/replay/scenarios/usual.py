@@ -79,7 +79,7 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         lacking = [
             m if not change else _with_waits(m, of_stages) if stage else _without(m, usual, most)
             for m, change, stage, usual, most in zip(
-                members, changing, alike.is_stage, alike.is_usual, waits, strict=True
+                members, changing, alike.is_stage, alike.is_usual(others), waits, strict=True
             )
         ]
         works = [work_of(m) for m in lacking]
@@ -133,7 +133,8 @@ def more_than_others(members: Sequence[Playing], ranks: Collection[int]) -> list
 def _alike(programs: Sequence[RankProgram], others: Sequence[bool], changing: Sequence[bool]) -> Alike:
     alike = Alike.by_place(programs)
     if _has_none_like_it(alike.orders, others, changing):
-        return Alike.by_place(programs, across=True)  # of a whole stage: only the other stages show what is usual
+        # Of a whole stage only the other stages show what is usual; so do others of ranks that do more than these.
+        return Alike.by_place(programs, across=True)
     return alike
 
 
