@@ -35,7 +35,8 @@ from .table import Replay
 _LEAST_OF_RANKS = 0.015
 """Of a step: in a few steps, one of several equal ranks may be slower by nearly as much by chance."""
 _SURE, _CHANCE, _STEPS, _MOST_SETS = 0.05, 0.01, 3, 10**9
-"""Of a step: below this gain, of three steps or more, equal ranks may be taken for late in one of a hundred runs."""
+"""Of a step: below this gain, equal ranks may be taken for late in one of a hundred runs. Three steps or more tell how
+much ranks differ by chance."""
 _STANDS_OUT = 3.0
 """So many times the excess of the others has a rank that is asked about."""
 _ALIKE = 0.5
@@ -56,8 +57,9 @@ _MUCH_MORE = 2.0
 """So many times the largest gain waiting is, where nobody can say what holds up those who wait."""
 _MOST_THEN = 4
 """So many changes are also played one after the other."""
+_MANY = 1_000
 _MOST_UNLAUNCHED = 0.5
-"""Of the activities: where more have no launch, all of them begin when they did, whatever the CPU does."""
+"""Of the activities that can have one: where more have no launch, they begin when they did, whatever the CPU does."""
 
 
 def prices_of(
@@ -88,7 +90,7 @@ def prices_of(
     ask_all = for_whom.known_ns < _MOSTLY * waiting_ns
     late, without_late = pricing.late_ranks(blamed, unshown, hosts, ask_all=ask_all) or (None, None)
     if without_late is None and blamed and several:
-        without_late = usual.without_stragglers(blamed)
+        without_late = pricing.without_blamed(blamed, for_whom.others_ns(blamed))
     who = (blamed, None) if late is None else (late.ranks, late.host)
     slow, as_others = (pricing.slow_links(slow_groups(links)) if links is not None else None) or (None, None)
     scenarios = [
@@ -241,12 +243,26 @@ class _Pricing:
         of_late = {rank: excess[rank] for rank in order}
         return LateRanks(tuple(order), name, of_late, self._on_cpu(of_late, gain.ns)), scenario
 
+    def without_blamed(self, blamed: Collection[int], waited_ns: float) -> Scenario | None:
+        """The run without ranks that others wait for, but that differ too little to be named.
+
+        None if that may be chance, and the waiting as well: some rank is always the last.
+        """
+        scenario = usual.without_stragglers(blamed)
+        gain = self.replay.gain(scenario, as_transfers=True)
+        if max(gain.ns, waited_ns) >= _SURE * self.replay.step_ns:
+            return scenario
+        excess = excesses(self.replay, scenario.changes[0])
+        of_blamed = {rank: excess[rank] for rank in blamed if rank in excess}
+        return None if self._may_be_chance(of_blamed, gain.ns) else scenario
+
     def _may_be_chance(self, late: Mapping[int, Excess], gain_ns: float) -> bool:
-        """Whether some of equal ranks may take longer by most of this in as many steps; fewer than three cannot tell.
+        """Whether some of equal ranks may take longer by most of this in as many steps.
 
         What is late from some step on is tested from there on. Source: Student's test with the variance over steps
         pooled over ranks (analysis of variance with contrasts); all sets of as many ranks, with their devices and CPUs,
-        share its level (Bonferroni).
+        share its level (Bonferroni). Fewer than three steps tell too little of that variance: then it is the sum of
+        those of all activities, as if each took longer or shorter by chance of its own.
         """
         since = max(
             (since.step for of in late.values() for since in (of.since, of.cpu_since) if since is not None), default=0
@@ -256,17 +272,19 @@ class _Pricing:
             of_ranks = [np.unique(member.program.step) for members in self.replay.measured for member in members]
             steps = [step for step in np.unique(np.concatenate(of_ranks)).tolist() if step >= 0]
         if len(steps) < _STEPS:
-            return False
-        more = self._more_than_others(late, steps)
-        ranks, count = len(more), len(late)
-        means = {rank: of.mean(axis=1) for rank, of in more.items()}
-        variance = np.mean([of.var(axis=1, ddof=1) for of in more.values()], axis=0) / len(steps)
+            means, variance, freedom = self._by_activity(late)
+        else:
+            more = self._more_than_others(late, steps)
+            means = {rank: of.mean(axis=1) for rank, of in more.items()}
+            variance = np.mean([of.var(axis=1, ddof=1) for of in more.values()], axis=0) / len(steps)
+            freedom = len(more) * (len(steps) - 1)
+        ranks, count = len(means), len(late)
         of_others = np.mean([mean for rank, mean in means.items() if rank not in late], axis=0)
         contrast = sum(means[rank] for rank in late) - count * of_others
         error = np.sqrt(variance * (count + count**2 / (ranks - count)))
         sets = min(math.comb(ranks, count), _MOST_SETS)
         # Of Student's two sides one counts, and there are two parts.
-        most = student_quantile(ranks * (len(steps) - 1), _CHANCE / sets)
+        most = student_quantile(freedom, _CHANCE / sets)
         return not bool((contrast > np.maximum(most * error, _MOSTLY * gain_ns)).any())
 
     def _on_cpu(self, excess: Mapping[int, Excess], gain_ns: float) -> frozenset[int]:
@@ -342,6 +360,27 @@ class _Pricing:
                 in_steps = [[ns[member.program.step == step].sum() for step in steps] for ns in both]
                 more[member.program.rank] += np.array(in_steps)
         return more
+
+    def _by_activity(self, late: Collection[int]) -> tuple[dict[int, Floats], Floats, int]:
+        """By how much the device and CPU of each rank take longer in a step, in ns, shape (2,), and how sure that is.
+
+        That is the variance of such a sum, from the activities of ranks that are not late, and how many there are.
+        """
+        sums: dict[int, Floats] = defaultdict(lambda: np.zeros(2))
+        squares: dict[int, Floats] = defaultdict(lambda: np.zeros(2))
+        count, counted = 0, list(self.replay.counted)
+        for members in self.replay.measured:
+            for member, both in zip(members, usual.more_than_others(members, late), strict=True):
+                kept = np.isin(member.program.step, counted) if counted else np.ones(len(member.program), dtype=bool)
+                of_rank = np.array([ns[kept] for ns in both], dtype=np.float64)
+                sums[member.program.rank] += of_rank.sum(axis=1)
+                if member.program.rank not in late:
+                    squares[member.program.rank] += (of_rank**2).sum(axis=1)
+                    count += int(kept.sum())
+        steps = max(len(counted), 1)
+        variance = np.mean(list(squares.values()), axis=0) / steps**2
+        # From there on Student's test is that of the normal distribution.
+        return {rank: of / steps for rank, of in sums.items()}, variance, min(max(count, 1), _MANY)
 
     def _late_beside(self, ranks: Sequence[int], unshown: Collection[int], least: float) -> list[int]:
         """Ranks that stand out once these are not among those with whom they are compared.
@@ -474,8 +513,14 @@ def _since(by_step: Mapping[int, float], counted: Collection[int]) -> Since | No
 
 
 def _is_unlaunched(program: RankProgram) -> Flags:
-    """Whether each activity has no known launch; without a GPU nothing is launched."""
-    return np.zeros(len(program), dtype=bool) if program.issued_by is not None else program.launch == NONE
+    """Whether each activity has no known launch; without a GPU nothing is launched.
+
+    What begins before the first one that has was launched before the trace: a CPU may be more than a step ahead.
+    """
+    unlaunched: Flags = program.launch == NONE
+    if program.issued_by is not None or unlaunched.all():
+        return unlaunched & (program.issued_by is None)
+    return np.asarray(unlaunched[program.start >= program.start[~unlaunched].min()], dtype=bool)
 
 
 def _is_copy(program: RankProgram) -> Flags:

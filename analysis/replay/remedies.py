@@ -149,6 +149,8 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices |
     late = standing_out(shares)
     if prices is not None and prices.late is not None:
         late = list(prices.late.ranks)
+    elif prices is not None and "no_straggler" not in prices.gains:  # late by chance
+        late = []
     elif late and at_start.issuperset(late):
         return
     else:
