@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from simulator import Injection, Window, World, simulate
+from simulator import Hardware, Injection, Window, World, simulate
 from simulator.pipelines import cp_ring, three_d
 from simulator.programs import cross, ddp, fsdp, tp, tp_dp, twins
 from simulator.world import Program
@@ -110,3 +110,54 @@ def test_a_few_worlds(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_more_worlds(tmp_path: Path) -> None:
     check(SLOW, tmp_path)
+
+
+def without(kind: str, made: World, ranks: tuple[int, ...], at: float = 0.4) -> World:
+    """The same world with a cause on these ranks, in all steps."""
+    return replace(made, injections=(Injection(kind, ranks, STEPS, 900.0, at),))
+
+
+@pytest.mark.parametrize(("job", "kind"), [("ddp", "kernel"), ("tp", "copies"), ("tp and dp", "kernel")])
+def test_work_that_two_of_three_ranks_have(job: str, kind: str, tmp_path: Path) -> None:
+    """What the third one lacks is left out, although most ranks have it."""
+    calm = World(7, PROGRAMS[job], 1, 3, steps=len(STEPS), window=Window(((1, 4),)))
+    caused, alone = read(without(kind, calm, (0, 2)), tmp_path / "caused"), read(calm, tmp_path / "calm")
+    true = step_ns(caused) - step_ns(alone)
+    [row] = caused.remedies[caused.remedies["remedy"] == "no_straggler"].to_dict("records")
+    assert row["what"] == "ranks 0, 2 as fast as the others"
+    assert abs(row["gain_ns"] - true) <= 0.03 * step_ns(caused)
+    assert "anks 0, 2 cost" in caused.verdict or "rank 0" in caused.verdict
+
+
+@pytest.mark.parametrize("job", ["ddp", "tp"])
+def test_a_step_that_was_launched_before_the_trace(job: str, tmp_path: Path) -> None:
+    """A CPU is more than a step ahead, so what the devices do first has no launch, which is no reason for no prices."""
+    calm = World(5, PROGRAMS[job], 1, 4, steps=len(STEPS), window=Window(((3, 3),)))
+    caused, alone = read(without("slower", calm, (2,)), tmp_path / "caused"), read(calm, tmp_path / "calm")
+    true = step_ns(caused) - step_ns(alone)
+    assert caused.prices is not None
+    assert caused.prices.late is not None
+    assert caused.prices.late.ranks == (2,)
+    assert caused.prices.gains["no_straggler"].ns == pytest.approx(true, rel=0.05)
+
+
+@pytest.mark.parametrize("steps", [(3, 3), (3, 4)])
+def test_some_rank_is_the_last_by_chance(steps: tuple[int, int], tmp_path: Path) -> None:
+    """In one step as in many: equal ranks are neither named nor to be looked at."""
+    hardware = Hardware(compute_jitter=0.05)
+    for seed, job in enumerate(("ddp", "tp", "fsdp"), 1):
+        made = World(seed, PROGRAMS[job], 1, 4, steps=len(STEPS), window=Window((steps,)), hardware=hardware)
+        found = read(made, tmp_path / job)
+        assert found.prices is not None
+        assert found.prices.late is None
+        assert "no_straggler" not in set(found.remedies["remedy"]), found.remedies
+        assert "no_jitter" in found.prices.gains
+
+
+def test_those_named_together_have_their_waits_together(tmp_path: Path) -> None:
+    """`66 % of it for rank 1 and rank 0 (nearly as late)` is what both are waited for, and nobody counts twice."""
+    calm = World(7, PROGRAMS["ddp"], 1, 3, steps=len(STEPS), window=Window(((1, 4),)))
+    found = read(without("kernel", calm, (0, 1)), tmp_path)
+    by_rank = found.ranks.set_index("rank")["caused_exposed_frac"]
+    assert f"{by_rank[[0, 1]].sum():.0%} of it for rank 0 and rank 1 (nearly as late)" in found.verdict
+    assert "1 more rank" not in found.summary()

@@ -26,7 +26,8 @@ class Cure:
     others, which are found in a run, and complete the option. A bound is more than anybody can do: what can be done
     comes before it from a gain of this part of its own (`gives_way_from`).
     It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
-    that, or rows of `syncs` of that kind take enough. `of_ranks` are those by which ranks become like others.
+    that, or rows of `syncs` of that kind take enough. Changes by which ranks become like others (`of_ranks`) are so
+    wherever there are several: where the CPUs wait for each other, no device need show it.
     What a CPU does, by name, comes before what makes up for it (`is_named`).
     `how_under` has other advice for frameworks, by how their annotations begin, and `how_at_once` is that where
     collectives are needed at once (`needed_at_once`).
@@ -50,7 +51,13 @@ class Cure:
 
     def of(self, ranks: Collection[int], host: str | None = None) -> Cure:
         """The same for these ranks, or this host."""
-        return replace(self, option=f"{self.option} {host or ','.join(map(str, sorted(ranks)))}")
+        who = usual.named_ranks(sorted(ranks), host)
+        costs = f"{who[0].upper()}{who[1:]} cost{'' if len(ranks) > 1 and host is None else 's'}"
+        return replace(
+            self,
+            option=f"{self.option} {host or ','.join(map(str, sorted(ranks)))}",
+            costs=costs if self.of_ranks else self.costs,
+        )
 
     def under(self, names: pd.Series[str], *, at_once: bool) -> Cure:
         """The same with what to do under the framework that made annotations of these names."""
@@ -101,7 +108,6 @@ CURES = {
             "even out the work of the ranks; see `rank_steps` for where waiting is",
             gives_way_from=_HALF,
             of_ranks=True,
-            of_step=("exposed_wait_ns", "exposed_unsplit_ns"),
         ),
         Cure(
             "overlap",
@@ -260,7 +266,8 @@ def worth_pricing(
 
     def is_worth(change: Cure) -> bool:
         return (
-            (bool(change.of_step) and sum(typical.parts[part] for part in change.of_step) >= least)
+            change.of_ranks
+            or (bool(change.of_step) and sum(typical.parts[part] for part in change.of_step) >= least)
             or (bool(change.of_idle) and sum(most[list(change.of_idle)].fillna(0)) >= least)
             or (on_cpus and bool(change.annotated) and annotated_ns(change.annotated) >= least)
             or (bool(change.of_kind) and change.of_kind in lost and lost[change.of_kind] >= least)

@@ -253,16 +253,17 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
     ):
         return
     a_step = " a step" if analysis.typical_step.steps else ""
+    as_late_as_one = sorted(as_late(waiting.participation, named)) if len(named) == 1 else []
     hosts = set(ranks["host"].dropna())
     for row in sorted(records(ranks[ranks["rank"].isin(named)]), key=lambda row: named.index(row["rank"])):
         host = f" ({_short_host(row['host'])})" if row["host"] and len(hosts) > 1 else ""
-        share = shares[row["rank"]]
+        share = float(shares.reindex([row["rank"], *as_late_as_one]).sum())
         does = on_cpu(analysis.table("late_work"), row["rank"]) if row["because"] == "cpu" else None
         why = f": {REASONS.get(row['because'], row['because'])}" if row["because"] else ""
         why = f": CPU {printable(doing(does))}" if does is not None else why
         if row["because"] == "compute" and instead_of_computing(analysis.table("late_work"), row["rank"]) is not None:
             why = ": its operators take longer"
-        alike = nearly_as_late(sorted(as_late(waiting.participation, named)) if len(named) == 1 else [])
+        alike = nearly_as_late(as_late_as_one)
         who = f"rank {row['rank']}{host}{f' and {alike}' if alike else ''}"
         caused = f"  {who}: {length(share * waited_ms)}{a_step}, {share:.0%} of the exposed wait"
         kernel = printable(row["kernel"]) if row["kernel"] else ""
@@ -275,7 +276,7 @@ def _who(analysis: Analysis, first: FirstScreen, width: int, most: int) -> Itera
             room = max(width - cell_len(why) - 6, _LEAST_KERNEL)
             below = f"{why} in {shortened_kernel(kernel, room)}" if kernel else why
             yield shortened(f"    {below.removeprefix(': ')}", width)
-    rest = late.drop(named)
+    rest = late.drop([*named, *(rank for rank in as_late_as_one if rank in late)])
     if rest.sum() >= _WORTH_NAMING:
         who = counted(len(rest), "more rank" if named else "rank")
         yield f"  {who}: {length(rest.sum() * waited_ms)}{a_step}{' together' if len(rest) > 1 else ''}"

@@ -55,8 +55,9 @@ class Reason(NamedTuple):
 class Blamed(NamedTuple):
     """Ranks that stand out by how much others wait for them, or all of a `host`: `frac` of the waiting.
 
-    Ranks `as_late` would be waited for without a single one. `reason` is why the first of them is late, the latest of
-    a host; None if not known. `places` are those of ranks in the job, where they are known.
+    Ranks `as_late` would be waited for without a single one, and `frac` is also of waiting for them. `reason` is why
+    the first of them is late, the latest of a host; None if not known. `places` are those of ranks in the job, where
+    they are known.
     """
 
     ranks: tuple[int, ...]
@@ -115,14 +116,14 @@ class Culprits(NamedTuple):
         if not named:
             return None
         alike = tuple(sorted(as_late(self.participation, named))) if len(named) == 1 else ()
-        own, reason = shares[named], self.reason(named[0])
+        own = shares.reindex([*named, *alike]).fillna(0.0)
         return Blamed(
             tuple(named),
             None,
             float(own.sum()),
-            dict(zip(named, own.tolist(), strict=True)),
+            {rank: float(own[rank]) for rank in named},
             alike,
-            reason,
+            self.reason(named[0]),
             self.places,
         )
 
