@@ -156,8 +156,8 @@ def test_a_run_of_nothing_but_collectives_on_cpus_is_refused(capsys: pytest.Capt
 
 
 def test_details_are_needed() -> None:
-    with pytest.raises(NothingMeasured, match=r"details=True"):
-        _ = analyse(DATA / "nccl-straggler").replay_steps
+    with pytest.raises(NothingMeasured, match=r"details=False"):
+        _ = analyse(DATA / "nccl-straggler", details=False).replay_steps
 
 
 def test_predict_needs_a_scenario() -> None:

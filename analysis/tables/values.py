@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..run.run import Run
 
 NO_TIMES = "the files say how long collectives took, but neither when they began nor what else ran"
-WITH_DETAILS = "recordings packed --no-details have none; in Python, analyse(..., details=True) reads them"
+WITH_DETAILS = "recordings packed --no-details have none, and analyse(..., details=False) reads none"
 
 
 @value

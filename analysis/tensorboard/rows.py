@@ -33,7 +33,7 @@ def run_row(analysis: Analysis) -> dict[str, Any]:
 def print_row(run: str) -> None:
     """Print the row of the run at this path as JSON; where it cannot be read, `why` says so."""
     try:
-        row = run_row(analyse(run, details=True, keep_going=True, cache=True))
+        row = run_row(analyse(run, keep_going=True, cache=True))
     except AnalysisError as err:
         row = {"state": "failed", "why": printable(" ".join(str(err).split()))}
     sys.stdout.write(json.dumps(row))

@@ -65,7 +65,7 @@ def test_long_ones_in_every_layout(tmp_path: Path, layout: str) -> None:
 
 
 def test_they_are_details(tmp_path: Path) -> None:
-    assert len(analyse(drawn(1)[0].write(tmp_path), cache=False).run.functions) == 0
+    assert len(analyse(drawn(1)[0].write(tmp_path), details=False, cache=False).run.functions) == 0
 
 
 @pytest.mark.parametrize("seed", range(4))

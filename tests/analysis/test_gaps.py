@@ -79,7 +79,7 @@ def test_modules_are_read_where_they_are_recorded(tmp_path):
     result = detailed(tmp_path, trace)
     assert (only(result.gaps)["module"], only(result.gaps)["operator"]) == ("Linear_1", "aten::mm")
     assert result.run.modules["name"].tolist() == ["nn.Module: MLP_0", "nn.Module: Linear_1"]
-    assert not len(analyse(tmp_path).run.modules)
+    assert not len(analyse(tmp_path, details=False).run.modules)
 
 
 def test_recordings_keep_modules(tmp_path):
@@ -116,7 +116,7 @@ def unknown(row: Row) -> bool:
 
 def test_without_calls_only_the_length_and_the_neighbours_are_known(tmp_path):
     gap().write(tmp_path)
-    row = only(analyse(tmp_path).gaps)
+    row = only(analyse(tmp_path, details=False).gaps)
     assert (row["idle_ns"], row["before"], row["after"]) == (100 * US, "gemm", "gemm")
     assert unknown(row)
     assert row["starved_ns"] is None

@@ -267,7 +267,7 @@ def test_garbage_collection_is_read_from_any_layout_and_kept_in_recordings(tmp_p
     assert main(["pack", "-o", str(packed), str(run)]) == 0
     for path in (run, packed):
         assert of_which(only(analyse(path, details=True).idle)) == {"gc": 9, "cpu_comm": 7, "python": 74}
-    assert not analyse(run).run.annotations["name"].str.contains("Python GC|barrier").any()
+    assert not analyse(run, details=False).run.annotations["name"].str.contains("Python GC|barrier").any()
 
 
 @pytest.mark.parametrize(("start", "dur", "drains"), [(99, 2, True), (100, 5, False), (90, 10, False), (0, 500, True)])
@@ -285,7 +285,7 @@ def causes(row: Row) -> set[int | None]:
 
 def test_without_calls_the_causes_are_not_known(tmp_path):
     gap().write(tmp_path)
-    found = analyse(tmp_path)
+    found = analyse(tmp_path, details=False)
     row = only(found.idle)
     assert (row["idle_ns"], causes(row)) == (100 * US, {None})
     assert "were not read" in row["note"]

@@ -145,7 +145,7 @@ def test_operators_annotations_and_kernels_are_the_same_time(tmp_path):
 
 @pytest.mark.parametrize("table", ["operators", "annotation_times"])
 def test_what_was_not_read_is_no_guess(tmp_path, table):
-    with pytest.raises(NothingMeasured, match="details=True"):
+    with pytest.raises(NothingMeasured, match="details=False"):
         getattr(analysed(tmp_path, with_operators()), table)
 
 

@@ -44,7 +44,7 @@ def test_modules_and_sizes_in_every_layout(tmp_path: Path, layout: str) -> None:
 
 
 def test_modules_are_details_and_sizes_are_not(tmp_path: Path) -> None:
-    run = analyse(trace().write(tmp_path), cache=False).run
+    run = analyse(trace().write(tmp_path), details=False, cache=False).run
     assert len(run.modules) == 0
     assert run.activities["size_bytes"].sum() == 1_000 + 1_001 + 1_002
 

@@ -65,7 +65,7 @@ def test_every_layout_tells_them(tmp_path: Path, layout: str, gpu: bool) -> None
 def test_they_are_details(tmp_path: Path) -> None:
     for gpu in (True, False):
         path = trace(gpu=gpu).write(tmp_path / str(gpu))
-        assert rows(analyse(path).run) == []
+        assert rows(analyse(path, details=False).run) == []
         assert read_kineto(path, ReadOptions(memory_gb=1)).inputs == []
 
 

@@ -159,8 +159,8 @@ def test_the_timeline_has_a_counter_for_each_stream(tmp_path):
 
 def test_a_timeline_of_some_steps_has_the_counter_of_these(tmp_path):
     result = of_trace(tmp_path, ahead().step(1, 0, 15 * US).step(2, 15 * US, 240 * US).step(3, 240 * US, 400 * US))
-    (track,) = counters(result, steps=[2])  # only the kernel from 150 to 200 us
-    assert [(time // US, depth) for time, depth in track.points] == [(0, 0)]
+    (track,) = counters(result, steps=[2])  # only the kernel from 150 to 200 us, in a step from 15 us on
+    assert [(time // US, depth) for time, depth in track.points] == [(135, 0)]
     (track,) = counters(result, steps=[1, 2])
     assert [(time // US, depth) for time, depth in track.points] == times(result)[:5]
 

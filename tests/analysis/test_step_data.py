@@ -89,7 +89,7 @@ def test_what_the_late_rank_did_is_there(tmp_path) -> None:
 
 def test_without_details_nothing_is_read_again(tmp_path) -> None:
     late_on_cpu(tmp_path)
-    data, _ = held(analyse(tmp_path))
+    data, _ = held(analyse(tmp_path, details=False))
     assert data["behind"] == {}
     assert data["steps"][0]["late"]
 

@@ -57,7 +57,7 @@ class Shown:
 
 @pytest.fixture(scope="module", params=RUNS)
 def shown(request) -> Shown:
-    return Shown(analyse(DATA / request.param))
+    return Shown(analyse(DATA / request.param, details=False))
 
 
 def test_every_activity_is_there_to_the_nanosecond(shown):

@@ -42,8 +42,9 @@ how they are computed.
   of `=`, `!=`, `<`, `<=`, `>`, `>=` and `~` (contains, whatever the case), and a value: a number, for `_ns` also with
   its unit (`1ms`), for `_frac` in percent (`50%`), a text, `true`, or `NA` for what is not known. Numbers are sorted
   from the largest, texts from A; `COLUMN:asc` and `COLUMN:desc` choose. `--help` of a command explains its columns.
-- **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. Those of operators
-  need `commtrace.analyse(RUN, details=True)`, which takes longer to read. `commtrace.analyse_sweep(SWEEP)` has the
+- **In Python**, `commtrace.analyse(RUN)` has an attribute of each table's name, a pandas DataFrame. With
+  `details=False` a run is read faster, but without operators, so without those tables of which they are the rows, and
+  without what a change would gain. `commtrace.analyse_sweep(SWEEP)` has the
   tables across runs, `commtrace.compare(A, B)` those of two sides, each one run or a list of captures, and
   `commtrace.run_trend(A, B, C)` that of a series of runs. `workers`, `cache` and `keep_going` are what `--workers`,
   `--cache` and `--keep-going` are, except that nothing is kept unless asked for: `cache=True` keeps it beside the
