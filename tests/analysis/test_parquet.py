@@ -115,7 +115,7 @@ def overlap(calls: pd.DataFrame, start: str) -> pd.Series[bool]:
 
 def test_ranks_that_are_read_one_by_one_give_the_same_files(tmp_path, parquet):
     run = DATA / "nccl-straggler"
-    spread = analyse_with(run, ReadOptions(workers=2, sizes=ReadSizes(spread_bytes=0, process_bytes=0)))
+    spread = analyse_with(run, ReadOptions(details=True, workers=2, sizes=ReadSizes(spread_bytes=0, process_bytes=0)))
     assert spread.run.spread is not None
     written(spread, tmp_path / "spread")
     written(analyse(run), tmp_path / "whole")
@@ -142,7 +142,7 @@ def test_columns_say_what_they_mean(tmp_path, parquet):
 
 
 def test_an_empty_table_has_columns_and_says_why(tmp_path, parquet):
-    rows = written(analyse(DATA / "host-bound"), tmp_path)
+    rows = written(analyse(DATA / "host-bound", details=False), tmp_path)
     because = {
         name: parquet.read_schema(tmp_path / f"{name}{PARQUET_SUFFIX}").metadata.get(b"empty_because", b"").decode()
         for name in rows
