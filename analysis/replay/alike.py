@@ -198,18 +198,23 @@ class Alike:
 
         What stages do is no such work, nor what is in no step.
         """
-        lacking = np.zeros(self._size, dtype=bool)
+        left_out, own = (np.zeros(self._size, dtype=dtype) for dtype in (bool, np.int64))
         if among is None or all(among) or self._together is None:
-            return lacking
+            return left_out
         compared = {group for group, counts in zip(self._together, among, strict=True) if counts}
-        of_members = np.split(self._at, self._ends[:-1])
-        for at, program, group, stage in zip(of_members, self._members, self._together, self.is_stage, strict=True):
-            if group in compared and not stage:
-                lacking[at[~outside_steps(program)]] = True
-        for at, counts in zip(of_members, among, strict=True):
-            if counts:
-                lacking[at] = False
+        starts = self._ends - [len(program) for program in self._members]
+        for number in np.flatnonzero(~np.array(among)).tolist():
+            at = self._at[starts[number] : self._ends[number]]
+            own += np.bincount(at, minlength=self._size)
+            if self._together[number] in compared and not self.is_stage[number]:
+                left_out[at[~outside_steps(self._members[number])]] = True
+        lacking: Flags = left_out & (own == self._how_often)
         return lacking
+
+    @cached_property
+    def _how_often(self) -> Ints:
+        """Activities of all members with each number."""
+        return np.bincount(self._at, minlength=self._size)
 
     @cached_property
     def _by_member(self) -> list[tuple[Ints, Flags]]:

@@ -58,6 +58,7 @@ _MUCH_MORE = 2.0
 _MOST_THEN = 4
 """So many changes are also played one after the other."""
 _MANY = 1_000
+"""Degrees of freedom, from which on Student's distribution is the normal one."""
 _MOST_UNLAUNCHED = 0.5
 """Of the activities that can have one: where more have no launch, they begin when they did, whatever the CPU does."""
 
@@ -379,7 +380,6 @@ class _Pricing:
                     count += int(kept.sum())
         steps = max(len(counted), 1)
         variance = np.mean(list(squares.values()), axis=0) / steps**2
-        # From there on Student's test is that of the normal distribution.
         return {rank: of / steps for rank, of in sums.items()}, variance, min(max(count, 1), _MANY)
 
     def _late_beside(self, ranks: Sequence[int], unshown: Collection[int], least: float) -> list[int]:

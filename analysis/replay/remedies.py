@@ -149,7 +149,7 @@ def _without_waiting(costs: StepCosts, waiting: pd.Series[int], prices: Prices |
     late = standing_out(shares)
     if prices is not None and prices.late is not None:
         late = list(prices.late.ranks)
-    elif prices is not None and "no_straggler" not in prices.gains:  # late by chance
+    elif prices is not None and "no_straggler" not in prices.gains:  # late by chance, if at all
         late = []
     elif late and at_start.issuperset(late):
         return
