@@ -154,6 +154,20 @@ def test_some_rank_is_the_last_by_chance(steps: tuple[int, int], tmp_path: Path)
         assert "no_jitter" in found.prices.gains
 
 
+@pytest.mark.parametrize("steps", [(3, 3), (3, 4)])
+def test_beside_a_late_rank_nobody_is_named_by_chance(steps: tuple[int, int], tmp_path: Path) -> None:
+    """It takes longer by what was planted: what single kernels take longer by chance, others take shorter."""
+    hardware = Hardware(compute_jitter=0.05)
+    made = World(9, PROGRAMS["ddp"], 1, 4, steps=len(STEPS), window=Window((steps,)), hardware=hardware)
+    found = read(without("kernel", made, (1,)), tmp_path)
+    assert found.prices is not None
+    assert found.prices.late is not None
+    assert found.prices.late.ranks == (1,)
+    computing = found.breakdown_steps.groupby("rank")["compute_ns"].mean()
+    longer_ns = computing[1] - computing.drop(1).median()
+    assert found.prices.late.excess[1].compute_ns == pytest.approx(longer_ns, rel=0.1)
+
+
 def test_those_named_together_have_their_waits_together(tmp_path: Path) -> None:
     """`66 % of it for rank 1 and rank 0 (nearly as late)` is what both are waited for, and nobody counts twice."""
     calm = World(7, PROGRAMS["ddp"], 1, 3, steps=len(STEPS), window=Window(((1, 4),)))

@@ -215,7 +215,7 @@ class _Pricing:
             candidates += self._dear([rank for rank in whole if rank not in candidates and rank not in unshown], whole)
         if self.replay.counted and 0 < len(candidates) < len(whole) // 2:
             candidates += self._late_beside(candidates, unshown, least)
-        chosen = self._fewest(candidates, excess) if candidates else []
+        chosen = self._beyond_chance(self._fewest(candidates, excess)) if candidates else []
         places = self._places(hosts)
         name = next((name for name, ranks in places if len(ranks) > 1 and ranks == set(chosen)), None)
         slow = self._slow_place(places, least, self.replay.gain(usual.without_stragglers(chosen)).ns if chosen else 0.0)
@@ -242,7 +242,32 @@ class _Pricing:
             return None
         order = sorted(chosen, key=lambda rank: -excess[rank].whole_ns)
         of_late = {rank: excess[rank] for rank in order}
-        return LateRanks(tuple(order), name, of_late, self._on_cpu(of_late, gain.ns)), scenario
+        on_cpu = self._on_cpu(of_late, gain.ns)
+        return LateRanks(tuple(order), name, self._in_all(of_late), on_cpu), scenario
+
+    def _beyond_chance(self, chosen: list[int]) -> list[int]:
+        """Those of several ranks that take longer than the others by more than chance; all if none does by itself.
+
+        Without one that is late, the last of the others is the next, who takes longer by chance.
+        """
+        if len(chosen) < 2 or len(chosen) == len(self.ranks):
+            return chosen
+        means, variance, freedom = self._by_activity(chosen)
+        others = [mean for rank, mean in means.items() if rank not in chosen]
+        most = student_quantile(freedom, _CHANCE / len(means)) * np.sqrt(variance * (1 + 1 / len(others)))
+        sure = [rank for rank in chosen if (means[rank] - np.mean(others, axis=0) > most).any()]
+        return sure or chosen
+
+    def _in_all(self, late: Mapping[int, Excess]) -> dict[int, Excess]:
+        """The excess of each device, no larger than what it takes longer in all: by chance it is also faster."""
+        means, _, _ = self._by_activity(late)
+        usually = np.median([mean[0] for rank, mean in means.items() if rank not in late])
+        result = {}
+        for rank, of in late.items():
+            on_device = of.compute_ns + of.copies_ns
+            part = min(max(means[rank][0] - usually, 0.0) / on_device, 1.0) if on_device else 1.0
+            result[rank] = of._replace(compute_ns=part * of.compute_ns, copies_ns=part * of.copies_ns)
+        return result
 
     def without_blamed(self, blamed: Collection[int], waited_ns: float) -> Scenario | None:
         """The run without ranks that others wait for, but that differ too little to be named.
