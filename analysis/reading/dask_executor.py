@@ -57,8 +57,8 @@ class DaskExecutor(Executor):
         return DaskCall(self._client, future, self._pending)
 
     def cancel(self) -> None:
-        """Cancel calls that no worker has begun."""
-        for future in self._pending:
+        """Cancel calls that no worker has begun. A client that was closed meanwhile has cancelled its own."""
+        for future in self._pending if self._client.status == "running" else ():
             with suppress(Exception):  # the connection may be gone
                 future.cancel()
         self._pending.clear()

@@ -262,8 +262,9 @@ def test_a_damaged_file_that_does_not_say_its_rank_is_left_out(tmp_path):
     assert "does not say which rank it is" in run.failed[1]
 
 
-def test_the_summary_warns(capsys, run_with_a_damaged_rank):
-    assert main([str(run_with_a_damaged_rank), "--keep-going"]) == 1
+def test_the_summary_warns(capsys, run_with_a_damaged_rank, monkeypatch):
+    monkeypatch.chdir(run_with_a_damaged_rank)  # long paths take lines of the screen
+    assert main([".", "--keep-going"]) == 1
     captured = capsys.readouterr()
     shown = " ".join(captured.out.split()).replace(" warning ", " ")
     assert "rank 1 is partial: nothing after the damage in its file is counted" in shown

@@ -135,7 +135,7 @@ def of_24(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_24_ranks_on_a_terminal_show_the_culprit(of_24: Path) -> None:
-    assert "rank 2," in analyse(of_24, workers=1).verdict
+    assert "Rank 2 costs" in analyse(of_24, workers=1).verdict
     screen = ESCAPES.sub("", on_a_terminal(80, "summary", "--no-cache", str(of_24)))
     assert widest(screen.partition("Everything: ")[0]) <= 80  # then comes the path, to be copied
     assert len(screen.splitlines()) < 40
