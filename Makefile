@@ -79,7 +79,7 @@ test-all: test
 
 # What a user gets: `pip install .` takes the newest of everything, and may take the oldest that pyproject.toml admits.
 # Made anew each time: what is newest changes. The tests left out take long and make mostly the same calls of the same
-# libraries: `make test` has them, and all sets of parameters, of which every third is taken here. With pyarrow, the newest
+# libraries: `make test` has them, and all sets of parameters, of which every fifth is taken here. With pyarrow, the newest
 # pandas keeps texts in another way, so the newest is tested as most have it, without; the oldest with the oldest pyarrow,
 # which is where `export parquet` is tested: pandas imports pyarrow wherever it is, and every command of every other test
 # would begin later.
@@ -101,7 +101,7 @@ env-newest env-oldest: env-%:
 
 in-newest in-oldest: in-%:
 	.venv-$*/bin/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile \
-		--every 3 -m "not slow and not alone" tests/installed \
+		--every 5 -m "not slow and not alone" tests/installed \
 		tests/test_replay.py tests/test_prices.py tests/test_scenarios.py \
 		tests/docs/test_metrics_pages.py tests/docs/test_parquet_page.py tests/common tests/analysis \
 		$(patsubst %,--ignore tests/analysis/test_%.py,$(OF_NO_LIBRARY))

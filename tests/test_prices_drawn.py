@@ -41,7 +41,7 @@ OF_ALL = {
 }
 SHAPES = ((1, 4), (2, 2), (2, 4), (1, 8))
 STEPS = tuple(range(6))
-QUICK, SLOW = range(4), range(4, 14)
+QUICK, SLOW = range(4), range(4, 10)
 NOT_WORTH_NAMING = 0.02
 """Of a step: a cause that costs less need not be found."""
 
