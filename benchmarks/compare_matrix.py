@@ -153,7 +153,7 @@ def step_us(world: World) -> float:
 
 
 def amount(world: World, cause: Cause, percent: int) -> float | None:
-    """So much of the cause makes steps so many per cent longer; None if no amount does."""
+    """How much of a cause makes steps longer by this percentage, in us; None if no amount does."""
     plain = step_us(world)
     more, least, most = percent / 100 * plain, 0.0, float("inf")
     us = more

@@ -26,8 +26,8 @@ class Cure:
     others, which are found in a run, and complete the option. A bound is more than anybody can do: what can be done
     comes before it from a gain of this part of its own (`gives_way_from`).
     It is worth a try where these parts of a step, causes of idle time, or, without a GPU, annotations that begin like
-    that, or rows of `syncs` of that kind take enough. Changes by which ranks become like others (`of_ranks`) are so
-    wherever there are several: where the CPUs wait for each other, no device need show it.
+    that, or rows of `syncs` of that kind take enough. Changes by which ranks become like others (`of_ranks`) are always
+    tried: where CPUs wait for each other, no device need show it.
     What a CPU does, by name, comes before what makes up for it (`is_named`).
     `how_under` has other advice for frameworks, by how their annotations begin, and `how_at_once` is that where
     collectives are needed at once (`needed_at_once`).
