@@ -76,8 +76,7 @@ def _flop_by_device(work: pd.DataFrame, keys: list[str]) -> dict[tuple[object, .
     for row in _alike(work.assign(pair=number), keys):
         operator, inputs = pairs[row["pair"]].values()
         formula = formula_of(operator, inputs) if operator is not None and inputs is not None else None
-        key = tuple(row[key] for key in keys)
-        computed = by_device[key] if key in by_device else by_device.setdefault(key, _Computed())
+        computed = by_device.setdefault(tuple(row[key] for key in keys), _Computed())
         computed.has_shapes |= formula is not None
         dtype = None if formula is None else TF32 if row["tf32"] and formula.dtype == "float32" else formula.dtype
         if formula is not None and formula.flop is not None:
