@@ -42,6 +42,8 @@ def program(rank: int, steps: int, kernels: int, rng: np.random.Generator) -> Ra
         is_comm=lane == 1,
         collective=np.concatenate([np.full(count, NONE), np.arange(len(called))]),
         needs=np.full(len(starts), NONE),
+        is_unsplit=np.zeros(len(starts), dtype=bool),
+        overlaps=np.zeros(len(starts), dtype=bool),
         launch=np.argsort(np.argsort(starts, kind="stable")),
         call_start=launched,
         call_end=launched + 100,

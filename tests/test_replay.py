@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import MS, US, Collective, Trace, traces_of, write_run
+from builders import MAIN_THREAD, MS, US, Collective, Trace, traces_of, write_run
 from samples import a_sample
 from simulated_once import mean_step_ns, true_step_ns
 from simulator import PRESETS, Injection, Window, World, draw, simulate
@@ -323,3 +323,26 @@ def test_a_collective_waits_for_the_work_before_it_though_another_one_hides_that
     for member, (start, _) in zip(base, play(faster), strict=True):
         second, gemm = np.flatnonzero(member.program.is_comm)[1::2], np.flatnonzero(~member.program.is_comm)[1::2]
         assert (start[second] - start[gemm]).tolist() == [15 * MS] * 4
+
+
+def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_other(tmp_path: Path) -> None:
+    """Two CPUs that exchange tensors: each posts its receive, works, sends, and waits for what comes."""
+    for rank, works in enumerate((5 * MS, 15 * MS)):
+        trace = Trace(rank, 2, groups={"0": [0, 1]}, backend="gloo", device_names=(), host="node")
+        shown = {"dims": [[9], [], [], []], "types": ["TensorList", "", "Scalar", "Scalar"]}
+        values = {"values": ["", "", str(1 - rank), "0"]}
+        for step in range(6):
+            begin = step * 20 * MS
+            sends, ends = begin + works, begin + 16 * MS
+            came = {"recv": begin + (16, 6)[rank] * MS, "send": sends + 1 * MS}
+            trace.step(step, begin, begin + 20 * MS).op("aten::mm", begin + 50 * US, works - 100 * US)
+            trace.c10d("recv_", begin + 10 * US, **shown, **values).c10d("send", sends, **shown, **values)
+            for op, since in (("recv", begin + 15 * US), ("send", sends + 5 * US)):
+                trace.gloo(op, since, came[op] - since, dims=[[9]], types=["float"], thread=MAIN_THREAD)
+            trace.op("aten::add", ends + 50 * US, 3 * MS)
+        trace.write(tmp_path, f"x{rank}.json")
+    found = analyse(tmp_path)
+    [culprit] = found.remedies.query("remedy == 'no_straggler'").to_dict("records")
+    assert "rank 1" in culprit["what"]
+    assert culprit["gain_ns"] == pytest.approx(10 * MS, rel=0.1), "the last step has no next one that begins sooner"
+    assert found.critical_path["dur_ns"].sum() == pytest.approx(20 * MS, rel=0.05)

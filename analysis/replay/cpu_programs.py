@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from ..core.steps import NO_STEP
-from ..metrics.clocks.frame import Ints
+from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
-from .edges import Edges
+from .edges import ROUNDED_NS, Edges
 from .programs import NONE, Arrivals, RankProgram, idle_since, last_arrival, unsplit
 
 _CPU_LANE = 0
@@ -84,6 +84,7 @@ def cpu_program(rank: int, activities: pd.DataFrame, clocks: pd.DataFrame) -> Ra
         collective=of_calls(called["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)),
         needs=of_calls(called["needs"].to_numpy(dtype=np.int64, na_value=NONE)),
         is_unsplit=is_unsplit,
+        overlaps=_overlaps(lane[order], both),
         launch=np.full(len(order), NONE),
         call_start=_NO_CALLS,
         call_end=_NO_CALLS,
@@ -92,6 +93,17 @@ def cpu_program(rank: int, activities: pd.DataFrame, clocks: pd.DataFrame) -> Ra
         issued_by=of_calls(by),
         idle_since=idle_since(activities, clocks),
     )
+
+
+def _overlaps(lane: Ints, ran: _Ran) -> Flags:
+    """Whether each activity is of a lane of calls on which one begins before another has ended; both in their order.
+
+    gloo's threads do one collective after the other. Its sends and receives are under way together: were one made to
+    wait for the one before, two ranks that exchange data would wait for each other in a circle.
+    """
+    begins_early = (np.diff(lane, prepend=NONE) == 0) & (ran.start < np.append(0, ran.end[:-1]) - ROUNDED_NS)
+    overlaps: Flags = np.isin(lane, lane[begins_early & (lane != _CPU_LANE)])
+    return overlaps
 
 
 def _cut(cpu: _Ran, comm: _Ran, issued: Ints) -> _Ran:

@@ -115,7 +115,7 @@ class _Reasons:
     def of(cls, member: Playing) -> _Reasons:
         program = member.program
         ended, launched = ready(program)
-        source = np.where(ended == LONG_AGO, NONE, np.arange(len(program)) - 1)
+        source = np.where(program.follows, np.arange(len(program)) - 1, NONE)
         for node, sources in member.edges.joins.items():
             last = max(sources, key=lambda each: int(program.end[each]))
             if program.end[last] > ended[node]:
@@ -264,7 +264,9 @@ def _chain(members: Sequence[Playing]) -> Iterator[_Link]:
     begun = min(int(member.program.start.min()) for member in members)
     end, rank = max((int(member.program.end.max()), member.program.rank) for member in members)
     node, waiter = int(np.argmax(ranks[rank].member.program.end)), NONE
-    while node != NONE and end > begun:
+    been: set[tuple[int, int]] = set()  # clocks are not exact: reasons may lead back to where they came from
+    while node != NONE and end > begun and (rank, node) not in been:
+        been.add((rank, node))
         reasons = ranks[rank]
         last, at = reasons.last(node, arrived)
         chain = [(rank, _RAN, node, at)]

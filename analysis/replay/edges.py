@@ -23,7 +23,7 @@ _TIGHT_NS, _INEXACT_NS = 6_000, 10_000
 """So much later than what it waited for, an activity begins at most, if only that tells; and so much earlier."""
 _TIGHT_FRAC, _LOOSE_NS = 0.005, 20_000
 """If it was held up for long, it may be this part of that later, but no more: what ends so near is no coincidence."""
-_ROUNDED_NS = 1_000
+ROUNDED_NS = 1_000
 """Times since 1970 are written as us in numbers of 53 bits, or as whole us: so much earlier the end may be written."""
 _NEARLY_ALL = 0.99
 _RECORDS, _WAITS = ("cudaEventRecord", "hipEventRecord"), ("cudaStreamWaitEvent", "hipStreamWaitEvent")
@@ -63,8 +63,8 @@ def gpu_edges(members: Sequence[RankProgram]) -> list[Edges]:
 
 
 def ready(program: RankProgram) -> tuple[Ints, Ints]:
-    """End of the activity before on the stream, and launch, of each activity in ns; LONG_AGO if not known."""
-    before = np.where(np.diff(program.lane, prepend=NONE) == 0, np.append(LONG_AGO, program.end[:-1]), LONG_AGO)
+    """End of the activity before that each one follows, and its launch, in ns; LONG_AGO if not known."""
+    before = np.where(program.follows, np.append(LONG_AGO, program.end[:-1]), LONG_AGO)
     known = program.launch != NONE
     launched = np.full(len(program), LONG_AGO)
     launched[known] = program.call_start[program.launch[known]]
@@ -162,7 +162,7 @@ def _tight(program: RankProgram, known_pairs: list[tuple[int, int]]) -> list[tup
         by_end = others[np.argsort(program.end[others], kind="stable")]
         ends = program.end[by_end]
         last, rounded = (
-            np.searchsorted(ends, program.start[late_here] + later, side="right") - 1 for later in (0, _ROUNDED_NS)
+            np.searchsorted(ends, program.start[late_here] + later, side="right") - 1 for later in (0, ROUNDED_NS)
         )
         for node, *places in zip(late_here.tolist(), last.tolist(), rounded.tolist(), strict=True):
             ended = [at for place in places if place >= 0 and begins_at(at := int(by_end[place]), node)]

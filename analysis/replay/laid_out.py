@@ -29,7 +29,7 @@ class _Cycle:
     ends: Ints
     member: Ints
     rank: Ints
-    lane: Ints
+    follows: Flags
     start: Ints
     end: Ints
     collective: Ints
@@ -69,7 +69,7 @@ class _Cycle:
             ends=ends,
             member=member,
             rank=np.array([program.rank for program in programs])[member],
-            lane=joined("lane"),
+            follows=np.concatenate([program.follows for program in programs]),
             start=joined("start"),
             end=joined("end"),
             collective=collective,
@@ -84,11 +84,6 @@ class _Cycle:
             firsts=np.concatenate([each.firsts + at for each, at in windows]),
             lasts=np.concatenate([each.lasts + at for each, at in windows]),
         )
-
-    @property
-    def begins_lane(self) -> Flags:
-        begins: Flags = (np.diff(self.lane, prepend=NONE) != 0) | (np.diff(self.member, prepend=NONE) != 0)
-        return begins
 
     @property
     def shifted_by(self) -> Ints:
@@ -106,7 +101,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
     Where activities wait for each other in a circle, as clocks are not exact, the earliest goes by the measured times.
     """
     cycle = _Cycle.of(members)
-    shifted_by, begins_lane = cycle.shifted_by, cycle.begins_lane
+    shifted_by = cycle.shifted_by
     is_met = cycle.collective != NONE
     first = np.flatnonzero(_begins_piece(cycle, is_met))
     last = np.append(first[1:], len(is_met))[: len(first)] - 1
@@ -122,7 +117,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
     end[met] = met_end
     arrival = piece[piece_of[met]]
 
-    follows = np.flatnonzero(~begins_lane[first])
+    follows = np.flatnonzero(cycle.follows[first])
     all_meet = cycle.needs[met] == NONE
     waits = [
         (end[first[follows] - 1], piece[follows]),
@@ -191,7 +186,7 @@ def graph_of(members: Sequence[Playing]) -> Graph:
 
 def _begins_piece(cycle: _Cycle, is_met: Flags) -> Flags:
     """Whether each activity begins a piece: it waits for another, or follows one whose end is looked at."""
-    begins: Flags = cycle.begins_lane | is_met | (np.diff(cycle.shifted_by, prepend=_UNKNOWN - 1) != 0)
+    begins: Flags = ~cycle.follows | is_met | (np.diff(cycle.shifted_by, prepend=_UNKNOWN - 1) != 0)
     begins[cycle.joins[0]] = True
     begins[cycle.firsts] = True
     looked_at = (np.flatnonzero(is_met), cycle.joins[1], cycle.blocks[1], cycle.firsts, cycle.lasts)

@@ -13,8 +13,8 @@ from ..metrics.clocks.frame import Ints
 from .edges import Edges
 from .programs import RankProgram
 
-_OF_WORK = ("lane", "start", "end", "step", "idle_since", "is_comm", "collective", "needs", "is_unsplit", "launch",
-            "call_start", "call_end", "issued_by")  # fmt: skip
+_OF_WORK = ("lane", "start", "end", "step", "idle_since", "is_comm", "collective", "needs", "is_unsplit", "overlaps",
+            "launch", "call_start", "call_end", "issued_by")  # fmt: skip
 
 
 _Made = TypeVar("_Made")

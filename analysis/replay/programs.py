@@ -49,12 +49,14 @@ class RankProgram:
     `row` are those of the table, `lane` numbers devices and streams, `name` the names; `collective` is what an activity
     is a call of, `needs` the rank that it had to wait for, NONE for all members; it `is_unsplit` if nothing tells what
     of it was waiting. `launch` is the position of the CPU's call, whose columns, in order of start, begin with `call_`;
-    a `call_name` is a place among `call_names`. Without a GPU, lane 0 is the CPU, and `issued_by` the activity after
-    which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace shows, and
-    `idle_since` since when its devices waited before the first activity of a step, by step (`core.steps.step_windows`).
-    Ranks of one number `linked` have a common clock. `event_waits` are all waits of streams, None where the trace does
-    not tell for what each was. `host` is what else the CPU did, None where that was not read. A rank that `is_sending`
-    calls others one by one, as stages of a pipeline do, of which each does work of its own.
+    a `call_name` is a place among `call_names`. What `overlaps` is of a stream on which several run at once, as gloo's
+    sends and receives do, and waits for none of the others. Without a GPU, lane 0 is the CPU, and `issued_by` the
+    activity after which it handed a collective over. `begun_ns` is when its CPU began the first step that the trace
+    shows, and `idle_since` since when its devices waited before the first activity of a step, by step
+    (`core.steps.step_windows`). Ranks of one number `linked` have a common clock. `event_waits` are all waits of
+    streams, None where the trace does not tell for what each was. `host` is what else the CPU did, None where that was
+    not read. A rank that `is_sending` calls others one by one, as stages of a pipeline do, of which each does work of
+    its own.
     """
 
     rank: int
@@ -69,6 +71,7 @@ class RankProgram:
     collective: Ints
     needs: Ints
     is_unsplit: Flags
+    overlaps: Flags
     launch: Ints
     call_start: Ints
     call_end: Ints
@@ -92,6 +95,12 @@ class RankProgram:
     def paced(self) -> Flags:
         """Whether each activity keeps its distance from the one before, as a CPU worked in between."""
         return np.zeros(len(self), dtype=bool) if self.issued_by is None else ~self.is_comm
+
+    @cached_property
+    def follows(self) -> Flags:
+        """Whether each activity waits for the one before, on the same stream."""
+        follows: Flags = (np.diff(self.lane, prepend=NONE) == 0) & ~self.overlaps
+        return follows
 
     @property
     def rested(self) -> Ints:
@@ -153,6 +162,7 @@ def gpu_program(
         collective=activities["collective_id"].to_numpy(dtype=np.int64, na_value=NONE)[order],
         needs=activities["needs"].to_numpy(dtype=np.int64, na_value=NONE)[order],
         is_unsplit=unsplit(activities)[order],
+        overlaps=np.zeros(len(order), dtype=bool),
         launch=launch[order],
         call_start=call_start,
         call_end=call_start + called["dur_ns"].to_numpy(),

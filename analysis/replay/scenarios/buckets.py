@@ -245,7 +245,7 @@ class _Changed:
         self._on_cpu = program.issued_by is not None
         number = np.arange(len(program))
         self._nodes = pd.DataFrame({
-            **{name: getattr(program, name) for name in ("device", "is_comm", "is_unsplit", *_WHOLE)},
+            **{name: getattr(program, name) for name in ("device", "is_comm", "is_unsplit", "overlaps", *_WHOLE)},
             **{name: getattr(member, name) for name in _TIMES},
             "first_of": number, "last_of": number, "added": NONE,
         })  # fmt: skip
@@ -327,6 +327,7 @@ class _Changed:
             device=both["device"].to_numpy(),
             is_comm=both["is_comm"].to_numpy(dtype=bool),
             is_unsplit=both["is_unsplit"].to_numpy(dtype=bool),
+            overlaps=both["overlaps"].to_numpy(dtype=bool),
             issued_by=np.full(len(both), NONE) if self._on_cpu else None,
             **whole,
         )

@@ -274,7 +274,7 @@ def _working_less(member: Playing, gone: Spans) -> Playing:
     """Take time away from a CPU without a GPU: from its operators, or from the time between them."""
     program, paced = member.program, member.program.paced
     since = np.append(LONG_AGO, program.end[:-1])
-    since = np.where(np.diff(program.lane, prepend=NONE) == 0, since, program.start - program.rested)
+    since = np.where(program.follows, since, program.start - program.rested)
     between, within = _covered(gone, since, program.start), _covered(gone, program.start, program.end)
     return replace(
         member,
