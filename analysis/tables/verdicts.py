@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..metrics.prices import Prices
     from ..metrics.typical_step import TypicalStep
     from ..metrics.verdicts.culprits import Culprits
-    from ..metrics.verdicts.slow_devices import SlowDevice
+    from ..metrics.verdicts.slow_devices import Slow
     from ..run.run import Run
     from .ranks import Waiting
 
@@ -56,15 +56,19 @@ VERDICTS = Schema("verdicts", "process group, collective, dtype and size; the fi
 
 @value
 def slower_devices(
-    run: Run, shapes_ranks: Later[pd.DataFrame], counted_steps: Collection[int], breakdown_steps: pd.DataFrame
-) -> dict[int, SlowDevice]:
-    """The ranks whose device is slower than others at the same work, as far as operators were read."""
+    run: Run,
+    shapes_ranks: Later[pd.DataFrame],
+    mfu: Later[pd.DataFrame],
+    counted_steps: Collection[int],
+    breakdown_steps: pd.DataFrame,
+) -> dict[int, Slow]:
+    """The ranks whose device is slower than others at the same work, or has more, as far as operators were read."""
     from ..metrics.verdicts.slow_devices import slow_devices
 
     if not (run.details and run.has_starts):
         return {}
     steps = len(counted_steps) or breakdown_steps["step"].nunique()
-    return slow_devices(shapes_ranks(), steps)
+    return slow_devices(shapes_ranks(), mfu(), steps)
 
 
 @value
@@ -72,7 +76,7 @@ def culprits_over(
     run: Run,
     collectives: pd.DataFrame,
     late_work: pd.DataFrame,
-    slower_devices: Later[dict[int, SlowDevice]],
+    slower_devices: Later[dict[int, Slow]],
 ) -> Callable[[Waiting, int | None], Culprits]:
     """Who is late and why, by who waited for whom, over so many steps."""
     from ..metrics.verdicts.culprits import Culprits

@@ -36,12 +36,13 @@ def run(
     other_kernel: tuple[int, Shape] | None = None,
     noise: float = 0.01,
     models: Mapping[int, str] = {},
+    times: Mapping[int, int] = {},
 ) -> Analysis:
-    """Ranks that compute for some milliseconds in each step, and then reduce together."""
+    """Ranks that compute for some milliseconds in each step, some so many `times` as much, and then reduce together."""
     draw = random.Random(7)
     took = {
         (rank, step, name, size): round(
-            usual(name, size) * slower(rank, name, size) * draw.uniform(1 - noise, 1 + noise)
+            usual(name, size) * times.get(rank, 1) * slower(rank, name, size) * draw.uniform(1 - noise, 1 + noise)
         )
         for rank in range(ranks) for step in range(STEPS) for name, size in SHAPES
     }  # fmt: skip
@@ -60,7 +61,10 @@ def run(
             at = begins[step]
             made.step(step, at - 50 * US, begins[step + 1] - 51 * US)
             for name, size in SHAPES:
-                inputs: dict[str, Any] = {"Input Dims": [[size, size]] * 2, "Input type": ["c10::BFloat16"] * 2}
+                inputs: dict[str, Any] = {
+                    "Input Dims": [[size * times.get(rank, 1), size], [size, size]],
+                    "Input type": ["c10::BFloat16"] * 2,
+                }
                 made.event("cpu_op", name, at - 25 * US, 20 * US, **inputs)
                 is_other = other_kernel == (rank, (name, size))
                 kernel = "a_kernel_of_its_own" if is_other else KERNELS[name]
@@ -127,6 +131,14 @@ def test_another_kernel_at_one_shape(tmp_path: Path) -> None:
     row = slow_rows(same)[2]
     assert (row["slow_at"], row["usual_kernel"]) == ("a shape", None)
     assert "by the same kernel" in same.verdict
+
+
+def test_a_rank_that_has_more_to_compute_is_not_slow(tmp_path: Path) -> None:
+    uneven = run(tmp_path / "uneven", lambda *_: 1.0, times={2: 3})
+    assert slow_rows(uneven) == {}
+    assert "mostly in sm90_xmma_gemm_bf16bf16; it has 3.0 times the FLOPs of the others" in uneven.verdict
+    two = run(tmp_path / "two", lambda rank, *_: 4.0 if rank == 1 else 1.0, ranks=2, times={1: 2})
+    assert "FLOPs" not in two.verdict, "it computes eight times as long, and would twice as long by them"
 
 
 def test_what_differs_no_more_than_usual_is_nothing(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from .doing import (
     only_step,
     region_on_device,
 )
-from .slow_devices import SlowDevice
+from .slow_devices import Slow
 
 MOST_NAMED = 3
-_MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device
+_MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device, or to more work
 _NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
 _ON_DEVICE = ("compute", "memory")
 
@@ -48,7 +48,7 @@ class Reason(NamedTuple):
     instead: str | None = None
     kernel: str | None = None
     region: RegionOf | None = None
-    slow: SlowDevice | None = None
+    slow: Slow | None = None
     on_cpu: bool = False
 
 
@@ -83,16 +83,17 @@ class Waited(NamedTuple):
 class Culprits(NamedTuple):
     """Late ranks and why they are late: tables `ranks`, `hosts`, `lateness` and `late_work`, over `steps` steps.
 
-    `slow` gives ranks whose device is slower than others at the same work. `steps` is 0 where none are marked. It is
-    None if the steps are one event, such as a long step: then lateness is given in all, not per step. `groups` is the
-    process group of each collective, `participation` the table, and `on_cpu` says that the run has no GPU.
+    `slow` gives ranks whose device is slower than others at the same work, or has more of it. `steps` is 0 where none
+    are marked. It is None if the steps are one event, such as a long step: then lateness is given in all, not per step.
+    `groups` is the process group of each collective, `participation` the table, and `on_cpu` says that the run has no
+    GPU.
     """
 
     ranks: pd.DataFrame
     hosts: pd.DataFrame
     lateness: pd.DataFrame
     late_work: pd.DataFrame
-    slow: Callable[[], Mapping[int, SlowDevice]]
+    slow: Callable[[], Mapping[int, Slow]]
     groups: pd.Series[int]
     steps: int | None
     on_cpu: bool

@@ -1,12 +1,16 @@
-"""Why a rank computes longer, from the table `shapes_ranks`: its device is slow, or runs another kernel."""
+"""Why a rank computes longer: its device is slow, runs another kernel, or has more to compute than the others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pandas as pd
 
 from ...core.schema import Row, records
+
+_LEAST_MORE = 1.02
+"""FLOPs of a rank over those of the others, to be more of them."""
 
 
 class SlowDevice(NamedTuple):
@@ -16,9 +20,34 @@ class SlowDevice(NamedTuple):
     ms_per_step: float
 
 
-def slow_devices(shapes_ranks: pd.DataFrame, steps: int) -> dict[int, SlowDevice]:
-    """The slow device of each rank that has one; the slowest of several."""
-    found: dict[int, SlowDevice] = {}
+class MoreWork(NamedTuple):
+    """How many times the FLOPs of the others a rank has, and how much longer these take in a step, in ms."""
+
+    times: float
+    ms_per_step: float
+
+
+Slow = SlowDevice | MoreWork
+
+
+def slow_devices(shapes_ranks: pd.DataFrame, mfu: pd.DataFrame, steps: int) -> dict[int, Slow]:
+    """Why each rank that does computes longer in one of `steps`; of several reasons that which takes longest."""
+    found: dict[int, Slow] = {}
     for row in records(shapes_ranks.dropna(subset=["slow_at"])):
         found.setdefault(row["rank"], SlowDevice(row, row["extra_ns"] / 1e6 / max(steps, 1)))
+    for rank, more in _more_work(mfu, steps):
+        if rank not in found or more.ms_per_step > found[rank].ms_per_step:
+            found[rank] = more
     return found
+
+
+def _more_work(mfu: pd.DataFrame, steps: int) -> Iterator[tuple[int, MoreWork]]:
+    """Ranks with more FLOPs than the median of the others, whose whole compute time is taken to grow alike."""
+    known = mfu[mfu["tflop"].notna()]
+    computed_ns = (known["at_peak_ns"].fillna(0) + known["below_peak_ns"]).groupby(known["rank"]).sum()
+    flop = known.groupby("rank")["tflop"].sum()
+    for rank in flop.index.tolist():
+        others = flop.index != rank
+        times = float(flop[rank] / flop[others].median()) if others.any() else 1.0
+        if times >= _LEAST_MORE:
+            yield rank, MoreWork(times, float(computed_ns[others].median()) * (times - 1) / 1e6 / max(steps, 1))

@@ -31,7 +31,7 @@ from .of_run import (
     RunFinding,
     Step,
 )
-from .slow_devices import SlowDevice
+from .slow_devices import MoreWork, Slow
 from .thresholds import MENTIONED_FROM, NAMED_FROM, SKEW_FROM
 from .unsplit import NO_TRACE
 
@@ -45,6 +45,7 @@ _NEARLY_ALL = 0.9  # of the time outside of operators: from there one thing is s
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 _LOWER_CLOCK = 0.95
+_TIMES_FROM = 1.5
 _BETWEEN_NAMES, _NAMES_SAID = " > ", 2  # of the path of a region
 
 
@@ -225,8 +226,11 @@ def _in_region(region: RegionOf) -> str:
     return f"inside `{name}`{_share(region.frac)}"
 
 
-def _slow_device(slow: SlowDevice, what: str) -> str:
+def _slow_device(slow: Slow, what: str) -> str:
     """`its GPU is 12% slower at every operator: throttled or shared (1,200 MHz, others 1,980 MHz: power cap)`."""
+    if isinstance(slow, MoreWork):
+        more = f"{slow.times:.1f} times the" if slow.times >= _TIMES_FROM else f"{slow.times - 1:.0%} more"
+        return f"it has {more} FLOPs {'of' if slow.times >= _TIMES_FROM else 'than'} the others"
     row = slow.row
     if row["slow_at"] in (AT_EVERYTHING, AT_PRODUCTS):
         at, cause = (
