@@ -19,7 +19,7 @@ from .doing import (
     only_step,
     region_on_device,
 )
-from .slow_devices import Slow
+from .slow_devices import MoreWork, Slow
 
 MOST_NAMED = 3
 _MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device, or to more work
@@ -228,7 +228,8 @@ class Fault(NamedTuple):
 
     Of `late` ranks, `reasons` says why the first are, and `places` where they are in the job. The gain `may_be_less`
     where ranks without a trace may be as late, and as much as `most_ms` where others wait for so much longer;
-    `unexplained_ms` is how long that is.
+    `unexplained_ms` is how long that is. Where ranks have more work than others, somebody has to do it: `evened_ms` is
+    what a step gains, at most, with equal shares.
     """
 
     remedy: str
@@ -241,6 +242,7 @@ class Fault(NamedTuple):
     places: Mapping[int, str] = {}
     most_ms: float | None = None
     unexplained_ms: float | None = None
+    evened_ms: float | None = None
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -269,6 +271,8 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
     ms, most_ms, may_be_less = gain.ns / 1e6, unexplained_ms, gain.low_ns <= 0
     if may_be_less and most_ms is not None:
         ms, most_ms = most_ms, None
+    has_more = any(isinstance(reason.slow, MoreWork) for reason in reasons.values())
+    evened = prices.gains.get("no_jitter") if has_more else None
     return Fault(
         "no_straggler",
         "skew-bound",
@@ -279,6 +283,7 @@ def _late_fault(late: LateRanks, prices: Prices, culprits: Culprits) -> Fault:
         places=culprits.places,
         most_ms=most_ms,
         unexplained_ms=unexplained_ms,
+        evened_ms=None if evened is None else evened.ns / 1e6,
     )
 
 

@@ -366,6 +366,8 @@ def _fault_why(fault: Fault) -> str:
     else:
         shown = [rank for rank in fault.reasons if excess[rank].whole_ns / 1e6 >= _LEAST_MS]
         why = ", and ".join(f"rank {rank} {late_in_words(fault.reasons[rank])}" for rank in shown or fault.reasons)
+    if fault.evened_ms is not None:
+        why = f"{why}; with equal shares a step gains at most {length(fault.evened_ms)}"
     if fault.unexplained_ms is None:
         return why
     longer = f"others wait for up to {length(fault.unexplained_ms)}"
