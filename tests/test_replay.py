@@ -334,7 +334,7 @@ def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_ot
         for step in range(6):
             begin = step * 20 * MS
             sends, ends = begin + works, begin + 16 * MS
-            came = {"recv": begin + (16, 6)[rank] * MS, "send": sends + 1 * MS}
+            came = {"recv": ends, "send": ends + 5 * US}  # where it waits for them
             trace.step(step, begin, begin + 20 * MS).op("aten::mm", begin + 50 * US, works - 100 * US)
             trace.c10d("recv_", begin + 10 * US, **shown, **values).c10d("send", sends, **shown, **values)
             for op, since in (("recv", begin + 15 * US), ("send", sends + 5 * US)):

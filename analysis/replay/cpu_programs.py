@@ -7,7 +7,8 @@ its operators, with what Python does between them; the third is a pause in which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from ..core.steps import NO_STEP
 from ..metrics.clocks.frame import Flags, Ints
 from ..metrics.clocks.table import aligned
 from .edges import ROUNDED_NS, Edges
-from .programs import NONE, Arrivals, RankProgram, idle_since, last_arrival, unsplit
+from .programs import LONG_AGO, NONE, Arrivals, RankProgram, arrivals, idle_since, last_arrival, unsplit
 
 _CPU_LANE = 0
 _SOON_NS, _SOON = 1_000_000, 0.5
@@ -104,6 +105,50 @@ def _overlaps(lane: Ints, ran: _Ran) -> Flags:
     begins_early = (np.diff(lane, prepend=NONE) == 0) & (ran.start < np.append(0, ran.end[:-1]) - ROUNDED_NS)
     overlaps: Flags = np.isin(lane, lane[begins_early & (lane != _CPU_LANE)])
     return overlaps
+
+
+def with_ends_of_messages(members: Sequence[RankProgram]) -> list[RankProgram]:
+    """The same programs, with messages that end when they were there, and not when their CPU asked for them.
+
+    A send or receive of gloo ends in a trace when its CPU waits for it. If that did something else when the last rank
+    came, the message may have ended at any time since: it is taken to last as long as those for which CPUs waited then,
+    or as the shortest where none did. Otherwise a rank with less to do would wait for its messages as long as before.
+    """
+    arrived = arrivals(members)
+    of_all = [_Messages.of(program, arrived) for program in members]
+    seen = pd.concat([pd.DataFrame({"name": each.name, "took": each.took, "seen": each.seen}) for each in of_all])
+    usual = seen.groupby("name")["took"].min().astype("float64")
+    usual.update(seen[seen["seen"]].groupby("name")["took"].median())
+    ended = []
+    for program, of_rank in zip(members, of_all, strict=True):
+        end = program.end.copy()
+        took = usual.reindex(of_rank.name).to_numpy().astype(np.int64)
+        end[of_rank.node] -= np.where(of_rank.seen, 0, np.maximum(of_rank.took - took, 0))
+        ended.append(replace(program, end=end))
+    return ended
+
+
+class _Messages(NamedTuple):
+    """Messages of a rank that overlap: activity, name, how long from the last arrival on, whether its CPU waited then.
+
+    Columns of shape (messages,).
+    """
+
+    node: Ints
+    name: Ints
+    took: Ints
+    seen: Flags
+
+    @classmethod
+    def of(cls, program: RankProgram, arrived: Arrivals) -> _Messages:
+        """The messages of a rank."""
+        node = np.flatnonzero(program.overlaps & (program.collective != NONE))
+        begun = [max(last_arrival(program, each, arrived)[1], int(program.start[each])) for each in node.tolist()]
+        since, end = np.array(begun, dtype=np.int64), program.end[node]
+        # A CPU waits for one message after the other, and for the next from the end of the one before on.
+        before = np.sort(np.concatenate([[LONG_AGO], program.end[~program.is_comm], end]))
+        waited_since = before[np.searchsorted(before, end, side="left") - 1]
+        return cls(node, program.name[node], np.maximum(end - since, 0), since >= waited_since)
 
 
 def _cut(cpu: _Ran, comm: _Ran, issued: Ints) -> _Ran:

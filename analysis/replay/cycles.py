@@ -15,7 +15,7 @@ from ..core.tables.communication import ANNOTATIONS
 from ..core.tables.events import STREAM_WAITS
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import HostTables
-from .cpu_programs import cpu_program
+from .cpu_programs import cpu_program, with_ends_of_messages
 from .host_time import HostTime
 from .programs import NONE, RankProgram, gpu_program
 
@@ -55,7 +55,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
             table[table["cycle"] == of_cycle["cycle"].iloc[0]] for table in (run.stream_waits, run.annotations)
         )
         waited, marked = dict(grouped(waits, ["rank"])), dict(grouped(marks, ["rank"]))
-        yield [
+        members = [
             replace(
                 _program(
                     of_rank.merge(calls, on=ACTIVITY_KEYS, how="left"),
@@ -69,6 +69,8 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
             )
             for rank, of_rank in grouped(of_cycle, ["rank"])
         ]
+        overlap = any(program.overlaps.any() for program in members)
+        yield with_ends_of_messages(members) if overlap else members
 
 
 def _by_cycle(calls: pd.DataFrame, activities: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:

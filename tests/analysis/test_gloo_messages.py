@@ -2,6 +2,7 @@
 
 import random
 
+import pandas as pd
 import pytest
 from builders import MAIN_THREAD, US, Trace, analysed
 
@@ -66,3 +67,5 @@ def test_waiting_in_one_message_is_no_transfer_in_another(tmp_path, seed):
         waiting = rank.waiting - rank.moving
         parts = [rank.open, rank.moving, waiting, rank.open - rank.moving - rank.waiting]
         assert row == [len(part) * US for part in parts]
+    not_known = found.verdicts["not_known"].iloc[0]
+    assert pd.isna(not_known) or "because messages that are under way together end where" in not_known

@@ -23,7 +23,7 @@ def reason(
     some_missing: bool,
     has_starts: bool = True,
 ) -> str:
-    """The kind of reason, a key of `words._ADVICE`, why most of the unsplit time could not be split; empty if all was.
+    """The kind of reason, a key of `words._ADVICE`, why most of the unsplit time is so; empty if all calls are split.
 
     `ranks` are those with a trace; `some_missing` if the job has others. `in_whole_steps` are calls, by `call_id`, of
     steps that are in the traces from beginning to end. Without starts (`has_starts`), only durations are known.

@@ -681,6 +681,7 @@ _ADVICE = {
     "unmatched": (_NONE_FITS, _LOOK),
     "cut": (_NONE_FITS, f"capture whole steps with prof.step(), {_LOOK}"),
     "root": ("it is not known who needs whom in them", _LOOK),
+    "": ("messages that are under way together end where their rank asks for them",),
 }
 """Why calls could not be split (`unsplit.reason`), and what to do about it."""
 
@@ -809,7 +810,7 @@ def _held_up(steps: Sequence[tuple[int, float]]) -> Iterator[str]:
 
 def _advice(why: str) -> str:
     """What to do about a kind of reason: `some ranks do not show them: capture the same steps on all ranks`."""
-    return ": ".join(_ADVICE[why]) if why else ""
+    return ": ".join(_ADVICE[why])
 
 
 def _not_known(step: Step, known: KnownCalls) -> Iterator[str]:
