@@ -13,7 +13,7 @@ from .idle import IDLE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.device.idle import HostTables
+    from ..metrics.device.idle import DeviceGaps
 
 GAPS = Schema("gaps", "gap in what a device ran", {
     "rank": RANK,
@@ -61,14 +61,14 @@ _GAPS_NARROW = (
     in_steps=True,
 )  # fmt: skip
 @each_rank
-def gaps(activities: pd.DataFrame, host_tables: HostTables, counted_steps: Collection[int] = ()) -> pd.DataFrame:
+def gaps(device_gaps: list[DeviceGaps], counted_steps: Collection[int] = ()) -> pd.DataFrame:
     """One row per gap in what a device ran, the longest first: its parts as in `idle`, and what the host did.
 
     They are of these steps or, without any, between what a device ran.
     """
-    from ..metrics.device.gaps import gaps_of_devices
+    from ..metrics.device.gaps import rows_of_gaps
 
-    every = GAPS.concat(map(GAPS.conform, gaps_of_devices(activities, host_tables)))
+    every = GAPS.concat(map(GAPS.conform, rows_of_gaps(device_gaps)))
     is_between = every["before"].notna() & every["after"].notna()
     every = every[every["step"].isin(counted_steps) if counted_steps else is_between]
     order = ["rank", "device", "idle_ns", "start_ns"]

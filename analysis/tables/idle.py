@@ -13,7 +13,7 @@ from ..metrics.over_steps import over_steps
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.device.idle import HostTables
+    from ..metrics.device.idle import DeviceGaps
     from ..metrics.device.largest_gaps import IdlePlaces
     from ..metrics.device.longer import Longer
     from ..metrics.typical_step import TypicalStep
@@ -68,11 +68,11 @@ class IdleTables(NamedTuple):
 
 @value
 @each_rank
-def idle_tables(activities: pd.DataFrame, host_tables: HostTables) -> IdleTables:
+def idle_tables(device_gaps: list[DeviceGaps]) -> IdleTables:
     """Idle time of every device by cause."""
     from ..metrics.device.idle import rows_of_idle
 
-    whole, steps = rows_of_idle(activities, host_tables)
+    whole, steps = rows_of_idle(device_gaps)
     return IdleTables(IDLE.frame(whole), IDLE_STEPS.frame(steps))
 
 
@@ -145,13 +145,15 @@ def causes_of_idle(causes_in_part: dict[str, float] | None, idle_like_part: floa
 
 @value
 @played
-def idle_places(run: Run, is_playable: bool, typical_step: TypicalStep, host_tables: Later[HostTables]) -> IdlePlaces:
+def idle_places(
+    run: Run, is_playable: bool, typical_step: TypicalStep, device_gaps: Later[list[DeviceGaps]]
+) -> IdlePlaces:
     """Where idle time of a typical step of the part that is played lies."""
     from ..metrics.device import largest_gaps as gaps
 
     if not is_playable:
         return gaps.NO_PLACES
-    idle = (run.activities, host_tables(), typical_step.steps, typical_step.windows)
+    idle = (device_gaps(), typical_step.steps, typical_step.windows)
     return gaps.IdlePlaces(
         gaps.largest_gaps(*idle),
         {} if run.runs_python else gaps.idle_in_ranges(*idle),
@@ -162,9 +164,9 @@ def idle_places(run: Run, is_playable: bool, typical_step: TypicalStep, host_tab
 @value
 @played
 def longer_steps(
-    run: Run, is_playable: bool, host_tables: Later[HostTables], idle_steps: Later[pd.DataFrame]
+    run: Run, is_playable: bool, device_gaps: Later[list[DeviceGaps]], idle_steps: Later[pd.DataFrame]
 ) -> Longer | None:
     """What says why some steps of the part that is played are longer than others; None if that is not known."""
     from ..metrics.device.longer import Longer
 
-    return Longer(run.activities, host_tables(), idle_steps()) if is_playable else None
+    return Longer(run.activities, device_gaps(), idle_steps()) if is_playable else None

@@ -13,7 +13,7 @@ from ..metrics.over_steps import in_steps
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.device.idle import HostTables
+    from ..metrics.device.idle import DeviceGaps, HostTables
 
 _KIND_OF_CALL = (
     "sync: waits for the device; alloc: allocates or frees memory; copy: copies to pageable memory; "
@@ -47,11 +47,11 @@ _KEYS = ["kind", "name", "operator", "annotation"]
 
 @value
 @each_rank
-def calls_that_block(activities: pd.DataFrame, host_tables: HostTables) -> pd.DataFrame:
+def calls_that_block(device_gaps: list[DeviceGaps], host_tables: HostTables) -> pd.DataFrame:
     """One row per call or operator that blocks, allocates or is long, and what it costs."""
     from ..metrics.device.syncs import blocking_calls
 
-    return blocking_calls(activities, host_tables)
+    return blocking_calls(device_gaps, host_tables)
 
 
 @TableEntry(

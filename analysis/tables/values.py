@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..core.given_peaks import GivenPeaks
     from ..metrics.device.graphs import Captured, Replays
-    from ..metrics.device.idle import HostTables
+    from ..metrics.device.idle import DeviceGaps, HostTables
     from ..run.captures import GraphCaptures
     from ..run.run import Run
 
@@ -101,6 +101,15 @@ def host_tables(
     from ..metrics.device.idle import HostTables
 
     return HostTables(runtime_calls, cpu_operators, annotations, details, has_gc, modules, functions)
+
+
+@value
+@at_rank
+def device_gaps(activities: pd.DataFrame, host_tables: HostTables) -> list[DeviceGaps]:
+    """What each device did, and when it was idle."""
+    from ..metrics.device.idle import gaps_of_devices
+
+    return gaps_of_devices(activities, host_tables)
 
 
 @value

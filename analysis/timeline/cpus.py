@@ -76,7 +76,7 @@ def cpu_work(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     """One row per operator, annotation and blocking call of the CPUs, with the step in which it began."""
     on_gpu = activities[activities["device"] != "cpu"]
     parts = []
-    for (rank, cycle), of_cycle in grouped(on_gpu, ["rank", "cycle"], [*NEEDED, "kind", "name"]):
+    for (rank, cycle), of_cycle in grouped(on_gpu, ["rank", "cycle"], NEEDED):
         host = tables.host(rank, cycle)
         devices = [rows for _, rows in grouped(of_cycle, ["device"])]
         blocking = host.runtime_calls[kinds_of_calls(host, devices) >= 0]

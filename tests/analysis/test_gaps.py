@@ -12,7 +12,7 @@ from hypothesis import given
 from idle_runs import Drawn, as_tables, call, detailed, gap, only, tables
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.device.idle import HOST, QUEUE
+from commtrace.analysis.metrics.device.idle import HOST, QUEUE, gaps_of_devices
 from commtrace.analysis.results.opening import analyse
 from commtrace.analysis.tables.gaps import gaps
 from commtrace.analysis.tables.idle import idle_tables
@@ -187,7 +187,8 @@ def test_the_longest_of_each_device_come_first(tmp_path, capsys):
 @given(tables())
 def test_gaps_add_up_to_idle_time(drawn: Drawn) -> None:
     activities, host = as_tables(drawn)
-    result, idle = gaps(activities, host), only(idle_tables(activities, host).whole)
+    devices = gaps_of_devices(activities, host)
+    result, idle = gaps(devices), only(idle_tables(devices).whole)
     for part in ("idle", *QUEUE, *HOST, "drained"):
         assert result[f"{part}_ns"].sum() == idle[f"{part}_ns"], part
     for row in records(result):

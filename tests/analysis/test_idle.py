@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from idle_runs import as_tables, call, detailed, gap, only, tables
 
 from commtrace.analysis.core.schema import Row, records
-from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, is_alloc, is_sync
+from commtrace.analysis.metrics.device.idle import HOST, OF_WHICH, QUEUE, gaps_of_devices, is_alloc, is_sync
 from commtrace.analysis.metrics.device.idle_pieces import idle_pieces
 from commtrace.analysis.metrics.device.syncs import blocking_calls
 from commtrace.analysis.recording.options import ReadOptions
@@ -495,7 +495,7 @@ def test_every_tick_counts_once(drawn):
     worked = [(row["thread"], row["start_ns"]) for row in marks if row["name"] == "gloo:send"]
     assume(len(set(worked)) == len(worked))
     table, host = as_tables(drawn)
-    found, wanted = idle_tables(table, host), ticks(*drawn)
+    found, wanted = idle_tables(gaps_of_devices(table, host)), ticks(*drawn)
     row, sums = only(found.whole), sum(wanted.values(), Counter())
     if not calls:
         assert row["note"]
@@ -513,7 +513,7 @@ def test_every_tick_counts_once(drawn):
         inside = sum((counts for tick, counts in wanted.items() if begin <= tick < end), Counter())
         for part in ("idle", *QUEUE, *HOST, "drained", *counted):
             assert step[f"{part}_ns"] == inside[part], part
-    each = blocking_calls(table, host)
+    each = blocking_calls(gaps_of_devices(table, host), host)
     for rows in (records(syncs(each, ())), records(syncs_steps(each))):
         for kind in ("sync", "alloc"):
             assert sum(r["lost_ns"] for r in rows if r["kind"] == kind) == sums[kind]
@@ -524,7 +524,7 @@ def test_every_tick_counts_once(drawn):
 @given(tables())
 def test_pieces_lie_apart_and_add_up_by_cause(drawn):
     table, host = as_tables(drawn)
-    pieces, found = idle_pieces(table, host), idle_tables(table, host)
+    pieces, found = idle_pieces(table, host), idle_tables(gaps_of_devices(table, host))
     assert (pieces["end_ns"] > pieces["start_ns"]).all()
     assert (pieces["start_ns"].to_numpy()[1:] >= pieces["end_ns"].to_numpy()[:-1]).all()
     lasts = pieces["end_ns"] - pieces["start_ns"]

@@ -6,18 +6,16 @@ largest part is under way. See docs/metrics/idle.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from ...core import markers
 from ...core.intervals import Spans, Times, complement, union
-from ...core.schema import grouped
-from ...core.steps import Window, windows_by_process
 from ..clocks.frame import Flags, Ints
 from .holders import Stretches, holders
-from .idle import HOST, NEEDED, QUEUE, Gaps, Host, HostTables, gaps_of, idle_parts
+from .idle import HOST, QUEUE, DeviceGaps, Gaps, Host, idle_parts
 from .launches import names_around
 
 _CAUSES = (*HOST, *QUEUE[1:])
@@ -26,25 +24,20 @@ _OPERATOR = HOST.index("operator")
 _NONE = -1
 
 
-def gaps_of_devices(activities: pd.DataFrame, tables: HostTables) -> Iterator[pd.DataFrame]:
+def rows_of_gaps(devices: Sequence[DeviceGaps]) -> Iterator[pd.DataFrame]:
     """Yield rows of the table `gaps`: those of each device in each cycle that has any."""
-    keys, windows = ["rank", "device", "cycle"], windows_by_process(activities)
-    for (rank, device, cycle), rows in grouped(activities, keys, [*NEEDED, "name"]):
-        host, why_not = tables.host_of(rank, device, cycle)
-        idle = gaps_of(rows, host, windows[rank, cycle])[1]
-        if len(idle.start_ns):
-            found = _rows(idle, rows, windows[rank, cycle], host, why_not)
-            yield found.assign(rank=rank, device=device)
+    for each in devices:
+        if len(each.gaps.start_ns):
+            yield _rows(each).assign(rank=each.rank, device=each.device)
 
 
-def _rows(
-    idle: Gaps, activities: pd.DataFrame, windows: list[Window], host: Host | None, why_not: str | None
-) -> pd.DataFrame:
+def _rows(device: DeviceGaps) -> pd.DataFrame:
+    activities, idle, host = device.activities, device.gaps, device.host
     count = len(idle.start_ns)
-    parts = idle_parts(idle, host, why_not)
+    parts = idle_parts(idle, host, device.why_not)
     known = {part: values for part, values in parts.known.items() if part not in parts.absent}
     cause = _largest(known, count)
-    steps = np.array([*(window.step for window in windows), _NONE], dtype=np.int64)[idle.window]
+    steps = np.array([*(window.step for window in device.windows), _NONE], dtype=np.int64)[idle.window]
     names, last = activities["name"].astype("string").array, int(activities["start_ns"].max())
     return pd.DataFrame({
         "step": pd.Series(steps, dtype="Int64").mask(steps == _NONE),

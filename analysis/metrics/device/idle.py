@@ -57,7 +57,7 @@ def is_alloc(call: str) -> bool:
 
 
 _RANGE = ["thread", "name", "start_ns", "dur_ns"]
-NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation"]
+NEEDED = ["rank", "device", "cycle", "start_ns", "dur_ns", "step", "correlation", "stream", "kind", "name"]
 """Columns of activities that idle time is measured from."""
 
 
@@ -368,11 +368,10 @@ class IdleRows(NamedTuple):
     steps: list[Row]
 
 
-def idle_of(activities: pd.DataFrame, windows: list[Window], host: Host | None, why_not: str | None) -> IdleRows:
-    """The rows of a device in one cycle, whose steps are `windows`; `why_not` is the reason if there is no host."""
-    first = int(activities["start_ns"].min())
-    window_ns, gaps = gaps_of(activities, host, windows)
-    parts, absent, note = idle_parts(gaps, host, why_not)
+def _idle_of(device: DeviceGaps) -> IdleRows:
+    first, window_ns = int(device.activities["start_ns"].min()), device.window_ns
+    gaps, windows = device.gaps, device.windows
+    parts, absent, note = idle_parts(gaps, device.host, device.why_not)
     missing = {f"{part}_ns": None for part in absent} | {"note": note}
     own = (gaps.start_ns >= first) & (gaps.end_ns <= first + window_ns)
     sums = {f"{part}_ns": int(values[own].sum()) for part, values in parts.items()}
@@ -450,15 +449,42 @@ class HostTables:
         return self.calls, self.operators, self.annotations, self.modules, self.functions
 
 
-def rows_of_idle(activities: pd.DataFrame, tables: HostTables) -> tuple[list[Row], list[Row]]:
+class DeviceGaps(NamedTuple):
+    """What a device did in one cycle, and its idle pieces: `gaps_of` its activities, its host and its steps.
+
+    `why_not` is the reason if there is no host; `cpu` is what CPUs of its process did in any case.
+    """
+
+    rank: int
+    device: str
+    cycle: int
+    activities: pd.DataFrame
+    windows: list[Window]
+    cpu: Host
+    host: Host | None
+    why_not: str | None
+    window_ns: int
+    gaps: Gaps
+
+
+def gaps_of_devices(activities: pd.DataFrame, tables: HostTables) -> list[DeviceGaps]:
+    """The idle pieces of every device in each cycle."""
+    found, of_process = [], windows_by_process(activities)
+    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], NEEDED):
+        windows, (host, why_not) = of_process[rank, cycle], tables.host_of(rank, device, cycle)
+        cpu, idle = tables.host(rank, cycle), gaps_of(rows, host, windows)
+        found.append(DeviceGaps(rank, device, cycle, rows, windows, cpu, host, why_not, *idle))
+    return found
+
+
+def rows_of_idle(devices: Sequence[DeviceGaps]) -> tuple[list[Row], list[Row]]:
     """Rows of `idle` over all that was recorded, and of `idle_steps`: idle time of every device by cause."""
     cycles: dict[tuple[int, str], list[Row]] = {}
     steps: list[Row] = []
-    windows = windows_by_process(activities)
-    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        found = idle_of(of_device, windows[rank, cycle], *tables.host_of(rank, device, cycle))
-        cycles.setdefault((rank, device), []).append(found.whole)
-        steps += [{"rank": rank, "device": device, **step} for step in found.steps]
+    for each in devices:
+        found = _idle_of(each)
+        cycles.setdefault((each.rank, each.device), []).append(found.whole)
+        steps += [{"rank": each.rank, "device": each.device, **step} for step in found.steps]
     whole = [{"rank": rank, "device": device, **_summed(rows)} for (rank, device), rows in sorted(cycles.items())]
     return whole, steps
 

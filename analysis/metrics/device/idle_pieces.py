@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.intervals import Spans, Times, intersect, subtract
-from ...core.schema import grouped
-from ...core.steps import NO_STEP, windows_by_process
-from .idle import HOST, NEEDED, Gaps, Host, HostTables, gaps_of, idle_parts
+from ...core.steps import NO_STEP
+from .idle import HOST, Gaps, Host, HostTables, gaps_of_devices, idle_parts
 
 _COLUMNS = ["rank", "device", "step", "cause", "start_ns", "end_ns"]
 
@@ -22,18 +21,16 @@ def idle_pieces(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
     `launching`, `queued` or `unknown`; `idle` where no cause is known. By cause they add up to `idle_steps`, and
     between the first and the last activity of a device to `idle`.
     """
-    parts, of_process = [], windows_by_process(activities)
-    for (rank, device, cycle), of_device in grouped(activities, ["rank", "device", "cycle"], NEEDED):
-        host, why_not = tables.host_of(rank, device, cycle)
-        windows = of_process[rank, cycle]
-        _, gaps = gaps_of(of_device, host, windows)
-        steps = np.array([*(window.step for window in windows), NO_STEP], dtype=np.int64)
-        found = list(_pieces(gaps, host, why_not))
+    parts = []
+    for each in gaps_of_devices(activities, tables):
+        gaps = each.gaps
+        steps = np.array([*(window.step for window in each.windows), NO_STEP], dtype=np.int64)
+        found = list(_pieces(gaps, each.host, each.why_not))
         start, end = (np.concatenate([getattr(piece, key) for _, piece in found]) for key in Spans._fields)
         cause = np.concatenate([np.full(len(piece.starts), cause, dtype=object) for cause, piece in found])
         order = np.argsort(start, kind="stable")
         of_gap = np.searchsorted(gaps.start_ns, start[order], side="right") - 1
-        rows = {"rank": rank, "device": device, "step": steps[gaps.window[of_gap]], "cause": cause[order]}
+        rows = {"rank": each.rank, "device": each.device, "step": steps[gaps.window[of_gap]], "cause": cause[order]}
         parts.append(pd.DataFrame(rows | {"start_ns": start[order], "end_ns": end[order]}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_COLUMNS)
 

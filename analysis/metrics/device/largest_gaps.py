@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +11,12 @@ import pandas as pd
 
 from ...core.intervals import Spans, covered, intersect, spans, subtract, total, union
 from ...core.markers import PROFILER_STEP
-from ...core.schema import bare, grouped, records
-from ...core.steps import windows_by_process
+from ...core.schema import bare, records
 from ..clocks.frame import Flags
 from ..compute.flops import counted_once
 from ..functions import first_step_ns, holding_most, in_functions
 from .holders import Stretches, holders
-from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
+from .idle import DeviceGaps, Gaps, Host
 
 _MOST = 0.5  # of idle time: from there a kernel is named
 _FEW = 0.1  # of all activities: what most of them are, most gaps come before in any case
@@ -42,11 +41,12 @@ class LargestGaps(NamedTuple):
 NO_GAPS = LargestGaps(None, 0.0, 0.0, None)
 
 
-def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int) -> LargestGaps:
+def largest_gaps(devices: Sequence[DeviceGaps], steps: Collection[int], number: int) -> LargestGaps:
     """The largest gaps in these steps, or in everything without steps; `number` is that of windows of devices."""
     by_name: Counter[str] = Counter()
     unseen, waiting_in = 0, None
-    for rows, host, gaps, counted in _of_devices(activities, tables, steps):
+    for device, counted in _counted(devices, steps):
+        rows, host, gaps = device.activities, device.host, device.gaps
         ended = rows.iloc[gaps.ender[counted]].assign(idle_ns=(gaps.end_ns - gaps.start_ns)[counted])
         by_name.update(
             {str(name): int(ns) for name, ns in ended.groupby("name", observed=True)["idle_ns"].sum().items()}
@@ -56,20 +56,20 @@ def largest_gaps(activities: pd.DataFrame, tables: HostTables, steps: Collection
             unseen += int(gaps.end_ns[0] - gaps.start_ns[0])
             waiting_in = str(host.runtime_calls["name"].iloc[call])
     (name, most), *_ = by_name.most_common(1) or [("", 0)]
-    few = (activities["name"] == name).sum() <= _FEW * len(activities)
+    alike = sum(int((each.activities["name"] == name).sum()) for each in devices)
+    few = alike <= _FEW * sum(len(each.activities) for each in devices)
     named = bool(most) and few and most >= _MOST * by_name.total()
     return LargestGaps(name if named else None, most / number if named else 0.0, unseen / number, waiting_in)
 
 
-def idle_in_ranges(
-    activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
-) -> dict[str, float]:
+def idle_in_ranges(devices: Sequence[DeviceGaps], steps: Collection[int], number: int) -> dict[str, float]:
     """Name of a range that is in no other -> idle time before work that its thread launched later, in ns a window.
 
     In these steps, or in everything without steps; `number` is that of windows of devices.
     """
     idle_ns: Counter[str] = Counter()
-    for _, host, gaps, counted in _of_devices(activities, tables, steps):
+    for device, counted in _counted(devices, steps):
+        host, gaps = device.host, device.gaps
         if host is None:
             continue
         starved = counted & gaps.is_known & (gaps.begun_ns > gaps.start_ns)
@@ -100,26 +100,21 @@ HELD_RANGE = "range_ns"
 """The key of an operator or annotation, among holders by parts of idle time: it may hold several."""
 
 
-def holders_in_idle(
-    activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
-) -> dict[str, HeldBy]:
+def holders_in_idle(devices: Sequence[DeviceGaps], steps: Collection[int], number: int) -> dict[str, HeldBy]:
     """What CPUs were in for most of a part of idle time: functions of the user by part, and the range of `HELD_RANGE`.
 
     In these steps, or in everything without steps; `number` is that of windows of devices.
     """
-    found = functions_in_idle(activities, tables, steps, number) if len(tables.functions) else {}
-    held = _range_in_idle(activities, tables, steps, number)
+    found, held = functions_in_idle(devices, steps, number), _range_in_idle(devices, steps, number)
     return found if held is None else {**found, HELD_RANGE: held}
 
 
-def _range_in_idle(activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int) -> HeldBy | None:
+def _range_in_idle(devices: Sequence[DeviceGaps], steps: Collection[int], number: int) -> HeldBy | None:
     """The operator or annotation in which CPUs were for most idle time before launches; None if that is little."""
-    devices = list(held_idle(activities, tables, steps))
-    hidden, idle_ns = names_that_say_nothing(devices), sum(each.idle_ns for each in devices)
+    idle = list(held_idle(devices, steps))
+    hidden, idle_ns = names_that_say_nothing(idle), sum(each.idle_ns for each in idle)
     named = [
-        each._replace(ranges=each.ranges.without(hidden.__contains__))
-        for device in devices
-        for each in device.stretches
+        each._replace(ranges=each.ranges.without(hidden.__contains__)) for device in idle for each in device.stretches
     ]
     for most in records(holders(named)) if named else ():
         if most["ns"] >= _LARGE * idle_ns:
@@ -139,19 +134,19 @@ class HeldIdle(NamedTuple):
     end_ns: int
 
 
-def held_idle(activities: pd.DataFrame, tables: HostTables, steps: Collection[int]) -> Iterator[HeldIdle]:
+def held_idle(devices: Sequence[DeviceGaps], steps: Collection[int]) -> Iterator[HeldIdle]:
     """Yield the idle time of each device that has any in these steps, or in everything without steps."""
-    for rows, host, gaps, counted in _of_devices(activities, tables, steps):
+    for device, counted in _counted(devices, steps):
         if not counted.any():
             continue
-        cpu = tables.host(int(rows["rank"].iloc[0]), int(rows["cycle"].iloc[0])) if host is None else host
-        thread = bare(rows["stream"])[gaps.ender] if host is None else gaps.thread
+        host, gaps = device.host, device.gaps
+        thread = bare(device.activities["stream"])[gaps.ender] if host is None else gaps.thread
         until = gaps.end_ns if host is None else gaps.done_ns
         held = counted & (until > gaps.start_ns) & (gaps.is_known | (host is None))
         stretches = []
         for each in np.unique(thread[held]).tolist():
             here = held & (thread == each)
-            stretches.append(Stretches.alike(cpu.ranges_of(each), gaps.start_ns[here], until[here]))
+            stretches.append(Stretches.alike(device.cpu.ranges_of(each), gaps.start_ns[here], until[here]))
         start, end = gaps.start_ns[counted], gaps.end_ns[counted]
         yield HeldIdle(stretches, int((end - start).sum()), int(start.min()), int(end.max()))
 
@@ -187,9 +182,7 @@ class IdlePlaces(NamedTuple):
 NO_PLACES = IdlePlaces(NO_GAPS, {}, {})
 
 
-def functions_in_idle(
-    activities: pd.DataFrame, tables: HostTables, steps: Collection[int], number: int
-) -> dict[str, HeldBy]:
+def functions_in_idle(devices: Sequence[DeviceGaps], steps: Collection[int], number: int) -> dict[str, HeldBy]:
     """The innermost function that holds most of each part of idle time that is left to Python, if one does.
 
     The parts are `outside_ns` and `data_ns` of the thread that launched the work behind, and `idle_ns` of the thread
@@ -197,11 +190,13 @@ def functions_in_idle(
     """
     took: dict[str, Counter[str]] = defaultdict(Counter)
     whole: Counter[str] = Counter()
-    for rows, host, gaps, counted in _of_devices(activities, tables, steps):
-        cpu = tables.host(int(rows["rank"].iloc[0]), int(rows["cycle"].iloc[0])) if host is None else host
+    if not any(len(each.cpu.functions) for each in devices):
+        return {}
+    for device, counted in _counted(devices, steps):
+        cpu = device.cpu
         first_ns = first_step_ns(cpu.annotations[cpu.annotations["name"].str.startswith(PROFILER_STEP).fillna(False)])
         threads = bare(cpu.functions["thread"])
-        parts = _parts_on_cpu(rows, gaps, counted) if host is None else _left_to_python(gaps, host, counted)
+        parts = _parts_on_cpu(device, counted) if device.host is None else _left_to_python(device, counted)
         for part, thread, times in parts:
             whole[part] += total(times)
             took[part].update(in_functions(cpu.functions[threads == thread], times, first_ns))
@@ -209,35 +204,30 @@ def functions_in_idle(
     return {part: HeldBy(name, took[part][name] / number) for part, name in most.items() if name is not None}
 
 
-def _left_to_python(gaps: Gaps, host: Host, counted: Flags) -> Iterator[tuple[str, int, Spans]]:
+def _left_to_python(device: DeviceGaps, counted: Flags) -> Iterator[tuple[str, int, Spans]]:
     """Yield starved time by thread, as `by_cause` divides it: outside of operators, and waiting for a batch."""
+    gaps = device.gaps
     starved = counted & gaps.is_known & (gaps.begun_ns > gaps.start_ns)
     for thread in np.unique(gaps.thread[starved]).tolist():
-        here, did = starved & (gaps.thread == thread), host.spans_of(thread)
+        here, did = starved & (gaps.thread == thread), device.cpu.spans_of(thread)
         times = subtract(spans(gaps.start_ns[here], gaps.begun_ns[here]), union(did["sync"], did["alloc"]))
         yield "data_ns", thread, intersect(times, did["data"])
         yield "outside_ns", thread, subtract(times, union(did["data"], did["operator"]))
 
 
-def _parts_on_cpu(activities: pd.DataFrame, gaps: Gaps, counted: Flags) -> Iterator[tuple[str, int, Spans]]:
+def _parts_on_cpu(device: DeviceGaps, counted: Flags) -> Iterator[tuple[str, int, Spans]]:
     """Yield the idle time of a CPU by the thread whose operator ends it."""
-    thread = bare(activities["stream"])[gaps.ender]
+    gaps, thread = device.gaps, bare(device.activities["stream"])[device.gaps.ender]
     for number in np.unique(thread[counted]).tolist():
         here = counted & (thread == number)
         yield "idle_ns", number, spans(gaps.start_ns[here], gaps.end_ns[here])
 
 
-def _of_devices(
-    activities: pd.DataFrame, tables: HostTables, steps: Collection[int]
-) -> Iterator[tuple[pd.DataFrame, Host | None, Gaps, Flags]]:
-    """Yield the activities, the host and the gaps of each device, and which gaps lie in these steps."""
-    windows = windows_by_process(activities)
-    for (rank, device, cycle), rows in grouped(activities, ["rank", "device", "cycle"], [*NEEDED, "name", "stream"]):
-        host = tables.host_of(rank, device, cycle)[0]
-        of_device = windows[rank, cycle]
-        gaps = gaps_of(rows, host, of_device)[1]
-        numbers = [number for number, window in enumerate(of_device) if window.step in steps]
-        yield rows, host, gaps, np.isin(gaps.window, numbers) if steps else np.ones(len(gaps.start_ns), dtype=bool)
+def _counted(devices: Sequence[DeviceGaps], steps: Collection[int]) -> Iterator[tuple[DeviceGaps, Flags]]:
+    """Yield each device, and which of its gaps lie in these steps: without steps, all."""
+    for each in devices:
+        numbers = [number for number, window in enumerate(each.windows) if window.step in steps]
+        yield each, np.isin(each.gaps.window, numbers) if steps else np.ones(len(each.gaps.start_ns), dtype=bool)
 
 
 def _unseen(gaps: Gaps, activities: pd.DataFrame, host: Host) -> int | None:

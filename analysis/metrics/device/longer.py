@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,24 +10,24 @@ import pandas as pd
 
 from ...core.schema import bare, grouped, records
 from .holders import Ranges, Stretches, holders
-from .idle import HostTables
+from .idle import DeviceGaps
 from .largest_gaps import HeldBy, functions_in_idle, held_idle, names_that_say_nothing
 
 
 class Longer(NamedTuple):
-    """What says why some `long` steps are longer than `usual` ones: activities, what CPUs did, and `idle_steps`.
+    """What says why some `long` steps are longer than `usual` ones: activities, gaps with their CPUs, and `idle_steps`.
 
     All ns are means over the long steps of all devices, without as much of the usual ones.
     """
 
     activities: pd.DataFrame
-    tables: HostTables
+    gaps: Sequence[DeviceGaps]
     idle_steps: pd.DataFrame
 
     def of(self, ranks: Collection[int]) -> Longer:
         """The same of these ranks alone."""
         own = [table[table["rank"].isin(list(ranks))] for table in (self.activities, self.idle_steps)]
-        return Longer(own[0], self.tables, own[1])
+        return Longer(own[0], [each for each in self.gaps if each.rank in ranks], own[1])
 
     def idle_ns(self, part: str, long: Collection[int], usual: Collection[int]) -> float:
         """How much longer a part of idle time is, a column of `idle_steps`; 0 where it is not known."""
@@ -39,15 +39,14 @@ class Longer(NamedTuple):
         weighed = [
             each._replace(weight=np.full(len(each.start_ns), weight))
             for steps, weight in _weights(long, usual)
-            for device in held_idle(self.activities, self.tables, steps)
+            for device in held_idle(self.gaps, steps)
             for each in device.stretches
         ]
         return self._most(weighed, usual)
 
     def functions(self, long: Collection[int]) -> dict[str, HeldBy]:
         """The function of the user that holds most of a part of idle time in these steps, by part."""
-        windows = self.devices * len(long)
-        return functions_in_idle(self.activities, self.tables, long, windows) if len(self.tables.functions) else {}
+        return functions_in_idle(self.gaps, long, self.devices * len(long))
 
     def work(self, kind: str, long: Collection[int], usual: Collection[int]) -> tuple[HeldBy | None, HeldBy | None]:
         """The kernel or copy of this kind that runs longer, and the annotation in which what runs longer was launched.
@@ -59,7 +58,7 @@ class Longer(NamedTuple):
         weighed = own["dur_ns"].to_numpy() * own["step"].map(weights).to_numpy(dtype=np.float64)
         by_name = pd.Series(weighed).groupby(own["name"].astype("string").to_numpy()).sum().sort_values()
         most = HeldBy(str(by_name.index[-1]), float(by_name.iloc[-1]) / self.devices) if len(by_name) else None
-        return most, self._most(_launches(own.assign(weight=weighed), self.tables), usual)
+        return most, self._most(_launches(own.assign(weight=weighed), self.gaps), usual)
 
     @property
     def devices(self) -> int:
@@ -68,7 +67,7 @@ class Longer(NamedTuple):
 
     def _most(self, weighed: Iterable[Stretches], usual: Collection[int]) -> HeldBy | None:
         """What holds most of these stretches, but nothing that is around all that happens in usual steps."""
-        hidden = names_that_say_nothing(list(held_idle(self.activities, self.tables, usual)))
+        hidden = names_that_say_nothing(list(held_idle(self.gaps, usual)))
         named = [each._replace(ranges=each.ranges.without(hidden.__contains__)) for each in weighed]
         for most in records(holders(named)) if named else ():
             within = most["outer"] if most["outer"] != most["name"] else None
@@ -76,10 +75,11 @@ class Longer(NamedTuple):
         return None
 
 
-def _launches(weighed: pd.DataFrame, tables: HostTables) -> Iterator[Stretches]:
+def _launches(weighed: pd.DataFrame, gaps: Sequence[DeviceGaps]) -> Iterator[Stretches]:
     """Yield the beginning of the call that launched each activity, with its weight, by thread."""
-    for (rank, device, cycle), rows in grouped(weighed, ["rank", "device", "cycle"], ["correlation", "weight"]):
-        host = tables.host_of(rank, device, cycle)[0]
+    hosts = {(each.rank, each.device, each.cycle): each.host for each in gaps}
+    for device, rows in grouped(weighed, ["rank", "device", "cycle"], ["correlation", "weight"]):
+        host = hosts[device]
         if host is None:
             continue
         call = host.launch_of(rows["correlation"].to_numpy(dtype=np.int64, na_value=-1))

@@ -10,46 +10,45 @@ Source: CUDA, API synchronization behavior: a transfer from the device to pageab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from ...core import markers
 from ...core.intervals import Spans, Times, covered, intersect, spans, subtract, total, union
 from ...core.kinds import MEMORY
-from ...core.schema import bare, grouped
-from ...core.steps import NO_STEP, Window, steps_at, windows_by_process
+from ...core.schema import grouped
+from ...core.steps import NO_STEP, steps_at
 from ..clocks.frame import Ints
-from .idle import NEEDED, Gaps, Host, HostTables, gaps_of
+from .idle import DeviceGaps, Gaps, Host, HostTables
 from .launches import names_around
 from .unusual import Event, UnusualEvents, over_usual, unusual_events
 
 _KINDS = np.array(["sync", "alloc", "copy", "long"], dtype=object)
 _LONG = 3
 _IDLE_FROM = 0.5  # of a long one: a launch into a full queue takes long as well, but waits for a device that works
-_NAMED = ["kind", "name"]
 _KEYS = ["kind", "name", "operator", "annotation"]
 _LOST = ("lost_ns", "lost_between_ns")
 """What calls cost: in steps, too, from their beginning on; and only between what the device ran."""
 
 
-def blocking_calls(activities: pd.DataFrame, tables: HostTables) -> pd.DataFrame:
+def blocking_calls(gaps: Sequence[DeviceGaps], tables: HostTables) -> pd.DataFrame:
     """One row per such call, with the columns of `_KEYS` and its cost.
 
     `lost_ns` is what it costs in the windows of steps and between what the device ran, `lost_between_ns` only the
     latter.
     """
-    on_gpu = activities[bare(activities["device"]) != "cpu"]
-    windows = windows_by_process(on_gpu)
-    devices: dict[tuple[int, int], list[pd.DataFrame]] = {}
-    for (rank, _, cycle), of_device in grouped(on_gpu, ["rank", "device", "cycle"], [*NEEDED, *_NAMED]):
-        devices.setdefault((rank, cycle), []).append(of_device)
+    devices: dict[tuple[int, int], list[DeviceGaps]] = {}
+    for each in gaps:
+        if each.device != "cpu":
+            devices.setdefault((each.rank, each.cycle), []).append(each)
     keys = grouped(tables.calls[["rank", "cycle"]].drop_duplicates(), ["rank", "cycle"])
     parts = [
         _of_host(
             rank,
             tables.host(rank, cycle),
             devices.get((rank, cycle), []),
-            windows.get((rank, cycle), []),
             tables.once(unusual_events, rank, cycle),
         )
         for (rank, cycle), _ in keys
@@ -62,13 +61,10 @@ def _of_none() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=numbers.get(name, "string")) for name in (*_KEYS, *numbers)})
 
 
-def _of_host(
-    rank: int, host: Host, devices: list[pd.DataFrame], windows: list[Window], events: UnusualEvents
-) -> pd.DataFrame:
-    in_steps = [gaps_of(activities, host, windows)[1] for activities in devices]
-    both = [in_steps, [_between(*each) for each in zip(devices, in_steps, strict=True)]]
+def _of_host(rank: int, host: Host, devices: list[DeviceGaps], events: UnusualEvents) -> pd.DataFrame:
+    both = [[each.gaps for each in devices], [_between(each.activities, each.gaps) for each in devices]]
     unusual = _of_events("long", events.long, both), _of_events("compile", events.compiling, both)
-    found = pd.concat([_calls_of(host, devices, both), *unusual], ignore_index=True)
+    found = pd.concat([_calls_of(host, [each.activities for each in devices], both), *unusual], ignore_index=True)
     start = found["start_ns"].to_numpy()
     step = steps_at(start, host.step_marks)
     found = found.assign(
