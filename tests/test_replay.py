@@ -346,3 +346,28 @@ def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_ot
     assert "rank 1" in culprit["what"]
     assert culprit["gain_ns"] == pytest.approx(10 * MS, rel=0.1), "the last step has no next one that begins sooner"
     assert found.critical_path["dur_ns"].sum() == pytest.approx(20 * MS, rel=0.05)
+
+
+def test_stages_that_do_as_many_things_in_another_order_wait_for_what_they_receive(tmp_path: Path) -> None:
+    """Two stages on CPUs: one works, sends, receives and works; the other receives, works for longer, sends, works."""
+    for rank in range(2):
+        trace = Trace(rank, 2, groups={"0": [0, 1]}, backend="gloo", device_names=(), host="node")
+        shown = {"dims": [[9], [], [], []], "types": ["TensorList", "", "Scalar", "Scalar"]}
+        values = {"values": ["", "", str(1 - rank), "0"]}
+        for step in range(6):
+            begin = step * 24 * MS
+            sends, sent, receives, came = (4, 5, 5, 18) if rank == 0 else (17, 18, 0, 5)
+            trace.step(step, begin, begin + 24 * MS)
+            for op, gloo, since, until in (("send", "send", sends, sent), ("recv_", "recv", receives, came)):
+                at = begin + since * MS + 20 * US
+                trace.c10d(op, at, **shown, **values)
+                took = (until - since) * MS
+                trace.gloo(gloo, at + 5 * US, took, dims=[[9]], types=["float"], thread=MAIN_THREAD)
+            first = (
+                (begin + 50 * US, 4 * MS - 100 * US) if rank == 0 else (begin + 5 * MS + 50 * US, 12 * MS - 100 * US)
+            )
+            trace.op("aten::mm", *first).op("aten::mm", begin + 18 * MS + 50 * US, 4 * MS)
+        trace.write(tmp_path, f"x{rank}.json")
+    [culprit] = analyse(tmp_path).remedies.query("remedy == 'no_straggler'").to_dict("records")
+    assert "rank 1" in culprit["what"]
+    assert culprit["gain_ns"] == pytest.approx(8 * MS, rel=0.1)

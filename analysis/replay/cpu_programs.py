@@ -174,15 +174,16 @@ def _cut(cpu: _Ran, comm: _Ran, issued: Ints) -> _Ran:
 def cpu_edges(members: Sequence[RankProgram], arrived: Arrivals) -> list[Edges]:
     """Edges by member: what was issued before each call, and the calls whose end the CPU waited for.
 
-    A pause that ends when a call does shows such a wait. It is then taken for all ranks and steps that do as many
+    A pause that ends when a call does shows such a wait. It is then taken for all ranks and steps that do the same
     things, if none goes on before the call's last member arrived. The thread that runs a call may note its end later
     than the one that waits for it goes on.
     """
     steps = [_StepOf.all_of(program) for program in members]
-    alike: dict[tuple[int, int], list[tuple[int, _StepOf]]] = {}
+    alike: dict[bytes, list[tuple[int, _StepOf]]] = {}
     for number, of_member in enumerate(steps):
         for step in of_member:
-            alike.setdefault((len(step.cpu), len(step.calls)), []).append((number, step))
+            ran = members[number].name[np.concatenate([step.cpu, [NONE], step.calls])]
+            alike.setdefault(ran.tobytes(), []).append((number, step))
     joins = [_issues(program) for program in members]
     for like in alike.values():
         seen = set().union(*(step.waits(members[number]) for number, step in like))
