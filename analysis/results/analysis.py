@@ -168,14 +168,12 @@ class Analysis(TableAttributes):
         """What a function makes of what it needs, some of which may be given instead of made."""
         if make in PLAYED and self.part is not self:
             return self.part.of(make)
-        spread = self.run.spread
-        if spread is not None and spread.ran:
-            self._visits.want(make)
-            if make in EACH_RANK:
-                of_ranks: Value = self._visits.of(make, spread, self._need, self._is_made)
-                return of_ranks
+        self._visits.want(make)
+        if make in EACH_RANK:
+            of_ranks: Value = self._visits.of(make, self.run, self._need, self._is_made)
+            return of_ranks
         # Names of events are those of tables elsewhere.
-        needs, from_run = signature(make).parameters, EVENT_SCHEMAS if make in EACH_RANK or make in AT_RANK else {}
+        needs, from_run = signature(make).parameters, EVENT_SCHEMAS if make in AT_RANK else {}
         given = {name: getattr(self.run, name) for name in needs if name in from_run} | instead
         return make(**{name: given[name] if name in given else self._given(needs[name]) for name in needs})
 

@@ -5,7 +5,6 @@ A rank's events are decoded for each visit, and what several functions make of t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
@@ -15,10 +14,10 @@ from ..catalog import CATALOG
 from ..core.declaring import AT_RANK, EACH_RANK, PLAYED, VALUES, is_later
 from ..errors import AnalysisError
 from ..run.event_tables import EVENT_SCHEMAS
-from ..run.spread import SpreadTables
+from ..run.run import Run
+from ..run.spread import made_of
 from .joining import join_ranks
 
-_LOG = logging.getLogger("commtrace.analysis")
 Make = Callable[..., Any]
 Need = Callable[[str], Any]
 """Gives what a function needs, by name."""
@@ -43,17 +42,20 @@ class Visits:
         if make in EACH_RANK:
             self._wanted[make] = None
 
-    def of(self, make: Make, spread: SpreadTables, need: Need, is_made: Callable[[Make], bool]) -> Any:
+    def of(self, make: Make, run: Run, need: Need, is_made: Callable[[Make], bool]) -> Any:
         """What the function makes of all ranks; `is_made` says which ones nobody will ask for. Raises AnalysisError."""
         if make not in self._found:
-            self._visit(make, spread, need, lambda one: one in self._found or is_made(one))
+            self._visit(make, run, need, lambda one: one in self._found or is_made(one))
         found = self._found[make]
         if isinstance(found, AnalysisError):
             raise found
         return self._found.pop(make)  # the caller keeps it
 
-    def _visit(self, make: Make, spread: SpreadTables, need: Need, is_made: Callable[[Make], bool]) -> None:
-        given = {name: need(name) for name in _given_to(make)}
+    def _visit(self, make: Make, run: Run, need: Need, is_made: Callable[[Make], bool]) -> None:
+        spread = run.spread if run.tables.ran else None
+        # Where all ranks are, what is made at ranks is made once for all visits.
+        at_rank_of: Callable[[Make], Mapping[str, Make]] = _at_rank if spread else lambda _: {}
+        given = {name: need(name) for name in _given_to(make, at_rank_of(make))}
         also = [
             one
             for one in self._wanted
@@ -63,13 +65,13 @@ class Visits:
         together = [make]
         for one in also:
             try:
-                given |= {name: need(name) for name in _given_to(one) if name not in given}
+                given |= {name: need(name) for name in _given_to(one, at_rank_of(one)) if name not in given}
             except AnalysisError:  # whoever asks for it is told
                 continue
             together.append(one)
-        _LOG.info("looking at what each rank did")
-        at_rank = {name: one for each in together for name, one in _at_rank(each).items()}
-        of_ranks = list(spread.of_each_rank(together, at_rank, given))
+        at_rank = {name: one for each in together for name, one in at_rank_of(each).items()}
+        each_rank = spread.of_each_rank if spread else lambda *of: [made_of(run.tables.whole, *of)]
+        of_ranks = list(each_rank(together, at_rank, given))
         self._under_way.difference_update((make, *also))
         for one, parts in zip(together, zip(*of_ranks, strict=True), strict=True):
             failed = next((part for part in parts if isinstance(part, AnalysisError)), None)
@@ -99,9 +101,8 @@ def _at_rank(make: Make) -> Mapping[str, Make]:
     return found
 
 
-def _given_to(make: Make) -> list[str]:
-    """The names of what a function, and what is made where it is, is given that is not made of events there."""
-    at_rank = _at_rank(make)
+def _given_to(make: Make, at_rank: Mapping[str, Make]) -> list[str]:
+    """The names of what a function, and what is made `at_rank` for it, is given that is not made of events there."""
     needed = {name for each in (make, *at_rank.values()) for name in signature(each).parameters}
     return sorted(name for name in needed if name not in EVENT_SCHEMAS and name not in at_rank)
 
@@ -109,7 +110,7 @@ def _given_to(make: Make) -> list[str]:
 def _before(make: Make) -> set[Make]:
     """What is made of each rank and needed before this function can be."""
     found: set[Make] = set()
-    waiting = [one for name in _given_to(make) if (one := declared(name)) is not None]
+    waiting = [one for name in _given_to(make, _at_rank(make)) if (one := declared(name)) is not None]
     seen: set[Make] = set()
     while waiting:
         each = waiting.pop()

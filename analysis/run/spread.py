@@ -150,9 +150,10 @@ class SpreadTables:
         By the names of its parameters it gets the tables of the rank, what functions `at_rank` make of these, and what
         is `given`; of tables, the rank's rows.
         """
+        _LOG.info("looking at what each rank did")
         own = {name: rows_of_ranks(one, self.ranks) for name, one in given.items()}
         given_to = {rank: (makes, at_rank, {name: of[rank] for name, of in own.items()}) for rank in self.ranks}
-        return self.by_rank(_made, given_to)
+        return self.by_rank(made_of, given_to)
 
 
 def rows_of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
@@ -165,12 +166,13 @@ def rows_of_ranks(given: Any, ranks: Collection[int]) -> Mapping[int, Any]:
     return {rank: given.iloc[rows.get(rank, [])] for rank in ranks}
 
 
-def _made(
+def made_of(
     tables: EventTables,
     makes: Sequence[Callable[..., Any]],
     at_rank: Mapping[str, Callable[..., Any]],
     given: Mapping[str, Any],
 ) -> list[Any]:
+    """What each of `makes` makes of these tables, as in `SpreadTables.of_each_rank`."""
     made = dict(given)
 
     def made_by(function: Callable[..., Any]) -> Any:
