@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...contract.recording import RECORDING_SUFFIX
 from ..core.budget import GB, Budget, default_limit_bytes
@@ -32,6 +33,8 @@ from .trace_input import TraceInput
 from .worker import Answer
 
 _LOG = logging.getLogger("commtrace.reading")
+_T = TypeVar("_T")
+_Self = TypeVar("_Self", bound="Files")
 _PACKED = 15  # how many times larger a packed file is than it looks
 _RECORDED = 300  # how many times larger than a recording its trace is
 # A worker that is done early takes another part. Parts of a plain file are limited, so that copies of what is found in
@@ -152,25 +155,55 @@ class _File:
         return True
 
 
-class Reading:
-    """Trace files being read. Iterate over it once, within a `with` block."""
+class Files:
+    """Trace files being read by somebody, within a `with` block."""
 
-    def __init__(
-        self,
-        traces: Sequence[TraceInput],
-        options: ReadOptions,
-    ) -> None:
-        """With one worker, or little to read, everything happens in this process, when results are asked for.
-
-        A cache is used for large files only. All files together must not need more memory than the options allow.
-        """
+    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions) -> None:
+        """A cache is used for large files only. What is read must not need more memory than the options allow."""
         keep_freed_memory()
-        workers = cores() if options.workers is None else options.workers
         self.traces, self.paths = list(traces), [one.path for one in traces]
         self._cache = None if options.verify else Cache.at(options.cache)
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._budget = self.options.budget()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Stop reading."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of all files on disk."""
+        return sum(one.size_bytes for one in self.traces)
+
+    def _cache_for(self, size_bytes: int) -> Cache | None:
+        if self._cache is None or size_bytes >= self.options.sizes.cache_bytes:
+            return self._cache
+        return Cache(keeps=False)
+
+    def _within_limit(self, path: Path, found: _T, needed_bytes: int) -> _T | TooLarge:
+        """What was read from a file, if there is memory for it and all files before it."""
+        try:
+            self._budget.draw(f"{path}: with all files before it", needed_bytes)
+        except TooLarge as err:
+            return err
+        return found
+
+
+class Reading(Files):
+    """Trace files being read. Iterate over it once."""
+
+    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions) -> None:
+        """With one worker, or little to read, everything happens in this process, when results are asked for."""
+        super().__init__(traces, options)
+        workers = cores() if options.workers is None else options.workers
         fetch_begins(self.paths)
         self._files = [_File(one, number) for number, one in enumerate(self.traces)]
         for file in self._files:
@@ -213,17 +246,12 @@ class Reading:
         if file.parts > 1:
             arguments: tuple[Any, ...] = (part_at, where, self.options, part, file.parts)
         else:
-            arguments = (file_at, where, self.options, self._cache_of(file))
+            arguments = (file_at, where, self.options, self._cache_for(file.weight_bytes))
         self._calls[self._executor.submit(*arguments, progress=tell, is_next=is_next)] = file, part, file.parts
 
     def _tell(self, file: _File, part: int, parts: int, position: int) -> None:
         if parts == file.parts:
             file.tell(part, position)
-
-    @property
-    def total_bytes(self) -> int:
-        """The size of all files on disk."""
-        return sum(file.trace.size_bytes for file in self._files)
 
     @property
     def files_read(self) -> int:
@@ -240,19 +268,11 @@ class Reading:
         if workers < 2 or parts < 2 or self.options.verify or file.reader.parts is None:
             return
         file.parts = parts
-        cache = self._cache_of(file)
+        cache = self._cache_for(file.weight_bytes)
         file.slot = cache.slot(file.trace, self.options) if cache else None
         cached = file.slot.load() if file.slot else None
         if cached is not None:
             file.end(cached)
-
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
 
     def _end(self) -> None:
         for file in self._files:
@@ -268,17 +288,9 @@ class Reading:
         for file in self._files:
             found = self._wait_for(file, progress)
             file.found = None
-            yield self._within_limit(file, found)
-
-    def _within_limit(self, file: _File, found: RawTrace | TraceError) -> RawTrace | TraceError:
-        """What was read from a file, if there is memory for it and all files before it."""
-        if isinstance(found, TraceError):
-            return found
-        try:
-            self._budget.draw(f"{file.trace.path}: with all files before it", found.needed_bytes)
-        except TooLarge as err:
-            return err
-        return found
+            if not isinstance(found, TraceError):
+                found = self._within_limit(file.trace.path, found, found.needed_bytes)
+            yield found
 
     def give_back(self, freed_bytes: int) -> None:
         """Return what was cut away of a file to the memory that others may use."""
@@ -309,14 +321,9 @@ class Reading:
             self._report(progress)
 
         try:
-            return read_file(file.trace, self.options, self._cache_of(file), tell)
+            return read_file(file.trace, self.options, self._cache_for(file.weight_bytes), tell)
         except TraceError as err:
             return err
-
-    def _cache_of(self, file: _File) -> Cache | None:
-        if self._cache is None or file.weight_bytes >= self.options.sizes.cache_bytes:
-            return self._cache
-        return Cache(keeps=False)
 
     def _take(self, call: ProcessCall[Any], file: _File, part: int, parts: int) -> None:
         """Take the result of reading a file, or a part of it."""

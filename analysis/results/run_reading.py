@@ -6,23 +6,22 @@ together, and `run.spread` says what happens to the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from ..core.budget import GB, default_limit_bytes
-from ..core.process import keep_freed_memory
 from ..errors import ClusterError, TooLarge, TraceError
 from ..reading.cache import Cache
 from ..reading.executor import Executor, results
-from ..reading.pool import Reading
+from ..reading.pool import Files, Reading
 from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
+from ..run.event_tables import RunTables
 from ..run.file_tables import Placed, TraceFile, joined_tables
 from ..run.run import Run, files_in, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, read_and_kept
@@ -48,8 +47,8 @@ class ReadPart(NamedTuple):
     made: OfFile | None
 
 
-class SpreadReading:
-    """Files being read by an executor, for a `with` block like `Reading`; starts with the first part."""
+class SpreadReading(Files):
+    """Files being read by an executor, which is kept for later work on the tables; starts with the first part."""
 
     def __init__(
         self,
@@ -58,48 +57,30 @@ class SpreadReading:
         executor: Executor,
         kept: Mapping[Path, bytes] | None = None,
     ) -> None:
-        """Limit all results to the memory in the options. Of files that were read before, what was `kept` is read."""
-        keep_freed_memory()
-        limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
-        self.paths, self.executor = [one.path for one in traces], executor
-        self.options = replace(options, memory_gb=limit_gb, cache=False)
-        self._kept, self._read = kept or {}, dict[Path, KeptFile]()
-        self._cache = None if options.verify else Cache.at(options.cache)
-        self._sizes = [one.size_bytes for one in traces]
+        """Of files that were read before, what was `kept` is read."""
+        super().__init__(traces, options)
+        self.executor, self._kept, self._read = executor, kept or {}, dict[Path, KeptFile]()
         self.files_read = 0
-
-    def __enter__(self) -> SpreadReading:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Keep the executor for later work on the tables."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Size of all files on disk, in bytes."""
-        return sum(self._sizes)
 
     def files(self, progress: Progress | None) -> Iterator[tuple[TraceFile, OfFile | None] | TraceError]:
         """Yield each file without its tables and what was made of it, or its error, in order."""
         calls = (
-            (path.absolute(), self.options, self._cache_of(n), self._kept.get(path))
-            for n, path in enumerate(self.paths)
+            (one.path.absolute(), self.options, self._cache_for(one.size_bytes), self._kept.get(one.path))
+            for one in self.traces
         )
         read_bytes = 0
-        budget = self.options.budget()
         known: dict[Groups, Groups] = {}
         for number, part in enumerate(results(self.executor, read_for_run, calls)):
-            self.files_read, read_bytes = number + 1, read_bytes + self._sizes[number]
+            self.files_read, read_bytes = number + 1, read_bytes + self.traces[number].size_bytes
             if progress is not None:
                 progress(read_bytes)
             if isinstance(part, TraceError):
                 yield part
                 continue
             _check_part(self.paths[number], part)
-            try:
-                budget.draw(f"{self.paths[number]}: with all files before it", _needed_bytes(part))
-            except TooLarge as err:
-                yield err
+            part = self._within_limit(self.paths[number], part, _needed_bytes(part))
+            if isinstance(part, TooLarge):
+                yield part
                 continue
             kept, made = _found_at(self.paths[number], part, known)
             self._read[kept.file.path] = kept
@@ -109,11 +90,6 @@ class SpreadReading:
         """The tables of these files, made rank by rank."""
         read, self._read = self._read, {}  # which is as large as the recordings, and nobody needs twice
         return SpreadTables(read, placed, self.options, self.executor)
-
-    def _cache_of(self, number: int) -> Cache | None:
-        if self._cache is None or self._sizes[number] >= self.options.sizes.cache_bytes:
-            return self._cache
-        return Cache(keeps=False)
 
 
 def _check_part(path: Path, part: object) -> None:
@@ -162,23 +138,22 @@ def read_for_run(
 def read_run(paths: Sequence[Path], reading: Reading | SpreadReading, progress: Progress | None) -> ReadRun:
     """Make the run from files that are being read, found at `paths`. Raises AnalysisError."""
     made: dict[Path, OfFile | None] = {}
+    parts: Iterator[tuple[TraceFile, OfFile | None] | TraceError]
+    tables: Callable[[list[Placed]], RunTables]
+    if isinstance(reading, SpreadReading):
+        parts, tables = reading.files(progress), reading.tables
+    else:
+        read = files_in(reading, progress)
+        parts = (file if isinstance(file, TraceError) else (file, of_file(file)) for file in read)
+        tables = joined_tables
 
     def files() -> Iterator[TraceFile | TraceError]:
-        for found in _files_read(reading, progress):
+        for found in parts:
             if isinstance(found, TraceError):
                 yield found
                 continue
             file, made[file.path] = found
             yield file
 
-    tables = reading.tables if isinstance(reading, SpreadReading) else joined_tables
     run = joined_run(paths, summable(files()), tables, reading.options)
     return ReadRun(run, early_of(run, made))
-
-
-def _files_read(
-    reading: Reading | SpreadReading, progress: Progress | None
-) -> Iterator[tuple[TraceFile, OfFile | None] | TraceError]:
-    if isinstance(reading, SpreadReading):
-        return reading.files(progress)
-    return (file if isinstance(file, TraceError) else (file, of_file(file)) for file in files_in(reading, progress))
