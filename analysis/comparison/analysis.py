@@ -243,7 +243,7 @@ class Comparison:
         source = self._source(lengths)
         if not self.separate or source is None:
             return []
-        values = [np.array([np.median(capture.values) for capture in side[source] if len(capture)]) for side in lengths]
+        values = [np.array([step_values.midmean(one.values) for one in side[source] if len(one)]) for side in lengths]
         every = np.concatenate(values)
         whole = [len(of) for of in values] == [len(side) for side in self._given_sides]
         return apart([np.log(of) for of in values]) if whole and float(every.min()) > 0 else []
@@ -323,7 +323,7 @@ class Comparison:
         spread, known_runs = self._runs.deviation, 0 if self._known is None else self._known.runs
         if self.separate and (measured := self._measured_spread) is not None:
             spread, known_runs = measured, known_runs + len(self._sides[0]) + len(self._sides[1])
-        source = self._source([self._lengths(side) for side in self._sides])
+        source = self._source(self._step_lengths)
         cold = [(one.run.name, len(self._cold_steps(one)[source])) for side in self._sides for one in side if source]
         return DecisionBasis(
             step=self.step,
@@ -340,11 +340,10 @@ class Comparison:
     @property
     def _steps_stand_clear(self) -> bool:
         """Whether all steps of one side are longer than all of the other, by more than those of a side differ."""
-        lengths = [self._lengths(side) for side in self._sides]
-        source = self._source(lengths)
+        source = self._source(self._step_lengths)
         if source is None:
             return False
-        a, b = (np.concatenate([np.asarray(capture.values) for capture in side[source]]) for side in lengths)
+        a, b = (np.concatenate([np.asarray(each.values) for each in side[source]]) for side in self._step_lengths)
         if min(a.min(), b.min()) <= 0:
             return False
         between = max(b.min() / a.max(), a.min() / b.max())
@@ -353,15 +352,17 @@ class Comparison:
     @property
     def _measured_spread(self) -> float | None:
         """How much the compared runs of a side differ, with what else is known; None if no side has several."""
-        sides = [self._lengths(side) for side in self._sides]
-        source = self._source(sides)
+        source = self._source(self._step_lengths)
         if source is None:
             return None
-        medians = [np.array([np.median(one.values) for one in side[source] if len(one)]) for side in sides]
-        freedom = sum(max(len(each) - 1, 0) for each in medians)
-        if not freedom or min(float(each.min()) for each in medians) <= 0:
+        middles = [
+            np.array([step_values.midmean(one.values) for one in side[source] if len(one)])
+            for side in self._step_lengths
+        ]
+        freedom = sum(max(len(each) - 1, 0) for each in middles)
+        if not freedom or min(float(each.min()) for each in middles) <= 0:
             return None
-        known, measured = self._runs, pooled_spread(*map(np.log, medians))
+        known, measured = self._runs, pooled_spread(*map(np.log, middles))
         both = freedom * measured**2 + known.freedom * known.deviation**2
         return math.sqrt(both / (freedom + known.freedom))
 
@@ -390,15 +391,20 @@ class Comparison:
 
     def _step_beside(self, runs: SpreadOfRuns) -> Row:
         """The same where runs differ by this."""
-        sides = [self._lengths(side) for side in self._sides]
-        source = self._source(sides)
+        source = self._source(self._step_lengths)
         if source is None:
             note = "no step is marked in one of the runs: call profiler.step() in the loop"
             counts = dict.fromkeys(("steps_a", "steps_b", "captures_a", "captures_b"), 0)
             return {"measure": "step", **counts, "note": note}
-        row = compared(sides[0][source], sides[1][source], Allowance(runs, self.separate))
+        a, b = self._step_lengths
+        row = compared(a[source], b[source], Allowance(runs, self.separate))
         notes = (source, row.get("note"), self.unlike_kinds)
         return {"measure": "step"} | row | {"note": "; ".join(filter(None, notes))}
+
+    @cached_property
+    def _step_lengths(self) -> list[dict[str, list[Capture]]]:
+        """Lengths of the steps of each side, without runs that stand apart."""
+        return [self._lengths(side) for side in self._sides]
 
     def _lengths(self, side: Sequence[Analysis]) -> dict[str, list[Capture]]:
         """Lengths of the steps of each capture, by source, without those in which a run had not warmed up."""
@@ -418,7 +424,7 @@ class Comparison:
     @cached_property
     def _known(self) -> KnownSpread | None:
         """What the history knows of the spread of runs; None without a history, or with none of these programs."""
-        source = self._source([self._lengths(side) for side in self._sides])
+        source = self._source(self._step_lengths)
         return None if self.history is None or source is None else self.history.spread(self._sides, source)
 
     @property

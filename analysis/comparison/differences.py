@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from .significance import (
     error_of_steps,
     pooled_spread,
 )
-from .step_values import Capture, Key, Values
+from .step_values import Capture, Key, Values, midmean
 
 PerCapture = Sequence[Capture]
 """Every capture of a side."""
@@ -68,13 +69,13 @@ class Allowance:
 
 
 def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = "ns") -> Row:
-    """Means over captures of the median step, spreads, and difference; NA for a side without values.
+    """Means over captures of the midmean of the steps, spreads, and difference; NA for a side without values.
 
     Where steps pair, those that every capture has are compared, and no others: they do other work.
     """
     a, b = [values for values in a if len(values)], [values for values in b if len(values)]
     if not a or not b:
-        return _medians_and_spreads(a, b, unit)
+        return _middles_and_spreads(a, b, unit)
     runs, on_logs = allowance.scaled(a, b), allowance.on_logs(a, b)
     pairs = paired(_scaled(a, on_logs), _scaled(b, on_logs))
     if pairs is not None:
@@ -83,7 +84,7 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
     of_a, of_b = pairs or ([capture.values for capture in _scaled(side, on_logs)] for side in (a, b))
     if allowance.separate and max(len(of_a), len(of_b)) > 1:
         same = [] if pairs is not None else _errors_in_common(_scaled(a, on_logs), _scaled(b, on_logs))
-        change = between_captures(_medians(of_a), _medians(of_b), runs, same)
+        change = between_captures(_middles(of_a), _middles(of_b), runs, same)
     else:
         change = _shift(of_a, of_b, runs, pair=pairs is not None)
     difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
@@ -97,7 +98,7 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
     }
     start = _middle(_scaled(a, on_logs))
     shift = _middle(_scaled(b, on_logs)) - start if change is None else change.middle
-    return _medians_and_spreads(a, b, unit) | row | _changes(shift, change, None if on_logs else start)
+    return _middles_and_spreads(a, b, unit) | row | _changes(shift, change, None if on_logs else start)
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
@@ -156,7 +157,7 @@ def side_by_side(
     return sorted(every, key=_most_different)
 
 
-def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
+def _middles_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
     row: Row = {"steps_a": sum(map(len, a)), "steps_b": sum(map(len, b)), "captures_a": len(a), "captures_b": len(b)}
     for side, captures in (("a", a), ("b", b)):
         if captures:
@@ -170,7 +171,7 @@ def _medians_and_spreads(a: PerCapture, b: PerCapture, unit: str) -> Row:
 def _shift(a: Sequence[Values], b: Sequence[Values], runs: SpreadOfRuns, *, pair: bool) -> Shift | None:
     """The shift from A to B, cycles of a run each; None for one of each with too few steps."""
     if len(a) > 1 or len(b) > 1:
-        return between_cycles(_medians(a), _medians(b), runs)
+        return between_cycles(_middles(a), _middles(b), runs)
     return (between_pairs if pair else between_two)(a[0], b[0], runs)
 
 
@@ -178,14 +179,22 @@ def _errors_in_common(a: PerCapture, b: PerCapture) -> list[Error]:
     """By how much each side is off since all its captures are of the same steps, but those of the other side are not.
 
     Only where the captures of a side show that steps of one number do the same work, which their spread leaves out.
+    Where those of the other side do not, its steps show what another choice of steps does: if they are steady, what
+    goes with the number here is what changed.
     """
-    if all(len(side) == 1 or paired(side, []) is None for side in (a, b)):
+    does_pair = [len(side) > 1 and paired(side, []) is not None for side in (a, b)]
+    if not any(does_pair):
         return []
-    return [
-        error_of_steps(np.mean([capture.only(shared_steps(side)).values for capture in side], axis=0))
-        for side in (a, b)
-        if len(side) == 1 or paired(side, []) is not None
-    ]
+    errors = []
+    for number, (side, other) in enumerate(((a, b), (b, a))):
+        if len(other) > 1 and not does_pair[1 - number]:
+            each = [error_of_steps(capture.values) for capture in other]
+            errors.append(Error(math.sqrt(fmean(one.size**2 for one in each)), sum(one.freedom for one in each)))
+        elif len(side) == 1 or does_pair[number]:
+            errors.append(
+                error_of_steps(np.mean([capture.only(shared_steps(side)).values for capture in side], axis=0))
+            )
+    return errors
 
 
 def _note(a: PerCapture, b: PerCapture, pair: bool, shift: Shift | None) -> str | None:
@@ -225,18 +234,18 @@ def _most_different(row: Row) -> tuple[int, int]:
     return -abs(row.get("difference_ns") or 0), -max(row.get("a_ns") or 0, row.get("b_ns") or 0)
 
 
-def _medians(captures: Sequence[Values]) -> Values:
-    return np.array([np.median(values) for values in captures])
+def _middles(captures: Sequence[Values]) -> Values:
+    return np.array([midmean(values) for values in captures])
 
 
 def _middle(captures: PerCapture) -> float:
-    """Mean over captures of the median step."""
-    return float(_medians([capture.values for capture in captures]).mean())
+    """Mean over captures of the midmean of the steps."""
+    return float(_middles([capture.values for capture in captures]).mean())
 
 
 def _spread(captures: Sequence[Values]) -> float | None:
     """Standard deviation over captures; over blocks of steps for a single one; None if too few."""
-    values = _medians(captures) if len(captures) > 1 else block_medians(captures[0])
+    values = _middles(captures) if len(captures) > 1 else block_medians(captures[0])
     return pooled_spread(values) if len(values) > 1 else None
 
 

@@ -35,7 +35,7 @@ from .apart import apart, warming_steps
 from .dates import began
 from .pairing import paired
 from .significance import SpreadOfRuns, error_of_steps, pooled_spread
-from .step_values import Capture, Values
+from .step_values import Capture, Values, midmean
 from .steps import lengths_of_steps
 
 _LAYOUT = 2
@@ -123,7 +123,7 @@ def _spread(captures: Sequence[PastCapture], source: str) -> tuple[SpreadOfRuns,
         for numbers, steps in _alike([_log_steps(run, source) for run in lately]):
             names.append([lately[number][0].run for number in numbers])
             groups.append(steps)
-    values = [np.array([float(np.median(steps)) for steps in group]) for group in groups]
+    values = [np.array([midmean(steps) for steps in group]) for group in groups]
     out = apart(values)
     kept = [[number for number in range(len(of)) if (group, number) not in out] for group, of in enumerate(groups)]
     freedom = sum(max(len(numbers) - 1, 0) for numbers in kept)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.student import student_p_value, student_quantile
-from .step_values import Values
+from .step_values import Values, midmean
 
 LEVEL = 0.01
 POWER = 0.9
@@ -102,10 +102,10 @@ def between_cycles(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
 
 
 def between_two(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
-    """Shift of the median from `a` to `b`, steps of one capture each; None if either has too few."""
+    """Shift of the midmean from `a` to `b`, steps of one capture each; None if either has too few."""
     if min(len(a), len(b)) < STEPS_NEEDED:
         return None
-    blocks, middle = (block_medians(a), block_medians(b)), float(np.median(b) - np.median(a))
+    blocks, middle = (block_medians(a), block_medians(b)), midmean(b) - midmean(a)
     if runs.freedom:
         return _beyond_runs(middle, [error_of_steps(side) for side in (a, b)], runs)
     freedom = sum(map(len, blocks)) - 2
@@ -114,7 +114,7 @@ def between_two(a: Values, b: Values, runs: SpreadOfRuns) -> Shift | None:
 
 def between_pairs(a: Values, b: Values, runs: SpreadOfRuns) -> Shift:
     """Shift of the mean between at least four paired steps: the n-th of `a` did the same work as that of `b`."""
-    blocks, middle = block_medians(b - a), float(np.median(b - a))
+    blocks, middle = block_medians(b - a), midmean(b - a)
     if runs.freedom:
         size, freedom = error_of_steps(b - a)
         return _beyond_runs(middle, [Error(size / math.sqrt(2), freedom)] * 2, runs)
@@ -131,7 +131,7 @@ def captures_needed(change: float, spread: float, most: int) -> int | None:
 
 
 def error_of_steps(steps: Values) -> Error:
-    """Error of the median of these steps, by how much blocks of them differ."""
+    """Error of the midmean of these steps, by how much blocks of them differ."""
     blocks = block_medians(steps)
     return Error(pooled_spread(blocks) / math.sqrt(len(blocks)), len(blocks) - 1)
 

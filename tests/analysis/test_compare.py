@@ -203,7 +203,7 @@ def test_what_matters_does_not_depend_on_which_side_is_first(tmp_path):
         for n, gemm, pause in (("a", 20, 10), ("b", 60, 10.6))
     )
     rows = [measure(compare(*sides), "idle") for sides in ((a, b), (b, a))]
-    assert [row["difference_ns"] for row in rows] == [0.6 * MS, -0.6 * MS]
+    assert [row["difference_ns"] for row in rows] == pytest.approx([0.6 * MS, -0.6 * MS], rel=0.03)
     assert [row["significant"] for row in rows] == [True, True]
 
 
@@ -364,7 +364,7 @@ def test_the_slowest_rank_is_the_step_and_steps_that_a_rank_lacks_are_none(tmp_p
     side_file(tmp_path, [10, 20, 30, 40, 50, 60], start=2)
     side_file(tmp_path, [15, 15, 35, 35, 55], rank=1, start=2)
     row = measure(compare(tmp_path, tmp_path), "step")
-    assert (row["steps_a"], row["a_ns"]) == (5, 35)
+    assert (row["steps_a"], row["a_ns"]) == (5, 32)  # the mean of the middle half of 15, 20, 35, 40, 55
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from commtrace.analysis.comparison.differences import Allowance, compared, judged, surely_within
 from commtrace.analysis.comparison.significance import SpreadOfRuns
-from commtrace.analysis.comparison.step_values import Capture
+from commtrace.analysis.comparison.step_values import Capture, midmean
 
 STEP_NS = 100e6
 MEASURED, QUIET = Allowance(SpreadOfRuns(0.1), separate=True), Allowance(SpreadOfRuns(0.01))
@@ -64,6 +64,31 @@ def test_the_change_of_paired_steps_lies_in_its_interval():
         for a, b in (sides, sides[::-1], (sides[0], sides[1][:1])):
             pair = row(a, b, Allowance(SpreadOfRuns(0.0), separate=True))
             assert pair["change_low_frac"] <= pair["change_frac"] <= pair["change_high_frac"]
+
+
+# --- what stands for the steps of a capture --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "middle"),
+    [([7], 7), ([1, 2], 1.5), ([3, 1, 200], 3), ([4, 1, 3, 99], 3.5), ([0, 9, 2, 3, 4], 3)],
+)
+def test_the_middle_half_of_steps(values, middle):
+    assert midmean(np.array(values, dtype=float)) == pytest.approx(middle)
+    assert midmean(np.full(len(values), 0.1)) == 0.1
+
+
+@pytest.mark.parametrize("steps", [8, 9, 19])
+def test_a_change_of_every_second_step_is_found(steps):
+    """The median of an odd number of steps would be one of those that did not change."""
+    chance = np.random.default_rng(steps)
+    found = 0
+    for _ in range(50):
+        a, b = ([STEP_NS * chance.normal(1, 0.006, steps) * chance.normal(1, 0.002) for _ in range(3)] for _ in "ab")
+        for values in b:
+            values[1::2] *= 1.05
+        found += row(list(map(capture, a)), list(map(capture, b)))["significant"]
+    assert found >= 45
 
 
 # --- odd values ------------------------------------------------------------------------------------------------------

@@ -142,6 +142,15 @@ def test_captures_of_other_steps_than_those_of_the_other_side_differ_by_these_to
     assert found >= 190
 
 
+def test_data_that_are_the_same_in_the_captures_of_one_side_only_are_no_change():
+    """One side was seeded, the other was not, and both have steps of the same numbers."""
+    alarms = 0
+    for seed in range(400):
+        a, b = (work(2 * seed + side, 3, 10, alike=bool(side)) for side in (0, 1))
+        alarms += judged([compared(a, b, Allowance(NOTHING, separate=True, part=1.0))])[0]["significant"]
+    assert alarms <= 12
+
+
 @pytest.mark.parametrize(("runs", "spreads"), [(3, 21.5), (6, 8.4), (12, 6.5), (50, 5.6)])
 def test_what_a_history_shows_nine_times_in_ten(runs, spreads):
     """The table of docs/metrics/comparison.md: with so many runs, a change of so many times their spread."""
