@@ -1,11 +1,12 @@
 """How often `compare` finds a planted change, and its cause, in simulated captures. See README.md beside this.
 
-python benchmarks/compare_matrix.py [CELLS [SEED [RANKS [JOB]]]]
+python benchmarks/compare_matrix.py [CELLS [SEED [RANKS [JOB [PERCENT]]]]]
 
 A cell is a job of some ranks and something planted into its captures: a cause that makes steps 1, 2, 5 or 10 % longer,
-or nothing. Three captures without it are compared with three that have it, either way round, and one with one by a
-history of six. Every capture has another seed. In some cells kernels have other names, the captures more steps, one
-capture is cold, or the first steps of each are. What compare should say comes from what was planted.
+or nothing; with PERCENT always as much. Three captures without it are compared with three that have it, either way
+round, and one with one by a history of six. Every capture has another seed. In some cells kernels have other names, the
+captures more steps or another GPU, one capture is cold, or the first steps of each are. What compare should say comes
+from what was planted; exit codes are those of `commtrace compare --fail-above`, above half the change or twice as much.
 """
 
 import random
@@ -13,8 +14,10 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,15 +29,19 @@ from simulator.pipelines import three_d  # noqa: E402
 from simulator.programs import ddp, fsdp, moe, tp  # noqa: E402
 from simulator.world import Hardware, Place, Program  # noqa: E402
 
-from commtrace import Analysis, Comparison, analyse  # noqa: E402
-from commtrace.analysis.comparison.analysis import Judgement  # noqa: E402
-from commtrace.analysis.comparison.history import History, keep_in_history, read_history  # noqa: E402
+from commtrace import Comparison, analyse  # noqa: E402
+from commtrace.analysis.comparison.history import keep_in_history, read_history  # noqa: E402
 from commtrace.analysis.core.schema import records  # noqa: E402
+from commtrace.cli import main as commtrace  # noqa: E402
 
 SHAPES = {4: (2, 2), 8: (2, 4), 64: (8, 8)}
 PERCENT = (0, 1, 2, 5, 10)
 OTHERWISE = ("", "", "renamed", "steps", "cold", "warming")
 STEPS, MORE_STEPS, CAPTURES, PAST = 10, 18, 3, 6
+COLD_PERCENT = 20
+CANNOT_TELL, QUIET_LIMIT = 4, 5.0
+OTHER_GPU = "NVIDIA H200"
+Paths = tuple[Path, ...]
 HARDWARE = Hardware(compute_jitter=0.005, gpu_spread=0.0005, transfer_jitter=0.01, cpu_jitter=0.05)
 JOBS: dict[str, Program] = {
     "ddp hidden": partial(ddp, layers=4, layer_us=400.0, buckets=(4 << 20, 4 << 20, 1 << 20)),
@@ -96,6 +103,17 @@ def slower_links(world: World, us: float) -> World:
     return replace(world, hardware=replace(hardware, intra_gb_per_s=rates[0], inter_gb_per_s=rates[1]))
 
 
+def another_gpu(world: World, us: float) -> World:
+    return replace(all_kernels().plant(world, us), layout=replace(world.layout, gpu=OTHER_GPU))
+
+
+def all_kernels() -> Cause:
+    return Cause(
+        lambda w, us: changed(w, partial(longer, kernel="", times=1 + us / 1000)),
+        ("every kernel takes", "everything takes"),
+    )
+
+
 def causes(job: str, ranks: int, rank: int) -> dict[str, Cause]:
     """What is planted into this job; of one rank, into this one."""
     gpus, every = SHAPES[ranks][1], tuple(range(ranks))
@@ -110,10 +128,8 @@ def causes(job: str, ranks: int, rank: int) -> dict[str, Cause]:
         "a throttled rank": Cause(put("throttled", (rank,), 0.4), (this,)),
         "a throttled host": Cause(put("throttled", host, 0.4), (other, f"ranks {str(host)[1:-1]} as fast")),
         "a kernel": Cause(lambda w, us: changed(w, partial(longer, kernel=kernel, times=1 + us / 1000)), (kernel,)),
-        "all kernels": Cause(
-            lambda w, us: changed(w, partial(longer, kernel="", times=1 + us / 1000)),
-            ("every kernel takes", "everything takes"),
-        ),
+        "all kernels": all_kernels(),
+        "another GPU": Cause(another_gpu, (f"{OTHER_GPU} in place of", f"in place of {OTHER_GPU}")),
     }
     if job != "ddp hidden":
         found["links"] = Cause(slower_links, ("transfer", "links"))
@@ -166,50 +182,59 @@ def amount(world: World, cause: Cause, percent: int) -> float | None:
     return None
 
 
-def captured(world: World) -> Analysis:
-    with tempfile.TemporaryDirectory() as folder:
-        simulate(world).write(Path(folder))
-        return analyse(folder, details=True, workers=1)
+def written(world: World, folder: Path) -> Path:
+    simulate(world).write(folder)
+    return folder
 
 
 @cache
-def without(job: str, ranks: int, seed: int) -> tuple[tuple[Analysis, ...], History]:
-    """Captures with nothing planted, and a history of others."""
-    every = [captured(world_of(job, ranks, 1000 * seed + number)) for number in range(CAPTURES + PAST)]
-    with tempfile.TemporaryDirectory() as folder:
-        book = Path(folder) / "history.jsonl"
-        for number, one in enumerate(every[CAPTURES:]):
-            keep_in_history(book, one, Path(folder) / str(number))
-        return tuple(every[:CAPTURES]), read_history(book)
+def without(job: str, ranks: int, seed: int, place: Path) -> tuple[tuple[Path, ...], Path]:
+    """Captures with nothing planted, and the file with a history of others."""
+    every = [
+        written(world_of(job, ranks, 1000 * seed + number), place / f"{job} {number}".replace(" ", "-"))
+        for number in range(CAPTURES + PAST)
+    ]
+    book = place / f"{job}.jsonl"
+    for past in every[CAPTURES:]:
+        keep_in_history(book, analyse(past, workers=1), past)
+    return tuple(every[:CAPTURES]), book
 
 
-def cell(rng: random.Random, seed: int, ranks: int, job: str, tally: Counter[tuple[object, ...]]) -> str | None:
+def cell(
+    rng: random.Random,
+    seed: int,
+    ranks: int,
+    job: str,
+    percent: int,
+    tally: Counter[tuple[object, ...]],
+    place: Path,
+) -> str | None:
     """Draw a cell, count what is found of it, and say what is wrong; None if it cannot be planted."""
     name, cause = rng.choice(list(causes(job, ranks, rng.randrange(1, ranks)).items()))
-    percent, back, other = rng.choice(PERCENT), rng.random() < 0.5, rng.choice(OTHERWISE)
+    back, other = rng.random() < 0.5, rng.choice(OTHERWISE)
     first = 1000 * seed + rng.randrange(100, 1000 - CAPTURES)
     us = amount(world_of(job, ranks, first), cause, percent) if percent else 0.0
-    if us is None:
+    cold_us = amount(world_of(job, ranks, first), all_kernels(), COLD_PERCENT) if other == "cold" else 0.0
+    if us is None or cold_us is None:
         return None
 
     def planted(number: int) -> World:
         world = world_of(job, ranks, first + number, MORE_STEPS if other == "steps" else STEPS)
         world = changed(world, renamed) if other == "renamed" else world
         if other == "cold" and not number:
-            world = changed(world, partial(longer, kernel="", times=1.3))
+            world = all_kernels().plant(world, cold_us)
         if other == "warming":
             slow = Injection("throttled", tuple(range(ranks)), (1, 2), 0.5 * step_us(world))
             world = replace(world, injections=(slow,))
         return cause.plant(world, us) if us else world
 
-    plain, history = without(job, ranks, seed)
-    with_it = tuple(captured(planted(number)) for number in range(CAPTURES))
-    sides = (with_it, plain) if back else (plain, with_it)
-    several, one = Comparison(*sides), Comparison(sides[0][-1:], sides[1][-1:], history=history)
-    wrong = [
-        *_counted("3 against 3", several, percent, back, tally),
-        *_counted("1 against 1", one, percent, back, tally),
-    ]
+    plain, book = without(job, ranks, seed, place)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        with_it = tuple(written(planted(number), Path(folder) / f"planted-{number}") for number in range(CAPTURES))
+        sides = (with_it, plain) if back else (plain, with_it)
+        change, limit = -percent if back else percent, percent * rng.choice((0.5, 2.0)) or QUIET_LIMIT
+        several, wrong = _counted("3 against 3", sides, None, change, limit, tally)
+        wrong += _counted("1 against 1", (sides[0][-1:], sides[1][-1:]), book, change, limit, tally)[1]
     if percent:
         said = [f"{row['what']}: {row['cause']}" for row in records(several.what_differs)[:1]]
         is_right = any(words in each for words in cause.named for each in said)
@@ -225,28 +250,49 @@ def cell(rng: random.Random, seed: int, ranks: int, job: str, tally: Counter[tup
     return f"{about}: {'; '.join(wrong) or 'right'}"
 
 
-def _counted(way: str, both: Comparison, percent: int, back: bool, tally: Counter[tuple[object, ...]]) -> list[str]:
-    """Count what is decided, and say what is wrong with it."""
-    wanted = "alike or open" if not percent else "shorter" if back else "longer"
-    outcome, limit = both.decision.outcome.value, percent / 200 or 0.05
-    judged = both.slower_by(limit)[0]
-    never = Judgement.within if wanted == "longer" else Judgement.slower
+def _counted(
+    way: str,
+    sides: tuple[Paths, Paths],
+    book: Path | None,
+    change: int,
+    limit: float,
+    tally: Counter[tuple[object, ...]],
+) -> tuple[Comparison, list[str]]:
+    """Count what is decided on a change by this percentage, and by the command above a limit; say what is wrong."""
+    of_a, of_b = (tuple(analyse(path, details=True, workers=1) for path in side) for side in sides)
+    both = Comparison(of_a, of_b, history=None if book is None else read_history(book))
+    wanted, percent = "alike or open" if not change else "longer" if change > 0 else "shorter", abs(change)
+    outcome = both.decision.outcome.value
     tally[way, percent, "cells"] += 1
-    tally[way, percent, "found"] += outcome in ("longer", "shorter") if not percent else outcome == wanted
-    tally[way, percent, "exit wrong"] += judged is never
-    tally[way, percent, "exit 4"] += judged is Judgement.unknown
-    change = f"{100 * (both.decision.change_frac or 0):+.2f} %, runs {100 * both.decision.runs_spread_frac:.2f} %"
-    wrong = [] if outcome in wanted.split(" or ") else [f"{way} {outcome} {change}"]
-    return [*wrong, *([f"exit {judged.value}"] if judged is never else [])]
+    tally[way, percent, "found"] += outcome in ("longer", "shorter") if not change else outcome == wanted
+    measured = f"{100 * (both.decision.change_frac or 0):+.2f} %, runs {100 * both.decision.runs_spread_frac:.2f} %"
+    wrong = [] if outcome in wanted.split(" or ") else [f"{way} {outcome} {measured}"]
+    code, right = exit_code(sides, book, limit), 3 if change > limit else 0
+    tally[way, percent, "exit wrong"] += code not in (right, CANNOT_TELL)
+    tally[way, percent, f"exit {CANNOT_TELL}"] += code == CANNOT_TELL
+    wrong += [] if code in (right, CANNOT_TELL) else [f"{way} exit {code} above {limit:g} % {measured}"]
+    return both, wrong
 
 
-def main(cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "") -> None:
+def exit_code(sides: tuple[Paths, Paths], book: Path | None, limit: float) -> int:
+    """What the command exits with if B may take longer by this percentage."""
+    options = ["--by", "measure", "--no-cache", "--workers", "1", "--fail-above", str(limit)]
+    options += [] if book is None else ["--history", str(book)]
+    a, b = (list(map(str, side)) for side in sides)
+    with redirect_stdout(TextIOWrapper(BytesIO())), redirect_stderr(TextIOWrapper(BytesIO())):
+        return commtrace(["compare", *options, *a, "--against", *b])
+
+
+def main(cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "", percent: int | None = None) -> None:
     rng, tally, done = random.Random(f"{seed} {ranks} {job}"), Counter[tuple[object, ...]](), 0
-    while done < cells:
-        said = cell(rng, seed, ranks, job or rng.choice(list(JOBS)), tally)
-        if said is not None:
-            done += 1
-            print(said, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        while done < cells:
+            of = job or rng.choice(list(JOBS))
+            drawn = rng.choice(PERCENT)
+            said = cell(rng, seed, ranks, of, drawn if percent is None else percent, tally, Path(folder))
+            if said is not None:
+                done += 1
+                print(said, flush=True)
     columns = ("cells", "found", "cause right", "exit wrong", "exit 4", "cold", "cold named")
     print(f"{'':12} {'planted':>8}", *(f"{column:>11}" for column in columns))
     for way, percent in sorted({(str(key[0]), int(str(key[1]))) for key in tally}):
@@ -255,4 +301,4 @@ def main(cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), *sys.argv[4:5])
+    main(*map(int, sys.argv[1:4]), *sys.argv[4:5], *map(int, sys.argv[5:6]))

@@ -29,7 +29,6 @@ from .ran import Ran
 from .shown import Seen, Trace
 from .world import World
 
-_GPU = "NVIDIA H100 80GB HBM3"
 _BASES_APART_NS = 1_000_000_000_000
 _OWN_STEPS = 3
 _MEANINGLESS = 1 << 30
@@ -68,7 +67,7 @@ def header(world: World, trace: Trace, groups: Iterable[Group]) -> str:
     layout, rank = world.layout, trace.rank
     fields = [
         '"schemaVersion": 1',
-        '"deviceProperties": [' + ", ".join(f'{{"id": {i}, "name": "{_GPU}"}}' for i in range(world.gpus)) + "]",
+        '"deviceProperties": [' + ", ".join(f'{{"id": {i}, "name": "{layout.gpu}"}}' for i in range(world.gpus)) + "]",
     ]
     info: dict[str, object] = {"backend": "nccl", "rank": rank, "world_size": world.size}
     if layout.header == "groups":

@@ -97,7 +97,7 @@ class Layout:
     `numbered` alike on all ranks, numbered from each rank's `own` start, or `none`. `graph`: kernels alone.
     With `one_name` all hosts bear the same name, with `every_call` a trace also has calls of the runtime that launch
     nothing: around collectives, and of the thread that watches these.
-    `events`: calls that record events and let streams wait are shown.
+    `events`: calls that record events and let streams wait are shown. `gpu` is the model of all devices.
     """
 
     torch: str = "2.12"
@@ -113,6 +113,7 @@ class Layout:
     one_name: bool = False
     every_call: bool = False
     events: bool = False
+    gpu: str = "NVIDIA H100 80GB HBM3"
     gz: bool = True
 
     def since(self, version: str) -> bool:
