@@ -179,11 +179,11 @@ def cpu_edges(members: Sequence[RankProgram], arrived: Arrivals) -> list[Edges]:
     than the one that waits for it goes on.
     """
     steps = [_StepOf.all_of(program) for program in members]
-    alike: dict[bytes, list[tuple[int, _StepOf]]] = {}
+    alike: dict[tuple[bytes, bytes], list[tuple[int, _StepOf]]] = {}
     for number, of_member in enumerate(steps):
         for step in of_member:
-            ran = members[number].name[np.concatenate([step.cpu, [NONE], step.calls])]
-            alike.setdefault(ran.tobytes(), []).append((number, step))
+            name = members[number].name
+            alike.setdefault((name[step.cpu].tobytes(), name[step.calls].tobytes()), []).append((number, step))
     joins = [_issues(program) for program in members]
     for like in alike.values():
         seen = set().union(*(step.waits(members[number]) for number, step in like))
