@@ -102,7 +102,7 @@ def _at_rank(make: Make) -> Mapping[str, Make]:
 
 
 def _given_to(make: Make, at_rank: Mapping[str, Make]) -> list[str]:
-    """The names of what a function, and what is made `at_rank` for it, is given that is not made of events there."""
+    """What a function, and what is made `at_rank` for it, is given besides the events there, by name."""
     needed = {name for each in (make, *at_rank.values()) for name in signature(each).parameters}
     return sorted(name for name in needed if name not in EVENT_SCHEMAS and name not in at_rank)
 

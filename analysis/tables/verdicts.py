@@ -62,7 +62,7 @@ def slower_devices(
     counted_steps: Collection[int],
     breakdown_steps: pd.DataFrame,
 ) -> dict[int, Slow]:
-    """The ranks whose device is slower than others at the same work, or has more, as far as operators were read."""
+    """Ranks whose device is slower at the same work than others, or has more of it, where operators were read."""
     from ..metrics.verdicts.slow_devices import slow_devices
 
     if not (run.details and run.has_starts):

@@ -38,7 +38,7 @@ def run(
     models: Mapping[int, str] = {},
     times: Mapping[int, int] = {},
 ) -> Analysis:
-    """Ranks that compute for some milliseconds in each step, some so many `times` as much, and then reduce together."""
+    """Ranks that compute in each step, each so many `times` as long as usual, and then reduce together."""
     draw = random.Random(7)
     took = {
         (rank, step, name, size): round(

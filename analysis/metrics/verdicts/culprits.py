@@ -22,7 +22,7 @@ from .doing import (
 from .slow_devices import MoreWork, Slow
 
 MOST_NAMED = 3
-_MOST_OF_IT = 0.5  # of what a rank computes longer in a step must be due to its slow device, or to more work
+_MOST_OF_IT = 0.5  # of what a rank computes longer must come from its slow device, or from more work
 _NEARLY_ALL = 0.9  # of the waiting for a rank: what else makes it late, perhaps in other steps, need not be said
 _ON_DEVICE = ("compute", "memory")
 
