@@ -13,6 +13,8 @@ from builders import MS, Trace
 from commtrace import analyse, cli
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import BadScenario, NothingMeasured
+from commtrace.analysis.prediction.options import _PLAYED
+from commtrace.analysis.replay.changes import OPTIONS
 from commtrace.analysis.replay.playing import Playing
 from commtrace.analysis.replay.scenarios.scenario import Scenario
 from commtrace.analysis.results.analysis import Analysis
@@ -234,3 +236,8 @@ def test_compute_waits_for_less_than_is_exposed(tmp_path: Path) -> None:
     """Of 14 ms after the last kernel nothing but the optimizer waits; nothing waits for the two before."""
     [row] = training(tmp_path, THREE_SIZES, latency=2).replay_steps.to_dict("records")
     assert (row["exposed_comm_ns"], row["blocking_ns"]) == (14 * MS, 14 * MS)
+
+
+def test_each_option_is_played_or_says_more_about_one_that_is() -> None:
+    assert {name for name, option in OPTIONS.items() if not option.beside} == set(_PLAYED)
+    assert {option.beside for option in OPTIONS.values()} - {""} <= set(_PLAYED)

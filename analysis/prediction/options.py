@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -15,6 +15,7 @@ from ..core import markers
 from ..core.kinds import COMPUTE
 from ..errors import BadScenario, NothingMeasured
 from ..metrics.device.idle import is_alloc
+from ..replay import changes
 from ..replay.links import Linked, links_of
 from ..replay.scenarios import host, sharded, transfers, usual
 from ..replay.scenarios.buckets import gradients_of, rebucketed
@@ -33,40 +34,60 @@ from ..replay.slow_links import against_others, slow_groups
 from ..results.analysis import Analysis
 from ..run.run import Run
 
-Option = Mapping[str, Any]
+Given = Mapping[str, Any]
 """Options of one scenario: name -> value, or values."""
 _MOST_MIB = 1e6
-_BATCHES = ("kept", "shared")
 _ALL = "all"
+_Make = TypeVar("_Make", bound=Callable[..., Scenario])
+_PLAYED: dict[str, Callable[..., Scenario]] = {}
+"""How each change is played, by its name: in an analysis, with its value unless it is a flag, and with what stands
+beside it."""
 
 
-def scenario_of(analysis: Analysis, options: Option) -> Scenario:
+def scenario_of(analysis: Analysis, options: Given) -> Scenario:
     """The scenario of all these options together. Raises BadScenario, NothingMeasured."""
     found = list(_scenarios(analysis, options))
     if not found:
-        raise BadScenario("a scenario changes nothing; give it one of " + ", ".join(_KNOWN))
+        raise BadScenario("a scenario changes nothing; give it one of " + ", ".join(_PLAYED))
     name = options.get("name")
     if name is None and len(found) == 1:
         return found[0]
     return all_at_once(str(name or ", ".join(each.name for each in found)), found)
 
 
-def _scenarios(analysis: Analysis, options: Option) -> Iterator[Scenario]:
+def _scenarios(analysis: Analysis, options: Given) -> Iterator[Scenario]:
     if "ranks" in options:
         raise BadScenario("the option `ranks` of a scenario is now `world_size`")
-    unknown = sorted(set(options) - {*_KNOWN, "name", "batch", "new_links"})
+    unknown = sorted(set(options) - {*changes.OPTIONS, "name"})
     if unknown:
-        raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
-    if options.get("batch", "kept") not in _BATCHES:
-        raise BadScenario(f"batch is {options['batch']!r}, but can be only kept or shared")
-    for name, make in _KNOWN.items():
-        if name in options and options[name] is not False:
-            values = options[name] if isinstance(options[name], list) else [options[name]]
-            for value in values:
-                yield make(analysis, value, options)
+        raise BadScenario(f"no such option of a scenario: {', '.join(unknown)}; known are {', '.join(changes.OPTIONS)}")
+    beside: dict[str, dict[str, Any]] = {name: {} for name in _PLAYED}
+    asked = []
+    for name, option in changes.OPTIONS.items():
+        given = options.get(name, option.default)
+        values = [] if given is None or given is False else given if isinstance(given, list) else [given]
+        for value in values:
+            option.check(value)
+        if option.beside:
+            beside[option.beside][name] = given
+        else:
+            asked += [(option, value) for value in values]
+    for option, value in asked:
+        yield _PLAYED[option.name](analysis, *([] if option.is_flag else [value]), **beside[option.name])
 
 
-def _without(analysis: Analysis, who: Any, _: Option) -> Scenario:
+def _plays(option: changes.Option) -> Callable[[_Make], _Make]:
+    """This is how the change of that option is played."""
+
+    def register(make: _Make) -> _Make:
+        _PLAYED[option.name] = make
+        return make
+
+    return register
+
+
+@_plays(changes.WITHOUT_STRAGGLER)
+def _without(analysis: Analysis, who: Any) -> Scenario:
     if who == "all":
         return usual.without_stragglers()
     return usual.without_stragglers(_ranks_of(analysis, who), who if who in analysis.run.hosts.values() else None)
@@ -84,7 +105,8 @@ def _ranks_of(analysis: Analysis, who: Any) -> list[int]:
     return found
 
 
-def _as_others(analysis: Analysis, who: Any, _: Option) -> Scenario:
+@_plays(changes.LINKS_AS_OTHERS)
+def _as_others(analysis: Analysis, who: Any) -> Scenario:
     """The links of a process group, of ranks or a host, or all slow ones, as fast as similar links."""
     links = analysis.links
     if who == "slow":
@@ -102,34 +124,45 @@ def _as_others(analysis: Analysis, who: Any, _: Option) -> Scenario:
     return transfers.links_as_others(compared)
 
 
-def _links(analysis: Analysis, text: Any, make: Callable[..., Scenario]) -> Scenario:
+@_plays(changes.LINKS)
+def _faster_links(analysis: Analysis, text: Any) -> Scenario:
+    return transfers.faster_links(*_factor(analysis, text))
+
+
+@_plays(changes.LATENCY)
+def _lower_latency(analysis: Analysis, text: Any) -> Scenario:
+    return transfers.lower_latency(*_factor(analysis, text))
+
+
+def _factor(analysis: Analysis, text: Any) -> tuple[float, dict[int, Linked], str]:
+    """A factor, the collectives that it is of, and their group, from 2 or between=1.5. Raises BadScenario."""
     group, _, factor = str(text).rpartition("=")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", factor) or not float(factor):
         raise BadScenario(f"{str(text)!r} is not a factor, such as 2 or between=1.5")
-    return make(float(factor), _known(analysis, group), group)
+    return float(factor), _known(analysis, group), group
 
 
 def _known(analysis: Analysis, group: str = "") -> dict[int, Linked]:
     return links_of(analysis.links, group)
 
 
-def _no_jitter(_: Analysis, value: Any, __: Option) -> Scenario:
-    _only_true("no_jitter", value)
+@_plays(changes.NO_JITTER)
+def _no_jitter(_: Analysis) -> Scenario:
     return usual.no_jitter()
 
 
-def _overlap(_: Analysis, how: Any, __: Option) -> Scenario:
-    if how != "perfect":
-        raise BadScenario(f"overlap is {how!r}, but can be only perfect")
+@_plays(changes.OVERLAP)
+def _overlap(_: Analysis, __: Any) -> Scenario:
     return usual.perfect_overlap()
 
 
-def _fuse(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("fuse", value)
+@_plays(changes.FUSE)
+def _fuse(analysis: Analysis) -> Scenario:
     return fused(_known(analysis))
 
 
-def _world_size(analysis: Analysis, text: Any, options: Option) -> Scenario:
+@_plays(changes.WORLD_SIZE)
+def _world_size(analysis: Analysis, text: Any, *, batch: str, new_links: Any) -> Scenario:
     """Another total number of ranks; the groups of all ranks grow, or the named one and all like it."""
     group, _, number = str(text).rpartition("=")
     if not re.fullmatch(r"[0-9]{1,6}", number) or not int(number):
@@ -147,13 +180,12 @@ def _world_size(analysis: Analysis, text: Any, options: Option) -> Scenario:
         )
     if any(round(size * grown) != size * grown or size * grown < 1 for size in sizes):
         raise BadScenario(f"{number} ranks do not make whole groups of the {min(sizes)} of {world} that there are")
-    new_links = _new_links(options["new_links"]) if options.get("new_links") is not None else None
     return more_ranks(
         grown,
         with_sizes(analysis.links, growing),
         hosts=_hosts(analysis.run),
-        new_links=new_links or measured_links(analysis.links, every),
-        shared_batch=options.get("batch") == "shared",
+        new_links=measured_links(analysis.links, every) if new_links is None else _new_links(new_links),
+        shared_batch=batch == "shared",
     )
 
 
@@ -183,13 +215,15 @@ def _new_links(text: Any) -> NewLinks:
     return ceiling_links(ceiling.name, ceiling.table)
 
 
-def _buckets(analysis: Analysis, size: Any, _: Option) -> Scenario:
+@_plays(changes.BUCKET_MB)
+def _buckets(analysis: Analysis, size: Any) -> Scenario:
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < _MOST_MIB:
         raise BadScenario(f"bucket_mb is {size!r}, but should be a size in MiB, such as 25")
     return rebucketed(size, gradients_of(analysis.run.annotations, analysis.clocks), _known(analysis))
 
 
-def _no_sync(analysis: Analysis, what: Any, _: Option) -> Scenario:
+@_plays(changes.NO_SYNC)
+def _no_sync(analysis: Analysis, what: Any) -> Scenario:
     """Without all calls that wait for the device, those of one name, or those in an operator.
 
     Without a GPU only an operator, before which the CPU waits for communication.
@@ -217,15 +251,15 @@ def _no_wait_on_cpu(analysis: Analysis, operator: str) -> Scenario:
     return host.no_blocking(operator=operator)
 
 
-def _no_data_wait(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_data_wait", value)
+@_plays(changes.NO_DATA_WAIT)
+def _no_data_wait(analysis: Analysis) -> Scenario:
     if not _annotated(analysis).str.startswith(markers.LOADING).any():
         raise NothingMeasured(f"{analysis.run.name}: the traces show no data loader")
     return host.no_data_wait()
 
 
-def _no_gc(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_gc", value)
+@_plays(changes.NO_GC)
+def _no_gc(analysis: Analysis) -> Scenario:
     if not (_annotated(analysis) == markers.PYTHON_GC).any():
         raise NothingMeasured(
             f"{analysis.run.name}: the traces show no garbage collection; with torch 2.9 or later, "
@@ -235,14 +269,14 @@ def _no_gc(analysis: Analysis, value: Any, _: Option) -> Scenario:
     return host.no_gc()
 
 
-def _no_long_calls(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_long_calls", value)
+@_plays(changes.NO_LONG_CALLS)
+def _no_long_calls(analysis: Analysis) -> Scenario:
     _with_kind(analysis, "long", "take 100 times as long as usual while a device is idle")
     return host.no_long_calls()
 
 
-def _no_compilation(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_compilation", value)
+@_plays(changes.NO_COMPILATION)
+def _no_compilation(analysis: Analysis) -> Scenario:
     _with_kind(analysis, "compile", "compile")
     return host.no_compilation()
 
@@ -253,35 +287,36 @@ def _with_kind(analysis: Analysis, kind: str, what: str) -> None:
         raise NothingMeasured(f"{analysis.run.name}: the traces show no calls or operators that {what}")
 
 
-def _no_allocation(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_allocation", value)
+@_plays(changes.NO_ALLOCATION)
+def _no_allocation(analysis: Analysis) -> Scenario:
     _with_calls(analysis)
     if not any(map(is_alloc, analysis.run.runtime_calls["name"].unique().tolist())):
         raise NothingMeasured(f"{analysis.run.name}: no call of the runtime in these traces allocates or frees memory")
     return host.no_allocation()
 
 
-def _cuda_graphs(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("cuda_graphs", value)
+@_plays(changes.CUDA_GRAPHS)
+def _cuda_graphs(analysis: Analysis) -> Scenario:
     _with_calls(analysis)
     return host.no_launch_overhead()
 
 
-def _no_pauses(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_pauses", value)
+@_plays(changes.NO_PAUSES)
+def _no_pauses(analysis: Analysis) -> Scenario:
     _with_calls(analysis)
     return host.no_pauses()
 
 
-def _pinned_copies(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("pinned_copies", value)
+@_plays(changes.PINNED_COPIES)
+def _pinned_copies(analysis: Analysis) -> Scenario:
     _with_calls(analysis)
     if not analysis.run.activities["name"].str.contains(markers.FROM_PAGEABLE, regex=False).any():
         raise NothingMeasured(f"{analysis.run.name}: the traces show no copy from pageable memory to a device")
     return host.pinned_copies()
 
 
-def _no_copies(analysis: Analysis, which: Any, _: Option) -> Scenario:
+@_plays(changes.NO_COPIES)
+def _no_copies(analysis: Analysis, which: Any) -> Scenario:
     if analysis.run.is_of_cpus and not analysis.run.activities["name"].isin(markers.COPYING_OPERATORS).any():
         raise NothingMeasured(f"{analysis.run.name}: the traces show no operators that only copy")
     if which in (True, _ALL):
@@ -293,15 +328,15 @@ def _no_copies(analysis: Analysis, which: Any, _: Option) -> Scenario:
     return host.no_copies([str(which)])
 
 
-def _no_reshard(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("no_reshard", value)
+@_plays(changes.NO_RESHARD)
+def _no_reshard(analysis: Analysis) -> Scenario:
     links = _known(analysis)
     sharded.check_gathered_twice(links)
     return sharded.parameters_kept(links)
 
 
-def _separate_gathers(analysis: Analysis, value: Any, _: Option) -> Scenario:
-    _only_true("separate_gathers", value)
+@_plays(changes.SEPARATE_GATHERS)
+def _separate_gathers(analysis: Analysis) -> Scenario:
     links = _known(analysis)
     sharded.check_sharded(links)
     return sharded.gathers_beside(links)
@@ -317,11 +352,6 @@ def _with_calls(analysis: Analysis) -> None:
         raise NothingMeasured(f"{analysis.run.name}: the traces show no calls of the runtime")
 
 
-def _only_true(name: str, value: Any) -> None:
-    if value is not True:
-        raise BadScenario(f"{name} is {value!r}, but can be only true")
-
-
 def _like(every: Mapping[int, Linked], named: Mapping[int, Linked]) -> dict[int, Linked]:
     """The collectives of groups with as many ranks, equally far apart."""
     shapes = {_shape(linked) for linked in named.values()}
@@ -330,29 +360,3 @@ def _like(every: Mapping[int, Linked], named: Mapping[int, Linked]) -> dict[int,
 
 def _shape(linked: Linked) -> tuple[int, ...]:
     return tuple(rank - linked.ranks[0] for rank in linked.ranks)
-
-
-_KNOWN: dict[str, Callable[[Analysis, Any, Option], Scenario]] = {
-    "without_straggler": _without,
-    "links": lambda analysis, text, _: _links(analysis, text, transfers.faster_links),
-    "latency": lambda analysis, text, _: _links(analysis, text, transfers.lower_latency),
-    "links_as_others": _as_others,
-    "no_jitter": _no_jitter,
-    "overlap": _overlap,
-    "fuse": _fuse,
-    "world_size": _world_size,
-    "bucket_mb": _buckets,
-    "no_sync": _no_sync,
-    "no_data_wait": _no_data_wait,
-    "cuda_graphs": _cuda_graphs,
-    "no_pauses": _no_pauses,
-    "no_allocation": _no_allocation,
-    "no_copies": _no_copies,
-    "pinned_copies": _pinned_copies,
-    "no_gc": _no_gc,
-    "no_long_calls": _no_long_calls,
-    "no_compilation": _no_compilation,
-    "no_reshard": _no_reshard,
-    "separate_gathers": _separate_gathers,
-}
-"""What a scenario can say."""

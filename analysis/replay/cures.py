@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..core import markers
 from ..metrics.typical_step import TypicalStep
+from . import changes
 from .at_once import needed_at_once
 from .links import Links, links_of
 from .scenarios import host, transfers, usual
@@ -84,7 +85,7 @@ CURES = {
     for each in (
         Cure(
             "no_straggler",
-            "--without-straggler",
+            changes.WITHOUT_STRAGGLER.asked(),
             None,
             "skew-bound",
             "Late ranks cost",
@@ -93,7 +94,7 @@ CURES = {
         ),
         Cure(
             "slow_links",
-            "--links-as-others",
+            changes.LINKS_AS_OTHERS.asked(),
             None,
             "link-bound",
             "Slow links cost",
@@ -101,7 +102,7 @@ CURES = {
         ),
         Cure(
             "no_jitter",
-            "--no-jitter",
+            changes.NO_JITTER.asked(),
             _played(usual.no_jitter),
             "skew-bound",
             "Ranks that take turns in being late cost",
@@ -111,7 +112,7 @@ CURES = {
         ),
         Cure(
             "overlap",
-            "--overlap perfect",
+            changes.OVERLAP.asked("perfect"),
             _played(usual.perfect_overlap),
             "transfer-bound",
             "Transfers cost",
@@ -132,7 +133,7 @@ CURES = {
         ),
         Cure(
             "twice_links",
-            "--links 2",
+            changes.LINKS.asked("2"),
             _twice_as_fast,
             "transfer-bound",
             "Transfers cost",
@@ -142,7 +143,7 @@ CURES = {
         ),
         Cure(
             "no_copies",
-            "--no-copies all",
+            changes.NO_COPIES.asked("all"),
             _played(host.no_copies),
             "copy-bound",
             "Copies and fills cost",
@@ -151,7 +152,7 @@ CURES = {
         ),
         Cure(
             "no_data_wait",
-            "--no-data-wait",
+            changes.NO_DATA_WAIT.asked(),
             _played(host.no_data_wait),
             "input-bound",
             "Waiting for batches costs",
@@ -162,7 +163,7 @@ CURES = {
         ),
         Cure(
             "no_syncs",
-            "--no-sync all",
+            changes.NO_SYNC.asked("all"),
             _played(host.no_blocking),
             "sync-bound",
             "Waiting for devices costs",
@@ -171,7 +172,7 @@ CURES = {
         ),
         Cure(
             "no_allocations",
-            "--no-allocation",
+            changes.NO_ALLOCATION.asked(),
             _played(host.no_allocation),
             "allocator-bound",
             "Allocating and freeing memory costs",
@@ -181,7 +182,7 @@ CURES = {
         ),
         Cure(
             "no_gc",
-            "--no-gc",
+            changes.NO_GC.asked(),
             _played(host.no_gc),
             "launch-bound",
             "Collecting garbage costs",
@@ -192,7 +193,7 @@ CURES = {
         ),
         Cure(
             "no_long_calls",
-            "--no-long-calls",
+            changes.NO_LONG_CALLS.asked(),
             _played(host.no_long_calls),
             "launch-bound",
             "Unusually long calls and operators cost",
@@ -202,7 +203,7 @@ CURES = {
         ),
         Cure(
             "no_compilation",
-            "--no-compilation",
+            changes.NO_COMPILATION.asked(),
             _played(host.no_compilation),
             "launch-bound",
             "Compiling costs",
@@ -212,7 +213,7 @@ CURES = {
         ),
         Cure(
             "no_pauses",
-            "--no-pauses",
+            changes.NO_PAUSES.asked(),
             _played(host.no_pauses),
             "host-bound",
             "Pauses of CPUs for 1 ms or more cost",
@@ -222,7 +223,7 @@ CURES = {
         ),
         Cure(
             "launch_ahead",
-            "--cuda-graphs",
+            changes.CUDA_GRAPHS.asked(),
             _played(host.no_launch_overhead),
             "launch-bound",
             "Late launches cost",

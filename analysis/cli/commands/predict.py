@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from ....common.option_groups import takes
 from ...core.small_files import small_file
 from ...errors import BadScenario
 from ...recording.options import ReadOptions
+from ...replay.changes import OPTIONS, Option
 from ..output import Writing, print_message, writes_tables
 from ..reading_options import Runs, analysis_of, finish, reads_traces
 from ..tables import print_table
@@ -27,152 +29,50 @@ else:
     import tomli as tomllib
 
 
-class OverlapKind(str, Enum):
-    """How much of communication is hidden."""
-
-    perfect = "perfect"
-
-
-class BatchKind(str, Enum):
-    """What happens to the batch size with more ranks."""
-
-    kept = "kept"
-    shared = "shared"
-
-
-@dataclass(frozen=True)
-class ScenarioOptions:
-    """Changes to predict; each option of a change makes a scenario of its own."""
-
-    without_straggler: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHO", help="Make these ranks (5 or 0-3), a host, or all ranks as fast as the median rank."
-        ),
-    ] = None
-    links: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[GROUP=]FACTOR",
-            help="Make links this many times faster: of all process groups, of one, or, with GROUP `between`, of those "
-            "over several hosts.",
-        ),
-    ] = None
-    latency: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[GROUP=]FACTOR", help="Divide the fitted latency of collectives by this."),
-    ] = None
-    links_as_others: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHO",
-            help="Make the links of these ranks (4-7), a host, or a process group as fast as those of others like "
-            "them; `slow` are all that are slower.",
-        ),
-    ] = None
-    no_jitter: Annotated[
-        bool, typer.Option("--no-jitter", help="Replace compute by its mean and transfer by its median.")
-    ] = False
-    overlap: Annotated[
-        OverlapKind | None,
-        typer.Option(help="Let compute never wait for communication; the gain is an upper bound."),
-    ] = None
-    fuse: Annotated[bool, typer.Option("--fuse", help="Merge collectives that could be issued as one.")] = False
-    bucket_mb: Annotated[
-        list[float] | None,
-        typer.Option(metavar="MIB", help="Put DDP's gradients into buckets of this size (bucket_cap_mb)."),
-    ] = None
-    world_size: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[GROUP=]N", help="Total number of ranks; data-parallel groups, or GROUP, grow to fit."),
-    ] = None
-    batch: Annotated[
-        BatchKind,
-        typer.Option(
-            help="With --world-size: every rank keeps its batch size (kept), or all share the global batch (shared)."
-        ),
-    ] = BatchKind.kept
-    new_links: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GB/s[,us]",
-            help="With --world-size: bus bandwidth, and latency, between hosts where none was measured; or a file of "
-            "`commtrace comms` or nccl-tests.",
-        ),
-    ] = None
-    no_sync: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OPERATOR|CALL|all",
-            help="Let calls inside this operator (aten::item), calls of this name (cudaDeviceSynchronize), or all "
-            "calls, not wait for the device.",
-        ),
-    ] = None
-    no_data_wait: Annotated[
-        bool, typer.Option("--no-data-wait", help="Let the data loader always have its next batch.")
-    ] = False
-    cuda_graphs: Annotated[
-        bool,
-        typer.Option("--cuda-graphs", help="Launch every kernel in time, as CUDA graphs do; the gain is a bound."),
-    ] = False
-    no_pauses: Annotated[
-        bool,
-        typer.Option(
-            "--no-pauses", help="Take away what CPUs do without any call for 1 ms or more; the gain is a bound."
-        ),
-    ] = False
-    no_allocation: Annotated[
-        bool, typer.Option("--no-allocation", help="Take away cudaMalloc, cudaFree and the like.")
-    ] = False
-    no_copies: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND|all", help="Take away copies of one kind (HtoD, DtoH, ...), or all."),
-    ] = None
-    pinned_copies: Annotated[
-        bool, typer.Option("--pinned-copies", help="Copy to the device from pinned memory: the CPU does not wait.")
-    ] = False
-    no_gc: Annotated[
-        bool, typer.Option("--no-gc", help="Take away Python's garbage collections, if they were recorded.")
-    ] = False
-    no_long_calls: Annotated[
-        bool,
-        typer.Option(
-            "--no-long-calls", help="Let calls and operators that take 100 times as long as usual take their median."
-        ),
-    ] = False
-    no_compilation: Annotated[
-        bool, typer.Option("--no-compilation", help="Take away what compiles, if it was recorded.")
-    ] = False
-    no_reshard: Annotated[
-        bool,
-        typer.Option("--no-reshard", help="Let FSDP gather parameters once in a step (reshard_after_forward=False)."),
-    ] = False
-    separate_gathers: Annotated[
-        bool, typer.Option("--separate-gathers", help="Give FSDP's all_gathers a communicator of their own.")
-    ] = False
+def _scenarios(
+    *,
     scenario: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.toml",
             help="Read scenarios from this file, each of one or more changes; see docs/predict.md.",
         ),
-    ] = None
-
-    def scenarios(self) -> list[dict[str, Any]]:
-        """One scenario for each value of an option, for each flag, and for each entry of the file."""
-        changes = {name: value for name, value in vars(self).items() if name not in ("batch", "new_links", "scenario")}
-        growth = {"batch": self.batch.value, "new_links": self.new_links}
-        several = [{name: each, **growth} for name, values in changes.items() if _is_list(values) for each in values]
-        single = [
-            {name: value.value if isinstance(value, Enum) else value}
-            for name, value in changes.items()
-            if value and not _is_list(value)
-        ]
-        return [*several, *single, *(_in_file(self.scenario) if self.scenario else [])]
+    ] = None,
+    **given: Any,
+) -> list[dict[str, Any]]:
+    """One scenario for each value of an option, for each flag, and for each entry of the file."""
+    values = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
+    scenarios: list[dict[str, Any]] = []
+    for name, option in OPTIONS.items():
+        beside = {each.name: values[each.name] for each in OPTIONS.values() if each.beside == name}
+        if values[name] and not option.beside:
+            scenarios += [{name: each, **beside} for each in (values[name] if option.is_several else [values[name]])]
+    return [*scenarios, *(_in_file(scenario) if scenario else [])]
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
+def _parameter(option: Option) -> inspect.Parameter:
+    """How typer has this option."""
+    chosen: Callable[..., Any] = Enum  # what mypy takes no computed names for
+    takes_one: Any = (
+        chosen(option.name, {each: each for each in option.choices}, type=str)
+        if option.choices
+        else (bool if option.is_flag else option.type)
+    )
+    default = False if option.is_flag else option.default and takes_one(option.default)
+    shown = typer.Option(
+        *([option.asked()] if option.is_flag else []), metavar=option.metavar or None, help=option.help
+    )
+    taken: Any = list[takes_one] if option.is_several else takes_one
+    annotation: Any = Annotated[taken if default is not None else taken | None, shown]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_scenarios.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        *map(_parameter, OPTIONS.values()),
+        inspect.signature(_scenarios, eval_str=True).parameters["scenario"],
+    ]
+)
 
 
 def _say_first_gains(analysis: Analysis) -> None:
@@ -312,8 +212,8 @@ def releases_command(
 
 @reads_traces
 @writes_tables
-@takes(changes=ScenarioOptions)
-def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, reading: ReadOptions) -> None:
+@takes(scenarios=_scenarios)
+def predict_command(runs: Runs, *, scenarios: list[dict[str, Any]], writing: Writing, reading: ReadOptions) -> None:
     """Print step times under changes.
 
     There is one row for each option below; without options, the usual changes are tried. The run is first replayed
@@ -328,7 +228,6 @@ def predict_command(runs: Runs, *, changes: ScenarioOptions, writing: Writing, r
       commtrace predict --world-size 64 --batch shared traces/my-run
     """
     writing.check("predictions")
-    scenarios = changes.scenarios()
     analysis = analysis_of(runs, reading, details=True)
     for note in analysis.run.notes:
         print_message(note, kind="note")
