@@ -371,3 +371,26 @@ def test_stages_that_do_as_many_things_in_another_order_wait_for_what_they_recei
     [culprit] = analyse(tmp_path).remedies.query("remedy == 'no_straggler'").to_dict("records")
     assert "rank 1" in culprit["what"]
     assert culprit["gain_ns"] == pytest.approx(8 * MS, rel=0.1)
+
+
+def test_a_stage_that_does_more_keeps_its_own_pace_for_what_the_other_does_as_well(tmp_path: Path) -> None:
+    """Two stages on CPUs, of which one multiplies three times as often; the other, which waits for it, is slower."""
+    for rank in range(2):
+        trace = Trace(rank, 2, groups={"0": [0, 1]}, backend="gloo", device_names=(), host="node")
+        shown = {"dims": [[9], [], [], []], "types": ["TensorList", "", "Scalar", "Scalar"]}
+        values = {"values": ["", "", str(1 - rank), "0"]}
+        for step in range(6):
+            begin = step * 25 * MS
+            sends, sent, receives, came = (5, 6, 6, 19) if rank == 0 else (18, 19, 0, 6)
+            trace.step(step, begin, begin + 25 * MS)
+            for op, gloo, since, until in (("send", "send", sends, sent), ("recv_", "recv", receives, came)):
+                at = begin + since * MS + 20 * US
+                trace.c10d(op, at, **shown, **values)
+                took = (until - since) * MS
+                trace.gloo(gloo, at + 5 * US, took, dims=[[9]], types=["float"], thread=MAIN_THREAD)
+            for at in (0, 19) if rank == 0 else (6, 10, 14, 19):
+                trace.op("aten::mm", begin + at * MS + 50 * US, (5 - rank) * MS - 100 * US)
+        trace.write(tmp_path, f"x{rank}.json")
+    [culprit] = analyse(tmp_path).remedies.query("remedy == 'no_straggler'").to_dict("records")
+    assert "rank 1" in culprit["what"]
+    assert culprit["gain_ns"] == pytest.approx(8 * MS, rel=0.05)

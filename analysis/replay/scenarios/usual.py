@@ -84,7 +84,7 @@ def _as_fast_as_others(ranks: frozenset[int] | None, fence: float = _FENCE, *, o
         ]
         works = [work_of(m) for m in lacking]
         computing, launching, blocking = (
-            _capped(values, _usual(values, compared, alike, others, changing, fence), others, alike.is_stage)
+            _capped(values, _usual(values, compared, alike, others, changing, fence), others, alike)
             for values, compared in (
                 ([of(work) for work in works], [of(work) for work in (works if all(others) else measured)])
                 for of in (_ON_DEVICE, _LAUNCHING, _BLOCKING)
@@ -204,19 +204,37 @@ def _most_by_chance(factors: Sequence[float]) -> float:
     return 2 * most - least
 
 
-def _capped(
-    values: Sequence[Ints], usual: Sequence[Ints], others: Sequence[bool], is_stage: Sequence[bool]
-) -> list[Ints]:
-    """The usual values, raised so that a stage has in total no less than the others."""
+def _capped(values: Sequence[Ints], usual: Sequence[Ints], others: Sequence[bool], alike: Alike) -> list[Ints]:
+    """The usual values, raised so that a stage has in total no less than the others' work takes at its own pace."""
     sums = [int(each.sum()) for each in values]
     result = list(usual)
-    for number in np.flatnonzero(is_stage).tolist():
-        of_others = [each for place, each in enumerate(sums) if place != number and others[place] and is_stage[place]]
+    for number in np.flatnonzero(alike.is_stage).tolist():
+        compared = [
+            counts and stage and place != number
+            for place, (counts, stage) in enumerate(zip(others, alike.is_stage, strict=True))
+        ]
+        of_others = [each for each, counts in zip(sums, compared, strict=True) if counts]
         less = np.maximum(values[number] - usual[number], 0)
-        most = max(sums[number] - median_low(of_others), 0) if of_others else 0
+        pace = _pace(number, values, compared, alike.codes)
+        most = max(sums[number] - round(pace * median_low(of_others)), 0) if of_others else 0
         share = min(most / less.sum(), 1.0) if less.any() else 1.0
         result[number] = np.where(less > 0, values[number] - np.rint(share * less).astype(np.int64), usual[number])
     return result
+
+
+def _pace(number: int, values: Sequence[Ints], compared: Sequence[bool], codes: Sequence[Ints]) -> float:
+    """How much of the time of the others this member takes for the same work; 1 if it takes more.
+
+    Those who wait for it may be slower for that: their CPUs go to sleep, and their caches cool down.
+    """
+    of_others = [place for place, counts in enumerate(compared) if counts]
+    if not of_others:
+        return 1.0
+    at, theirs = (np.concatenate([each[place] for place in of_others]) for each in (codes, values))
+    mean = pd.Series(theirs[at != NONE]).groupby(at[at != NONE]).mean()
+    usual = mean.reindex(codes[number]).to_numpy()  # NaN for what they do not do, and for rare work
+    both = np.isfinite(usual)
+    return min(float(values[number][both].sum() / usual[both].sum()), 1.0) if usual[both].any() else 1.0
 
 
 def _factor(values: Ints, usual: Ints) -> float:
