@@ -1,12 +1,14 @@
 """How often `compare` finds a planted change, and its cause, in simulated captures. See README.md beside this.
 
-python benchmarks/compare_matrix.py [CELLS [SEED [RANKS [JOB [PERCENT]]]]]
+python benchmarks/compare_matrix.py [CELLS [SEED [RANKS [JOB [PERCENTS [CAUSES]]]]]]
 
 A cell is a job of some ranks and something planted into its captures: a cause that makes steps 1, 2, 5 or 10 % longer,
-or nothing; with PERCENT always as much. Three captures without it are compared with three that have it, either way
-round, and one with one by a history of six. Every capture has another seed. In some cells kernels have other names, the
-captures more steps or another GPU, one capture is cold, or the first steps of each are. What compare should say comes
-from what was planted; exit codes are those of `commtrace compare --fail-above`, above half the change or twice as much.
+or nothing. With PERCENTS (`5,10`) and CAUSES (`links,a kernel`), only these; none comes twice before all of a job came.
+Three captures without it are compared with three that have it, either way round, and one with one by a history of six.
+Every capture has another seed. In some cells kernels have other names, the captures more steps or another GPU, one
+capture is cold, or the first steps of each are. What compare should say comes from what was planted; exit codes are
+those of `commtrace compare --fail-above`, above half the change or twice as much, for captures that are read already:
+reading them took most of the time of 64 ranks.
 """
 
 import random
@@ -18,7 +20,10 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from io import BytesIO, TextIOWrapper
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
@@ -29,7 +34,8 @@ from simulator.pipelines import three_d  # noqa: E402
 from simulator.programs import ddp, fsdp, moe, tp  # noqa: E402
 from simulator.world import Hardware, Place, Program  # noqa: E402
 
-from commtrace import Comparison, analyse  # noqa: E402
+from commtrace import Analysis, Comparison, analyse  # noqa: E402
+from commtrace.analysis.cli.commands import compare as command  # noqa: E402
 from commtrace.analysis.comparison.history import keep_in_history, read_history  # noqa: E402
 from commtrace.analysis.core.schema import records  # noqa: E402
 from commtrace.cli import main as commtrace  # noqa: E402
@@ -41,7 +47,6 @@ STEPS, MORE_STEPS, CAPTURES, PAST = 10, 18, 3, 6
 COLD_PERCENT = 20
 CANNOT_TELL, QUIET_LIMIT = 4, 5.0
 OTHER_GPU = "NVIDIA H200"
-Paths = tuple[Path, ...]
 HARDWARE = Hardware(compute_jitter=0.005, gpu_spread=0.0005, transfer_jitter=0.01, cpu_jitter=0.05)
 JOBS: dict[str, Program] = {
     "ddp hidden": partial(ddp, layers=4, layer_us=400.0, buckets=(4 << 20, 4 << 20, 1 << 20)),
@@ -55,6 +60,16 @@ JOBS: dict[str, Program] = {
 }
 BY_CPU = ("ddp exposed", "ddp launching", "fsdp reading", "tp", "moe")
 """Jobs whose CPUs wait for their devices in every step, so that what they do shows."""
+
+
+class Captured(NamedTuple):
+    """A capture as files and as it is read, once for all that is compared with it."""
+
+    path: Path
+    analysis: Analysis
+
+
+Side = tuple[Captured, ...]
 
 
 @dataclass(frozen=True)
@@ -182,22 +197,23 @@ def amount(world: World, cause: Cause, percent: int) -> float | None:
     return None
 
 
-def written(world: World, folder: Path) -> Path:
+def captured(world: World, folder: Path) -> Captured:
     simulate(world).write(folder)
-    return folder
+    return Captured(folder, analyse(folder, workers=1))
 
 
 @cache
-def without(job: str, ranks: int, seed: int, place: Path) -> tuple[tuple[Path, ...], Path]:
+def without(job: str, ranks: int, seed: int, place: Path) -> tuple[Side, Path]:
     """Captures with nothing planted, and the file with a history of others."""
-    every = [
-        written(world_of(job, ranks, 1000 * seed + number), place / f"{job} {number}".replace(" ", "-"))
-        for number in range(CAPTURES + PAST)
-    ]
+
+    def plain(number: int) -> Captured:
+        return captured(world_of(job, ranks, 1000 * seed + number), place / f"{job} {number}".replace(" ", "-"))
+
     book = place / f"{job}.jsonl"
-    for past in every[CAPTURES:]:
-        keep_in_history(book, analyse(past, workers=1), past)
-    return tuple(every[:CAPTURES]), book
+    for number in range(CAPTURES, CAPTURES + PAST):
+        past = plain(number)
+        keep_in_history(book, past.analysis, past.path)
+    return tuple(map(plain, range(CAPTURES))), book
 
 
 def cell(
@@ -205,12 +221,13 @@ def cell(
     seed: int,
     ranks: int,
     job: str,
+    name: str,
     percent: int,
     tally: Counter[tuple[object, ...]],
     place: Path,
 ) -> str | None:
-    """Draw a cell, count what is found of it, and say what is wrong; None if it cannot be planted."""
-    name, cause = rng.choice(list(causes(job, ranks, rng.randrange(1, ranks)).items()))
+    """Count what is found of a cell, drawn but for what is planted, and say what is wrong; None if it cannot be."""
+    cause = causes(job, ranks, rng.randrange(1, ranks))[name]
     back, other = rng.random() < 0.5, rng.choice(OTHERWISE)
     first = 1000 * seed + rng.randrange(100, 1000 - CAPTURES)
     us = amount(world_of(job, ranks, first), cause, percent) if percent else 0.0
@@ -230,7 +247,7 @@ def cell(
 
     plain, book = without(job, ranks, seed, place)
     with tempfile.TemporaryDirectory(dir=place) as folder:
-        with_it = tuple(written(planted(number), Path(folder) / f"planted-{number}") for number in range(CAPTURES))
+        with_it = tuple(captured(planted(number), Path(folder) / f"planted-{number}") for number in range(CAPTURES))
         sides = (with_it, plain) if back else (plain, with_it)
         change, limit = -percent if back else percent, percent * rng.choice((0.5, 2.0)) or QUIET_LIMIT
         several, wrong = _counted("3 against 3", sides, None, change, limit, tally)
@@ -252,14 +269,14 @@ def cell(
 
 def _counted(
     way: str,
-    sides: tuple[Paths, Paths],
+    sides: tuple[Side, Side],
     book: Path | None,
     change: int,
     limit: float,
     tally: Counter[tuple[object, ...]],
 ) -> tuple[Comparison, list[str]]:
     """Count what is decided on a change by this percentage, and by the command above a limit; say what is wrong."""
-    of_a, of_b = (tuple(analyse(path, details=True, workers=1) for path in side) for side in sides)
+    of_a, of_b = (tuple(one.analysis for one in side) for side in sides)
     both = Comparison(of_a, of_b, history=None if book is None else read_history(book))
     wanted, percent = "alike or open" if not change else "longer" if change > 0 else "shorter", abs(change)
     outcome = both.decision.outcome.value
@@ -274,22 +291,30 @@ def _counted(
     return both, wrong
 
 
-def exit_code(sides: tuple[Paths, Paths], book: Path | None, limit: float) -> int:
+def exit_code(sides: tuple[Side, Side], book: Path | None, limit: float) -> int:
     """What the command exits with if B may take longer by this percentage."""
-    options = ["--by", "measure", "--no-cache", "--workers", "1", "--fail-above", str(limit)]
+    options = ["--by", "measure", "--fail-above", str(limit)]
     options += [] if book is None else ["--history", str(book)]
-    a, b = (list(map(str, side)) for side in sides)
-    with redirect_stdout(TextIOWrapper(BytesIO())), redirect_stderr(TextIOWrapper(BytesIO())):
+    a, b = ([str(one.path) for one in side] for side in sides)
+    known = {one.path: one.analysis for side in sides for one in side}
+    as_known = patch.object(command, "analysis_of", lambda paths, *_, **__: known[paths[0]])
+    with as_known, redirect_stdout(TextIOWrapper(BytesIO())), redirect_stderr(TextIOWrapper(BytesIO())):
         return commtrace(["compare", *options, *a, "--against", *b])
 
 
-def main(cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "", percent: int | None = None) -> None:
+def main(
+    cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "", percents: str = "", causes_of: str = ""
+) -> None:
     rng, tally, done = random.Random(f"{seed} {ranks} {job}"), Counter[tuple[object, ...]](), 0
+    planted = [int(each) for each in percents.split(",") if each] or PERCENT
+    left: dict[str, list[tuple[str, int]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         while done < cells:
             of = job or rng.choice(list(JOBS))
-            drawn = rng.choice(PERCENT)
-            said = cell(rng, seed, ranks, of, drawn if percent is None else percent, tally, Path(folder))
+            if not left.get(of):
+                names = causes_of.split(",") if causes_of else list(causes(of, ranks, 1))
+                left[of] = rng.sample(every := [*product(names, planted)], len(every))
+            said = cell(rng, seed, ranks, of, *left[of].pop(), tally, Path(folder))
             if said is not None:
                 done += 1
                 print(said, flush=True)
@@ -301,4 +326,4 @@ def main(cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "", percent:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), *sys.argv[4:5], *map(int, sys.argv[5:6]))
+    main(*map(int, sys.argv[1:4]), *sys.argv[4:7])
