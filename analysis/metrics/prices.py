@@ -70,8 +70,7 @@ class Priced(NamedTuple):
     """A change: `what` would be different, `how` to begin, what a step gains by it alone, the verdict where it leads.
 
     `option` is what `predict` plays it again with.
-    `costs` says what costs that, as in `Late launches cost`. `then_ns` is what a step gains by it once all changes
-    before it are made; None for those behind the first few. A bound is more than anybody can do.
+    `costs` says what costs that, as in `Late launches cost`. A bound is more than anybody can do.
     """
 
     remedy: str
@@ -82,7 +81,6 @@ class Priced(NamedTuple):
     option: str
     gain: Gain
     is_bound: bool = False
-    then_ns: float | None = None
 
 
 class Prices(NamedTuple):

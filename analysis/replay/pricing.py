@@ -106,8 +106,7 @@ def prices_of(
     if unexplained_ns is not None:  # what holds up the CPUs of those who wait looks like pauses of theirs
         priced = [(change, scenario) for change, scenario in priced if change.remedy != "no_pauses"]
     ordered = _in_order(priced)
-    then = _one_after_the_other(replay, ordered)
-    changes = [change._replace(then_ns=then.get(number)) for number, (change, _) in enumerate(ordered)]
+    changes = [change for change, _ in ordered]
     if unexplained_ns is not None:
         changes = [_widened(each, waited_ns) if CURES[each.remedy].of_ranks else each for each in changes]
     named = Prices(replay.step_ns, tuple(changes), late, slow, unexplained_ns)
@@ -159,15 +158,18 @@ def _in_order(found: Sequence[tuple[Priced, Scenario]]) -> list[tuple[Priced, Sc
     return [*ordered[first : first + 1], *ordered[:first], *ordered[first + 1 :]]
 
 
-def _one_after_the_other(replay: Replay, ordered: Sequence[tuple[Priced, Scenario]]) -> dict[int, float]:
-    """What a step gains from each of the first changes once those before it are made, in ns, by place."""
-    gained, then = 0.0, {}
-    for number, (change, _) in enumerate(ordered[:_MOST_THEN]):
+def one_after_the_other(replay: Replay, changes: Sequence[Priced], scenarios: Sequence[Scenario]) -> list[float]:
+    """What a step gains from each of the first changes once those before it are made, in ns.
+
+    `scenarios` are how all are played, in the same order. Changes that gain little, and those behind them, have none.
+    """
+    gained, then = 0.0, list[float]()
+    for number, change in enumerate(changes[:_MOST_THEN]):
         if change.gain.ns < LEAST * replay.step_ns:
             break
-        made = all_at_once("", [scenario.likely for _, scenario in ordered[: number + 1]])
+        made = all_at_once("", [scenario.likely for scenario in scenarios[: number + 1]])
         most = replay.gain_as_played(made, as_transfers=False).ns if number else change.gain.ns
-        then[number] = max(most - gained, 0.0)
+        then.append(max(most - gained, 0.0))
         gained = max(most, gained)
     return then
 

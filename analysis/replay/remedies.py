@@ -7,7 +7,7 @@ Source of the rules: docs/metrics/remedies.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -44,16 +44,19 @@ class StepCosts(NamedTuple):
     path: pd.DataFrame
 
 
-def remedy_rows(costs: StepCosts, prices: Prices | None = None) -> list[Row]:
+def remedy_rows(costs: StepCosts, prices: Prices | None = None, then_ns: Sequence[float] = ()) -> list[Row]:
     """One row per change that concerns some time or gains some: in the order of their prices, then by their time.
 
-    `prices` are gains of the run played again, None where it cannot be.
+    `prices` are gains of the run played again, None where it cannot be; `then_ns` is what the first changes gain one
+    after the other.
     """
     if not len(costs.steps):
         return []
     about = {row["remedy"]: row for row in _about(costs, prices)}
     changes = () if prices is None else prices.changes
     rows = [_row(about.pop(change.remedy, {"remedy": change.remedy}), change, costs) for change in changes]
+    for row, ns in zip(rows, then_ns, strict=False):
+        row["then_ns"] = round(ns)
     rows += [_row(row, None, costs) for row in about.values()]
     # How much time a change is about does not say what it gains: such rows come after all known gains.
     known = [row for row in rows if row.get("gain_ns", 0) > 0]
@@ -93,7 +96,6 @@ def _of_price(change: Priced, length_ns: float) -> Row:
         "gain_high_ns": round(change.gain.high_ns),
         "gain_frac": change.gain.ns / length_ns,
         "is_bound": change.is_bound,
-        "then_ns": None if change.then_ns is None else round(change.then_ns),
     }
 
 

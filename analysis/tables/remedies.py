@@ -101,6 +101,16 @@ def priced(
 
 
 @value
+@played
+def gains_in_turn(priced: tuple[Prices | None, list[Scenario]], replayed: Later[Replay]) -> list[float]:
+    """What a step gains from each of the first changes once those before it are made, in ns."""
+    from ..replay.pricing import one_after_the_other
+
+    prices, scenarios = priced
+    return [] if prices is None else one_after_the_other(replayed(), prices.changes, scenarios)
+
+
+@value
 def known_gains(prices: Prices | None) -> Mapping[str, Gain]:
     """The gains of all changes that are priced, by what would be different."""
     return {} if prices is None else {change.what: change.gain for change in prices.changes}
@@ -136,6 +146,7 @@ def remedies(
     is_playable: bool,
     critical_path: Later[pd.DataFrame],
     prices: Prices | None,
+    gains_in_turn: list[float],
 ) -> pd.DataFrame:
     """One row per change that would shorten the steps, with how much of a step it is about."""
     from ..replay.remedies import StepCosts, remedy_rows
@@ -152,4 +163,4 @@ def remedies(
         ceiling=bandwidth_ceiling() if ceiling is not None else BANDWIDTH_CEILING.empty(),
         path=critical_path() if is_playable else CRITICAL_PATH.empty(),
     )
-    return REMEDIES.frame(remedy_rows(costs, prices))
+    return REMEDIES.frame(remedy_rows(costs, prices, gains_in_turn))
