@@ -337,5 +337,5 @@ def _mean(values: Sequence[Mapping[_K, float]]) -> dict[_K, float]:
 
 def signed(ns: float, unit: TimeUnit) -> str:
     """`+7.4 ms`; `+40 us` where that is too little for the unit."""
-    shown = unit if not unit.is_zero(ns) else TimeUnit.of(abs(ns))
+    shown = unit.for_amount(ns)
     return f"{'-' if ns < 0 else '+'}{(unit if shown.is_zero(ns) else shown).text(abs(ns))}"

@@ -20,6 +20,10 @@ class TimeUnit:
         """The unit for a step of this length."""
         return cls("us", 1e3, 0) if step_ns < 1e6 else cls("ms", 1e6, 1)
 
+    def for_amount(self, ns: float) -> TimeUnit:
+        """This unit, or the smaller one for what is less than a tenth of this."""
+        return self if abs(ns) >= self.ns / 10 else TimeUnit.of(abs(ns))
+
     def number(self, ns: float) -> str:
         """The number without its unit."""
         return f"{ns / self.ns:,.{self.decimals}f}"

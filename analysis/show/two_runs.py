@@ -217,15 +217,17 @@ def _is_priced(comparison: Comparison) -> bool:
 
 
 def between(row: Row, unit: TimeUnit) -> str:
-    """`+1.0 to +3.9`; empty where that is not known."""
+    """`+1.0 to +3.9`; `+391 to +395 us` where both would look the same; empty where that is not known."""
     low, high = row["difference_low_ns"], row["difference_high_ns"]
     if low is None or high is None:
         return ""
-    if unit.is_zero(row["difference_ns"]):  # `signed` says it in the next smaller unit
-        unit = TimeUnit.of(abs(row["difference_ns"]))
-    return " to ".join(
-        f"{'-' if end < 0 and not unit.is_zero(end) else '+'}{unit.number(abs(end))}" for end in (low, high)
+    shown = unit.for_amount(row["difference_ns"])
+    alike = shown.number(low) == shown.number(high)
+    exact = TimeUnit.of(0) if alike else shown
+    ends = " to ".join(
+        f"{'-' if end < 0 and not exact.is_zero(end) else '+'}{exact.number(abs(end))}" for end in (low, high)
     )
+    return f"{ends} {exact.name}" if exact != shown else ends
 
 
 def in_brief(comparison: Comparison, command: str | None = None) -> str:

@@ -115,7 +115,7 @@ def test_all_kernels_longer_is_another_device_and_no_kernel(made: Any) -> None:
         ({"aten::mm": 1.01}, "compute, gemm"),
         ({"aten::relu": 1.2}, "compute, relu"),
         (dict.fromkeys(STEP, 1.01), "everything takes 1.01 times as long: another GPU, other clocks or a throttle"),
-        ({"aten::mm": 1.006, "aten::add": 1.05}, "compute, add (+0.1 ms); compute, gemm (+0.1 ms)"),
+        ({"aten::mm": 1.006, "aten::add": 1.05}, "compute, add (+0.1 ms); compute, gemm (+72 us)"),
     ],
 )
 def test_a_small_change_that_steps_prove_has_its_cause(made: Any, times: dict[str, float], cause: str) -> None:

@@ -16,12 +16,14 @@ from builders import MS, Collective, Trace, traces_of, write_run
 from commtrace import Analysis, Comparison, analyse, compare
 from commtrace.analysis.cli.commands import compare as cli_compare
 from commtrace.analysis.comparison.analysis import Judgement
+from commtrace.analysis.comparison.causes import signed
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
 from commtrace.analysis.render.screen import Screen
+from commtrace.analysis.render.units import TimeUnit
 from commtrace.analysis.run.side_files import Side, step_time_rows
 from commtrace.analysis.show.comparison import decision_fields, headline
-from commtrace.analysis.show.two_runs import two_runs
+from commtrace.analysis.show.two_runs import between, two_runs
 from commtrace.cli import main
 from commtrace.contract.rank import RankFile
 from commtrace.contract.reading import lenient
@@ -527,7 +529,7 @@ def test_a_run_that_is_surely_faster_never_fails(known):
 
 # --- one screen ------------------------------------------------------------------------------------------------------
 
-_CHANGE = re.compile(r"^  \S.*  ([+-][\d.,]+) (?:ms|us)(?:  ([+-][\d.,]+) to ([+-][\d.,]+))?$", re.MULTILINE)
+_CHANGE = re.compile(r"^  \S.*  ([+-][\d.,]+) (?:ms|us)(?:  ([+-][\d.,]+) to ([+-][\d.,]+)(?: us)?)?$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -548,6 +550,23 @@ def test_a_comparison_is_one_screen(known, width):
     changes = _CHANGE.findall(shown)
     assert 1 <= len(changes) <= 5
     assert all(float(low) <= float(change) <= float(high) for change, low, high in changes)
+
+
+@pytest.mark.parametrize(
+    ("ends_ns", "amount", "interval"),
+    [
+        ((90_100, 101_200), "+96 us", "+90 to +101"),
+        ((390_600, 395_400), "+0.4 ms", "+391 to +395 us"),
+        ((-20_000, 4_000_000), "+2.0 ms", "+0.0 to +4.0"),
+    ],
+)
+def test_small_amounts_and_narrow_intervals_have_digits_that_differ(ends_ns, amount, interval):
+    low, high = ends_ns
+    row = {"difference_ns": (low + high) // 2, "difference_low_ns": low, "difference_high_ns": high}
+    assert (signed(row["difference_ns"], TimeUnit.of(10 * MS)), between(row, TimeUnit.of(10 * MS))) == (
+        amount,
+        interval,
+    )
 
 
 def test_the_screen_takes_only_ascii_where_that_is_all_there_is(known):
