@@ -28,6 +28,8 @@ _LONGEST_CAUSE = 80
 """Letters of a cause in a headline: a longer one ends with its first clause."""
 _BOUNDED = 10.0
 """Ends of an interval beyond that, as a part of A, bound nothing."""
+_BOUNDS = {"change_high_frac": ("change_low_frac", "change_high_frac"), "seen_frac": ("seen_frac",)}
+"""What such an end is looked for in, and what it makes worthless."""
 _ALIKE = 2.0
 """The lengths of steps, and of those that were traced, changed alike if they differ by this factor at most."""
 _SAME_NUMBER = 0.1
@@ -212,14 +214,19 @@ def without_empty(table: Table) -> PlainTable:
     return PlainTable(kept, values.dtypes, values.whole)
 
 
-def without_empty_memory(table: Table) -> PlainTable:
-    """Drop the columns of memory if none was recorded."""
+def for_people(table: Table) -> PlainTable:
+    """Drop the columns of memory if none was recorded, and intervals that bound nothing."""
     values = plain(table)
     kept = {
         name: column
         for name, column in values.columns.items()
         if "_bytes" not in name or any(value is not None for value in column)
     }
+    for most, ends in _BOUNDS.items():
+        if most in kept:
+            vain = [value is not None and value > _BOUNDED for value in kept[most]]
+            for end in ends:
+                kept[end] = [None if is_vain else value for value, is_vain in zip(kept[end], vain, strict=True)]
     return PlainTable(kept, values.dtypes, values.whole)
 
 

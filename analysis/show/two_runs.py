@@ -30,10 +30,10 @@ from .comparison import (
     decision_fields,
     differences_of_settings,
     explanation,
+    for_people,
     headline,
     notes_once,
     sides,
-    without_empty_memory,
 )
 from .overview import COLOURS
 
@@ -281,7 +281,7 @@ def report(
     for name, table in tables.items():
         if not len(table):
             continue
-        shown = without_empty_memory(table if name == "comparison" else table.head(top))
+        shown = for_people(table if name == "comparison" else table.head(top))
         title = CATALOG[name].title or name
         text = as_markdown(name, shown) if markdown else as_text(name, shown, screen)
         parts.append(f"### {title}\n\n{text}" if markdown else f"{styled(title, 'bold', screen)}\n\n{text}")

@@ -631,6 +631,16 @@ def test_every_format(capsys, known, by, output_format):
     assert captured.err.startswith("note: A change under 0.1% is within") if alone else not captured.err
 
 
+def test_intervals_that_bound_nothing_are_for_machines_only(capsys, tmp_path):
+    a, b = (str(run(tmp_path / name, pause=ms)) for name, ms in (("a", 0.01), ("b", 0.02)))
+    main(["compare", "--by", "measure", "-f", "csv", a, b])
+    rows = {row["measure"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+    assert float(rows["idle"]["change_high_frac"]) > 100
+    main(["compare", "--by", "measure", a, b])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" idle"))
+    assert not [number for number in re.findall(r"[\d,.]{4,}", line) if float(number.replace(",", "")) > 1000]
+
+
 def test_names_mark_nothing_up_in_markdown(capsys, tmp_path):
     a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "b<img>[x](y)`c"))
     assert main(["compare", "-f", "markdown", str(a), str(b)]) == 0

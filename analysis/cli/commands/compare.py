@@ -178,7 +178,7 @@ def compare_command(
     a, b = _sides(runs, against)
     analyses = [[analysis_of([path], reading, details=True) for path in side] for side in (a, b)]
     from ...comparison.analysis import Comparison
-    from ...show.comparison import without_empty_memory
+    from ...show.comparison import for_people
     from ...show.two_runs import in_brief, report, two_runs
 
     comparison = Comparison(tuple(analyses[0]), tuple(analyses[1]), run_spread / 100, _known(history))
@@ -204,7 +204,7 @@ def compare_command(
     else:
         print_message(" ".join(comparison.decision.statements).rstrip("."), kind="note")
         table = writing.chosen(name, getattr(comparison, name))
-        shown = without_empty_memory(table) if writing.for_people else table
+        shown = for_people(table) if writing.for_people else table
         replace(writing, choice=ALL_ROWS).table(name, shown)
     _finish([*analyses[0], *analyses[1]])
     if fail_above is not None:
