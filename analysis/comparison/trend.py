@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -143,13 +143,52 @@ class RunTrend:
         both = self._against_before(number)
         if both is not None:
             row["change_ns"] = row["step_ns"] - _step_ns(self._alike[number - 1])
-            row["beyond"] = self._beyond(both, row["change_ns"])
+            row["beyond"] = self._beyonds[number]
             row["cause"] = None if both.change is None else both.change.words
         if number and _has_step(self._alike[0]):
             row["from_first_ns"] = row["step_ns"] - _step_ns(self._alike[0])
-            both = Comparison((self._alike[0],), (one,), self.run_spread_frac, self.history)
-            row["from_first_beyond"] = self._beyond(both, row["from_first_ns"])
+            of_one = Comparison((self._alike[0],), (one,), self.run_spread_frac, self.history)
+            levels = self._compared(self._level(0, len(self.runs)), self._level(self._starts[number], number + 1))
+            is_first = self._starts[number] == 0
+            row["from_first_beyond"] = self._beyond(of_one, of_one if is_first else levels, row["from_first_ns"])
         return row
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The first run of the level of each: the last one before it that differs from those before by more than runs.
+
+        The runs of a level show how much runs differ that nobody changed.
+        """
+        return self._levels[0]
+
+    @cached_property
+    def _beyonds(self) -> list[str | None]:
+        """What the change of each run from the one before is beyond; None for the first."""
+        return self._levels[1]
+
+    @cached_property
+    def _levels(self) -> tuple[list[int], list[str | None]]:
+        starts, beyonds = list[int](), list[str | None]()
+        for number, one in enumerate(self._alike):
+            both, beyond = self._against_before(number), None
+            if both is not None:
+                before = [each for each in self._alike[starts[-1] : number] if _has_step(each)]
+                change_ns = round(_step_ns(one) - _step_ns(self._alike[number - 1]))
+                beyond = self._beyond(both, self._compared(before, [one]), change_ns)
+            starts.append(number if beyond == "runs" or not starts else starts[-1])
+            beyonds.append(beyond)
+        return starts, beyonds
+
+    def _level(self, start: int, end: int) -> list[Analysis]:
+        """The runs before `end` whose level begins at `start`, those that show any activity."""
+        return [
+            one
+            for one, begin in zip(self._alike[:end], self._starts, strict=False)
+            if begin == start and _has_step(one)
+        ]
+
+    def _compared(self, before: Sequence[Analysis], after: Sequence[Analysis]) -> Comparison:
+        return Comparison(tuple(before), tuple(after), self.run_spread_frac, self.history)
 
     @cached_property
     def last_against_others(self) -> Comparison:
@@ -183,14 +222,17 @@ class RunTrend:
             for before, one in zip((None, *self._alike), self._alike, strict=False)
         ]
 
-    def _beyond(self, both: Comparison, change_ns: int) -> str | None:
-        """What a change exceeds: how much `runs` of one configuration differ, only how much `steps` do, or nothing."""
+    def _beyond(self, both: Comparison, levels: Comparison, change_ns: int) -> str | None:
+        """What a change exceeds: how much `runs` of one configuration differ, only how much `steps` do, or nothing.
+
+        `both` are the two runs, `levels` they and the runs that are as each of them, which show how much runs differ.
+        """
         of_steps = Comparison(both.a, both.b, 0.0).step
         if of_steps["significant"] is None or (of_steps["significant"] and of_steps["difference_ns"] * change_ns < 0):
             return None
         if not of_steps["significant"]:
             return "nothing"
-        return "runs" if both.step["significant"] else "steps"
+        return "runs" if levels.step["significant"] and levels.step["difference_ns"] * change_ns > 0 else "steps"
 
 
 def _has_step(one: Analysis) -> bool:

@@ -159,6 +159,13 @@ def test_a_change_is_beyond_steps_or_even_beyond_runs(made: Any) -> None:
     assert row["beyond"] == "runs"
 
 
+def test_runs_before_a_change_show_how_much_runs_differ(made: Any) -> None:
+    gemms = (20.0, 20.1, 20.05, 22.0, 22.05)
+    found = rows(*(made(gemm=gemm) for gemm in gemms))
+    assert [row["beyond"] == "runs" for row in found] == [False, False, False, True, False]
+    assert [row["from_first_beyond"] == "runs" for row in found] == [False, False, False, True, True]
+
+
 def test_too_few_steps_tell_nothing(made: Any) -> None:
     [_, row] = rows(made(steps=2), made(steps=2, gemm=90))
     assert (row["beyond"], row["from_first_beyond"]) == (None, None)
