@@ -17,11 +17,12 @@ from commtrace.analysis.errors import ClusterError, DamagedTrace
 from commtrace.analysis.reading import versions
 from commtrace.analysis.reading.dask_executor import DaskExecutor, dask_client
 from commtrace.analysis.reading.executor import Processes
+from commtrace.analysis.reading.pool import Reading
 from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.render import as_csv
 from commtrace.analysis.results.opening import OpenRun, analyse
-from commtrace.analysis.results.run_reading import SpreadReading
+from commtrace.analysis.results.run_reading import made_elsewhere, read_for_run
 from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -212,13 +213,12 @@ class Returning(Processes):
     ],
 )
 def test_a_worker_that_returns_something_else(change, told):
-    reading = SpreadReading(
-        [TraceInput(path) for path in sorted((DATA / "nccl-straggler").glob("*.gz"))], ReadOptions(), Returning(change)
-    )
+    traces = [TraceInput(path) for path in sorted((DATA / "nccl-straggler").glob("*.gz"))]
+    reading = Reading(traces, ReadOptions(), Returning(change), [read_for_run] * len(traces))
     with pytest.raises(
         ClusterError, match=rf"^Dask: a worker was to read .*\.gz, and returned {told}; start the workers"
     ):
-        list(reading.files(None))
+        list(made_elsewhere(reading, None))
 
 
 def test_a_scheduler_without_workers():

@@ -66,7 +66,7 @@ def test_worker_processes_read_it(run):
 
 
 def test_it_is_read_rank_by_rank(run):
-    assert tables_of(run, workers=2, sizes=ReadSizes(spread_bytes=0)) == tables_of(DATA / RUNS[0], workers=1)
+    assert tables_of(run, workers=2, sizes=ReadSizes(ranks_bytes=0)) == tables_of(DATA / RUNS[0], workers=1)
 
 
 def test_workers_of_dask_read_it(run):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ..core.escaping import encodable
 from ..core.places.place import path_at
 from ..core.process import stop_garbage_collection
+from ..errors import TraceError
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .cache import Cache, read_anew
 from .trace_input import TraceInput
 
 _LOG = logging.getLogger("commtrace.reading")
+_T = TypeVar("_T")
 
 
 def read_file(
@@ -42,6 +46,14 @@ def file_at(address: bytes, options: ReadOptions, cache: Cache | None, progress:
     """What the file at this address holds, for a process that does nothing but read. Raises TraceError."""
     stop_garbage_collection()
     return read_file(TraceInput(path_at(address)), options, cache, progress)
+
+
+def whole_at(path: Path, read: Callable[..., _T], options: ReadOptions, cache: Cache | None) -> _T | TraceError:
+    """What `read` makes of the file at this path, for a process that makes tables; or its error."""
+    try:
+        return read(TraceInput(path), options, cache, None)
+    except TraceError as err:
+        return err
 
 
 def part_at(address: bytes, options: ReadOptions, part: int, parts: int, progress: Progress | None = None) -> Any:

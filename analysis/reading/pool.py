@@ -1,14 +1,15 @@
 """Many trace files -> what was read from each, in their order, using all cores.
 
-If there are more cores than files, or than files left, large ones are read in parts (docs/design/0010). Reading begins
-when a `Reading` is made, in separate processes, so that the caller can import pandas in the meantime.
+An executor reads each file as a whole, and makes of it what it is told. Without one, processes of this machine read,
+and arrays come here: if there are more cores than files, or than files left, large ones are read in parts
+(docs/design/0010), and reading begins when a `Reading` is made, so that the caller can import pandas in the meantime.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,15 +27,16 @@ from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from ..recording.row_bytes import tables_bytes
 from .cache import Cache, Slot
-from .executor import ProcessCall, Processes, cores
-from .one_file import file_at, part_at, read_file
+from .executor import Executor, ProcessCall, Processes, cores, results
+from .one_file import file_at, part_at, read_file, whole_at
 from .spawn import Worker
 from .trace_input import TraceInput
 from .worker import Answer
 
 _LOG = logging.getLogger("commtrace.reading")
 _T = TypeVar("_T")
-_Self = TypeVar("_Self", bound="Files")
+ReadWhole = Callable[[TraceInput, ReadOptions, Cache | None, Progress | None], Any]
+"""Reads a file as a whole, as `one_file.read_file` does: something with a `needed_bytes`, or raises TraceError."""
 _PACKED = 15  # how many times larger a packed file is than it looks
 _RECORDED = 300  # how many times larger than a recording its trace is
 # A worker that is done early takes another part. Parts of a plain file are limited, so that copies of what is found in
@@ -47,17 +49,26 @@ _MOST_PACKED_PARTS = 8
 
 _JSON_OF_LIMIT = 4
 """Tables with details take at most this many times as many bytes of memory as their JSON has."""
+_LEAST_PROCESSES = 2
+"""What fewer would do, this process does at once."""
 
 
-def is_worth_spreading(traces: Sequence[TraceInput], options: ReadOptions) -> bool:
-    """Whether so much is to be read that it should not all be in one process."""
+def executor_of_ranks(traces: Sequence[TraceInput], options: ReadOptions) -> Processes | None:
+    """Who makes the tables of ranks: a process for each so many bytes to read, as far as there are workers and files.
+
+    None where that is fewer than two: then this process makes all at once, as it does of what nobody else can read.
+    """
     if len(traces) < 2 or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
-        return False
+        return None
     fetch_begins(one.path for one in traces)
-    most = options.sizes.spread_bytes
+    each_bytes = options.sizes.ranks_bytes
     if options.details and options.limit_bytes is not None:
-        most = min(most, options.limit_bytes // _JSON_OF_LIMIT)
-    return sum(map(_json_bytes, traces)) >= most
+        each_bytes = min(each_bytes, options.limit_bytes // _JSON_OF_LIMIT // _LEAST_PROCESSES)
+    wanted = sum(map(_json_bytes, traces)) // max(1, each_bytes)
+    if wanted < _LEAST_PROCESSES:
+        return None
+    workers = min(wanted, len(traces), cores() if options.workers is None else options.workers)
+    return Processes(workers if workers > 1 else 0)
 
 
 def check_calls(traces: Sequence[TraceInput], options: ReadOptions) -> None:
@@ -87,10 +98,11 @@ class _File:
 
     trace: TraceInput
     number: int
+    read: ReadWhole = read_file
     parts: int = 1
     slot: Slot | None = None
     position: int = 0
-    found: RawTrace | TraceError | None = None
+    found: Any = None
     is_read: bool = False
     _positions: dict[int, float] = field(default_factory=dict)
     _early: dict[int, Any] = field(default_factory=dict)
@@ -123,7 +135,7 @@ class _File:
         self._positions.clear()
         self._forget_parts()
 
-    def end(self, found: RawTrace | TraceError) -> None:
+    def end(self, found: Any) -> None:
         """Mark the file as read."""
         self.found, self.position, self.is_read = found, self.trace.size_bytes, True
         self._forget_parts()
@@ -155,19 +167,56 @@ class _File:
         return True
 
 
-class Files:
-    """Trace files being read by somebody, within a `with` block."""
+class Reading:
+    """Trace files being read. Iterate over it once."""
 
-    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions) -> None:
-        """A cache is used for large files only. What is read must not need more memory than the options allow."""
+    def __init__(
+        self,
+        traces: Sequence[TraceInput],
+        options: ReadOptions,
+        executor: Executor | None = None,
+        reads: Sequence[ReadWhole] | None = None,
+    ) -> None:
+        """Let the `executor` read, once results are asked for, or begin to read in processes of this machine.
+
+        `reads` say what is made of each file as a whole, arrays if not given. Without an executor and with one worker,
+        or little to read, everything happens in this process. A cache is used for large files only. What is read must
+        not need more memory than the options allow.
+        """
         keep_freed_memory()
         self.traces, self.paths = list(traces), [one.path for one in traces]
         self._cache = None if options.verify else Cache.at(options.cache)
         limit_gb = default_limit_bytes() / GB if options.memory_gb is None else options.memory_gb
         self.options = replace(options, memory_gb=limit_gb, cache=False)
         self._budget = self.options.budget()
+        self.executor, self.processes = executor, list[Worker]()
+        fetch_begins(self.paths)
+        reads = reads or [read_file] * len(self.traces)
+        self._files = [_File(one, number, read) for number, (one, read) in enumerate(zip(traces, reads, strict=True))]
+        self._calls: dict[ProcessCall[Any], tuple[_File, int, int]] = {}
+        self._own = Processes(0)
+        self._elsewhere = self._read_elsewhere()
+        if executor is None:
+            self._begin()
 
-    def __enter__(self: _Self) -> _Self:
+    def _begin(self) -> None:
+        """Let processes of this machine read, which end as soon as nothing is left for them."""
+        workers = cores() if self.options.workers is None else self.options.workers
+        for file in self._files:
+            _ = file.reader  # imported once, before this process is copied
+        wanted = list(self._divided(workers))
+        self._own = Processes(min(workers, len(wanted)))
+        self._log_plan(min(workers, len(wanted)))
+        try:
+            for file, part in wanted:
+                self._submit(file, part)
+            self._own.close()
+        except BaseException:
+            self._end()
+            raise
+        self.processes = list(self._own.workers)
+
+    def __enter__(self) -> Reading:
         return self
 
     def __exit__(
@@ -175,51 +224,23 @@ class Files:
     ) -> None:
         self._end()
 
-    def _end(self) -> None:
-        """Stop reading."""
-
     @property
     def total_bytes(self) -> int:
         """The size of all files on disk."""
         return sum(one.size_bytes for one in self.traces)
 
-    def _cache_for(self, size_bytes: int) -> Cache | None:
-        if self._cache is None or size_bytes >= self.options.sizes.cache_bytes:
+    def _cache_for(self, file: _File) -> Cache | None:
+        if self._cache is None or not self._cache.keeps or file.weight_bytes >= self.options.sizes.cache_bytes:
             return self._cache
         return Cache(keeps=False)
 
-    def _within_limit(self, path: Path, found: _T, needed_bytes: int) -> _T | TooLarge:
+    def within_limit(self, path: Path, found: _T, needed_bytes: int) -> _T | TooLarge:
         """What was read from a file, if there is memory for it and all files before it."""
         try:
             self._budget.draw(f"{path}: with all files before it", needed_bytes)
         except TooLarge as err:
             return err
         return found
-
-
-class Reading(Files):
-    """Trace files being read. Iterate over it once."""
-
-    def __init__(self, traces: Sequence[TraceInput], options: ReadOptions) -> None:
-        """With one worker, or little to read, everything happens in this process, when results are asked for."""
-        super().__init__(traces, options)
-        workers = cores() if options.workers is None else options.workers
-        fetch_begins(self.paths)
-        self._files = [_File(one, number) for number, one in enumerate(self.traces)]
-        for file in self._files:
-            _ = file.reader  # imported once, before this process is copied
-        wanted = list(self._divided(workers))
-        self._executor = Processes(min(workers, len(wanted)))
-        self._log_plan(min(workers, len(wanted)))
-        self._calls: dict[ProcessCall[Any], tuple[_File, int, int]] = {}
-        try:
-            for file, part in wanted:
-                self._submit(file, part)
-            self._executor.close()
-        except BaseException:
-            self._end()
-            raise
-        self.processes: list[Worker] = list(self._executor.workers)
 
     def _log_plan(self, processes: int) -> None:
         if _LOG.isEnabledFor(logging.INFO):
@@ -246,8 +267,8 @@ class Reading(Files):
         if file.parts > 1:
             arguments: tuple[Any, ...] = (part_at, where, self.options, part, file.parts)
         else:
-            arguments = (file_at, where, self.options, self._cache_for(file.weight_bytes))
-        self._calls[self._executor.submit(*arguments, progress=tell, is_next=is_next)] = file, part, file.parts
+            arguments = (file_at, where, self.options, self._cache_for(file))
+        self._calls[self._own.submit(*arguments, progress=tell, is_next=is_next)] = file, part, file.parts
 
     def _tell(self, file: _File, part: int, parts: int, position: int) -> None:
         if parts == file.parts:
@@ -268,7 +289,7 @@ class Reading(Files):
         if workers < 2 or parts < 2 or self.options.verify or file.reader.parts is None:
             return
         file.parts = parts
-        cache = self._cache_for(file.weight_bytes)
+        cache = self._cache_for(file)
         file.slot = cache.slot(file.trace, self.options) if cache else None
         cached = file.slot.load() if file.slot else None
         if cached is not None:
@@ -277,28 +298,42 @@ class Reading(Files):
     def _end(self) -> None:
         for file in self._files:
             file.found = None
-        self._executor.cancel()
+        self._elsewhere.close()
+        self._own.cancel()
 
     def __iter__(self) -> Iterator[RawTrace | TraceError]:
         """What was read from each file, or why it cannot be used, in the order of the files."""
         return self.results(None)
 
-    def results(self, progress: Progress | None) -> Iterator[RawTrace | TraceError]:
-        """Yield what was read from each file, or why it cannot be used, and report progress."""
+    def results(self, progress: Progress | None) -> Iterator[Any]:
+        """Yield what was made of each file, its arrays or what `reads` make, or a TraceError; and report progress."""
         for file in self._files:
-            found = self._wait_for(file, progress)
+            if self.executor is not None and file.trace.is_for_all:
+                file.end(found := next(self._elsewhere))
+                self._report(progress)
+            else:
+                found = self._wait_for(file, progress)
             file.found = None
-            if not isinstance(found, TraceError):
-                found = self._within_limit(file.trace.path, found, found.needed_bytes)
+            if isinstance(found, RawTrace):
+                found = self.within_limit(file.trace.path, found, found.needed_bytes)
             yield found
+        for _ in self._elsewhere if self.executor is not None else ():  # so it ends, and cancels nothing
+            pass
+
+    def _read_elsewhere(self) -> Generator[Any, None, None]:
+        """Yield what the executor makes of each file, or its error."""
+        assert self.executor is not None
+        files = (file for file in self._files if file.trace.is_for_all)
+        calls = ((one.trace.path.absolute(), one.read, self.options, self._cache_for(one)) for one in files)
+        yield from results(self.executor, whole_at, calls)
 
     def give_back(self, freed_bytes: int) -> None:
         """Return what was cut away of a file to the memory that others may use."""
         self._budget.give_back(freed_bytes)
 
-    def _wait_for(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
-        while file.found is None and file.trace.is_for_all and self._executor.is_busy:
-            for call in self._executor.wait():
+    def _wait_for(self, file: _File, progress: Progress | None) -> Any:
+        while file.found is None and file.trace.is_for_all and self._own.is_busy:
+            for call in self._own.wait():
                 self._take(call, *self._calls.pop(call))
             self._report(progress)
         if file.found is None:  # there are no workers, or they were killed
@@ -313,7 +348,7 @@ class Reading(Files):
         if progress:
             progress(sum(file.position for file in self._files))
 
-    def _read_here(self, file: _File, progress: Progress | None) -> RawTrace | TraceError:
+    def _read_here(self, file: _File, progress: Progress | None) -> Any:
         file.be_whole()
 
         def tell(position: int) -> None:
@@ -321,7 +356,7 @@ class Reading(Files):
             self._report(progress)
 
         try:
-            return read_file(file.trace, self.options, self._cache_for(file.weight_bytes), tell)
+            return file.read(file.trace, self.options, self._cache_for(file), tell)
         except TraceError as err:
             return err
 
@@ -354,5 +389,5 @@ class Reading(Files):
         _LOG.info("%r: cannot be read in parts, so it is read as a whole", str(file.trace.path))
         file.be_whole()
         for call in [call for call, (of, _, _) in self._calls.items() if of is file]:
-            self._executor.withdraw(call)
+            self._own.withdraw(call)
         self._submit(file, 0, is_next=True)

@@ -23,8 +23,8 @@ class ReadSizes:
     """Reading a smaller part takes less time than finding and sending it."""
     cache_bytes: int = 32 << 20
     """Reading a smaller file takes less time than using a cache."""
-    spread_bytes: int = 1_000_000_000
-    """Below this much JSON, all tables of a run fit into one process, and nothing needs to be looked at twice."""
+    ranks_bytes: int = 250_000_000
+    """Of this much JSON each process makes tables of ranks: that of less takes less time than sending what is made."""
     most_played: int = 500_000
     """Activities of the steps that are played again: some 40 s and 2 GB on one core."""
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
 from ..core.step_names import check_groups
 from ..reading.executor import Executor, Processes, cores
-from ..reading.pool import Reading, check_calls, is_worth_spreading
+from ..reading.pool import Reading, check_calls, executor_of_ranks
 from ..reading.trace_files import run_name, trace_files
 from ..reading.trace_input import TraceInput
 from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
 
     from ..run.run import Run
     from .analysis import Analysis
-    from .run_reading import ReadRun, SpreadReading
+    from .run_reading import ReadRun
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _THIS_MACHINE = "local"
 _LOG = logging.getLogger("commtrace.reading")
-Report = Callable[["Reading | SpreadReading"], AbstractContextManager[Progress | None]]
+Report = Callable[[Reading], AbstractContextManager[Progress | None]]
 """Shows the progress of a reading: the function it gives is called with the bytes read so far."""
 
 
-def _silent(reading: Reading | SpreadReading) -> AbstractContextManager[Progress | None]:  # noqa: ARG001 - as Report has it
+def _silent(reading: Reading) -> AbstractContextManager[Progress | None]:  # noqa: ARG001 - as Report has it
     return nullcontext()
 
 
@@ -106,7 +107,7 @@ class OpenRun:
         with _reading_of(self._traces, replace(self._options, steps=steps, last=0), self._executor) as reading:
             return self._read(reading)
 
-    def _read(self, reading: Reading | SpreadReading) -> ReadRun:
+    def _read(self, reading: Reading) -> ReadRun:
         from .run_reading import read_run
 
         with self._report(reading) as progress:
@@ -131,40 +132,47 @@ class OpenRun:
         return Analysis(run, limit, early, peaks=peaks, whole=self._options.whole, again=again)
 
 
-def _reading_again(
-    run: Run, traces: Sequence[TraceInput], options: ReadOptions, executor: Executor | None
-) -> Reading | SpreadReading:
+def _reading_again(run: Run, traces: Sequence[TraceInput], options: ReadOptions, executor: Executor | None) -> Reading:
     """Read other steps of a run than before: from what is kept of its files, where something is."""
     if run.spread is None:
         return _reading_of(traces, options, executor)
-    from .run_reading import SpreadReading
-
-    return SpreadReading(traces, options, run.spread.executor, run.spread.recordings)
+    return _reading_of(traces, options, run.spread.executor, run.spread.recordings)
 
 
 def _reading_of(
-    traces: Sequence[TraceInput], options: ReadOptions, executor: Executor | None
-) -> Reading | SpreadReading:
+    traces: Sequence[TraceInput],
+    options: ReadOptions,
+    executor: Executor | None,
+    kept: Mapping[Path, bytes] | None = None,
+) -> Reading:
+    """Read files; of those that were read before, what was `kept`."""
     check_calls(traces, options)
+    executor = executor or _executor_of(traces, options)
+    if executor is None:
+        return Reading(traces, options)
+    from .run_reading import read_for_run
+
+    _LOG.info("reading %d files rank by rank, %d at a time", len(traces), executor.at_once)
+    reads = [partial(read_for_run, before=(kept or {}).get(one.path)) for one in traces]
+    return Reading(traces, options, executor, reads)
+
+
+def _executor_of(traces: Sequence[TraceInput], options: ReadOptions) -> Executor | None:
+    """The executor to make tables of these files rank by rank; None where this process makes them."""
     # A cluster of Dask on this machine would listen on ports, and everybody here who reaches them could run code.
     is_local = options.dask == _THIS_MACHINE
-    if options.dask is not None and not is_local and executor is None:
+    if options.dask is not None and not is_local:
         from ..reading.dask_executor import DaskExecutor, dask_client
 
-        executor = DaskExecutor(dask_client(options.dask))
-    if options.executor is not None and executor is None:
+        return DaskExecutor(dask_client(options.dask))
+    if options.executor is not None:
         from ..reading.any_executor import executor_named
 
-        executor = executor_named(options.executor)
-    if executor is None and not is_local and not is_worth_spreading(traces, options):
-        return Reading(traces, options)
-    from .run_reading import SpreadReading
-
-    if executor is None:
+        return executor_named(options.executor)
+    if is_local:
         workers = cores() if options.workers is None else options.workers
-        executor = Processes(workers if workers > 1 else 0)
-    _LOG.info("reading %d files rank by rank, %d at a time", len(traces), executor.at_once)
-    return SpreadReading(traces, options, executor)
+        return Processes(workers if workers > 1 else 0)
+    return executor_of_ranks(traces, options)
 
 
 def analyse(

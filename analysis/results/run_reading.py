@@ -1,13 +1,14 @@
 """Read a run: of each file its calls are made, and what its devices did, wherever it is read; then the run of all.
 
-The tables of files stay in this process, or where executors are: then what comes back is what concerns all ranks
-together, and `run.spread` says what happens to the rest.
+The tables of files stay in this process. Where an executor reads, they stay there, and what comes back is what concerns
+all ranks together: `run.spread` says what happens to the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,15 +16,13 @@ import msgspec
 
 from ..errors import ClusterError, TooLarge, TraceError
 from ..reading.cache import Cache
-from ..reading.executor import Executor, results
-from ..reading.pool import Files, Reading
+from ..reading.pool import Reading
 from ..reading.trace_input import TraceInput
 from ..recording.header import ProcessGroup
 from ..recording.options import Progress, ReadOptions
 from ..recording.recording import NUMBER_BYTES
-from ..run.event_tables import RunTables
-from ..run.file_tables import Placed, TraceFile, joined_tables
-from ..run.run import Run, files_in, joined_run, summable
+from ..run.file_tables import TraceFile, joined_tables
+from ..run.run import Run, file_of_arrays, joined_run, summable
 from ..run.spread import KeptFile, SpreadTables, read_and_kept
 from .of_files import Early, OfFile, early_of, of_file
 
@@ -46,56 +45,22 @@ class ReadPart(NamedTuple):
     kept: KeptFile
     made: OfFile | None
 
-
-class SpreadReading(Files):
-    """Files being read by an executor, which is kept for later work on the tables; starts with the first part."""
-
-    def __init__(
-        self,
-        traces: Sequence[TraceInput],
-        options: ReadOptions,
-        executor: Executor,
-        kept: Mapping[Path, bytes] | None = None,
-    ) -> None:
-        """Of files that were read before, what was `kept` is read."""
-        super().__init__(traces, options)
-        self.executor, self._kept, self._read = executor, kept or {}, dict[Path, KeptFile]()
-        self.files_read = 0
-
-    def files(self, progress: Progress | None) -> Iterator[tuple[TraceFile, OfFile | None] | TraceError]:
-        """Yield each file without its tables and what was made of it, or its error, in order."""
-        calls = (
-            (one.path.absolute(), self.options, self._cache_for(one.size_bytes), self._kept.get(one.path))
-            for one in self.traces
-        )
-        read_bytes = 0
-        known: dict[Groups, Groups] = {}
-        for number, part in enumerate(results(self.executor, read_for_run, calls)):
-            self.files_read, read_bytes = number + 1, read_bytes + self.traces[number].size_bytes
-            if progress is not None:
-                progress(read_bytes)
-            if isinstance(part, TraceError):
-                yield part
-                continue
-            _check_part(self.paths[number], part)
-            part = self._within_limit(self.paths[number], part, _needed_bytes(part))
-            if isinstance(part, TooLarge):
-                yield part
-                continue
-            kept, made = _found_at(self.paths[number], part, known)
-            self._read[kept.file.path] = kept
-            yield kept.file, made
-
-    def tables(self, placed: list[Placed]) -> SpreadTables:
-        """The tables of these files, made rank by rank."""
-        read, self._read = self._read, {}  # which is as large as the recordings, and nobody needs twice
-        return SpreadTables(read, placed, self.options, self.executor)
+    @property
+    def needed_bytes(self) -> int:
+        """Upper bound of the memory that it takes, in bytes."""
+        kept_bytes = len(self.kept.recording) + _FILE_BYTES
+        if self.made is None:
+            return kept_bytes
+        seen = self.made.devices.values()
+        spans = [*(profile.exposed for one in seen for profile in one.cycles), *(one.idle for one in seen)]
+        spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in spans)
+        return kept_bytes + spans_bytes + _CALL_BYTES * (self.made.calls.rows + self.made.pending.rows)
 
 
 def _check_part(path: Path, part: object) -> None:
     """Raise ClusterError if a worker returned anything but what it read of this file."""
     read = part.kept.file.path if isinstance(part, ReadPart) and isinstance(part.kept, KeptFile) else None
-    if read != path.absolute():
+    if read is None or read.absolute() != path.absolute():
         told = type(part).__name__ if read is None else f"what it read of {read}"
         raise ClusterError(
             f"Dask: a worker was to read {path}, and returned {told}; start the workers again, with the same commtrace"
@@ -114,46 +79,54 @@ def _found_at(path: Path, part: ReadPart, known: dict[Groups, Groups]) -> ReadPa
     return ReadPart(part.kept._replace(file=file), made)
 
 
-def _needed_bytes(part: ReadPart) -> int:
-    kept_bytes = len(part.kept.recording) + _FILE_BYTES
-    if part.made is None:
-        return kept_bytes
-    seen = part.made.devices.values()
-    spans = [*(profile.exposed for one in seen for profile in one.cycles), *(one.idle for one in seen)]
-    spans_bytes = 2 * NUMBER_BYTES * sum(len(one.starts) for one in spans)
-    return kept_bytes + spans_bytes + _CALL_BYTES * (part.made.calls.rows + part.made.pending.rows)
-
-
 def read_for_run(
-    path: Path, options: ReadOptions, cache: Cache | None, before: bytes | None = None
-) -> ReadPart | TraceError:
-    """Read what a run needs of a file, or of what was kept of it `before`; or return its error."""
-    try:
-        kept, file = read_and_kept(path, options, cache, before)
-    except TraceError as err:
-        return err
+    trace: TraceInput,
+    options: ReadOptions,
+    cache: Cache | None,
+    progress: Progress | None,
+    before: bytes | None = None,
+) -> ReadPart:
+    """Read what a run needs of a file, or of what was kept of it `before`. Raises TraceError."""
+    kept, file = read_and_kept(trace, options, cache, progress, before)
     return ReadPart(kept, of_file(file))
 
 
-def read_run(paths: Sequence[Path], reading: Reading | SpreadReading, progress: Progress | None) -> ReadRun:
+def read_run(paths: Sequence[Path], reading: Reading, progress: Progress | None) -> ReadRun:
     """Make the run from files that are being read, found at `paths`. Raises AnalysisError."""
+    kept: dict[Path, KeptFile] = {}
     made: dict[Path, OfFile | None] = {}
-    parts: Iterator[tuple[TraceFile, OfFile | None] | TraceError]
-    tables: Callable[[list[Placed]], RunTables]
-    if isinstance(reading, SpreadReading):
-        parts, tables = reading.files(progress), reading.tables
-    else:
-        read = files_in(reading, progress)
-        parts = (file if isinstance(file, TraceError) else (file, of_file(file)) for file in read)
-        tables = joined_tables
+    executor = reading.executor
 
-    def files() -> Iterator[TraceFile | TraceError]:
-        for found in parts:
-            if isinstance(found, TraceError):
-                yield found
-                continue
-            file, made[file.path] = found
+    def here() -> Iterator[TraceFile | TraceError]:
+        for path, found in zip(reading.paths, reading.results(progress), strict=True):
+            file = file_of_arrays(reading, path, found)
+            if not isinstance(file, TraceError):
+                made[file.path] = of_file(file)
             yield file
 
-    run = joined_run(paths, summable(files()), tables, reading.options)
+    def elsewhere() -> Iterator[TraceFile | TraceError]:
+        for part in made_elsewhere(reading, progress):
+            if isinstance(part, TraceError):
+                yield part
+                continue
+            kept[part.kept.file.path], made[part.kept.file.path] = part
+            yield part.kept.file
+
+    if executor is None:
+        run = joined_run(paths, summable(here()), joined_tables, reading.options)
+    else:
+        spread = partial(SpreadTables, kept, options=reading.options, executor=executor)
+        run = joined_run(paths, summable(elsewhere()), spread, reading.options)
     return ReadRun(run, early_of(run, made))
+
+
+def made_elsewhere(reading: Reading, progress: Progress | None) -> Iterator[ReadPart | TraceError]:
+    """Yield what was made of each file elsewhere, or its error, in order. Raises ClusterError."""
+    known: dict[Groups, Groups] = {}
+    for path, part in zip(reading.paths, reading.results(progress), strict=True):
+        if isinstance(part, TraceError):
+            yield part
+            continue
+        _check_part(path, part)
+        part = reading.within_limit(path, part, part.needed_bytes)
+        yield part if isinstance(part, TooLarge) else _found_at(path, part, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from ..errors import AnalysisError, DamagedTrace, NoTraces, TraceError
 from ..reading.pool import Reading
 from ..reading.trace_files import run_name
 from ..reading.trace_input import TraceInput
-from ..recording.options import Progress, ReadOptions
+from ..recording.options import ReadOptions
+from ..recording.recording import RawTrace
 from ..recording.shared_files import file_name, file_of
 from .chosen import chosen
 from .chosen_steps import notes_on_kinds, notes_on_marks, notes_on_steps, of_steps, replicas_of
@@ -232,7 +233,7 @@ class Run:
                 cycles=cycles_in([path.name for path in self.files[rank]]),
             )
             with Reading(list(map(TraceInput, self.files[rank])), options) as reading:
-                files = list(files_in(reading, None))
+                files = list(map(partial(file_of_arrays, reading), reading.paths, reading))
         except (AnalysisError, OSError):  # they may be gone by now
             files = []
         read = [Placed(file, rank, cycle) for cycle, file in enumerate(files) if isinstance(file, TraceFile)]
@@ -348,20 +349,17 @@ def _of_some_steps(run: Run, members: list[Member[TraceFile]], options: ReadOpti
     )
 
 
-def files_in(reading: Reading, progress: Progress | None) -> Iterator[TraceFile | TraceError]:
-    """Yield the tables of each file that is being read, or its error. The content they were made from is freed."""
-    for path, content in zip(reading.paths, reading.results(progress), strict=True):
-        if isinstance(content, TraceError):
-            yield content
-            continue
-        try:
-            whole = trace_file(path, content, reading.options)
-            file = of_steps(with_activities(whole), reading.options)
-        except TraceError as err:
-            yield err
-            continue
-        reading.give_back(whole.needed_bytes - file.needed_bytes)
-        yield file
+def file_of_arrays(reading: Reading, path: Path, found: RawTrace | TraceError) -> TraceFile | TraceError:
+    """The tables of a file of which these arrays were found, or its error; what is cut off leaves memory to others."""
+    if isinstance(found, TraceError):
+        return found
+    try:
+        whole = trace_file(path, found, reading.options)
+        file = of_steps(with_activities(whole), reading.options)
+    except TraceError as err:
+        return err
+    reading.give_back(whole.needed_bytes - file.needed_bytes)
+    return file
 
 
 def summable(files: Iterable[TraceFile | TraceError]) -> Iterator[TraceFile | TraceError]:

@@ -27,7 +27,7 @@ from ..reading.cache import Cache
 from ..reading.executor import Executor, results
 from ..reading.one_file import read_file
 from ..reading.trace_input import TraceInput
-from ..recording.options import ReadOptions
+from ..recording.options import Progress, ReadOptions
 from ..recording.recording import RawTrace
 from .captures import GraphCaptures
 from .chosen_steps import of_steps
@@ -52,14 +52,15 @@ class KeptFile(NamedTuple):
 
 
 def read_and_kept(
-    path: Path, options: ReadOptions, cache: Cache | None, kept: bytes | None = None
+    trace: TraceInput, options: ReadOptions, cache: Cache | None, progress: Progress | None, kept: bytes | None = None
 ) -> tuple[KeptFile, TraceFile]:
     """Read a file, or what was `kept` of it before: what is kept of it now, and the file with its tables.
 
     Raises TraceError.
     """
+    path = trace.path
     if kept is None:
-        raw, recording = _read(path, options, cache)
+        raw, recording = _read(trace, options, cache, progress)
     else:  # whose damage was told
         raw, recording = recorded_in(path, kept, replace(options, keep_going=True)).trace, kept
     file = of_steps(with_activities(trace_file(path, raw, options)), options)
@@ -70,15 +71,16 @@ def read_and_kept(
     return KeptFile(file.without_tables(), tuple(ran), recording), file
 
 
-def _read(path: Path, options: ReadOptions, cache: Cache | None) -> tuple[RawTrace, bytes]:
+def _read(
+    trace: TraceInput, options: ReadOptions, cache: Cache | None, progress: Progress | None
+) -> tuple[RawTrace, bytes]:
     """The content of a file, and a recording of it: the file itself, if it is one."""
-    read = TraceInput(path)
-    one = read.format
+    path, one = trace.path, trace.format
     if one is RECORDING and not options.verify:
         data = packed_content(path, options.budget())
         recorded = recorded_in(path, data, options)
         return recorded.trace, data if recorded.is_all else recording_of(recorded.content, how="fast")
-    raw = read_file(read, options, cache)
+    raw = read_file(trace, options, cache, progress)
     source = TraceSource(encodable(path.name), one.name, one.version, comm_names=options.comm_names)
     return raw, packed(raw, source, [], how="fast")
 

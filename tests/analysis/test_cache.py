@@ -23,8 +23,9 @@ from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.recording import RawTrace
 from commtrace.analysis.recording.sizes import ReadSizes
-from commtrace.analysis.results.opening import load_run
+from commtrace.analysis.results.opening import analyse_with, load_run
 
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ReadOptions()
 
 
@@ -254,3 +255,15 @@ def test_workers_use_it_for_large_files(tmp_path, trace):
             with Reading([TraceInput(trace)], options) as reading:
                 assert list(reading) == [read_kineto(trace, OPTIONS)]
             assert cache.place(trace).is_file() == kept
+
+
+def test_what_is_worth_keeping_does_not_depend_on_where_tables_are_made(tmp_path):
+    """A packed file counts by what it holds."""
+    run = ROOT / "tests" / "data" / "nccl-straggler"
+    on_disk = [path.stat().st_size for path in run.glob("*.pt.trace.json.gz")]
+    for times, kept in ((2, len(on_disk)), (99, 0)):
+        for ranks_bytes in (0, 1 << 30):
+            folder = tmp_path / f"{times} {ranks_bytes}"
+            sizes = ReadSizes(cache_bytes=times * max(on_disk), ranks_bytes=ranks_bytes)
+            analyse_with(run, ReadOptions(workers=1, cache=str(folder), sizes=sizes))
+            assert len(list(folder.glob("*.cache"))) == kept, (times, ranks_bytes)

@@ -395,7 +395,7 @@ def test_details_are_read_for_the_first_screen_however_large_the_run_is(tmp_path
     wanted = ReadOptions(details_if_recorded=True)
     assert only(analyse_with(run, wanted).idle)["sync_ns"] == 10 * US
     assert not analyse_with(run, ReadOptions()).run.details
-    assert only(analyse_with(run, replace(wanted, sizes=ReadSizes(spread_bytes=0))).idle)["sync_ns"] == 10 * US
+    assert only(analyse_with(run, replace(wanted, sizes=ReadSizes(ranks_bytes=0))).idle)["sync_ns"] == 10 * US
 
 
 @pytest.mark.parametrize("kept", [["--no-details"], []])

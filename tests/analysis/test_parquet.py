@@ -115,7 +115,7 @@ def overlap(calls: pd.DataFrame, start: str) -> pd.Series[bool]:
 
 def test_ranks_that_are_read_one_by_one_give_the_same_files(tmp_path, parquet):
     run = DATA / "nccl-straggler"
-    spread = analyse_with(run, ReadOptions(details=True, workers=2, sizes=ReadSizes(spread_bytes=0, process_bytes=0)))
+    spread = analyse_with(run, ReadOptions(details=True, workers=2, sizes=ReadSizes(ranks_bytes=0, process_bytes=0)))
     assert spread.run.spread is not None
     written(spread, tmp_path / "spread")
     written(analyse(run), tmp_path / "whole")

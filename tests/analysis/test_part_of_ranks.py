@@ -42,7 +42,7 @@ def ranks_of(run: Path) -> dict[Path, int]:
 @pytest.mark.parametrize("spread", [False, True], ids=["at once", "rank by rank"])
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts"])
 def test_as_if_the_other_files_were_not_there(tmp_path, name, spread):
-    sizes = ReadSizes(spread_bytes=0) if spread else USUAL_SIZES
+    sizes = ReadSizes(ranks_bytes=0) if spread else USUAL_SIZES
     some = tmp_path / name
     some.mkdir()
     for path, rank in ranks_of(DATA / name).items():

@@ -22,7 +22,7 @@ ONE_CLOCK = [
     *(DATA / name for name in ("gloo-collectives", "gloo-training", "host-bound", "nccl-pipeline", "nccl-straggler")),
 ]
 AT_ONCE = ("at once", USUAL_SIZES)
-BY_RANK = ("rank by rank", ReadSizes(spread_bytes=0))
+BY_RANK = ("rank by rank", ReadSizes(ranks_bytes=0))
 
 
 @pytest.mark.parametrize("sizes", [AT_ONCE[1], BY_RANK[1]], ids=[AT_ONCE[0], BY_RANK[0]])

@@ -97,7 +97,7 @@ def test_however_it_is_read_the_same_is_said(run: Path, packed: Path) -> None:
     for most_steps in (None, 3):
         usual = read(run, most_steps)
         for path in (run, packed):
-            other = read(path, most_steps, spread_bytes=0)
+            other = read(path, most_steps, ranks_bytes=0)
             assert other.run.spread is not None
             for name in tables:
                 assert as_csv(name, other.table(name)) == as_csv(name, usual.table(name)), (name, most_steps)

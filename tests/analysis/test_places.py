@@ -114,7 +114,7 @@ def test_other_processes_read_it(tmp_path):
 
 def test_it_is_read_rank_by_rank(tmp_path):
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
-    found = analyse_with(url, ReadOptions(workers=2, sizes=ReadSizes(spread_bytes=0)))
+    found = analyse_with(url, ReadOptions(workers=2, sizes=ReadSizes(ranks_bytes=0)))
     assert found.run.spread is not None
     assert found.breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
 

@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import Collective, write_run
+from builders import Collective, write_bytes, write_run
 
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.core.declaring import InputKind
 from commtrace.analysis.errors import DamagedTrace, NothingMeasured, TooLarge
-from commtrace.analysis.reading.executor import Processes, results
+from commtrace.analysis.reading import executor
+from commtrace.analysis.reading.executor import CALLS_PER_WORKER, Processes, results
+from commtrace.analysis.reading.pool import executor_of_ranks
+from commtrace.analysis.reading.spawn import start_worker
+from commtrace.analysis.reading.trace_input import TraceInput
 from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import USUAL_SIZES, ReadSizes
 from commtrace.analysis.render import as_csv
@@ -31,7 +35,7 @@ RUNS = [
 TABLES = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
 
 
-SPREAD = ReadSizes(spread_bytes=0)
+SPREAD = ReadSizes(ranks_bytes=0)
 """Every run of several files is spread, however small it is."""
 
 
@@ -88,6 +92,24 @@ def test_tables_of_all_ranks_are_never_in_one_process_unless_asked_for():
     assert "whole" in vars(found.run.spread)
 
 
+@pytest.mark.parametrize(
+    ("files", "each_bytes", "workers", "at_work"),
+    [
+        (4, 499, 8, None),  # less than two processes are worth
+        (4, 500, 8, 2),
+        (4, 1_000, 8, 4),
+        (4, 9_000, 8, 4),  # of which each has a file
+        (4, 9_000, 3, 3),
+        (4, 9_000, 1, 0),  # this process, rank by rank
+        (1, 9_000, 8, None),  # which has nobody else's tables to make
+    ],
+)
+def test_processes_grow_with_what_is_to_be_read(tmp_path, files, each_bytes, workers, at_work):
+    traces = [TraceInput(write_bytes(tmp_path / f"{number}.json", b" " * each_bytes)) for number in range(files)]
+    found = executor_of_ranks(traces, ReadOptions(workers=workers, sizes=ReadSizes(ranks_bytes=1_000)))
+    assert (None if found is None else found.at_once // CALLS_PER_WORKER) == at_work
+
+
 def test_damage_costs_the_same(tmp_path):
     run = write_run(tmp_path / "run", 3, [Collective((0, 10, 20))] * 5)
     damaged = run / "node_1.0001.pt.trace.json.gz"
@@ -127,6 +149,14 @@ def test_without_files_it_is_known_how_late_ranks_were_but_not_what_their_cpus_d
         assert len(left)
         assert as_csv("late_work", left) == as_csv("late_work", of_whole)
     assert set(found.late_work["kind"]) < set(as_it_was["kind"])
+
+
+def test_the_processes_that_read_make_the_tables(monkeypatch):
+    begun = []
+    monkeypatch.setattr(executor, "start_worker", lambda others: begun.append(1) or start_worker(others))
+    found = analyse_with(DATA / "nccl-straggler", ReadOptions(workers=2, sizes=SPREAD))
+    assert len(found.idle)
+    assert len(begun) == 2
 
 
 def calls(count: int) -> list[tuple[str]]:

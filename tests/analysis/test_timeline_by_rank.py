@@ -19,7 +19,7 @@ from commtrace.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
-SPREAD = ReadSizes(spread_bytes=0)
+SPREAD = ReadSizes(ranks_bytes=0)
 RUNS = with_slow(
     ["nccl-two-hosts", "nccl-pipeline", "gloo-training"],
     ["nccl-straggler", "nccl-rooted", "nccl-hang", "nccl-periodic", "gloo-collectives"],
