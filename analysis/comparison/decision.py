@@ -202,12 +202,13 @@ def _statements(evidence: DecisionBasis, steps_spread: float | None, more: int |
     if beside is not None:
         yield _of_few(step, change) if evidence.few_but_ordered else _on_steps(step, beside, change, steps_spread)
     yield _on_runs(evidence, change)
-    for name, count in evidence.warming:
-        steps = "step is" if count == 1 else f"{count} steps are"
-        yield f"The first {steps} left out of {name}: the run had not warmed up."
+    for count in dict.fromkeys(count for _, count in evidence.warming):
+        names = [name for name, each in evidence.warming if each == count]
+        steps, runs = "step is" if count == 1 else f"{count} steps are", "the run" if len(names) == 1 else "these runs"
+        yield f"The first {steps} left out of {listed(names)}: {runs} had not warmed up."
     if evidence.apart:
-        stands = "stands" if len(evidence.apart) == 1 else "stand"
-        yield f"{listed(evidence.apart)} {stands} apart from the other captures of that side, and is left out."
+        stands, are = ("stands", "is") if len(evidence.apart) == 1 else ("stand", "are")
+        yield f"{listed(evidence.apart)} {stands} apart from the other captures of that side, and {are} left out."
     yield _on_more(evidence, change, more)
 
 

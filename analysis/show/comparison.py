@@ -17,6 +17,7 @@ from ..core.escaping import printable
 from ..core.schema import PlainTable, Row, plain, records
 from ..render import Table
 from ..render.units import TimeUnit
+from ..results.analysis import Analysis
 from .first_screen import facts_of
 
 _SAID_AS_EQUAL = 0.0005
@@ -137,16 +138,20 @@ def _of_traced_steps(comparison: Comparison) -> Iterator[str]:
 
 
 def _of_long_steps(comparison: Comparison) -> Iterator[str]:
-    """Yield a sentence on each run with steps that are too long to count: what happened once is in no typical step."""
+    """Yield a sentence on steps that are too long to count, of runs that have the same: they are in no typical step."""
     unit = None if comparison.change is None else comparison.change.unit
     for name, side in (("A", comparison.a), ("B", comparison.b)):
+        by_steps: dict[tuple[int, ...], list[Analysis]] = {}
         for one in side:
-            steps = one.steps
-            long, usual_ns = steps[steps["left_out"] == "long"], one.typical_step.parts["window_ns"]
-            if unit is None or not len(long):
+            long = one.steps[one.steps["left_out"] == "long"]
+            by_steps.setdefault(tuple(int(step) for step in long["step"]), []).append(one)
+        for numbers, runs in by_steps.items():
+            if unit is None or not numbers:
                 continue
-            numbers, of = [int(step) for step in long["step"]], f"{name} ({one.run.name})" if len(side) > 1 else name
-            longest, usual = unit.text(int(long["window_ns"].max())), unit.number(usual_ns)
+            of = name if len(runs) == len(side) else f"{name} ({', '.join(one.run.name for one in runs)})"
+            longest_ns = max(int(one.steps["window_ns"][one.steps["left_out"] == "long"].max()) for one in runs)
+            usual_ns = sum(one.typical_step.parts["window_ns"] for one in runs) / len(runs)
+            longest, usual = unit.text(longest_ns), unit.number(usual_ns)
             if len(numbers) > 1:
                 said = f"Steps {ranges_of(numbers)} of {of} take up to {longest} instead of {usual}, and do not count"
             else:

@@ -28,6 +28,7 @@ from commtrace.analysis.comparison.history import (
 from commtrace.analysis.comparison.significance import SpreadOfRuns, error_of_steps, pooled_spread
 from commtrace.analysis.comparison.step_values import TRACED, Capture
 from commtrace.analysis.errors import UnreadableFile
+from commtrace.analysis.show.comparison import explanation
 from commtrace.cli import main
 
 STEPS = 8
@@ -246,6 +247,16 @@ def test_first_steps_before_a_run_has_warmed_up_are_named_and_left_out(capture):
     assert found.decision.change_frac == pytest.approx(0, abs=0.001)
     assert found.decision.steps_spread_frac < 0.002
     assert "The first 2 steps are left out of b: the run had not warmed up." in found.decision.statements
+
+
+def test_what_holds_of_several_runs_is_one_sentence(capture):
+    b = tuple(capture(f"b{number}", cold=2) for number in range(3))
+    found = Comparison(tuple(capture(f"a{number}") for number in range(3)), b)
+    said = [each for each in found.decision.statements if "warmed up" in each]
+    assert said == ["The first 2 steps are left out of b0, b1 and b2: these runs had not warmed up."]
+    assert [each for each in explanation(found) if "do not count" in each] == [
+        "Steps 0-1 of B take up to 15.0 ms instead of 10.0, and do not count: commtrace summary says why."
+    ]
 
 
 @pytest.mark.parametrize(("groups", "out"), [
