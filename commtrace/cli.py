@@ -12,15 +12,14 @@ from itertools import pairwise
 from .analysis.core.process import gc_frozen, interrupts_end_quietly
 from .registry import COMMANDS, FORMER_OPTIONS, commands_of, former_command
 
-_NO_TORCH = 'capturing needs torch, which is not installed: pip install "commtrace[profiling]"'
 _USAGE = 2
 _DEFAULT = "summary"
 _FOR_ALL = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code: 0 done, 1 the input is at fault, 2 usage, or torch is missing."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run the command line; the exit code: 0 done, 1 the input is at fault, or a library is missing, 2 usage."""
+    arguments = _with_options(list(sys.argv[1:] if argv is None else argv))
     words = arguments or _words_to_complete()
     if words and words[0].startswith(("--local_rank=", "--local-rank=")):  # of a launcher
         words = words[1:]
@@ -28,6 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is not None and command.captures:
         return _capture(arguments, words)
     return _analyse(arguments, words)
+
+
+def _with_options(arguments: list[str]) -> list[str]:
+    """`help`, `help table` and `version`, as many programs have them, as options; a folder of that name is a run."""
+    first, *others = arguments or [""]
+    if first not in ("help", "version") or os.path.lexists(first):
+        return arguments
+    return [*others, f"--{first}"]
 
 
 def _words_to_complete() -> list[str]:
@@ -40,10 +47,6 @@ def _words_to_complete() -> list[str]:
 
 def _capture(arguments: list[str], words: list[str]) -> int:
     """Run a command of `profiling`."""
-    from .profiling.base.libraries import installed
-
-    if not installed("torch"):
-        return _refused(_NO_TORCH)
     if not arguments:
         import_module("typer.completion").get_completion_inspect_parameters()  # has the shells known
     with interrupts_end_quietly():

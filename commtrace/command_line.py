@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
@@ -172,6 +173,8 @@ def _group(name: str, about: str, words: Sequence[str]) -> TyperGroup:
 def _add(app: typer.Typer, command: Command) -> None:
     """Import a command and add it; its docstring after the first line is the rest of its help."""
     function = getattr(import_module(f".{command.module}", __package__), command.function, None)
+    if function is not None and command.captures:
+        function = _with_torch(function)
     name = command.name.split()[-1]
     if function is None:
         from .analysis.cli.tables import table_command
@@ -187,6 +190,19 @@ def _add(app: typer.Typer, command: Command) -> None:
         # The words behind the script are its own.
         context_settings={"allow_interspersed_args": command.name != "run"},
     )(function)
+
+
+def _with_torch(function: Callable[..., None]) -> Callable[..., None]:
+    """The same command, which first sees that torch is there: its help needs none."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> None:
+        from .profiling.base.libraries import require
+
+        require("torch")
+        function(*args, **options)
+
+    return checked
 
 
 def _class_of(command: Command) -> type[TyperCommand]:

@@ -248,12 +248,39 @@ def test_every_option_has_its_name_in_lower_case() -> None:
             assert [option for option in options if option.startswith("--") and option != option.lower()] == []
 
 
+@pytest.mark.parametrize("words", [["train"], ["run", "train.py"], ["comms"]])
+def test_without_torch_a_line_says_what_to_install(words: list[str]) -> None:
+    done = without_torch(*words)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    needed = shlex.split(line.removeprefix("error: torch is not installed, and capturing needs it: pip install "))
+    assert {"torch", "torchvision"} <= {re.split("[<>=]", each)[0] for each in needed}
+
+
 @pytest.mark.parametrize("command", CAPTURING)
-def test_without_torch_a_line_says_what_to_install(command: str) -> None:
-    code = f"import sys; sys.modules['torch'] = None; from commtrace.cli import main; sys.exit(main([{command!r}]))"
-    done = python("-c", code)
-    assert done.returncode == 2
-    assert done.stderr == 'error: capturing needs torch, which is not installed: pip install "commtrace[profiling]"\n'
+def test_help_needs_no_torch(command: str) -> None:
+    done = without_torch(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: commtrace {command} ")
+
+
+def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.modules['torch'] = None; from commtrace.cli import main; sys.exit(main({list(words)!r}))"
+    return python("-c", code)
+
+
+@pytest.mark.parametrize(
+    ("typed", "options"),
+    [(["help"], ["--help"]), (["version"], ["--version"]), (["help", "table", "ranks"], ["table", "ranks", "--help"])],
+)
+def test_help_and_version_are_words_as_well(typed, options, capsys, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(typed) == 0
+    shown = capsys.readouterr().out
+    assert main(options) == 0
+    assert capsys.readouterr().out == shown
+    (tmp_path / typed[0]).mkdir()
+    assert main(typed[:1]) == 1, "a folder without traces"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...common.extras import not_installed
 from ...common.version import version
 from ..catalog import CATALOG
 from ..core.declaring import InputKind, TableEntry
@@ -206,7 +207,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as err:
-        raise MissingLibrary(
-            'pyarrow is not installed, and `export parquet` needs it: pip install "commtrace[parquet]"'
-        ) from err
+        raise MissingLibrary(not_installed("pyarrow", "`export parquet`", "parquet")) from err
     return pyarrow

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ...common.extras import not_installed
 from ..core.small_files import NotJson, json_file
 from ..errors import ClusterError, MissingLibrary, UnreachableFile, UnreadableFile
 from .executor import CALLS_PER_WORKER, Executor
@@ -146,7 +147,7 @@ def dask_client(where: str) -> Client:
     try:
         import distributed
     except ImportError as err:
-        raise MissingLibrary('dask is not installed, and --dask needs it: pip install "commtrace[dask]"') from err
+        raise MissingLibrary(not_installed("dask", "--dask", "dask")) from err
     untyped: Any = distributed
     # What it logs when a scheduler is lost, reconnecting included, is said by our own error.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ...common.disk import append
+from ...common.extras import not_installed
 from ..errors import MissingLibrary, NothingMeasured
 from ..results.analysis import Analysis
 
@@ -129,5 +130,5 @@ def _library() -> tuple[Any, Any, Any]:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ModuleNotFoundError as err:
-        raise MissingLibrary('tensorboard is not installed: pip install "commtrace[tensorboard]"') from err
+        raise MissingLibrary(not_installed("tensorboard", "a copy of its scalars", "tensorboard")) from err
     return event_pb2.Event, summary_pb2.Summary, RecordWriter

@@ -2,6 +2,7 @@
 
 import importlib.util
 
+from ...common.extras import not_installed
 from ..errors import LibraryError
 
 
@@ -16,4 +17,4 @@ def installed(library: str) -> bool:
 def require(library: str, what: str = "capturing") -> None:
     """Raise LibraryError when `library`, which `what` needs, cannot be imported."""
     if not installed(library):
-        raise LibraryError(f'{library} is not installed, and {what} needs it: pip install "commtrace[profiling]"')
+        raise LibraryError(not_installed(library, what, "profiling"))

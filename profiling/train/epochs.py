@@ -83,7 +83,7 @@ def train_in_epochs(run: TrainRun, trainee: Trainee, train_on: TrainOn, held_out
     times: list[EpochTime] = []
 
     if not scalars.available():
-        reporter.say(scalars.MISSING)
+        reporter.say(scalars.without_tensorboard())
     reporter.plan(sum(epoch.steps for epoch in epochs))
     with scalars.scalars(run.session.run_dir, write=first_rank and scalars.available()) as add:
         for epoch in epochs:

@@ -4,16 +4,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...common.extras import not_installed
 from ..base import run_directory as rundir
 from ..base.libraries import installed
 
 Add = Callable[[int, Mapping[str, float | None]], None]
-MISSING = 'no TensorBoard scalars: tensorboard is not installed (pip install "commtrace[tensorboard]")'
 
 
 def available() -> bool:
     """Whether TensorBoard is installed."""
     return installed("tensorboard")
+
+
+def without_tensorboard() -> str:
+    """What is said where it is not."""
+    return not_installed("tensorboard", "scalars for TensorBoard", "tensorboard")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.library
 
+from ...common.extras import not_installed
 from ..errors import LibraryError
 
 _MISSING_OPERATOR = "does not exist"
@@ -25,7 +26,7 @@ def torchvision(submodule: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as err:
-        raise LibraryError('torchvision is not installed: pip install "commtrace[profiling]"') from err
+        raise LibraryError(not_installed("torchvision", "this model", "profiling")) from err
     except (RuntimeError, AttributeError) as err:
         if "torchvision" not in str(err):
             raise

@@ -187,9 +187,7 @@ def test_a_ceiling_is_compared_with(tmp_path, parquet):
 def test_without_pyarrow_it_is_said_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["export", "parquet", str(tmp_path / "not-read"), "-o", str(tmp_path / "x")]) == 1
-    assert 'pyarrow is not installed, and `export parquet` needs it: pip install "commtrace[parquet]"' in (
-        capsys.readouterr().err
-    )
+    assert "pyarrow is not installed, and `export parquet` needs it: pip install 'pyarrow>=" in capsys.readouterr().err
     with pytest.raises(MissingLibrary):
         check_pyarrow()
 

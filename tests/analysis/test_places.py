@@ -275,7 +275,7 @@ def test_what_cannot_be_found_is_one_line(capsys, monkeypatch, url, told):
 
 def test_without_fsspec_it_is_said_what_to_install(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(MissingLibrary, match=r'fsspec is not installed.*pip install "commtrace\[remote\]"'):
+    with pytest.raises(MissingLibrary, match="fsspec is not installed, and a URL needs it: pip install 'fsspec>="):
         analyse(run)
 
 

@@ -171,7 +171,7 @@ def parquet_command(
 
     Beside the tables of `commtrace table`, `activities` has every kernel and copy of every rank, with its times on the
     common clock; `cpu_operators`, `runtime_calls` and others have what CPUs did. A table that is empty for this run is
-    written without rows. Columns: docs/tables.md, and in the files. Needs `pip install "commtrace[parquet]"`.
+    written without rows. Columns: docs/tables.md, and in the files. Needs pyarrow.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ....common.extras import not_installed
 from ...errors import MissingLibrary, UnreachableFile
 from .failures import plain_errors
 from .redaction import is_web, query_of, without_secrets
@@ -144,8 +145,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import filesystem, get_filesystem_class
     except ImportError as err:
-        needed = 'fsspec is not installed, and URLs need it: pip install "commtrace[remote]"'
-        raise MissingLibrary(f"{without_secrets(url)}: {needed}") from err
+        raise MissingLibrary(f"{without_secrets(url)}: {not_installed('fsspec', 'a URL', 'remote')}") from err
     scheme = url.partition("://")[0]
     if scheme not in _SCHEMES:
         raise UnreachableFile(errno.EPROTONOSUPPORT, _why_not(scheme), without_secrets(url))
