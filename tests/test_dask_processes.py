@@ -32,11 +32,11 @@ from commtrace.analysis.results import run_reading
 # Dask loads this file twice.
 run_reading.__dict__.setdefault("read_at_once", run_reading.read_for_run)
 
-def held(*given):
+def held(*given, **named):
     Path("begun").touch()
     while not Path("go").exists():
         time.sleep(0.02)
-    return run_reading.read_at_once(*given)
+    return run_reading.read_at_once(*given, **named)
 
 run_reading.read_for_run = held
 """
