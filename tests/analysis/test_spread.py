@@ -95,8 +95,8 @@ def test_tables_of_all_ranks_are_never_in_one_process_unless_asked_for():
 @pytest.mark.parametrize(
     ("files", "each_bytes", "workers", "at_work"),
     [
-        (4, 499, 8, None),  # less than two processes are worth
-        (4, 500, 8, 2),
+        (4, 999, 8, None),  # less than four processes are worth
+        (8, 500, 8, 4),
         (4, 1_000, 8, 4),
         (4, 9_000, 8, 4),  # of which each has a file
         (4, 9_000, 3, 3),
