@@ -50,7 +50,7 @@ _MOST_PACKED_PARTS = 8
 _JSON_OF_LIMIT = 4
 """Tables with details take at most this many times as many bytes of memory as their JSON has."""
 _LEAST_PROCESSES = 4
-"""What fewer would do, this process does at once: rank by rank costs 1.3 times as much CPU time, and two took as long."""
+"""What fewer would do, this process does at once: rank by rank takes 1.3 times the CPU time, and two took as long."""
 
 
 def executor_of_ranks(traces: Sequence[TraceInput], options: ReadOptions) -> Processes | None:
