@@ -29,6 +29,10 @@ GLOSSARY: dict[str, Term] = {
         "bandwidth.md#algbw-and-busbw",
         ("algorithm bandwidth", "bandwidth"),
     ),
+    "allocator-bound": Term(
+        "A verdict: devices are idle mostly because CPUs allocate or free device memory (cudaMalloc, cudaFree).",
+        "verdicts.md#of-the-run",
+    ),
     "arrival": Term(
         "The moment at which a rank starts a collective, on the common clock of the ranks. The last arrival separates "
         "wait from transfer.",
@@ -73,8 +77,19 @@ GLOSSARY: dict[str, Term] = {
         "matching.md#certain-complete-partial",
     ),
     "compute": Term(
-        "Time in which a device runs kernels that are neither communication nor copies.",
+        "Time in which a device runs kernels that are neither communication nor copies. Compute alone is what hides "
+        "nothing; in the rest of it, compute and communication run together.",
         "breakdown.md#kinds-of-activities",
+        ("compute alone", "compute and communication"),
+    ),
+    "compute-bound": Term(
+        "A verdict: compute takes nearly all of a step, and no change to communication, launches or data would gain 5 "
+        "%.",
+        "verdicts.md#of-the-run",
+    ),
+    "copy-bound": Term(
+        "A verdict: copies and fills that nothing hides cost most.",
+        "verdicts.md#of-the-run",
     ),
     "critical path": Term(
         "The chain of work, over all ranks, that sets the length of a run. It is followed back from the end: from each "
@@ -85,6 +100,11 @@ GLOSSARY: dict[str, Term] = {
     "cycle": Term(
         "One period of profiling: the steps that a profiler records before it writes its trace. A long run has many.",
         "cycles.md#a-row-for-each-cycle",
+    ),
+    "event-bound": Term(
+        "A verdict: steps that are far longer than others, as by an evaluation, a checkpoint or a first launch, cost "
+        "more than anything in a usual step.",
+        "verdicts.md#of-the-run",
     ),
     "exposed": Term(
         "Time in which a device communicates and does not compute. This is what communication costs; the rest of it is "
@@ -108,10 +128,36 @@ GLOSSARY: dict[str, Term] = {
         "breakdown.md#window-and-breakdown",
         ("overlap", "overlap_ns", "hidden communication"),
     ),
+    "host-bound": Term(
+        "A verdict: devices are idle because CPUs do something else than launching for 1 ms or more at a time, in "
+        "Python or in an operator.",
+        "verdicts.md#of-the-run",
+    ),
     "idle": Term(
         "Time in which a device runs nothing: no compute, no communication, no copy. `commtrace idle` divides it by "
-        "what the CPU did meanwhile.",
+        "what the CPU did meanwhile: it waited for a batch, for its device or for another thread, allocated, launched, "
+        "or was in an operator or outside of any. The verdict of a run is idle if devices are idle most, and none of "
+        "these explains it.",
         "idle.md#why-a-device-is-idle",
+        (
+            "CPU waits for a batch",
+            "CPU in blocking calls",
+            "CPU allocates or frees",
+            "CPU launches the next",
+            "CPU in operators",
+            "CPU outside of operators",
+            "launched, not begun",
+            "cause not known",
+        ),
+    ),
+    "inconclusive": Term(
+        "A verdict: too much communication could not be split into wait and transfer to say which costs more. The "
+        "first screen says what is missing.",
+        "verdicts.md#of-the-run",
+    ),
+    "input-bound": Term(
+        "A verdict: devices are idle mostly because the next batch of the data loader is not there.",
+        "verdicts.md#of-the-run",
     ),
     "jitter": Term(
         "Differences between repetitions of the same work, over ranks and steps. Without jitter, compute takes its "
@@ -129,10 +175,27 @@ GLOSSARY: dict[str, Term] = {
         "several sizes.",
         "latency.md#latency-and-bandwidth",
     ),
+    "latency-bound": Term(
+        "A verdict on a collective and size: most of its transfer is what it costs to move next to nothing. Fewer and "
+        "larger calls help, faster links do not.",
+        "verdicts.md#of-a-collective-and-size",
+    ),
     "launch": Term(
         "The CPU's call that hands a kernel, copy or fill to the device.",
         "launches.md#launches",
         ("issue",),
+    ),
+    "launch-bound": Term(
+        "A verdict: devices are idle because CPUs launch work later than the devices could begin it.",
+        "verdicts.md#of-the-run",
+    ),
+    "link-bound": Term(
+        "A verdict: links that are slower than others like them cost most.",
+        "verdicts.md#of-the-run",
+    ),
+    "mixed": Term(
+        "A verdict: two kinds of losses have nearly the same gain, so none of them limits the run alone.",
+        "verdicts.md#of-the-run",
     ),
     "NA": Term(
         "A value that cannot be known from these traces; the note or the page says why. It is never 0 and never a "
@@ -194,7 +257,7 @@ GLOSSARY: dict[str, Term] = {
         "A change that would make steps shorter, with what a step would gain by it alone. Gains of several remedies "
         "do not add up.",
         "remedies.md#what-to-try",
-        ("gain", "remedies"),
+        ("gain", "remedies", "what to try"),
     ),
     "replay": Term(
         "The run computed again from what waits for what: each activity starts when all that it waits for is done. The "
@@ -204,10 +267,14 @@ GLOSSARY: dict[str, Term] = {
     ),
     "skew": Term(
         "How far apart ranks are: `arrival_skew_ns` is the time from the first to the last arrival at a collective, "
-        "`end_skew_ns` from the first to the last end. A run is skew-bound if its largest loss is waiting for late "
-        "ranks.",
+        "`end_skew_ns` from the first to the last end.",
         "wait-and-transfer.md#wait-transfer-and-arrival",
-        ("arrival_skew_ns", "end_skew_ns", "skew-bound"),
+        ("arrival_skew_ns", "end_skew_ns"),
+    ),
+    "skew-bound": Term(
+        "A verdict: waiting for ranks that come late costs most. A faster network does not help: see who is late, and "
+        "why.",
+        "verdicts.md#of-the-run",
     ),
     "slack": Term(
         "How long the input of a collective was ready before the collective began: by so much it could begin earlier.",
@@ -219,15 +286,29 @@ GLOSSARY: dict[str, Term] = {
         "wait-and-transfer.md#wait-transfer-and-arrival",
         ("split_calls", "split_frac"),
     ),
+    "stage": Term(
+        "A part of a model in pipeline parallelism, with the ranks that run it. Stages hand activations and gradients "
+        "on by sends and receives.",
+        "ranks-and-hosts.md#who-waits-and-for-whom",
+    ),
     "step": Term(
         "One iteration of the training loop, as torch's profiler numbers it. Its window begins and ends with what the "
         "device does for it.",
         "breakdown.md#steps",
     ),
+    "sync-bound": Term(
+        "A verdict: devices are idle mostly because CPUs wait for them (`.item()`, `.cpu()`, a synchronisation), and "
+        "launch nothing meanwhile.",
+        "verdicts.md#of-the-run",
+    ),
     "transfer": Term(
         "Time of a call after its last rank has arrived: its duration minus the wait. Then data moves.",
         "wait-and-transfer.md#wait-transfer-and-arrival",
-        ("transfer_ns", "transfer-bound"),
+        ("transfer_ns", "exposed transfer", "moves data", "move data"),
+    ),
+    "transfer-bound": Term(
+        "A verdict: moving data that nothing hides costs most.",
+        "verdicts.md#of-the-run",
     ),
     "typical step": Term(
         "The mean over the devices and the counted steps. Steps at the edges of a capture and unusually long ones do "
@@ -243,7 +324,7 @@ GLOSSARY: dict[str, Term] = {
         "Communication whose wait and transfer are not known, because a trace is missing, a match is not certain, or "
         "clocks cannot be compared.",
         "wait-and-transfer.md#exposed-wait-and-transfer",
-        ("exposed_unsplit_ns", "not split"),
+        ("exposed_unsplit_ns", "not split", "exposed, not split"),
     ),
     "verdict": Term(
         "What limits the run, or one kind of collective, in a word and a sentence with its numbers.",
@@ -254,7 +335,7 @@ GLOSSARY: dict[str, Term] = {
         "Time of a call before its last rank has arrived. The kernel runs all the while, so its duration alone says "
         "little about the links.",
         "wait-and-transfer.md#wait-transfer-and-arrival",
-        ("wait_ns", "waiting"),
+        ("wait_ns", "waiting", "exposed wait"),
     ),
     "window": Term(
         "The time that a row covers: of a device, from its first start to its last end; or one step of it.",

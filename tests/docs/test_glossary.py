@@ -12,6 +12,8 @@ import commtrace
 from commtrace.analysis.catalog import CATALOG
 from commtrace.analysis.errors import UnknownTerm
 from commtrace.analysis.glossary import GLOSSARY, look_up
+from commtrace.analysis.metrics.typical_step import STEP_PARTS
+from commtrace.analysis.metrics.verdicts.of_idle import IDLE_CAUSES
 from commtrace.cli import main
 
 
@@ -36,6 +38,15 @@ def test_columns_that_terms_name_exist() -> None:
 )
 def test_a_term_is_known_by_its_spellings(word: str, term: str) -> None:
     assert look_up(word) == [term]
+
+
+def test_verdicts_and_the_parts_of_a_step_are_terms() -> None:
+    """What the first screen says in a word."""
+    verdicts = re.findall(
+        r"[a-z]+-bound|mixed|inconclusive|hidden|idle|hang", CATALOG["verdicts"].schema.columns["verdict"][1]
+    )
+    assert len(verdicts) > 12
+    assert [word for word in [*verdicts, *STEP_PARTS.values(), *IDLE_CAUSES.values()] if len(look_up(word)) != 1] == []
 
 
 def test_explain_prints_a_meaning(capsys: pytest.CaptureFixture[str]) -> None:
