@@ -57,11 +57,17 @@ def explain(term: str) -> Explanation:
     name = term.lower().replace(" ", "_").replace("-", "_")
     entries = (*map(_of_term, look_up(term)), *_of_table(name), *_of_column(name))
     if not entries:
-        known = [*GLOSSARY, *CATALOG, *(column for entry in CATALOG.values() for column in entry.schema.columns)]
+        known = known_names()
         close = get_close_matches(name, known, n=1) or get_close_matches(term.lower(), known, n=1)
         hint = f"did you mean {close[0]}?" if close else "`commtrace explain` lists all terms"
         raise UnknownTerm(f"no term, table or column is called {printable(term)}; {hint}")
     return Explanation(entries)
+
+
+def known_names() -> list[str]:
+    """All terms, tables and columns, each once."""
+    columns = (column for entry in CATALOG.values() for column in entry.schema.columns)
+    return list(dict.fromkeys([*GLOSSARY, *CATALOG, *columns]))
 
 
 def _of_term(name: str) -> Entry:

@@ -339,9 +339,12 @@ def test_a_folder_that_exists_is_no_mistyped_command(
         (["tra"], {"train"}),
         (["export", "ten"], {"tensorboard-copy", "tensorboard-scalars"}),
         (["table", "kernels", "--to"], {"--top"}),
+        (["explain", "launch-"], {"launch-bound"}),
+        (["ranks", "--sort", "caused_w"], {"caused_wait_ns", "caused_wait_frac"}),
+        (["table", "lateness", "--where", "extra_com"], {"extra_compute_ns", "extra_comm_ns"}),
     ],
 )
-def test_a_shell_completes_commands_and_options(words: list[str], found: set[str]) -> None:
+def test_a_shell_completes_commands_options_terms_and_columns(words: list[str], found: set[str]) -> None:
     code = "from commtrace.cli import main; main([])"
     asked = {"COMP_WORDS": "\n".join(["commtrace", *words]), "COMP_CWORD": str(len(words))}
     done = python("-c", code, _COMMTRACE_COMPLETE="complete_bash", **asked)

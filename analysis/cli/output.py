@@ -92,12 +92,23 @@ Everything = Annotated[
         help="Show every column and rank, even if they do not fit the terminal.",
     ),
 ]
+
+
+def _columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The columns of the tables that a command prints which begin like that, for a shell that completes them."""
+    from .column_help import column_sections
+
+    names = [name for _, rows in column_sections(ctx.command.name or "") for name, _ in rows]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 RowConditions = Annotated[
     list[str] | None,
     typer.Option(
         "--where",
         rich_help_panel="Rows",
         metavar="CONDITION",
+        autocompletion=_columns,
         help="Only rows like 'rank=3', 'dur_ns>1ms' or 'name~gemm' (contains); with = != < <= > >= ~; repeatable.",
     ),
 ]
@@ -107,6 +118,7 @@ SortColumns = Annotated[
         "--sort",
         rich_help_panel="Rows",
         metavar="COLUMN",
+        autocompletion=_columns,
         help="Sort by this column: numbers from the largest, text from A. COLUMN:asc and COLUMN:desc choose; "
         "repeatable.",
     ),

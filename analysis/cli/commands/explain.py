@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UnknownTerm
-from ...explanation import explain
+from ...explanation import explain, known_names
 from ...glossary import GLOSSARY
 from ..output import write_out
 from ..terminal import width_of_stdout
@@ -16,9 +16,17 @@ from ..terminal import width_of_stdout
 _WIDEST_TEXT = 88
 
 
+def _terms(incomplete: str) -> list[str]:
+    """Terms, tables and columns that begin like that, for a shell that completes them."""
+    return [name for name in known_names() if name.lower().startswith(incomplete.lower()) and " " not in name]
+
+
 def explain_command(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[TERM]", help="A term, a table or a column; all terms without it.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[TERM]", autocompletion=_terms, help="A term, a table or a column; all terms without it."
+        ),
     ] = None,
 ) -> None:
     """Print what a term, a table or a column means.
