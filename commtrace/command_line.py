@@ -18,6 +18,8 @@ from .analysis.core.places.redaction import hide_secrets
 from .registry import Command, commands_of
 
 _ALIKE = 0.7
+_IS_HELP = "NoArgsIsHelpError"
+"""What click raises where nothing is given: its message is the help."""
 _WIDEST_HELP = 100
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": _WIDEST_HELP}
 _HELP = """Measure communication in distributed PyTorch training from Kineto traces.
@@ -83,14 +85,14 @@ class CommandGroup(TyperGroup):
     """
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse as click does, and keep secrets of URLs out of its errors."""
+        """Parse as click does, with errors of usage as all others are."""
         self._words = list(args)
-        with _secrets_hidden(self._words):
+        with _in_one_line(self._words):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Invoke as click does, and keep secrets of URLs out of its errors."""
-        with _secrets_hidden(self._words):
+        """Invoke as click does, with errors of usage as all others are."""
+        with _in_one_line(self._words):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click has it
@@ -124,14 +126,26 @@ class OptionsByHeading(TyperCommand):
 
 
 @contextmanager
-def _secrets_hidden(words: list[str]) -> Iterator[None]:
-    """Hide secrets of URLs among these words in errors that click raises in the block."""
+def _in_one_line(words: list[str]) -> Iterator[None]:
+    """Have errors of usage that are raised in the block shown as all others, without secrets of URLs in these words."""
     try:
         yield
     except Exception as err:
         if isinstance(message := getattr(err, "message", None), str):
-            err.message = hide_secrets(message, words)  # type: ignore[attr-defined]  # it has one
+            said: Any = err  # typer has a click of its own, or takes the one that is installed
+            said.message = hide_secrets(message, words)
+            if type(err).__name__ != _IS_HELP:
+                said.show = functools.partial(_show, said, words)
         raise
+
+
+def _show(error: Any, words: list[str], file: object = None) -> None:  # noqa: ARG001 - as click has it
+    from .analysis.cli.output import print_message
+
+    named = [word for group, word in zip(("", *words), words[:2], strict=False) if word in commands_of(group)]
+    asked = " ".join(["commtrace", *named])
+    wrong = error.format_message().removeprefix("Invalid value: ").rstrip(".")  # said of no parameter
+    print_message(f"{wrong}; see `{asked} -h`")
 
 
 def parser_for(words: Sequence[str]) -> TyperGroup:

@@ -221,7 +221,8 @@ def test_wrong_usage_exits_2(capsys, arguments):
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "Error: " in captured.err
+    assert captured.err.startswith("error: ")
+    assert captured.err.endswith(f"; see `commtrace {' '.join(arguments[: 1 + (arguments[0] == 'table')])} -h`\n")
     assert "Traceback" not in captured.err
 
 

@@ -409,7 +409,8 @@ def test_options_that_cannot_be(options, message, capsys) -> None:
 )
 def test_unknown_words_are_usage_errors(options, capsys) -> None:
     assert main(["comms", *options]) == 2
-    assert "Usage" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert (err.startswith("error: "), err.endswith("; see `commtrace comms -h`\n"), err.count("\n")) == (True, True, 1)
 
 
 def test_help_has_examples(capsys) -> None:
