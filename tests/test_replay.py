@@ -349,48 +349,41 @@ def test_receives_and_sends_that_are_under_way_together_wait_for_none_of_each_ot
 
 
 def test_stages_that_do_as_many_things_in_another_order_wait_for_what_they_receive(tmp_path: Path) -> None:
-    """Two stages on CPUs: one works, sends, receives and works; the other receives, works for longer, sends, works."""
-    for rank in range(2):
-        trace = Trace(rank, 2, groups={"0": [0, 1]}, backend="gloo", device_names=(), host="node")
-        shown = {"dims": [[9], [], [], []], "types": ["TensorList", "", "Scalar", "Scalar"]}
-        values = {"values": ["", "", str(1 - rank), "0"]}
-        for step in range(6):
-            begin = step * 24 * MS
-            sends, sent, receives, came = (4, 5, 5, 18) if rank == 0 else (17, 18, 0, 5)
-            trace.step(step, begin, begin + 24 * MS)
-            for op, gloo, since, until in (("send", "send", sends, sent), ("recv_", "recv", receives, came)):
-                at = begin + since * MS + 20 * US
-                trace.c10d(op, at, **shown, **values)
-                took = (until - since) * MS
-                trace.gloo(gloo, at + 5 * US, took, dims=[[9]], types=["float"], thread=MAIN_THREAD)
-            first = (
-                (begin + 50 * US, 4 * MS - 100 * US) if rank == 0 else (begin + 5 * MS + 50 * US, 12 * MS - 100 * US)
-            )
-            trace.op("aten::mm", *first).op("aten::mm", begin + 18 * MS + 50 * US, 4 * MS)
-        trace.write(tmp_path, f"x{rank}.json")
-    [culprit] = analyse(tmp_path).remedies.query("remedy == 'no_straggler'").to_dict("records")
-    assert "rank 1" in culprit["what"]
-    assert culprit["gain_ns"] == pytest.approx(8 * MS, rel=0.1)
+    """One works, sends, receives and works; the other receives, works for longer, sends and works."""
+    assert gain_of_stage_1(tmp_path, [(0, 4), (18, 22)], [(5, 17), (18, 22)]) == pytest.approx(8, rel=0.1)
 
 
 def test_a_stage_that_does_more_keeps_its_own_pace_for_what_the_other_does_as_well(tmp_path: Path) -> None:
-    """Two stages on CPUs, of which one multiplies three times as often; the other, which waits for it, is slower."""
-    for rank in range(2):
+    """One multiplies three times as often; the other one, which waits for it, is slower."""
+    works = [(6, 10), (10, 14), (14, 18), (19, 23)]
+    assert gain_of_stage_1(tmp_path, [(0, 5), (19, 24)], works) == pytest.approx(8, rel=0.05)
+
+
+def gain_of_stage_1(folder: Path, *works_ms: list[tuple[int, int]]) -> float:
+    """What a step of two stages on CPUs gains, in ms, with the second as fast as the first, which is named.
+
+    The first sends after its first work; the second then works, and sends before its last. Each takes 1 ms.
+    """
+    sent, came_back = works_ms[0][0][1] + 1, works_ms[1][-1][0]
+    steps_ms = max(end for works in works_ms for _, end in works) + 1
+    for rank, works in enumerate(works_ms):
         trace = Trace(rank, 2, groups={"0": [0, 1]}, backend="gloo", device_names=(), host="node")
         shown = {"dims": [[9], [], [], []], "types": ["TensorList", "", "Scalar", "Scalar"]}
         values = {"values": ["", "", str(1 - rank), "0"]}
+        sending, receiving = (sent - 1, sent), (sent, came_back)
+        if rank == 1:
+            sending, receiving = (came_back - 1, came_back), (0, sent)
         for step in range(6):
-            begin = step * 25 * MS
-            sends, sent, receives, came = (5, 6, 6, 19) if rank == 0 else (18, 19, 0, 6)
-            trace.step(step, begin, begin + 25 * MS)
-            for op, gloo, since, until in (("send", "send", sends, sent), ("recv_", "recv", receives, came)):
+            begin = step * steps_ms * MS
+            trace.step(step, begin, begin + steps_ms * MS)
+            for op, gloo, (since, until) in (("send", "send", sending), ("recv_", "recv", receiving)):
                 at = begin + since * MS + 20 * US
                 trace.c10d(op, at, **shown, **values)
                 took = (until - since) * MS
                 trace.gloo(gloo, at + 5 * US, took, dims=[[9]], types=["float"], thread=MAIN_THREAD)
-            for at in (0, 19) if rank == 0 else (6, 10, 14, 19):
-                trace.op("aten::mm", begin + at * MS + 50 * US, (5 - rank) * MS - 100 * US)
-        trace.write(tmp_path, f"x{rank}.json")
-    [culprit] = analyse(tmp_path).remedies.query("remedy == 'no_straggler'").to_dict("records")
+            for since, until in works:
+                trace.op("aten::mm", begin + since * MS + 50 * US, (until - since) * MS - 100 * US)
+        trace.write(folder, f"x{rank}.json")
+    [culprit] = analyse(folder).remedies.query("remedy == 'no_straggler'").to_dict("records")
     assert "rank 1" in culprit["what"]
-    assert culprit["gain_ns"] == pytest.approx(8 * MS, rel=0.05)
+    return float(culprit["gain_ns"]) / MS

@@ -1,6 +1,6 @@
 """Many trace files -> what was read from each, in their order, using all cores.
 
-An executor reads each file as a whole, and makes of it what it is told. Without one, processes of this machine read,
+An executor reads whole files, and returns what it is told to make of each. Without one, processes of this machine read,
 and arrays come here: if there are more cores than files, or than files left, large ones are read in parts
 (docs/design/0010), and reading begins when a `Reading` is made, so that the caller can import pandas in the meantime.
 """
@@ -54,9 +54,9 @@ _LEAST_PROCESSES = 4
 
 
 def executor_of_ranks(traces: Sequence[TraceInput], options: ReadOptions) -> Processes | None:
-    """Who makes the tables of ranks: a process for each so many bytes to read, as far as there are workers and files.
+    """The processes that make the tables of ranks: one for each `ranks_bytes` to read, if there are workers and files.
 
-    None where that is too few: then this process makes all at once, as it does of what nobody else can read.
+    None where these are too few: then this process makes all tables at once, as it does of what nobody else can read.
     """
     if len(traces) < 2 or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
         return None

@@ -38,7 +38,7 @@ class Option:
         return f"--{self.name.replace('_', '-')} {value}".rstrip()
 
     def check(self, value: object) -> None:
-        """Raise BadScenario unless this can be its value, as far as that does not depend on the run."""
+        """Raise BadScenario for a value that it can have in no run."""
         known = (True,) if self.is_flag else self.choices
         if known and value not in known:
             raise BadScenario(f"{self.name} is {value!r}, but can be only {' or '.join(map(str, known)).lower()}")

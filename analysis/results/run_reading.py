@@ -86,7 +86,7 @@ def read_for_run(
     progress: Progress | None,
     before: bytes | None = None,
 ) -> ReadPart:
-    """Read what a run needs of a file, or of what was kept of it `before`. Raises TraceError."""
+    """Read what a run needs from a file, or from what was kept of it `before`. Raises TraceError."""
     kept, file = read_and_kept(trace, options, cache, progress, before)
     return ReadPart(kept, of_file(file))
 

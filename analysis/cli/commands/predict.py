@@ -52,12 +52,10 @@ def _scenarios(
 
 def _parameter(option: Option) -> inspect.Parameter:
     """How typer has this option."""
-    chosen: Callable[..., Any] = Enum  # what mypy takes no computed names for
-    takes_one: Any = (
-        chosen(option.name, {each: each for each in option.choices}, type=str)
-        if option.choices
-        else (bool if option.is_flag else option.type)
-    )
+    takes_one: Any = bool if option.is_flag else option.type
+    if option.choices:
+        new_enum: Callable[..., Any] = Enum  # mypy wants names that are written out
+        takes_one = new_enum(option.name, {each: each for each in option.choices}, type=str)
     default = False if option.is_flag else option.default and takes_one(option.default)
     shown = typer.Option(
         *([option.asked()] if option.is_flag else []), metavar=option.metavar or None, help=option.help
