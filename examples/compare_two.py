@@ -12,11 +12,14 @@ comparison = commtrace.compare(a, b)
 print(" ".join(comparison.decision.statements))
 
 # %% What a step takes longer for, and whether that is more than chance.
-columns = ["measure", "a_ns", "b_ns", "difference_ns", "change_frac", "significant"]
-print(comparison.comparison[columns].to_string(index=False))
+measures = comparison.comparison.copy()
+measures[["a_ms", "b_ms", "difference_ms"]] = measures[["a_ns", "b_ns", "difference_ns"]] / 1e6
+columns = ["measure", "a_ms", "b_ms", "difference_ms", "change_frac", "significant"]
+print(measures[columns].to_string(index=False))
 
 # %% The kernels that changed most, and a picture.
-print(comparison.changed_kernels[["name", "difference_ns"]].head(5).to_string(index=False))
+kernels = comparison.changed_kernels.head(5)
+print(kernels[["name"]].assign(difference_ms=kernels["difference_ns"] / 1e6).to_string(index=False))
 folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path()
 commtrace.plots.before_and_after(comparison).save(folder / "before-and-after.svg")
 print("wrote before-and-after.svg")

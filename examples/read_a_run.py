@@ -11,15 +11,15 @@ run = sys.argv[1] if len(sys.argv) > 1 else "traces/resnet18-ddp-w2"
 result = commtrace.analyse(run)
 print(result.summary())
 
-# %% Tables are pandas DataFrames, times integer nanoseconds: what do the ranks wait for?
+# %% Tables are pandas DataFrames, times integer nanoseconds; here in ms: what do the ranks wait for?
 late = result.ranks.sort_values("caused_wait_ns", ascending=False)
-print(late[["rank", "host", "caused_wait_ns", "because"]].to_string(index=False))
+late["caused_wait_ms"] = late["caused_wait_ns"] / 1e6
+print(late[["rank", "host", "caused_wait_ms", "because"]].to_string(index=False))
 
 # %% Which collectives cost most exposed time, summed over ranks?
-sums = (
-    result.participation.groupby(["collective", "size_bytes"])[["exposed_wait_ns", "exposed_transfer_ns"]].sum() / 1e6
-)
-print(sums.add_suffix(" / 1e6").sort_values("exposed_transfer_ns / 1e6", ascending=False))
+exposed = result.participation.groupby(["collective", "size_bytes"])[["exposed_wait_ns", "exposed_transfer_ns"]].sum()
+in_ms = (exposed / 1e6).rename(columns=lambda name: name.replace("_ns", "_ms"))
+print(in_ms.sort_values("exposed_transfer_ms", ascending=False))
 
 # %% Pictures: a notebook shows what a cell ends with, `.save` writes it.
 folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path()

@@ -58,6 +58,14 @@ _LOG = logging.getLogger("commtrace.analysis")
 """What is being computed, and how far it is: for the log, and for a terminal."""
 
 
+_SHOWN = (
+    "summary", "report", "timeline", "verdict", "verdicts", "warnings", "facts", "remedies", "predict",
+    "steps", "breakdown", "account", "ranks", "lateness", "collectives", "participation", "bandwidth",
+    "idle", "kernels", "operators", "regions", "table", "run",
+)  # fmt: skip
+"""What `dir` of an analysis shows: what a person in a notebook looks for, as its docstring explains it."""
+
+
 class Again(NamedTuple):
     """How to read steps of a run once more, with details, all for none; and how many activities to play at most."""
 
@@ -67,13 +75,30 @@ class Again(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Analysis(TableAttributes):
-    """The tables of one run, each computed when first asked for. Columns: docs/tables.md.
+    """The tables of one run, each computed when first asked for.
 
-    With a ceiling, `bandwidth_ceiling` and the verdicts compare with it. `early` are the calls of the run, if they were
-    found while it was read; None for a run whose tables were changed. Steps of the kind `about` count, such as
-    `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks` are those of
-    all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the typical step;
-    over all that was recorded if `whole`. Steps of a run with many activities are read `again`, to play some of them.
+    Begin here:
+
+    - `summary()`: the first screen as text; `report()`: a page with pictures; `timeline()`: a file for Perfetto
+    - `verdict`: what limits the run, as text; `verdicts`: so of every collective; `warnings`, `facts`: what to know
+    - `remedies`: what a step would gain, by change; `predict(...)`: what a step would take under changes of yours
+
+    Tables (pandas DataFrames) that most questions need:
+
+    - `steps`, `breakdown`, `account`: where the time goes, by step and by device, and all of it part by part
+    - `ranks`, `lateness`: who makes the others wait, and what it did longer meanwhile
+    - `collectives`, `participation`, `bandwidth`: each collective, each rank's part in it, and how fast data moved
+    - `idle`, `kernels`, `operators`, `regions`: why devices are idle, and what computes, down to layers
+
+    All other tables are attributes, too, and `table(name)`; docs/tables.md has them with their columns. `run` is what
+    was read. `dir` shows the names above.
+
+    Of the arguments, `ceiling` is what `bandwidth_ceiling` and the verdicts compare with. `early` are the calls of the
+    run, if they were found while it was read; None for a run whose tables were changed. Steps of the kind `about`
+    count, such as `decode`; where it is not given, or no step is of it, those of the kind that takes most time. `peaks`
+    are those of all its devices, in place of the vendors'. Tables of sums are over the steps that count, those of the
+    typical step; over all that was recorded if `whole`. Steps of a run with many activities are read `again`, to play
+    some of them.
     """
 
     run: Run
@@ -88,6 +113,9 @@ class Analysis(TableAttributes):
         run = self.run
         size = f"{counted(len(run.ranks), 'rank')}, {counted(len(run.traces), 'trace')}"
         return f"<Analysis of {printable(run.name)}: {size}; see .summary()>"
+
+    def __dir__(self) -> tuple[str, ...]:
+        return _SHOWN
 
     def _repr_html_(self) -> str:
         """The first screen of the report, for notebooks."""
@@ -196,7 +224,7 @@ class Analysis(TableAttributes):
         return self._need(parameter.name)
 
     def _need(self, name: str) -> Any:
-        return self.of(VALUES[name]) if name in VALUES else getattr(self if name in dir(self) else self.run, name)
+        return self.of(VALUES[name]) if name in VALUES else getattr(self if _has(name) else self.run, name)
 
     @property
     def matches(self) -> pd.DataFrame:
@@ -349,6 +377,11 @@ class Analysis(TableAttributes):
         marked = table.copy(deep=False)
         marked["partial"] = rows.astype("boolean")
         return marked
+
+
+def _has(name: str) -> bool:
+    """Whether every analysis has an attribute of that name, shown by `dir` or not."""
+    return hasattr(Analysis, name) or name in Analysis.__dataclass_fields__
 
 
 def _attribute(entry: TableEntry, make: Callable[..., pd.DataFrame]) -> cached_property[pd.DataFrame]:

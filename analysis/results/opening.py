@@ -198,24 +198,24 @@ def analyse(
 ) -> Analysis:
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
-    `comm_names` are further regular expressions for names of communication kernels. `ceiling` is a file or run
-    directory of `commtrace comms`, or output of nccl-tests. `peaks` are those of the devices where data sheets have
-    none, or others: by dtype in TFLOP/s and of `memory` in TB/s, or a file of `commtrace gemm`. Without `details`,
-    files are read faster, but not their operators (of GPU runs), allocations, and calls that launch nothing: then
-    nothing tells why devices are idle and what a change would gain, so that the verdict says less than the first screen
-    does. With `keep_going`, damaged files are used up to the damage and useless ones left out, and `run.failed` names
-    both; without, they are errors. `workers` processes read, one per core if it is not given. What was read of large
-    files is kept in the folder `cache`, or (True) in a hidden one beside them, for the next time. With `verify`, every
-    event is decoded once more by another parser, without the cache. What is read must not need more than `memory_gb` of
-    memory, in 1e9 bytes; four fifths of what is free if not given. With an `executor` of concurrent.futures, or a
-    client of dask.distributed, its workers read, rank by rank; they need the same paths, and commtrace of the same
-    version. Where `ranks` (numbers, or as in `0-7,64-71`), `hosts` or `groups` (names or descriptions of process
-    groups) are given, only ranks in all of them are read, as if the other files were not there. Of `steps` (numbers, or
-    as in `3-5`), or of the `last` ones that all ranks have, all tables are, as if no others had been recorded. Tables
-    of sums are over the steps that count, those of the first screen: whole ones that are like most others; with
-    `whole`, over all that was recorded. `step_marker` is a regular expression that finds the annotations that mark
-    steps, by their names; its groups `kind`, `requests`, `tokens` and `number` say what these are. Without it
-    ProfilerStep marks steps, or annotations known by name.
+    - `comm_names`: further regular expressions for names of communication kernels
+    - `ceiling`: what links can do: a file or run directory of `commtrace comms`, or output of nccl-tests
+    - `peaks`: of the devices, by dtype in TFLOP/s and of `memory` in TB/s, or a file of `commtrace gemm`
+    - `details`: without, faster, but operators of GPU runs, allocations, causes of idle time and gains are missing
+    - `keep_going`: use damaged files up to the damage and leave out useless ones; `run.failed` names both
+    - `workers`: processes that read, one per core if not given
+    - `cache`: a folder that keeps what was read of large files; True for a hidden one beside them
+    - `verify`: decode every event once more by another parser, without the cache
+    - `memory_gb`: the most memory that reading may need, in 1e9 bytes; four fifths of what is free if not given
+    - `executor`: of concurrent.futures, or a client of Dask, whose workers (same paths, same commtrace) read the ranks
+    - `ranks`: numbers, or as in `0-7,64-71`: only these, as if there were no other files
+    - `hosts`: names: only ranks on these; ranks must be in all of `ranks`, `hosts` and `groups` that are given
+    - `groups`: names or descriptions of process groups: only ranks in these
+    - `steps`: numbers, or as in `3-5`: only these, as if no others had been recorded
+    - `last`: only so many steps, the last ones that all ranks have
+    - `whole`: sum over all that was recorded, not over the steps that count: whole ones, like most others
+    - `step_marker`: a regular expression that finds annotations that mark steps, not ProfilerStep or those known by
+      name; its groups `kind`, `requests`, `tokens` and `number` say what these are
 
     Raises AnalysisError, and ValueError for options that make no sense.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from html import unescape
 from pathlib import Path
 from shlex import quote
@@ -12,7 +14,7 @@ from report_pages import ReadPage
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from commtrace import analyse, analyse_sweep, analyse_training, compare
+from commtrace import Analysis, analyse, analyse_sweep, analyse_training, compare
 from commtrace.analysis.show.first_screen import first_screen
 from commtrace.cli import main
 
@@ -53,6 +55,20 @@ def test_a_notebook_shows_the_first_screen_of_a_run(run: Path) -> None:
         assert screen.headline.partition("Rank 1")[2] in text
         assert ("what it would gain is not known" in text) == (not details)
         assert not [tag for tag, attributes in page.elements if tag == "a" and "href" in attributes]
+
+
+def test_what_a_notebook_completes_is_what_the_docstring_explains(run: Path) -> None:
+    result = analyse(run)
+    lists = "\n".join(re.findall(r"^    - (.*):", Analysis.__doc__ or "", re.MULTILINE))
+    explained = set(re.findall(r"`(\w+)", lists)) | {"table", "run"}
+    assert {*dir(result)} == explained
+    assert 20 <= len(explained) <= 25
+    assert result.copies is not None  # others are there, though they are not shown
+
+
+def test_every_option_has_its_line() -> None:
+    options = [name for name in inspect.signature(analyse).parameters if name != "path"]
+    assert re.findall(r"^    - `(\w+)`: .", analyse.__doc__ or "", re.MULTILINE) == options
 
 
 def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:
