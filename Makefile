@@ -8,11 +8,10 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 DEMO = traces/demo-$(shell date -u +%Y%m%dT%H%M%SZ)
 
 # The build of torch is for the machine, and with it come libraries of CUDA or none: these are not in the lock.
-# cffi is what pyzmq needs on PyPy only; here it would hide what requirements-s3.txt needs.
 UNLOCKED = torch torchvision triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cccl \
 	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
-	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx cffi pycparser
+	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
 .PHONY: help demo quick test test-all test-newest test-oldest env-newest env-oldest in-newest in-oldest environments check \
 	fuzz bench gpu-check lock site audit clean
@@ -27,21 +26,18 @@ help:
 	@echo "make bench  time reading large traces beside HolisticTraceAnalysis; SOURCE=a trace of one GPU rank"
 	@echo "make gpu-check  on a machine with GPUs: what only these can show, as a table; minutes"
 	@echo "make site   the pages of docs/ and the API as a site, in build/site"
-	@echo "make lock   resolve requirements.txt anew into requirements.lock, with hashes; needs uv"
+	@echo "make lock   resolve requirements.txt and groups of pyproject.toml anew, with hashes; needs uv"
 	@echo "make audit  known vulnerabilities of what is pinned, and of the oldest that pyproject.toml admits; needs network"
 	@echo "make clean  remove the environment and captured runs"
 
 # Compiled afterwards, since pip does that on one core.
-$(READY): requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt requirements-trainers.txt pyproject.toml
+$(READY): requirements.txt requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "commtrace needs Python 3.10 or newer; name one with: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes the first time)"
 	@$(INSTALL) --no-deps --require-hashes --requirement requirements.lock
 	@$(INSTALL) --requirement requirements.txt  # all but torch is there
-	@$(INSTALL) --no-deps --require-hashes --requirement requirements-hta.txt
-	@$(INSTALL) --no-deps --require-hashes --requirement requirements-s3.txt
-	@$(INSTALL) --no-deps --require-hashes --requirement requirements-trainers.txt
 	@$(INSTALL) --no-deps --editable .
 	@rm -rf build/lib build/bdist.* commtrace.egg-info  # left by pip; TensorBoard would find the plugin twice
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
@@ -118,7 +114,7 @@ environments: $(READY)
 SECONDS = 600
 READERS = kineto recordings dumps inspector nsight side-files
 fuzz: $(READY)
-	@$(INSTALL) --no-deps --require-hashes --requirement requirements-fuzz.txt
+	@$(INSTALL) --no-deps --require-hashes --requirement .ci/fuzz.lock
 	@set -e; for reader in $(READERS); do $(BIN)/python tests/attacks/guided.py $$reader --seconds $(SECONDS); done
 
 bench: $(READY)
@@ -128,27 +124,17 @@ bench: $(READY)
 gpu-check: $(READY)
 	$(BIN)/python tests/gpu/check.py $(GPU_CHECK)
 
-# What tests of S3 need, beside what is locked: s3fs wants an older python-dateutil, and works with this one.
-S3 = s3fs==2026.9.0 moto==5.2.5 flask==3.1.3 flask-cors==6.0.5
-# Trainings of others that `run` is tested with.
-TRAINERS = transformers==5.24.0 lightning==2.6.6 accelerate==1.15.0 hydra-core==1.3.8
 COMPILE = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
-IN_S3 = $(shell sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements-s3.txt | sort -u)
-LOCKED = $(shell sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements.lock | sort -u)
-
 lock:
-	$(COMPILE) $(addprefix --no-emit-package ,$(UNLOCKED)) requirements.txt --output-file requirements.lock
-	sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements.lock > $(VENV)/locked.txt
-	printf '%s\n' $(S3) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(LOCKED)) \
-		--output-file requirements-s3.txt -
-	printf '%s\n' $(TRAINERS) | $(COMPILE) --override $(VENV)/locked.txt $(addprefix --no-emit-package ,$(UNLOCKED)) \
-		$(addprefix --no-emit-package ,$(LOCKED) $(IN_S3)) --output-file requirements-trainers.txt -
-	$(COMPILE) --group docs --output-file requirements-docs.txt
+	$(COMPILE) $(addprefix --no-emit-package ,$(UNLOCKED)) requirements.txt --group s3 --group trainers \
+		--output-file requirements.lock
+	$(COMPILE) --no-deps --group hta >> requirements.lock
+	$(COMPILE) --group docs --output-file .ci/docs.lock
 
 # The site of docs/ in build/site, strictly: a link or a heading that leads nowhere is an error. Docstrings are read, not
 # imported, from a copy, since links to folders and folders without __init__.py would be left out.
 SITE = .venv-docs
-$(SITE)/.ready: requirements-docs.txt
+$(SITE)/.ready: .ci/docs.lock
 	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
 	@$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
 	@touch $@
@@ -163,13 +149,12 @@ site: $(SITE)/.ready
 
 # Advisories change every day, so this is no test. --strict: what could not be looked up is not taken for sound.
 PIP_AUDIT = .venv-audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip
-PINNED = requirements.txt requirements.lock requirements-hta.txt requirements-s3.txt requirements-trainers.txt
 audit:
 	test -x .venv-audit/bin/pip-audit || $(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
-	grep -hE '^[A-Za-z0-9._-]+==' $(PINNED) | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
+	grep -hE '^[A-Za-z0-9._-]+==' requirements.txt requirements.lock | sed 's/[[:space:]]*[#\\].*//' | sort -u > .venv-audit/pinned.txt
 	.venv-audit/bin/python tests/support/oldest.py > .venv-audit/oldest.txt
-	grep -hE '^[A-Za-z0-9._-]+==' requirements-docs.txt | sed 's/[[:space:]]*[#\\].*//' > .venv-audit/docs.txt
+	grep -hE '^[A-Za-z0-9._-]+==' .ci/docs.lock | sed 's/[[:space:]]*[#\\].*//' > .venv-audit/docs.txt
 	@failed=0; for set in pinned oldest docs; do echo "$$set:"; \
 		$(PIP_AUDIT) --requirement .venv-audit/$$set.txt || failed=1; done; exit $$failed
 

@@ -3,7 +3,7 @@
 Each reader has a small corpus in tests/data/fuzz, from which the fuzzer begins. Anything may come out of a reader but a
 traceback, columns that contradict each other, a hang, much memory, or, of a Kineto trace, what Python's own parser
 would not read. An input that shows such a thing is kept, and its path is printed. It needs atheris
-(requirements-fuzz.txt); `make fuzz` runs all readers one after the other. The tests read every corpus without atheris.
+(.ci/fuzz.lock); `make fuzz` runs all readers one after the other. The tests read every corpus without atheris.
 """
 
 from __future__ import annotations

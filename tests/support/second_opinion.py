@@ -1,4 +1,4 @@
-"""A second opinion: HolisticTraceAnalysis. Tests that ask for it skip where requirements-hta.txt is not installed."""
+"""A second opinion: HolisticTraceAnalysis. Tests that ask for it skip where it is not installed."""
 
 from __future__ import annotations
 
