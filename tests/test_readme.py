@@ -34,7 +34,8 @@ def commands_of(*pages: str) -> list[str]:
     return sorted({line for line in lines if line})
 
 
-COMMANDS = commands_of(README, *GUIDES.values())
+QUESTIONS = re.findall(r"^\|[^|]*\| `(commtrace .*?)`", README, re.MULTILINE)
+COMMANDS = sorted({*commands_of(README, *GUIDES.values()), *QUESTIONS})
 MAKE = [c for c in COMMANDS if c.startswith("make ")]
 LAUNCHED = [c for c in COMMANDS if c.startswith("torchrun ")]
 CAPTURE = [
@@ -123,8 +124,13 @@ def test_every_command_is_tested_below() -> None:
     assert sorted(COMMANDS) == sorted([*MAKE, *LAUNCHED, *CAPTURE, *MEASURE, *ELSEWHERE])
 
 
+def test_the_questions_of_the_readme_are_among_the_commands() -> None:
+    assert len(QUESTIONS) == 5  # as many as its heading says
+    assert {*QUESTIONS} <= {*MEASURE}
+
+
 def test_the_readme_is_short() -> None:
-    assert len(README.partition("\n## Read on\n")[0].splitlines()) <= 130
+    assert len(README.partition("\n## Read on\n")[0].splitlines()) <= 115
 
 
 @pytest.mark.parametrize("command", MAKE)
