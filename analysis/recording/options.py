@@ -35,20 +35,12 @@ class RunFacts:
 class ReadOptions:
     """How to read the files of a run.
 
-    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
-    runs and allocations are read too; with `details_if_recorded`, recordings without them are as good. With
-    `keep_going`, damaged files give what stands before the damage, and useless ones are left out. `workers` processes
-    read, one per core if it is not given; 1 is this one. What was read of large files is kept in the folder `cache`, or
-    (True) in a hidden one beside them. With `verify`, every event is decoded once more by another parser, and the cache
-    is not used. What is read must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free
-    if not given. With `dask`, workers of Dask read: of the scheduler at this address, or of the one that wrote this
-    file; `local` means `workers` of this machine, without Dask. With an `executor`, what calling this `MODULE:NAME`
-    makes does so. Of `ranks`, `hosts` (names) and `groups` (names or descriptions of process groups), where any are
-    given, only ranks that are in all of them are read. Where `steps` are given (numbers), or how many of the `last`
-    ones, others are left out. Tables are of the steps that count, or of all that was recorded if `whole`, which no
-    reader needs to know. `step_marker` is a regular expression that finds the annotations that mark steps; without it,
-    known ones do. `cycles` are the files that follow others of their rank, by name, with the number of the profiling
-    cycle. `run_facts` come from all files of the run together. `sizes` decide how files are read.
+    Those that `analyse` has mean what it says of them. With `details_if_recorded`, recordings without details are as
+    good. With `dask`, workers of Dask read: of the scheduler at this address, or of the one that wrote this file;
+    `local` means `workers` of this machine, without Dask. With an `executor`, what calling this `MODULE:NAME` makes
+    does so. `whole` is for tables: no reader needs to know it. `cycles` are the files that follow others of their rank,
+    by name, with the number of the profiling cycle. `run_facts` come from all files of the run together. `sizes` decide
+    how files are read.
     """
 
     comm_names: tuple[str, ...] = ()

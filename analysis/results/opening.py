@@ -15,7 +15,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
@@ -222,7 +222,9 @@ def analyse(
     if last < 0 or (last and steps):
         raise ValueError("last must be a number of steps, and cannot be given together with steps")
     options = ReadOptions(
-        **_part(ranks, hosts, groups),
+        ranks=_numbers(ranks),
+        hosts=tuple(hosts),
+        groups=tuple(groups),
         steps=_numbers(steps),
         last=last,
         whole=whole,
@@ -255,11 +257,6 @@ def _checked(pattern: str | None) -> str | None:
         return pattern
     except re.error as err:
         raise ValueError(f"step_marker {pattern!r} is not a regular expression: {err}") from err
-
-
-def _part(ranks: str | Iterable[int], hosts: Iterable[str], groups: Iterable[str]) -> dict[str, Any]:
-    """The options that choose ranks. Raises ValueError."""
-    return {"ranks": _numbers(ranks), "hosts": tuple(hosts), "groups": tuple(groups)}
 
 
 def _numbers(given: str | Iterable[int]) -> tuple[int, ...]:
@@ -298,13 +295,7 @@ def load_run(
 ) -> Run:
     """Load the run at `paths`: one run directory, a folder of Kineto traces, or trace files.
 
-    `comm_names` are further regular expressions for names of communication kernels. With `details`, operators of GPU
-    runs and allocations are read too. With `keep_going`, files that cannot be used are left out, of damaged ones what
-    stands before the damage is used, and `failed` names both.
-    `progress` is called with the bytes read so far, of all files. `workers` processes read, one per core if it is not
-    given; 1 is this one. What was read of large files is kept in the folder `cache`, or (True) in a hidden one beside
-    them. With `verify`, every event is decoded once more by another parser, and the cache is not used. What is read
-    must not need more than `memory_gb` of memory, in 1e9 bytes; four fifths of what is free if not given.
+    `progress` is called with the bytes read so far, of all files; the other options are those of `analyse`.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
     options = ReadOptions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
 from html import unescape
 from pathlib import Path
 from shlex import quote
@@ -14,7 +15,8 @@ from report_pages import ReadPage
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from commtrace import Analysis, analyse, analyse_sweep, analyse_training, compare
+from commtrace import Analysis, analyse, analyse_sweep, analyse_training, compare, load_run
+from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.show.first_screen import first_screen
 from commtrace.cli import main
 
@@ -69,6 +71,14 @@ def test_what_a_notebook_completes_is_what_the_docstring_explains(run: Path) -> 
 def test_every_option_has_its_line() -> None:
     options = [name for name in inspect.signature(analyse).parameters if name != "path"]
     assert re.findall(r"^    - `(\w+)`: .", analyse.__doc__ or "", re.MULTILINE) == options
+
+
+def test_options_that_are_explained_once_are_the_same_everywhere() -> None:
+    explained = {*inspect.signature(analyse).parameters} - {"path"}
+    options = {option.name for option in fields(ReadOptions)}
+    assert explained - options == {"ceiling", "peaks"}
+    assert options - explained == {"details_if_recorded", "dask", "cycles", "run_facts", "sizes"}
+    assert {*inspect.signature(load_run).parameters} - explained == {"paths", "progress"}
 
 
 def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:
