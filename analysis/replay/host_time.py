@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from ..core.intervals import Spans, Times, last, spans, union
 from ..metrics.clocks.frame import Flags
 from ..metrics.clocks.table import aligned
 from ..metrics.device.idle import Host, HostTables
-from ..metrics.device.unusual import Event, unusual_events
+from ..metrics.device.unusual import Event, UnusualEvents, unusual_events
 
 NO_TIME = Spans(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -24,7 +24,7 @@ class HostTime:
     """The CPU of a rank in one cycle, and names and kinds of all activities, by `row` of a program.
 
     `gone` is what scenarios have taken away of the CPU's time, on the common clock. Tables of whole runs are looked at
-    only if asked.
+    only if asked, and what the CPU did is `found` once, whatever else is taken away.
     """
 
     rank: int
@@ -34,6 +34,9 @@ class HostTime:
     names: pd.Series[str]
     is_copy: Flags
     gone: Spans = field(default=NO_TIME)
+    found: dict[tuple[str, tuple[int, ...] | None], list[Spans]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def host(self) -> Host:
@@ -42,19 +45,33 @@ class HostTime:
 
     def loading(self, threads: Collection[int] | None = None) -> list[Spans]:
         """When each of these threads, or any, was getting a batch."""
-        return self._annotated(self.host.annotations["name"].str.startswith(markers.LOADING), threads)
+        return self._once(
+            "loading", threads, lambda: self._annotated(lambda names: names.str.startswith(markers.LOADING), threads)
+        )
 
     def collecting(self, threads: Collection[int] | None = None) -> list[Spans]:
         """When each of these threads, or any, collected Python's garbage."""
-        return self._annotated(self.host.annotations["name"] == markers.PYTHON_GC, threads)
+        return self._once(
+            "collecting", threads, lambda: self._annotated(lambda names: names == markers.PYTHON_GC, threads)
+        )
 
     def unusual(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads was in an operator that takes unusually long by itself, after the usual time."""
-        return self._of_events(self.tables.once(unusual_events, self.rank, self.cycle).long, threads)
+        return self._once("unusual", threads, lambda: self._of_events(self._unusual.long, threads))
 
     def compiling(self, threads: Collection[int]) -> list[Spans]:
         """When each of these threads compiled, and did nothing meanwhile that is priced by itself."""
-        return self._of_events(self.tables.once(unusual_events, self.rank, self.cycle).compiling, threads)
+        return self._once("compiling", threads, lambda: self._of_events(self._unusual.compiling, threads))
+
+    def _once(self, what: str, threads: Collection[int] | None, find: Callable[[], list[Spans]]) -> list[Spans]:
+        key = what, None if threads is None else tuple(threads)
+        if key not in self.found:
+            self.found[key] = find()
+        return self.found[key]
+
+    @property
+    def _unusual(self) -> UnusualEvents:
+        return self.tables.once(unusual_events, self.rank, self.cycle)
 
     def inside(self, operator: str, threads: Collection[int]) -> dict[int, Spans]:
         """When each of these threads was in an operator of this name."""
@@ -73,8 +90,11 @@ class HostTime:
         """These spans of the rank's own clock on the common one."""
         return _spans(self._on_common_clock(pd.DataFrame({"start_ns": when.starts, "dur_ns": when.ends - when.starts})))
 
-    def _annotated(self, which: pd.Series[bool], threads: Collection[int] | None) -> list[Spans]:
-        marks = self._on_common_clock(self.host.annotations[which.fillna(False).to_numpy(dtype=bool)])
+    def _annotated(
+        self, are_wanted: Callable[[pd.Series[str]], pd.Series[bool]], threads: Collection[int] | None
+    ) -> list[Spans]:
+        which = are_wanted(self.host.annotations["name"]).fillna(False).to_numpy(dtype=bool)
+        marks = self._on_common_clock(self.host.annotations[which])
         if threads is None:
             return [_spans(marks)]
         return [_spans(marks[marks["thread"] == thread]) for thread in threads]

@@ -21,7 +21,7 @@ import pandas as pd
 
 from ...core import markers
 from ...core.intervals import Spans, Times, clip, complement, covered, spans, union
-from ...core.schema import Row, bare, flags_of_texts, grouped
+from ...core.schema import Row, bare, flags_of_texts, grouped, text_codes
 from ...core.steps import Mark, Window, windows_by_process
 from ...core.tables.events import FUNCTIONS, MODULES
 from ..clocks.frame import Flags, Ints
@@ -72,6 +72,41 @@ class HostCalls(NamedTuple):
     is_alloc: Flags
 
 
+class HostEvents(NamedTuple):
+    """Operators or annotations of one rank in one cycle, all of shape (events,); `codes` are places in `names`."""
+
+    thread: Ints
+    start_ns: Times
+    end_ns: Times
+    codes: Ints
+    names: Sequence[str]
+
+    @classmethod
+    def of(cls, events: pd.DataFrame) -> HostEvents:
+        """The events of a table."""
+        start = events["start_ns"].to_numpy()
+        return cls(bare(events["thread"]), start, start + events["dur_ns"].to_numpy(), *text_codes(events["name"]))
+
+    def where(self, flags: Flags) -> HostEvents:
+        """Those of them that are flagged."""
+        thread, start, end, codes, names = self
+        return HostEvents(thread[flags], start[flags], end[flags], codes[flags], names)
+
+    def on(self, thread: int) -> HostEvents:
+        """Those of a thread."""
+        return self.where(self.thread == thread)
+
+    def named(self, is_wanted: Callable[[str], bool]) -> HostEvents:
+        """Those whose names are wanted; each distinct name is asked once."""
+        wanted = np.array([*map(is_wanted, self.names), False], dtype=bool)  # the last one is for -1, no name
+        return self.where(wanted[self.codes])
+
+    @property
+    def spans(self) -> Spans:
+        """The time of at least one of them."""
+        return spans(self.start_ns, self.end_ns)
+
+
 @dataclass(frozen=True)
 class Host:
     """What the CPU of one rank did in one cycle, as tables of these names."""
@@ -108,46 +143,63 @@ class Host:
 
     def _did(self, thread: int) -> dict[str, Spans]:
         calls, here = self.calls, self.calls.thread == thread
-        marks = self.annotations[bare(self.annotations["thread"]) == thread]
-        operators = self.operators[bare(self.operators["thread"]) == thread]
-        communicating = _named(marks, _is_communicating)
-        # Operators that hand a collective over are kept with the annotations.
-        handing = _named(marks, lambda name: name.startswith((markers.C10D, markers.RECORD)))
+        did = {cause: events.on(thread).spans for cause, events in self._of_causes.items()}
         return {
             "sync": spans(calls.start_ns[here & calls.is_sync], calls.end_ns[here & calls.is_sync]),
             "alloc": spans(calls.start_ns[here & calls.is_alloc], calls.end_ns[here & calls.is_alloc]),
-            "data": _spans(_named(marks, lambda name: name.startswith(markers.LOADING))),
-            "operator": union(_spans(operators), _spans(handing)),
-            "gc": _spans(_named(marks, lambda name: name == markers.PYTHON_GC)),
-            "cpu_comm": union(_spans(communicating), self._waits_for_gloo(thread, marks, operators)),
-            "compile": _spans(self.compiling(thread)),
+            "data": did["data"],
+            "operator": union(self._ran.on(thread).spans, did["handing"]),
+            "gc": did["gc"],
+            "cpu_comm": union(did["communicating"], self._waits_for_gloo(thread)),
+            "compile": union(*(events.on(thread).spans for events in self.compiling)),
         }
 
-    def compiling(self, thread: int) -> pd.DataFrame:
-        """Ranges in which a thread compiled; they may nest."""
-        tables = [table[bare(table["thread"]) == thread] for table in (self.annotations, self.operators)]
-        ranges = [_named(table, _is_compiling)[_RANGE] for table in tables]
-        return pd.concat([table for table in ranges if len(table)] or ranges[:1], ignore_index=True)
+    @cached_property
+    def _marks(self) -> HostEvents:
+        return HostEvents.of(self.annotations)
 
-    def _waits_for_gloo(self, thread: int, marks: pd.DataFrame, operators: pd.DataFrame) -> Spans:
+    @cached_property
+    def _ran(self) -> HostEvents:
+        return HostEvents.of(self.operators)
+
+    @cached_property
+    def _of_causes(self) -> dict[str, HostEvents]:
+        return {
+            "data": self._marks.named(lambda name: name.startswith(markers.LOADING)),
+            # Operators that hand a collective over are kept with the annotations.
+            "handing": self._marks.named(lambda name: name.startswith((markers.C10D, markers.RECORD))),
+            "gc": self._marks.named(lambda name: name == markers.PYTHON_GC),
+            "communicating": self._marks.named(_is_communicating),
+        }
+
+    @cached_property
+    def compiling(self) -> tuple[HostEvents, HostEvents]:
+        """Annotations and operators in which a thread compiled; they may nest."""
+        return self._marks.named(_is_compiling), self._ran.named(_is_compiling)
+
+    def _waits_for_gloo(self, thread: int) -> Spans:
         """When a thread waited for a collective that it had handed to gloo.
 
         Gloo works on threads of its own, and no trace shows its caller waiting. But a caller that does nothing else
         before the operation ends has waited for it.
         """
-        elsewhere = self.annotations[bare(self.annotations["thread"]) != thread]
-        work = _named(elsewhere, lambda name: name.startswith(markers.GLOO_MARK)).sort_values("start_ns")
-        handed = _named(marks, lambda name: name.startswith(markers.C10D))
-        if not len(work) or not len(handed):
-            return _spans(work[:0])
+        work, handed = self._of_gloo, self._marks.on(thread).named(lambda name: name.startswith(markers.C10D))
+        work = work.where(work.thread != thread)
+        if not len(work.codes) or not len(handed.codes):
+            return spans(work.start_ns[:0], work.end_ns[:0])
         own_calls = self.calls.start_ns[self.calls.thread == thread]
-        begins = np.sort(np.concatenate((marks["start_ns"], operators["start_ns"], own_calls)))
-        start, end = (np.append(times, _NEVER) for times in _times(work))
-        since, returned = _times(handed)
+        begins = np.sort(np.concatenate((self._marks.on(thread).start_ns, self._ran.on(thread).start_ns, own_calls)))
+        order = np.argsort(work.start_ns)
+        start, end = (np.append(times[order], _NEVER) for times in (work.start_ns, work.end_ns))
+        since, returned = handed.start_ns, handed.end_ns
         first = np.searchsorted(start[:-1], since)
         until = end[first]
         stood_still = until <= np.append(begins, _NEVER - 1)[np.searchsorted(begins, returned)]
         return spans(since[stood_still], until[stood_still])
+
+    @cached_property
+    def _of_gloo(self) -> HostEvents:
+        return self._marks.named(lambda name: name.startswith(markers.GLOO_MARK))
 
     @cached_property
     def operator_ranges(self) -> pd.DataFrame:
@@ -512,13 +564,3 @@ def _is_compiling(name: str) -> bool:
 def _named(events: pd.DataFrame, is_wanted: Callable[[str], bool]) -> pd.DataFrame:
     """The events whose names are wanted."""
     return events[flags_of_texts(events["name"], is_wanted)]
-
-
-def _times(events: pd.DataFrame) -> tuple[Times, Times]:
-    """Starts and ends of the events."""
-    starts = events["start_ns"].to_numpy()
-    return starts, starts + events["dur_ns"].to_numpy()
-
-
-def _spans(events: pd.DataFrame) -> Spans:
-    return spans(*_times(events))

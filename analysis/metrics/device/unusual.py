@@ -103,17 +103,18 @@ class _Thread(NamedTuple):
 
 
 def _compilations(host: Host, thread: _Thread) -> Iterator[Event]:
-    ranges = host.compiling(thread.number)
-    start = ranges["start_ns"].to_numpy()
-    end = start + ranges["dur_ns"].to_numpy()
+    ranges = [events.on(thread.number) for events in host.compiling]
+    names = [each.names[code] for each in ranges for code in each.codes.tolist()]
+    start, end = (np.concatenate([getattr(each, times) for each in ranges]) for times in ("start_ns", "end_ns"))
     order = np.lexsort((-end, start))
     outer = order[enclosing(start[order], end[order] - 1) < 0]
+    if not len(outer):
+        return
     within = names_around(host.operator_ranges, np.full(len(outer), thread.number), start[outer] - 1)
     elsewhere = thread.elsewhere(_BEFORE_COMPILING)
     for at, around in zip(outer.tolist(), within, strict=True):
         own = subtract(spans(start[[at]], end[[at]]), elsewhere)
-        name = str(ranges["name"].iloc[at])
-        yield Event(name, None if pd.isna(around) else around, thread.number, int(start[at]), own, total(own))
+        yield Event(names[at], None if pd.isna(around) else around, thread.number, int(start[at]), own, total(own))
 
 
 def _long_operators(host: Host, of_threads: Sequence[_Operators]) -> list[Event]:

@@ -36,12 +36,14 @@ def reason(
     joined = unsplit.merge(collectives[columns], on="collective_id")
     joined["at_jump"] = unclear(joined["start_ns"], joined["rank"], clocks)
     joined["at_jump"] = joined.groupby("collective_id", sort=False)["at_jump"].transform("any")
-    kinds = joined.assign(why=[_reason_of(row, ranks, some_missing, has_starts) for row in records(joined)])
+    of_groups = {text: {int(rank) for rank in text.split()} <= ranks for text in joined["pg_ranks"].dropna().unique()}
+    joined["traced"] = [of_groups.get(text, True) for text in joined["pg_ranks"]]  # members are as many as ranks
+    kinds = joined.assign(why=[_reason_of(row, some_missing, has_starts) for row in records(joined)])
     return str(kinds.groupby("why")["dur_ns"].sum().idxmax()) if len(kinds) else ""
 
 
-def _reason_of(collective: Row, ranks: set[int], some_missing: bool, has_starts: bool) -> str:
-    if {int(r) for r in (collective["pg_ranks"] or "").split()} - ranks:
+def _reason_of(collective: Row, some_missing: bool, has_starts: bool) -> str:
+    if not collective["traced"]:
         return "missing"
     if collective["collective"] is None:
         return "unknown"
