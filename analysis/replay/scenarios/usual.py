@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import attrgetter
@@ -11,6 +11,7 @@ from statistics import median_low
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ....common.wording import shortened
 from ...metrics.clocks.frame import Flags, Ints
@@ -162,18 +163,16 @@ def _usual(
     slower at everything, but at nothing by more than chance.
     """
     low, median, high = alike.quantiles((0.25, 0.5, 0.75), compared, others, values)
-    whole = [_factor(mine, usual) for mine, usual in zip(values, median, strict=True)]
-    by_step = [
-        {step: _factor(mine[places], usual[places]) for step, places in steps.items()}
-        for mine, usual, steps in zip(values, median, alike.places_by_step, strict=True)
-    ]
+    whole, by_step = zip(*map(_factors, values, median, alike.places_by_step), strict=True)
+    of_member = np.repeat(np.arange(len(values)), [len(each) for each in by_step])
+    in_steps = np.array([factor for each in by_step for factor in each.values()])
     result = list(values)
     for number in np.flatnonzero(changing).tolist():
         mine, least, usual, most = (each[number] for each in (values, low, median, high))
-        of_others = [place for place, counts in enumerate(others) if counts and place != number]
-        always = _beyond(_most_by_chance([whole[place] for place in of_others] or [1.0]), whole[number])
-        in_others = [factor for place in of_others for factor in by_step[place].values()]
-        most_in_others = _most_by_chance(in_others) if in_others else np.inf
+        compared_with = np.array(others) & (np.arange(len(others)) != number)
+        of_others, in_others = np.array(whole)[compared_with], in_steps[compared_with[of_member]]
+        always = _beyond(_most_by_chance(of_others) if len(of_others) else 1.0, whole[number])
+        most_in_others = _most_by_chance(in_others) if len(in_others) else np.inf
         factor = np.full(len(mine), always)
         for step, in_step in by_step[number].items():
             own = _beyond(most_in_others, in_step)
@@ -190,18 +189,16 @@ def _beyond(most_by_chance: float, factor: float) -> float:
     return max(factor, 1.0) if factor > most_by_chance else 1.0
 
 
-def _most_by_chance(factors: Sequence[float]) -> float:
+def _most_by_chance(factors: NDArray[np.float64]) -> float:
     """The largest factor that does not set a rank apart from these.
 
     They are the faster half, and those who follow without being set apart from it further than it is wide.
     """
-    ordered = sorted(factors)
-    least = most = ordered[0]
-    for place, factor in enumerate(ordered):
-        if 2 * place >= len(ordered) and factor > 2 * most - least:
-            break
-        most = factor
-    return 2 * most - least
+    ordered = np.sort(factors)
+    half = -(-len(ordered) // 2)
+    apart = np.flatnonzero(ordered[half:] > 2 * ordered[half - 1 : -1] - ordered[0])
+    most = ordered[half - 1 + apart[0]] if len(apart) else ordered[-1]
+    return float(2 * most - ordered[0])
 
 
 def _capped(values: Sequence[Ints], usual: Sequence[Ints], others: Sequence[bool], alike: Alike) -> list[Ints]:
@@ -237,15 +234,29 @@ def _pace(number: int, values: Sequence[Ints], compared: Sequence[bool], codes: 
     return min(float(values[number][both].sum() / usual[both].sum()), 1.0) if usual[both].any() else 1.0
 
 
-def _factor(values: Ints, usual: Ints) -> float:
-    """Factor by which values exceed the usual ones: median of the ratios, weighted by the usual values."""
+def _factors(values: Ints, usual: Ints, places_by_step: Mapping[int, Ints]) -> tuple[float, dict[int, float]]:
+    """Factors by which values exceed the usual ones, in all and in each step; 1 where nothing is known.
+
+    They are medians of the ratios, weighted by the usual values.
+    """
     known = np.flatnonzero((values > 0) & (usual > 0))
     if not len(known):
-        return 1.0
-    ratio, weight = values[known] / usual[known], usual[known]
-    order = np.argsort(ratio, kind="stable")
-    weight_sums = np.cumsum(weight[order])
-    return float(ratio[order][np.searchsorted(weight_sums, weight_sums[-1] / 2)])
+        return 1.0, dict.fromkeys(places_by_step, 1.0)
+    ratio = values[known] / usual[known]
+    order = np.argsort(ratio, kind="stable")  # once: the ratios of each step are then in order as well
+    ratio, weight = ratio[order], usual[known][order]
+    number = np.full(len(values), len(places_by_step))
+    for step, places in enumerate(places_by_step.values()):
+        number[places] = step
+    number = number[known][order]
+    of_steps = np.argsort(number, kind="stable")
+    sums = np.append(0, np.cumsum(weight[of_steps]))
+    begin, end = (np.searchsorted(number[of_steps], np.arange(len(places_by_step)), side) for side in ("left", "right"))
+    middle = np.searchsorted(sums[1:], (sums[begin] + sums[end]) / 2)
+    factors = np.where(begin < end, ratio[of_steps][np.minimum(middle, len(ratio) - 1)], 1.0)
+    weight_sums = np.cumsum(weight)
+    whole = float(ratio[np.searchsorted(weight_sums, weight_sums[-1] / 2)])
+    return whole, dict(zip(places_by_step, factors.tolist(), strict=True))
 
 
 def _without(member: Playing, is_usual: Flags, waits: Ints) -> Playing:
