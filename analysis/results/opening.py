@@ -125,7 +125,8 @@ class OpenRun:
             options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0)
             with _reading_again(run, self._traces, options, self._executor) as reading:
                 part = self._read(reading)
-            whole = replace(part.run, tables=part.run.tables.whole)  # what is played is looked at as a whole
+            tables = part.run.tables if part.run.spread is None else part.run.spread.taken()
+            whole = replace(part.run, tables=tables)  # what is played is looked at as a whole
             return Analysis(whole, limit, part.early, peaks=peaks, whole=options.whole)
 
         again = Again(read_again, self._options.sizes.most_played) if run.details else None

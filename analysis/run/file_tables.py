@@ -222,7 +222,8 @@ def joined_tables(files: Iterable[Placed]) -> EventTables:
         for name, table in parts.items():
             if len(table):
                 tables[name].append(of_rank(table, rank, cycle))
-    return EventTables(**{name: schema.concat(tables[name]) for name, schema in EVENT_SCHEMAS.items()})
+    # Table by table, so that of no more than one the parts are held beside the whole.
+    return EventTables(**{name: schema.concat(tables.pop(name)) for name, schema in EVENT_SCHEMAS.items()})
 
 
 def of_rank(table: pd.DataFrame, rank: int, cycle: int) -> pd.DataFrame:

@@ -123,6 +123,12 @@ class SpreadTables:
         """All tables in this process, which takes the memory that spreading saves."""
         return _tables([piece for own in self._pieces.values() for piece in own])
 
+    def taken(self) -> EventTables:
+        """All tables in this process, and what was kept of each file given up for its own: nothing is left here."""
+        pieces = [piece for own in reversed(self._pieces.values()) for piece in reversed(own)]
+        self._pieces.clear()
+        return _tables(pieces.pop() for _ in range(len(pieces)))
+
     def of_rank(self, rank: int) -> EventTables:
         """The tables of one rank, made in this process."""
         return _tables(self._pieces[rank])
@@ -199,7 +205,7 @@ def _on_rank(work: Callable[..., _T], pieces: list[_Piece], arguments: tuple[Any
     return work(_tables(pieces, with_calls=any(piece.options.details for piece in pieces)), *arguments)
 
 
-def _tables(pieces: list[_Piece], *, with_calls: bool = True) -> EventTables:
+def _tables(pieces: Iterable[_Piece], *, with_calls: bool = True) -> EventTables:
     """The tables of these files; `with_calls` false leaves out those from which calls are made."""
     return joined_tables(Placed(_file_in(piece, with_calls), piece.rank, piece.cycle) for piece in pieces)
 
