@@ -230,14 +230,16 @@ def _in_every_step(members: Sequence[RankProgram], seen: Sequence[list[_Join]]) 
         {pair for pair, edges in of_pair.items() if all(_may_follow(program, at, node) for node, at in edges)}
         for program, of_pair in zip(members, known, strict=True)
     ]
+    contradicted: dict[int, set[_Pair]] = defaultdict(set)
+    for group, of_pair, held in zip(like, known, holds, strict=True):
+        contradicted[group] |= of_pair.keys() - held
     result = []
     for number, group in enumerate(like):
         joins: dict[int, set[int]] = defaultdict(set)
         for node, at in seen[number]:
             joins[node].add(at)
-        alike = [other for other, of_other in enumerate(like) if of_other == group]
         for pair, edges in known[number].items():
-            shared = on_others[group][pair] > 1 and all(pair in holds[other] for other in alike if pair in known[other])
+            shared = on_others[group][pair] > 1 and pair not in contradicted[group]
             if shared or (pair in pairs[number] and pair in holds[number]):
                 for node, at in edges:
                     joins[node].add(at)

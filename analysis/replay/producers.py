@@ -18,20 +18,20 @@ def producers(program: RankProgram) -> dict[int, int]:
     """
     launched = np.flatnonzero(program.launch != NONE)
     launched = launched[np.argsort(program.launch[launched], kind="stable")]
-    by_name: dict[tuple[int, int], dict[int, int]] = {}
-    last: dict[int, int] = {}
-    for node in launched.tolist():
-        thread = int(program.call_thread[program.launch[node]])
-        if not program.is_comm[node]:
-            last[thread] = node
-        elif thread in last and program.lane[last[thread]] != program.lane[node]:
-            by_name.setdefault((int(program.lane[node]), int(program.name[node])), {})[node] = last[thread]
-    return {
-        node: source
-        for alike in by_name.values()
-        if all(program.end[source] <= program.start[node] for node, source in alike.items())
-        for node, source in alike.items()
-    }
+    thread = program.call_thread[program.launch[launched]]
+    by_thread = np.argsort(thread, kind="stable")  # of each thread, in the order of its launches
+    launched, thread = launched[by_thread], thread[by_thread]
+    is_comm = program.is_comm[launched]
+    last = np.maximum.accumulate(np.where(is_comm, NONE, np.arange(len(launched))))
+    known = is_comm & (last >= np.searchsorted(thread, thread))
+    node, source = launched[known], launched[last[known]]
+    apart = program.lane[source] != program.lane[node]
+    node, source = node[apart], source[apart]
+    _, alike = np.unique(np.stack((program.lane[node], program.name[node])), axis=1, return_inverse=True)
+    alike = alike.ravel()  # NumPy 2.0 gives it another shape
+    contradicted = np.bincount(alike, weights=program.end[source] > program.start[node]) > 0
+    holds = ~contradicted[alike]
+    return dict(zip(node[holds].tolist(), source[holds].tolist(), strict=True))
 
 
 def with_producers(member: Playing) -> Playing:
