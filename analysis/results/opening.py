@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
+from ..core.process import return_freed_memory
 from ..core.step_names import check_groups
 from ..reading.executor import Executor, Processes, cores
 from ..reading.pool import Reading, check_calls, executor_of_ranks
@@ -125,8 +126,11 @@ class OpenRun:
             options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0)
             with _reading_again(run, self._traces, options, self._executor) as reading:
                 part = self._read(reading)
-            tables = part.run.tables if part.run.spread is None else part.run.spread.taken()
-            whole = replace(part.run, tables=tables)  # what is played is looked at as a whole
+            tables = part.run.tables
+            if part.run.spread is not None:  # what is played is looked at as a whole
+                tables = part.run.spread.taken()
+                return_freed_memory()
+            whole = replace(part.run, tables=tables)
             return Analysis(whole, limit, part.early, peaks=peaks, whole=options.whole)
 
         again = Again(read_again, self._options.sizes.most_played) if run.details else None
