@@ -45,7 +45,7 @@ def return_freed_memory() -> None:
     """Give what is free back to the system, where the C library can: what is read in small pieces, and brought together
     in large ones, leaves as much behind as it took.
 
-    Saves a fifth of the memory of 1,024 ranks.
+    Of 1,024 ranks that is 1 GB.
     """
     import ctypes
 
