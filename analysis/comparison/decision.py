@@ -9,6 +9,8 @@ from enum import Enum
 
 from ...common.wording import counted, listed
 from ..core.schema import Row
+from ..core.student import student_quantile
+from .differences import OTHER_WORK
 from .history import KnownSpread
 from .significance import LEVEL, STEPS_NEEDED, STEPS_PREFERRED, blocks_of, captures_needed
 
@@ -86,6 +88,21 @@ class DecisionBasis:
         few = min(self.step["steps_a"], self.step["steps_b"]) < STEPS_PREFERRED
         return few and self.stand_clear and self.beside_steps is not None and self.beside_steps["significant"] is False
 
+    @property
+    def beyond_known_runs(self) -> bool:
+        """Whether the change is more than runs alone differ by, as they are known, though it is no more than chance."""
+        step, change = self.step, self.step["change_frac"]
+        if not self.known_runs or step["significant"] is not False or change <= -1:
+            return False
+        of_means = math.sqrt(1 / step["captures_a"] + 1 / step["captures_b"])
+        limit = student_quantile(max(self.known_runs - 2, 1), LEVEL)
+        return bool(abs(math.log1p(change)) > limit * self.runs_spread_frac * of_means)
+
+    @property
+    def of_other_work(self) -> bool:
+        """Whether the change may be one of which steps were captured, which more captures of these do not tell."""
+        return self.beyond_known_runs and self.step["note"] == OTHER_WORK
+
 
 def decided(evidence: DecisionBasis) -> StepDecision:
     """The decision, with a sentence each on what the change exceeds, and on what would settle it."""
@@ -154,6 +171,8 @@ def _more_captures(evidence: DecisionBasis) -> int | None:
     if _outcome(step) in (StepOutcome.longer, StepOutcome.shorter, StepOutcome.alike):
         return 0
     change = step["change_frac"]
+    if evidence.of_other_work:
+        return None
     return None if change is None or change <= -1 else captures_for(evidence, max(abs(math.log1p(change)), _SETTLED))
 
 
@@ -248,14 +267,18 @@ def _on_runs(evidence: DecisionBasis, change: str) -> str:
         )
         says = "more" if evidence.step["significant"] else "no more"
         return f"{change} is {says} than chance if runs differ by {spread}, which is assumed: {source}."
-    if known is None:
-        whose = f"{counted(evidence.known_runs, 'run')} that are compared differ by {spread}"
-    else:
+    runs, without = f"{counted(evidence.known_runs, 'run')} that are compared", ""
+    if known is not None:
         where = " on other hosts" if known.elsewhere else ""
         without = f", without {listed(known.apart)}, which stands apart" if known.apart else ""
-        whose = f"{counted(evidence.known_runs, 'run')} of this program{where} differ by {spread}{without}"
+        runs = f"{counted(evidence.known_runs, 'run')} of this program{where}"
+    if evidence.beyond_known_runs:
+        why = (
+            "steps of A and B of one number do not do the same work" if evidence.of_other_work else "steps differ more"
+        )
+        return f"{change} is more than {runs} differ by ({spread}{without}), but no more than chance, as {why}."
     beyond = "more" if evidence.step["significant"] else "no more"
-    return f"{change} is {beyond} than chance: {whose}."
+    return f"{change} is {beyond} than chance: {runs} differ by {spread}{without}."
 
 
 def _on_more(evidence: DecisionBasis, change: str, more: int | None) -> str:
@@ -267,6 +290,8 @@ def _on_more(evidence: DecisionBasis, change: str, more: int | None) -> str:
             else f"That B takes {'longer' if outcome is StepOutcome.longer else 'less time'} is settled, "
             f"with {1 - LEVEL:.0%} confidence."
         )
+    if evidence.of_other_work:
+        return "Captures of more steps, or of the same work on both sides, would settle it."
     wanted = change if abs(evidence.step["change_frac"] or 0) >= _SETTLED else "a change of 1%"
     said = more_in_words(evidence, more, wanted)
     return f"{said[0].upper()}{said[1:]}."

@@ -16,8 +16,8 @@ from commtrace import Analysis, Comparison, analyse
 from commtrace.analysis.comparison import history
 from commtrace.analysis.comparison.analysis import Judgement
 from commtrace.analysis.comparison.apart import apart, warming_steps
-from commtrace.analysis.comparison.decision import DecisionBasis, StepOutcome, captures_for
-from commtrace.analysis.comparison.differences import Allowance, compared, judged
+from commtrace.analysis.comparison.decision import DecisionBasis, StepOutcome, captures_for, decided
+from commtrace.analysis.comparison.differences import OTHER_WORK, Allowance, compared, judged
 from commtrace.analysis.comparison.history import (
     KnownSpread,
     add_to_history,
@@ -320,6 +320,26 @@ def test_steps_that_are_less_steady_than_those_of_the_history_take_more_captures
     steady, restless = more(0), more(200_000)
     assert steady == more(20_000)  # of five blocks that is less than the error of the known runs
     assert (steady, restless) == (2, 8)
+
+
+def test_what_is_more_than_runs_differ_by_may_still_be_chance_of_the_steps():
+    """Captures of a side repeat each other to 0.1 %, but what is long in A is not long in B."""
+    noise = np.array([1, -1, 0, 1, 0, -1]) * 5e3
+    runs = Allowance(SpreadOfRuns(0.0), separate=True)
+
+    def side(steps: list[int]) -> list[Capture]:
+        return [Capture(np.arange(6), np.array(steps) * 1e6 + np.roll(noise, by)) for by in range(3)]
+
+    a, b = side([10, 12, 11, 10, 12, 11]), side([12, 11, 12, 11, 12, 11])
+    (row,) = judged([compared(a, b, runs)])
+    basis = DecisionBasis(row, None, 0.001, 6, None, None, (), (), stand_clear=False)
+    differ, settle = decided(basis).statements
+    assert (row["note"], row["significant"]) == (OTHER_WORK, False)
+    assert " is more than 6 runs that are compared differ by (0.1%), but no more than chance, as steps of A " in differ
+    assert settle == "Captures of more steps, or of the same work on both sides, would settle it."
+    assert decided(basis).more_captures is None
+    (same,) = judged([compared(a, [Capture(one.steps, one.values * 1.045) for one in a], runs)])
+    assert same["significant"]
 
 
 def test_a_single_step_does_not_show_by_how_much_runs_differ(tmp_path):
