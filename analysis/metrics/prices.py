@@ -29,7 +29,7 @@ class Excess(NamedTuple):
 
     A CPU that waits for its device does not work. In ns per step; `kernel` is the one that half of the computing is due
     to, and `step` the one in which nearly all of the computing and copying is, or `since` which it is in every step, as
-    is the CPU's work `cpu_since`: None if there is none.
+    is the CPU's work `cpu_since`: None if there is none. Of the steps that count, the rank has `steps`.
     """
 
     compute_ns: float
@@ -39,6 +39,7 @@ class Excess(NamedTuple):
     step: int | None
     since: Since | None = None
     cpu_since: Since | None = None
+    steps: int = 0
 
     @property
     def whole_ns(self) -> float:

@@ -465,6 +465,7 @@ def excesses(replay: Replay, change: Change) -> dict[int, Excess]:
     by_kernel: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     cpu_by_step: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    own_steps: dict[int, set[int]] = defaultdict(set)
     steps = max(len(replay.counted), 1)
     for members in replay.measured:
         for before, after in zip(members, change(members), strict=True):
@@ -472,6 +473,7 @@ def excesses(replay: Replay, change: Change) -> dict[int, Excess]:
             counted = np.ones(len(program), dtype=bool)
             if replay.counted:
                 counted = np.isin(program.step, list(replay.counted))
+            own_steps[rank] |= set(np.unique(program.step[counted]).tolist())
             less = np.where(counted & ~program.is_comm, before.duration - after.duration, 0)
             is_copy = _is_copy(program)
             saved = _saved_ns(program, after.saved - before.saved, counted)
@@ -495,6 +497,7 @@ def excesses(replay: Replay, change: Change) -> dict[int, Excess]:
             _only(by_step[rank], steps),
             _since(by_step[rank], replay.counted),
             _since(cpu_by_step[rank], replay.counted),
+            len(own_steps[rank]),
         )
         for rank, (compute, copies, cpu) in sums.items()
     }

@@ -5,7 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from builders import MS, Collective, analysed, traces_of
+from simulator import Injection, Window, World, simulate
+from simulator.programs import ddp
 
+from commtrace import analyse
 from commtrace.analysis.metrics.causes.blame import as_late, blamed, for_whom, standing_out
 from commtrace.analysis.metrics.causes.late import tail
 from commtrace.analysis.results.analysis import Analysis
@@ -185,3 +188,14 @@ def test_a_late_rank_for_which_nobody_is_known_to_wait(tmp_path: Path) -> None:
     assert pd.isna(caused[unknown])
     assert {caused[each] for each in others} == {2 * 8 * MS}
     assert sum(each.weight_ns for each in made.behind) == len(others) * 2 * 8 * MS
+
+
+def test_of_a_rank_with_one_step_nobody_knows_whether_it_is_late_in_that_alone(tmp_path: Path) -> None:
+    """Rank 2 has only the second of the two steps in its trace, and computes 0.5 ms longer in it."""
+    window = Window(((4, 5),), shifts=((0, 0), (0, 0), (1, 0), (0, 0)))
+    world = World(3, ddp, 1, 4, steps=8, window=window, injections=(Injection("throttled", (2,), (5,), 500.0),))
+    simulate(world).write(tmp_path)
+    said = sentence(analyse(tmp_path))
+    assert "Rank 2 costs" in said
+    assert "in step 5" in said
+    assert "alone" not in said

@@ -309,7 +309,7 @@ def late_reason(rank: int, excess: Excess, culprits: Culprits, *, on_cpu: bool) 
     )
     of_step_ms = late.more_ms if steps else None
     if excess.step is not None and steps:
-        late = late._replace(more_ms=late.more_ms * steps, per_step=False, step=excess.step, alone=True)
+        late = late._replace(more_ms=late.more_ms * steps, per_step=False, step=excess.step, alone=excess.steps > 1)
         of_step_ms = None
     elif excess.since is not None and steps:
         late = late._replace(more_ms=late.more_ms * steps / excess.since.steps, since=excess.since)
