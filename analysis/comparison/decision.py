@@ -100,7 +100,7 @@ class DecisionBasis:
 
     @property
     def of_other_work(self) -> bool:
-        """Whether the change may be one of which steps were captured, which more captures of these do not tell."""
+        """Whether A and B may differ just by which steps were captured, so that capturing these again tells nothing."""
         return self.beyond_known_runs and self.step["note"] == OTHER_WORK
 
 
@@ -273,9 +273,7 @@ def _on_runs(evidence: DecisionBasis, change: str) -> str:
         without = f", without {listed(known.apart)}, which stands apart" if known.apart else ""
         runs = f"{counted(evidence.known_runs, 'run')} of this program{where}"
     if evidence.beyond_known_runs:
-        why = (
-            "steps of A and B of one number do not do the same work" if evidence.of_other_work else "steps differ more"
-        )
+        why = "the n-th steps of A and B do other work" if evidence.of_other_work else "steps differ more"
         return f"{change} is more than {runs} differ by ({spread}{without}), but no more than chance, as {why}."
     beyond = "more" if evidence.step["significant"] else "no more"
     return f"{change} is {beyond} than chance: {runs} differ by {spread}{without}."

@@ -37,7 +37,7 @@ WORTH_A_TEST = 0.01
 # Two captures of one configuration differ by this part of a step in some kernel or other: memory is placed differently.
 MATTERS = 0.01
 PAIRED = "paired by number"
-OTHER_WORK = "steps of one number do the same work in captures of a side, but not in A and B"
+OTHER_WORK = "the n-th steps of captures of one side do the same work, but not those of A and B"
 _FOR_JUDGING = ("exceeds", "identical", "most_frac")
 # With one degree of freedom a bound may lie beyond every number: more than this is not told apart.
 _MOST_LOG = math.log(1e15)
@@ -84,10 +84,10 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
         shared = shared_steps([*a, *b])
         a, b = ([capture.only(shared) for capture in side] for side in (a, b))
     of_a, of_b = pairs or ([capture.values for capture in _scaled(side, on_logs)] for side in (a, b))
-    same: list[Error] = []
+    in_common: list[Error] = []
     if allowance.separate and max(len(of_a), len(of_b)) > 1:
-        same = [] if pairs is not None else _errors_in_common(_scaled(a, on_logs), _scaled(b, on_logs))
-        change = between_captures(_middles(of_a), _middles(of_b), runs, same)
+        in_common = [] if pairs is not None else _errors_in_common(_scaled(a, on_logs), _scaled(b, on_logs))
+        change = between_captures(_middles(of_a), _middles(of_b), runs, in_common)
     else:
         change = _shift(of_a, of_b, runs, pair=pairs is not None)
     difference, spread = _middle(b) - _middle(a), max(_spread(of_a) or 0.0, _spread(of_b) or 0.0)
@@ -95,7 +95,7 @@ def compared(a: PerCapture, b: PerCapture, allowance: Allowance, *, unit: str = 
         change = change._replace(seen=max(change.seen, spread + change.most - change.middle))
     row: Row = {
         f"difference_{unit}": round(difference),
-        "note": _note(a, b, PAIRED if pairs is not None else OTHER_WORK if same else None, change),
+        "note": _note(a, b, PAIRED if pairs is not None else OTHER_WORK if in_common else None, change),
         "identical": len(np.unique(np.concatenate([capture.values for capture in (*a, *b)]))) == 1,
         "exceeds": change is not None and abs(change.middle) > spread and abs(difference) >= allowance.least,
     }
@@ -200,12 +200,12 @@ def _errors_in_common(a: PerCapture, b: PerCapture) -> list[Error]:
     return errors
 
 
-def _note(a: PerCapture, b: PerCapture, computed: str | None, shift: Shift | None) -> str | None:
-    """How the shift was computed, if worth a remark, or why it is not known."""
+def _note(a: PerCapture, b: PerCapture, remark: str | None, shift: Shift | None) -> str | None:
+    """Why the shift is not known; else what is worth a remark on how it was computed."""
     if shift is None:
         few = f"too few steps to tell: {len(a[0])} and {len(b[0])}"
         return f"{few}; each side needs {STEPS_NEEDED}, or several captures"
-    return computed
+    return remark
 
 
 def _changes(shift: float, bounds: Shift | None, start: float | None) -> Row:

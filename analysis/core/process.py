@@ -42,10 +42,9 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give what is free back to the system, where the C library can: what is read in small pieces, and brought together
-    in large ones, leaves as much behind as it took.
+    """Give memory that is free back to the system, where the C library can.
 
-    Of 1,024 ranks that is 1 GB.
+    Tables of many ranks that are joined leave as much behind in small blocks: 1 GB of 1,024 ranks.
     """
     import ctypes
 

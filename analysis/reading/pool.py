@@ -1,7 +1,7 @@
 """Many trace files -> what was read from each, in their order, using all cores.
 
-An executor reads whole files, and returns what it is told to make of each. Without one, processes of this machine read,
-and arrays come here: if there are more cores than files, or than files left, large ones are read in parts
+An executor reads whole files, and returns what is made of each. Without one, processes of this machine read, and return
+arrays: if there are more cores than files, or than files left, large ones are read in parts
 (docs/design/0010), and reading begins when a `Reading` is made, so that the caller can import pandas in the meantime.
 """
 
@@ -56,7 +56,7 @@ _LEAST_PROCESSES = 4
 def executor_of_ranks(traces: Sequence[TraceInput], options: ReadOptions) -> Processes | None:
     """The processes that make the tables of ranks: one for each `ranks_bytes` to read, if there are workers and files.
 
-    None where these are too few: then this process makes all tables at once, as it does of what nobody else can read.
+    None for fewer than four: then this process makes all tables at once, as it does of files that only it can read.
     """
     if len(traces) < 2 or not all(one.is_for_all for one in traces) or any(map(_calls_in, traces)):
         return None

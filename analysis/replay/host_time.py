@@ -24,7 +24,7 @@ class HostTime:
     """The CPU of a rank in one cycle, and names and kinds of all activities, by `row` of a program.
 
     `gone` is what scenarios have taken away of the CPU's time, on the common clock. Tables of whole runs are looked at
-    only if asked, and what the CPU did is `found` once, whatever else is taken away.
+    only if asked, and when the CPU did what is `known` once for all scenarios: by cause and threads.
     """
 
     rank: int
@@ -34,7 +34,7 @@ class HostTime:
     names: pd.Series[str]
     is_copy: Flags
     gone: Spans = field(default=NO_TIME)
-    found: dict[tuple[str, tuple[int, ...] | None], list[Spans]] = field(
+    known: dict[tuple[str, tuple[int, ...] | None], list[Spans]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -65,9 +65,9 @@ class HostTime:
 
     def _once(self, what: str, threads: Collection[int] | None, find: Callable[[], list[Spans]]) -> list[Spans]:
         key = what, None if threads is None else tuple(threads)
-        if key not in self.found:
-            self.found[key] = find()
-        return self.found[key]
+        if key not in self.known:
+            self.known[key] = find()
+        return self.known[key]
 
     @property
     def _unusual(self) -> UnusualEvents:

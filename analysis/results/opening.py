@@ -211,13 +211,13 @@ def analyse(
     - `workers`: processes that read, one per core if not given
     - `cache`: a folder that keeps what was read of large files; True for a hidden one beside them
     - `verify`: decode every event once more by another parser, without the cache
-    - `memory_gb`: the most memory that reading may need, in 1e9 bytes; four fifths of what is free if not given
+    - `memory_gb`: the most memory that reading may take, in 1e9 bytes; four fifths of what is free if not given
     - `executor`: of concurrent.futures, or a client of Dask, whose workers (same paths, same commtrace) read the ranks
     - `ranks`: numbers, or as in `0-7,64-71`: only these, as if there were no other files
     - `hosts`: names: only ranks on these; ranks must be in all of `ranks`, `hosts` and `groups` that are given
     - `groups`: names or descriptions of process groups: only ranks in these
     - `steps`: numbers, or as in `3-5`: only these, as if no others had been recorded
-    - `last`: only so many steps, the last ones that all ranks have
+    - `last`: only this many steps, the last that all ranks have
     - `whole`: sum over all that was recorded, not over the steps that count: whole ones, like most others
     - `step_marker`: a regular expression that finds annotations that mark steps, not ProfilerStep or those known by
       name; its groups `kind`, `requests`, `tokens` and `number` say what these are

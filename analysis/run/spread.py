@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -124,10 +125,10 @@ class SpreadTables:
         return _tables([piece for own in self._pieces.values() for piece in own])
 
     def taken(self) -> EventTables:
-        """All tables in this process, and what was kept of each file given up for its own: nothing is left here."""
-        pieces = [piece for own in reversed(self._pieces.values()) for piece in reversed(own)]
+        """All tables, moved into this process: each recording goes as soon as it is read, and nothing stays here."""
+        pieces = deque(piece for own in self._pieces.values() for piece in own)
         self._pieces.clear()
-        return _tables(pieces.pop() for _ in range(len(pieces)))
+        return _tables(pieces.popleft() for _ in range(len(pieces)))
 
     def of_rank(self, rank: int) -> EventTables:
         """The tables of one rank, made in this process."""

@@ -335,7 +335,7 @@ def test_what_is_more_than_runs_differ_by_may_still_be_chance_of_the_steps():
     basis = DecisionBasis(row, None, 0.001, 6, None, None, (), (), stand_clear=False)
     differ, settle = decided(basis).statements
     assert (row["note"], row["significant"]) == (OTHER_WORK, False)
-    assert " is more than 6 runs that are compared differ by (0.1%), but no more than chance, as steps of A " in differ
+    assert differ.endswith("(0.1%), but no more than chance, as the n-th steps of A and B do other work.")
     assert settle == "Captures of more steps, or of the same work on both sides, would settle it."
     assert decided(basis).more_captures is None
     (same,) = judged([compared(a, [Capture(one.steps, one.values * 1.045) for one in a], runs)])
