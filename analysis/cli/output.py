@@ -24,7 +24,6 @@ from ...common.option_groups import takes
 from ...common.wording import counted
 from ..catalog import CATALOG
 from ..core.escaping import printable
-from ..core.expressions import compiled
 from ..core.places.files import replace_file
 from ..core.places.place import is_remote
 from ..core.process import finishing_writes
@@ -126,33 +125,6 @@ SortColumns = Annotated[
 FirstRows = Annotated[
     int | None, typer.Option("--top", metavar="N", min=1, rich_help_panel="Rows", help="Only the first N rows.")
 ]
-CommNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--comm-kernel",
-        metavar="REGEX",
-        rich_help_panel="Reading",
-        help="Also count kernels with a matching name as communication; repeatable.",
-    ),
-]
-KeepGoing = Annotated[
-    bool,
-    typer.Option(
-        "--keep-going",
-        rich_help_panel="Reading",
-        help="Use damaged files up to the damage, skip unreadable ones, and exit with 1.",
-    ),
-]
-
-
-def checked_patterns(patterns: list[str] | None, option: str = "--comm-kernel") -> list[str]:
-    """The patterns of an option, none if it was not given. Raises BadParameter."""
-    for pattern in patterns or ():
-        try:
-            compiled(pattern)
-        except ValueError as err:
-            raise typer.BadParameter(str(err), param_hint=option) from err
-    return patterns or []
 
 
 @contextmanager

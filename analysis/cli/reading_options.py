@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,18 +15,18 @@ from ...common.option_groups import takes
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks, parsed_figures
 from ..core.places.place import path_named
 from ..core.process import gc_frozen
-from ..core.step_names import check_groups
 from ..hang.files import looks_like_dumps
-from ..recording.options import ReadOptions, numbers_in
+from ..recording.options import READING_OPTIONS, ReadOptions, clashes
 from ..timed_dumps.offer import name_of_dumps, no_such_table
 from .inputs import PathOrUrl
-from .output import CommNames, KeepGoing, asking, checked_patterns, finite, print_message, reading_progress, show_phases
+from .output import asking, print_message, reading_progress, show_phases
 
 if TYPE_CHECKING:
     from ..results.analysis import Analysis
     from ..results.opening import OpenRun
     from ..timed_dumps.analysis import TimedDumps
 
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 Runs = Annotated[
     list[PathOrUrl],
     typer.Argument(
@@ -54,198 +55,65 @@ Peaks = Annotated[
         show_default="data sheets",
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
+
+
+def _option(name: str) -> Any:
+    """How typer has an option of reading."""
+    option = READING_OPTIONS[name]
+    is_repeatable = option.type == list[str]
+    return typer.Option(
+        option.flag,
+        metavar=option.metavar or None,
         rich_help_panel="Reading",
-        min=1,
-        help="Number of processes that read traces.",
-        show_default="one per core",
-    ),
-]
-CacheFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache",
-        rich_help_panel="Reading",
-        metavar="DIR",
-        help="Cache large traces in this folder.",
-        show_default="a hidden folder beside them",
-    ),
-]
-Verify = Annotated[
-    bool,
-    typer.Option(
-        "--verify",
-        rich_help_panel="Reading",
-        help="Decode every event a second time with another parser and compare; about ten times slower.",
-    ),
-]
-Memory = Annotated[
-    float | None,
-    typer.Option(
-        "--memory",
-        rich_help_panel="Reading",
-        metavar="GB",
-        min=1e-6,
-        callback=finite,
-        help="Memory that the traces may take, in GB (1e9 bytes).",
-        show_default="four fifths of what is free",
-    ),
-]
-OnDask = Annotated[
-    str | None,
-    typer.Option(
-        "--dask",
-        rich_help_panel="Reading",
-        metavar="WHERE",
-        help="Read rank by rank with the Dask workers of a scheduler: its tls:// or tcp://HOST:PORT, or its scheduler "
-        "file. 'local': with processes of this machine, without Dask.",
-    ),
-]
-OnExecutor = Annotated[
-    str | None,
-    typer.Option(
-        "--executor",
-        rich_help_panel="Reading",
-        metavar="MODULE:NAME",
-        help="Read rank by rank with the executor of concurrent.futures that calling this makes, such as "
-        "mpi4py.futures:MPIPoolExecutor.",
-    ),
-]
-OfRanks = Annotated[
-    str | None,
-    typer.Option(
-        "--ranks",
-        metavar="RANKS",
-        rich_help_panel="Reading",
-        help="Read only these ranks, such as 0-7,64-71, as if there were no others.",
-    ),
-]
-OfHosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hosts", rich_help_panel="Reading", metavar="HOST", help="Read only the ranks of this host; repeatable."
-    ),
-]
-OfGroups = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--groups",
-        rich_help_panel="Reading",
-        metavar="GROUP",
-        help="Read only the ranks of this process group; repeatable.",
-    ),
-]
-OfSteps = Annotated[
-    str | None,
-    typer.Option(
-        "--only-steps",
-        metavar="STEPS",
-        rich_help_panel="Reading",
-        help="Read only these steps, such as 11 or 3-5, as if there were no others.",
-    ),
-]
-LastSteps = Annotated[
-    int | None,
-    typer.Option(
-        "--last",
-        metavar="N",
-        rich_help_panel="Reading",
-        min=1,
-        help="Read only the last N steps that all ranks have.",
-        show_default="all",
-    ),
-]
-AllRecorded = Annotated[
-    bool,
-    typer.Option(
-        "--whole",
-        rich_help_panel="Reading",
-        help="Sum up all that was recorded, instead of the steps that count on the first screen. "
-        "Changes are played in all steps, also of a large run.",
-    ),
-]
-StepMarker = Annotated[
-    str | None,
-    typer.Option(
-        "--steps",
-        metavar="REGEX",
-        rich_help_panel="Reading",
-        help="Annotations of these names mark steps. Groups named kind, requests, tokens and number say what a step "
-        "is: 'eval_(?P<number>[0-9]+)'.",
-        show_default="those of torch.profiler, or of known engines",
-    ),
-]
-NoCache = Annotated[
+        help=option.help.removesuffix(".") + "; repeatable." if is_repeatable else option.help,
+        show_default=option.usual or True,
+    )
+
+
+KeepGoing = Annotated[bool, _option("keep_going")]
+_NoCache = Annotated[
     bool, typer.Option("--no-cache", rich_help_panel="Reading", help="Read every trace anew and cache nothing.")
 ]
 
 
-def reads_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """Add these options to a command, which gets them as one argument `reading`."""
+def reading(*names: str) -> Callable[..., ReadOptions]:
+    """What makes ReadOptions from these options of a command line: a group of options for `takes`."""
 
-    def reading(
-        *,
-        ranks: OfRanks = None,
-        hosts: OfHosts = None,
-        groups: OfGroups = None,
-        only_steps: OfSteps = None,
-        last: LastSteps = None,
-        whole: AllRecorded = False,
-        steps: StepMarker = None,
-        comm_kernel: CommNames = None,
-        keep_going: KeepGoing = False,
-        workers: Workers = None,
-        cache: CacheFolder = None,
-        no_cache: NoCache = False,
-        verify: Verify = False,
-        memory: Memory = None,
-        dask: OnDask = None,
-        executor: OnExecutor = None,
-    ) -> ReadOptions:
-        if cache is not None and no_cache:
+    def given(*, no_cache: bool = False, **values: Any) -> ReadOptions:
+        kept = {name: _kept(name, value) for name, value in values.items() if value is not None and value is not False}
+        for name, other in clashes(kept):
+            raise typer.BadParameter(
+                f"cannot be given together with {READING_OPTIONS[other].flag}", param_hint=READING_OPTIONS[name].flag
+            )
+        if no_cache and "cache" in kept:
             raise typer.BadParameter("cannot be given together with --cache", param_hint="--no-cache")
-        if dask is not None and executor is not None:
-            raise typer.BadParameter("cannot be given together with --dask", param_hint="--executor")
-        if only_steps is not None and last:
-            raise typer.BadParameter("cannot be given together with --only-steps", param_hint="--last")
-        return ReadOptions(
-            comm_names=tuple(checked_patterns(comm_kernel)),
-            keep_going=keep_going,
-            workers=workers,
-            cache=str(cache) if cache else not no_cache,
-            verify=verify,
-            memory_gb=memory,
-            dask=dask,
-            executor=executor,
-            ranks=_numbers(ranks, "--ranks"),
-            hosts=tuple(hosts or ()),
-            groups=tuple(groups or ()),
-            steps=_numbers(only_steps, "--only-steps"),
-            last=last or 0,
-            whole=whole,
-            step_marker=None if steps is None else _marker(steps),
-        )
+        if "cache" in names:
+            kept.setdefault("cache", not no_cache)
+        return ReadOptions(**kept)
 
-    return takes(reading=reading)(command)
+    parameters = {name: _parameter(name) for name in names}
+    if "cache" in names:
+        parameters["no_cache"] = inspect.Parameter("no_cache", _KEYWORD, default=False, annotation=_NoCache)
+    given.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    return given
 
 
-def _marker(pattern: str) -> str:
-    [marker] = checked_patterns([pattern], "--steps")
+def _parameter(name: str) -> inspect.Parameter:
+    is_flag = not READING_OPTIONS[name].metavar
+    taken: Any = bool if is_flag else READING_OPTIONS[name].type | None
+    annotation: Any = Annotated[taken, _option(name)]
+    return inspect.Parameter(name, _KEYWORD, default=False if is_flag else None, annotation=annotation)
+
+
+def _kept(name: str, value: Any) -> Any:
     try:
-        check_groups(marker)
+        return READING_OPTIONS[name].kept(value)
     except ValueError as err:
-        raise typer.BadParameter(str(err), param_hint="--steps") from err
-    return marker
+        raise typer.BadParameter(str(err), param_hint=READING_OPTIONS[name].flag) from err
 
 
-def _numbers(text: str | None, option: str) -> tuple[int, ...]:
-    try:
-        return () if text is None else tuple(numbers_in(text))
-    except ValueError as err:
-        raise typer.BadParameter(str(err), param_hint=option) from err
+reads_traces = takes(reading=reading(*READING_OPTIONS))
+"""Add these options to a command, which gets them as one argument `reading`."""
 
 
 def analysis_of(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from ..errors import NothingMeasured
 from ..metrics.compute.shapes import time_by_shape
 from ..metrics.typical_step import USUALLY_BESIDE
 from ..metrics.verdicts.words import a_step, length
-from ..recording.options import ReadOptions, cache_place
+from ..recording.options import GivenOptions, ReadOptions, takes_reading
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
 from ..tables.kernels import device_time, launched_in
@@ -50,6 +50,9 @@ from .significance import STEPS_PREFERRED, SpreadOfRuns, pooled_spread
 from .step_values import Capture
 from .steps import lengths_of_steps, that_count, whole_steps
 from .work import SIDES, SameWork, SideNames, same_work
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 K = TypeVar("K", bound=Hashable)
 
@@ -532,25 +535,21 @@ def _unknown(measure: str, row: Row) -> str | None:
     return f"no step in {without}"
 
 
+@takes_reading
 def compare(
     a: Paths,
     b: Paths,
     *,
-    comm_names: Iterable[str] = (),
     run_spread_frac: float = RUN_SPREAD_FRAC,
     history: str | PathLike[str] | None = None,
-    keep_going: bool = False,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
+    **reading: Unpack[GivenOptions],
 ) -> Comparison:
     """Compare the captures at `a` and `b`; each is a run as for `analyse`, or a list of runs.
 
     `history` is the file of a machine's captures. `run_spread_frac`: see `Comparison`, the others: see `analyse`.
     Raises AnalysisError.
     """
-    options = ReadOptions(
-        comm_names=tuple(comm_names), details=True, keep_going=keep_going, workers=workers, cache=cache_place(cache)
-    )
+    options = ReadOptions.given(details=True, **reading)
     sides = [[paths] if isinstance(paths, (str, PathLike)) else list(paths) for paths in (a, b)]
     if not all(sides):
         raise NothingMeasured("nothing to compare: each side takes at least one capture")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -10,6 +10,7 @@ from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from statistics import pstdev
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -21,7 +22,7 @@ from ..core.schema import Row, records
 from ..core.tables.comparison import TREND
 from ..errors import NothingMeasured
 from ..metrics.typical_step import STEP_PARTS
-from ..recording.options import ReadOptions, cache_place
+from ..recording.options import GivenOptions, ReadOptions, takes_reading
 from ..render.units import TimeUnit
 from ..results.analysis import Analysis
 from ..results.opening import Paths, analyse_with
@@ -30,6 +31,9 @@ from .causes import signed
 from .dates import began
 from .history import History, read_history
 from .work import SideNames
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _LEAST_RUNS = 2
 _MOST_CAUSES = 2
@@ -274,14 +278,12 @@ def _change(ns: float, of_ns: float, unit: TimeUnit) -> str:
     return f"{signed(ns, unit)}{share}"
 
 
+@takes_reading
 def run_trend(
     *runs: Paths,
-    comm_names: Iterable[str] = (),
     run_spread_frac: float = RUN_SPREAD_FRAC,
     history: str | PathLike[str] | None = None,
-    keep_going: bool = False,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
+    **reading: Unpack[GivenOptions],
 ) -> RunTrend:
     """The trend over the runs at these paths, at least two, in this order.
 
@@ -290,8 +292,6 @@ def run_trend(
     """
     if len(runs) < _LEAST_RUNS:
         raise NothingMeasured("nothing to compare: a trend takes at least two runs")
-    options = ReadOptions(
-        comm_names=tuple(comm_names), details=True, keep_going=keep_going, workers=workers, cache=cache_place(cache)
-    )
+    options = ReadOptions.given(details=True, **reading)
     known = None if history is None else read_history(Path(history))
     return RunTrend(tuple(analyse_with(path, options) for path in runs), run_spread_frac, known)

@@ -7,8 +7,7 @@ in the meantime.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,12 +19,11 @@ from typing import TYPE_CHECKING
 from ..core.given_peaks import NO_PEAKS, GivenPeaks, given_peaks
 from ..core.places.place import path_named
 from ..core.process import return_freed_memory
-from ..core.step_names import check_groups
 from ..reading.executor import Executor, Processes, cores
 from ..reading.pool import Reading, check_calls, executor_of_ranks
 from ..reading.trace_files import run_name, trace_files
 from ..reading.trace_input import TraceInput
-from ..recording.options import Progress, ReadOptions, cache_place, numbers_in
+from ..recording.options import GivenOptions, Progress, ReadOptions, takes_reading
 from ..run.chosen import worth_reading
 from ..run.rank_files import cycles_in
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from concurrent import futures
 
     from distributed import Client
+    from typing_extensions import Unpack
 
     from ..run.run import Run
     from .analysis import Analysis
@@ -91,21 +90,21 @@ class OpenRun:
 
     def _run(self) -> ReadRun:
         found = self._read(self._reading)
-        if self._options.last:
-            found = self._last_steps_of(found)
+        if self._options.last is not None:
+            found = self._last_steps_of(found, self._options.last)
         return found._replace(run=replace(found.run, notes=found.run.notes + self._skipped))
 
-    def _last_steps_of(self, found: ReadRun) -> ReadRun:
-        """The run with the last steps that all ranks have. Each file was cut to its own last ones."""
+    def _last_steps_of(self, found: ReadRun, count: int) -> ReadRun:
+        """The run with the last `count` steps that all ranks have. Each file was cut to its own last ones."""
         from ..run.chosen_steps import common_last_steps, note_on_left_out
 
-        run, count = found.run, self._options.last
+        run = found.run
         steps = common_last_steps(run.recorded_steps, count)
         if all(own[-count:] == steps for own in run.recorded_steps.values()):
             notes = note_on_left_out(run.recorded_steps.values(), steps)
             return found._replace(run=replace(run, only_steps=steps, notes=(*run.notes, *notes)))
         # A rank lacks some of these steps, so another one was cut at the wrong place: few runs are read twice.
-        with _reading_of(self._traces, replace(self._options, steps=steps, last=0), self._executor) as reading:
+        with _reading_of(self._traces, replace(self._options, steps=steps, last=None), self._executor) as reading:
             return self._read(reading)
 
     def _read(self, reading: Reading) -> ReadRun:
@@ -123,7 +122,7 @@ class OpenRun:
         run, early = self._run()
 
         def read_again(steps: Sequence[int]) -> Analysis:
-            options = replace(self._options, steps=tuple(steps) or run.only_steps, last=0)
+            options = replace(self._options, steps=tuple(steps) or run.only_steps, last=None)
             with _reading_again(run, self._traces, options, self._executor) as reading:
                 part = self._read(reading)
             tables = part.run.tables
@@ -180,69 +179,28 @@ def _executor_of(traces: Sequence[TraceInput], options: ReadOptions) -> Executor
     return executor_of_ranks(traces, options)
 
 
+@takes_reading
 def analyse(
     path: Paths,
     *,
-    comm_names: Iterable[str] = (),
     ceiling: str | PathLike[str] | None = None,
     peaks: Mapping[str, float] | str | PathLike[str] | None = None,
     details: bool = True,
-    keep_going: bool = False,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
-    verify: bool = False,
-    memory_gb: float | None = None,
     executor: futures.Executor | Client | None = None,
-    ranks: str | Iterable[int] = (),
-    hosts: Iterable[str] = (),
-    groups: Iterable[str] = (),
-    steps: str | Iterable[int] = (),
-    last: int = 0,
-    whole: bool = False,
-    step_marker: str | None = None,
+    **reading: Unpack[GivenOptions],
 ) -> Analysis:
     """Analyse the run at `path`: a run directory, a folder of Kineto traces, or one trace file.
 
-    - `comm_names`: further regular expressions for names of communication kernels
     - `ceiling`: what links can do: a file or run directory of `commtrace comms`, or output of nccl-tests
     - `peaks`: of the devices, by dtype in TFLOP/s and of `memory` in TB/s, or a file of `commtrace gemm`
     - `details`: without, faster, but operators of GPU runs, allocations, causes of idle time and gains are missing
-    - `keep_going`: use damaged files up to the damage and leave out useless ones; `run.failed` names both
-    - `workers`: processes that read, one per core if not given
-    - `cache`: a folder that keeps what was read of large files; True for a hidden one beside them
-    - `verify`: decode every event once more by another parser, without the cache
-    - `memory_gb`: the most memory that reading may take, in 1e9 bytes; four fifths of what is free if not given
     - `executor`: of concurrent.futures, or a client of Dask, whose workers (same paths, same commtrace) read the ranks
-    - `ranks`: numbers, or as in `0-7,64-71`: only these, as if there were no other files
-    - `hosts`: names: only ranks on these; ranks must be in all of `ranks`, `hosts` and `groups` that are given
-    - `groups`: names or descriptions of process groups: only ranks in these
-    - `steps`: numbers, or as in `3-5`: only these, as if no others had been recorded
-    - `last`: only this many steps, the last that all ranks have
-    - `whole`: sum over all that was recorded, not over the steps that count: whole ones, like most others
-    - `step_marker`: a regular expression that finds annotations that mark steps, not ProfilerStep or those known by
-      name; its groups `kind`, `requests`, `tokens` and `number` say what these are
+    - `**reading`: see `GivenOptions`
 
-    Raises AnalysisError, and ValueError for options that make no sense.
+    Ranks must be in all of `ranks`, `hosts` and `groups` that are given. Raises AnalysisError, and ValueError for
+    options that make no sense.
     """
-    if last < 0 or (last and steps):
-        raise ValueError("last must be a number of steps, and cannot be given together with steps")
-    options = ReadOptions(
-        ranks=_numbers(ranks),
-        hosts=tuple(hosts),
-        groups=tuple(groups),
-        steps=_numbers(steps),
-        last=last,
-        whole=whole,
-        step_marker=_checked(step_marker),
-        comm_names=tuple(comm_names),
-        details=details,
-        keep_going=keep_going,
-        workers=workers,
-        cache=cache_place(cache),
-        verify=verify,
-        memory_gb=memory_gb,
-    )
-    return analyse_with(path, options, ceiling, executor, _peaks(peaks))
+    return analyse_with(path, ReadOptions.given(details=details, **reading), ceiling, executor, _peaks(peaks))
 
 
 def _peaks(given: Mapping[str, float] | str | PathLike[str] | None) -> GivenPeaks:
@@ -252,21 +210,6 @@ def _peaks(given: Mapping[str, float] | str | PathLike[str] | None) -> GivenPeak
 
         return read_peaks(path_named(given))
     return given_peaks(given or {})
-
-
-def _checked(pattern: str | None) -> str | None:
-    """The regular expression, of whose groups all are known. Raises ValueError."""
-    try:
-        if pattern is not None:
-            check_groups(pattern)
-        return pattern
-    except re.error as err:
-        raise ValueError(f"step_marker {pattern!r} is not a regular expression: {err}") from err
-
-
-def _numbers(given: str | Iterable[int]) -> tuple[int, ...]:
-    """Numbers, or a text as in `0-7,64-71`. Raises ValueError."""
-    return tuple(numbers_in(given) if isinstance(given, str) else given)
 
 
 def analyse_with(
@@ -286,31 +229,14 @@ def analyse_with(
         return run.analysis(None if ceiling is None else path_named(ceiling), peaks)
 
 
+@takes_reading
 def load_run(
-    paths: Sequence[Path],
-    *,
-    comm_names: Iterable[str] = (),
-    details: bool = False,
-    keep_going: bool = False,
-    progress: Progress | None = None,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
-    verify: bool = False,
-    memory_gb: float | None = None,
+    paths: Sequence[Path], *, details: bool = False, progress: Progress | None = None, **reading: Unpack[GivenOptions]
 ) -> Run:
     """Load the run at `paths`: one run directory, a folder of Kineto traces, or trace files.
 
     `progress` is called with the bytes read so far, of all files; the other options are those of `analyse`.
     Raises NoTraces, UnreadableFile, NotATrace, DamagedTrace, DuplicateRank, MixedJobs.
     """
-    options = ReadOptions(
-        comm_names=tuple(comm_names),
-        details=details,
-        keep_going=keep_going,
-        workers=workers,
-        cache=cache_place(cache),
-        verify=verify,
-        memory_gb=memory_gb,
-    )
-    with OpenRun(paths, options, lambda _: nullcontext(progress)) as run:
+    with OpenRun(paths, ReadOptions.given(details=details, **reading), lambda _: nullcontext(progress)) as run:
         return run.run()

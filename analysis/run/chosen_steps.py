@@ -64,7 +64,7 @@ def of_steps(file: TraceFile, options: ReadOptions) -> TraceFile:
         return file
     recorded = sorted(set(file.ran["step"].dropna().astype("int64").tolist()))
     file = replace(file, recorded_steps=tuple(recorded))
-    chosen = set(recorded).intersection(options.steps or recorded[-options.last :])
+    chosen = set(recorded).intersection(options.steps or recorded[-(options.last or 0) :])
     step = file.ran["step"].to_numpy(dtype=np.int64, na_value=NO_STEP)
     inside = np.isin(step, sorted(chosen))
     if not inside.any():

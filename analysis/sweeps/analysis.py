@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -17,11 +18,14 @@ from ..core.escaping import printable
 from ..core.places.place import path_named
 from ..core.schema import Row, records
 from ..errors import AnalysisError, NoTraces
-from ..recording.options import ReadOptions, cache_place
+from ..recording.options import GivenOptions, ReadOptions, takes_reading
 from ..results.opening import analyse_with
 from . import scaling as scaling_module
 from . import subtraction as subtraction_module
 from .cells import Sweep, load_sweep
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 CellProgress = Callable[[Path, int, int], None]
 """Called with the folder of a cell whose traces are about to be read, its number, and how many there are."""
@@ -119,22 +123,18 @@ class SweepAnalysis:
         return row
 
 
+@takes_reading
 def analyse_sweep(
     *paths: str | PathLike[str],
-    comm_names: Iterable[str] = (),
-    keep_going: bool = False,
-    workers: int | None = None,
-    cache: str | PathLike[str] | bool = False,
     progress: CellProgress | None = None,
+    **reading: Unpack[GivenOptions],
 ) -> SweepAnalysis:
     """Analyse the cells at `paths`: sweep directories, run directories of a sweep, CSVs of timings.
 
-    `keep_going`: see `SweepAnalysis`. `comm_names`, `workers` and `cache`: see `analyse`. `progress` is called with the
+    `keep_going`: see `SweepAnalysis`, the others: see `analyse`. `progress` is called with the
     folder of a cell whose traces are about to be read, its number, and how many there are. Raises AnalysisError.
     """
-    options = ReadOptions(
-        comm_names=tuple(comm_names), keep_going=keep_going, workers=workers, cache=cache_place(cache)
-    )
+    options = ReadOptions.given(**reading)
     return sweep_analysis_of([path_named(path) for path in paths], options, progress)
 
 

@@ -67,7 +67,7 @@ def analyse_cycles(
     Of damaged files what stands before the damage is used, and the row's `note` says so. The arguments are those of
     `analyse`.
     """
-    return CycleAnalysis(Path(path), ReadOptions(comm_names=tuple(comm_names), workers=workers))
+    return CycleAnalysis(Path(path), ReadOptions.given(comm_names=comm_names, workers=workers))
 
 
 def analysis_by(options: ReadOptions) -> Analyse:

@@ -117,7 +117,7 @@ def test_the_cache_holds_whole_files(tmp_path):
         (["--only-steps", "1,3"], 1, "step 2 would be left out between the chosen ones; give one range, such as 1-3"),
         (["--only-steps", "5-2"], 2, "is not a number or a range"),
         (["--last", "9"], 1, "all ranks together have 3 steps, 1-3; not 9"),
-        (["--last", "0"], 2, "Invalid value for '--last'"),
+        (["--last", "0"], 2, "Invalid value for --last: 0 is less than 1"),
         (["--last", "1", "--only-steps", "2"], 2, "cannot be given together with"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import fields
 from html import unescape
 from pathlib import Path
 from shlex import quote
@@ -15,8 +14,8 @@ from report_pages import ReadPage
 from sweep_builders import Cell, write_sweep
 from training_builders import Trained, write_training
 
-from commtrace import Analysis, analyse, analyse_sweep, analyse_training, compare, load_run
-from commtrace.analysis.recording.options import ReadOptions
+from commtrace import Analysis, analyse, analyse_sweep, analyse_training, compare, load_run, run_trend
+from commtrace.analysis.recording.options import READING_OPTIONS, GivenOptions
 from commtrace.analysis.show.first_screen import first_screen
 from commtrace.cli import main
 
@@ -73,12 +72,24 @@ def test_every_option_has_its_line() -> None:
     assert re.findall(r"^    - `(\w+)`: .", analyse.__doc__ or "", re.MULTILINE) == options
 
 
-def test_options_that_are_explained_once_are_the_same_everywhere() -> None:
-    explained = {*inspect.signature(analyse).parameters} - {"path"}
-    options = {option.name for option in fields(ReadOptions)}
-    assert explained - options == {"ceiling", "peaks"}
-    assert options - explained == {"details_if_recorded", "dask", "cycles", "run_facts", "sizes"}
-    assert {*inspect.signature(load_run).parameters} - explained == {"paths", "progress"}
+def test_callers_can_give_every_option_of_reading() -> None:
+    given = [*GivenOptions.__annotations__]
+    assert [*given, "dask", "executor"] == [*READING_OPTIONS]  # these two are a scheduler and a module, by name
+    for function in (analyse, load_run, compare, run_trend, analyse_sweep):
+        assert [*inspect.signature(function).parameters][-len(given) :] == given
+
+
+def test_options_are_checked_where_they_are_given(run: Path) -> None:
+    with pytest.raises(ValueError, match=r"^workers: 0 is less than 1$"):
+        analyse(run, workers=0)
+    with pytest.raises(ValueError, match=r"^memory_gb: inf is not a finite number above 0$"):
+        load_run([run], memory_gb=float("inf"))
+    with pytest.raises(ValueError, match=r"^last: 0 is less than 1$"):
+        analyse(run, last=0)
+    with pytest.raises(ValueError, match=r"^last cannot be given together with steps$"):
+        compare(run, run, last=1, steps="1-2")
+    with pytest.raises(TypeError, match="'sizes' is no option of reading"):
+        analyse(run, sizes=1)  # type: ignore[call-arg]
 
 
 def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..output import KeepGoing, Writing, writes_tables
+from ..output import Writing, writes_tables
+from ..reading_options import KeepGoing
 from ..sweep_input import Sweeps, finish_sweep
 
 

@@ -10,7 +10,8 @@ import typer
 
 from ...core.places.place import path_named
 from ..inputs import PathOrUrl
-from ..output import KeepGoing, Writing, print_message, write_out, writes_tables
+from ..output import Writing, print_message, write_out, writes_tables
+from ..reading_options import KeepGoing
 
 
 class TrainingBy(str, Enum):

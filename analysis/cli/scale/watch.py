@@ -16,8 +16,8 @@ from ...errors import NothingMeasured, NoTraces, UnreadableFile
 from ...recording.options import ReadOptions
 from ...watching.limits import Limits, Pace, limit_in
 from ..history import HistoryInto, keep
-from ..output import CommNames, checked_patterns, finite, print_message, write_if_read
-from ..reading_options import Workers
+from ..output import finite, print_message, write_if_read
+from ..reading_options import reading
 from ..terminal import width_of_stdout
 
 if TYPE_CHECKING:
@@ -116,11 +116,7 @@ def _limits(fail_above: MostAllowed = None, go_on: GoOn = False) -> Limits:
         raise typer.BadParameter(str(err), param_hint="--fail-above") from err
 
 
-def _options(comm_kernel: CommNames = None, workers: Workers = None) -> ReadOptions:
-    return ReadOptions(comm_names=tuple(checked_patterns(comm_kernel)), workers=workers)
-
-
-@takes(limits=_limits, pace=_pace, reading=_options)
+@takes(limits=_limits, pace=_pace, reading=reading("comm_names", "workers"))
 def watch_command(
     runs: Watched,
     output_format: StdoutFormat = RowFormat.table,
