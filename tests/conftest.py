@@ -40,14 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as slow what takes long, wherever it stands (tests/support/slow_tests.py); leave out what `--every` does.
+    """Mark the cases that are slow; leave out what `--every` does.
 
     Tests of which each set of parameters calls something else are marked `each`, and all are kept.
     """
-    slow = frozenset((ROOT / "tests/slow.txt").read_text(encoding="utf-8").splitlines())
+    unknown: dict[str, set[str]] = {}
     for item in items:
-        if item.nodeid in slow:
-            item.add_marker(pytest.mark.slow)
+        test, _, case = item.nodeid.removesuffix("]").partition("[")
+        for marker in (*item.iter_markers("slow_cases"), *item.iter_markers("quick_cases")):
+            if (case in marker.args) == (marker.name == "slow_cases"):
+                item.add_marker(pytest.mark.slow)
+            unknown.setdefault(test, set(marker.args)).discard(case)
+    if not any("[" in arg for arg in config.args) and any(unknown[test] for test in unknown if "/shared/" not in test):
+        gone = {test: cases for test, cases in unknown.items() if cases}
+        raise pytest.UsageError(f"slow_cases or quick_cases name what is no case: {gone}")
     left_out, seen = set(), Counter[str]()
     for item in items:
         if not item.get_closest_marker("slow") and not item.get_closest_marker("each"):

@@ -177,6 +177,7 @@ def test_a_table_by_another_name(word: str, said: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == f"error: no such table: {word}; {said}\n"
 
 
+@pytest.mark.quick_cases("t.txt-    3  3  ")
 @pytest.mark.parametrize(
     ("name", "holds"),
     [
@@ -197,6 +198,7 @@ def test_the_suffix_of_the_output_chooses_its_format(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_hang_takes_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hang", "--no-cache", str(RUN)]) == 0
     assert capsys.readouterr().out == "no collective hangs\n"
@@ -208,6 +210,7 @@ def test_hang_takes_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "dumps are read whole" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_help_imports_neither_torch_nor_pandas() -> None:
     for words in ([], ["--help"], ["table"], ["breakdown", "--help"], ["table", "kernels", "--help"]):
         code = (

@@ -177,6 +177,7 @@ def folders(tmp_path: Path) -> dict[str, tuple[list[str], Path]]:
     }
 
 
+@pytest.mark.slow_cases("ceiling", "rank", "run")
 @pytest.mark.parametrize(
     "what",
     ["run", "rank", "one device", "sweep", "run of a cell", "rank of a cell", "training", "run of a training",
@@ -206,6 +207,7 @@ def test_what_is_no_version_says_nothing(version) -> None:
     check_version({"schema_version": version})
 
 
+@pytest.mark.slow
 def test_a_run_can_do_without_a_file_of_another_version(folders, capsys) -> None:
     command, path = folders["rank"]
     path.write_text(json.dumps({"schema_version": 2, "host": "elsewhere"}), encoding="utf-8")
@@ -216,6 +218,7 @@ def test_a_run_can_do_without_a_file_of_another_version(folders, capsys) -> None
     assert "elsewhere" not in said.out
 
 
+@pytest.mark.slow
 def test_the_json_of_others_has_versions_of_its_own(folders) -> None:
     command, path = folders["ceiling"]
     content = json.loads(path.read_text(encoding="utf-8"))

@@ -51,6 +51,7 @@ def begins_since(program: RankProgram) -> npt.NDArray[np.int64]:
 # --- it is whole ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("gloo-training")
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_as_long_as_each_step_without_a_gap(name: str) -> None:
     found = analyse(DATA / name, details=True)
@@ -69,6 +70,7 @@ def test_it_is_as_long_as_each_step_without_a_gap(name: str) -> None:
             assert own["end_ns"].tolist()[:-1] == own["start_ns"].tolist()[1:]
 
 
+@pytest.mark.quick_cases("gloo-training")
 @pytest.mark.parametrize("name", RUNS)
 def test_its_shares_add_up(name: str) -> None:
     found = analyse(DATA / name, details=True)
@@ -83,6 +85,7 @@ def test_its_shares_add_up(name: str) -> None:
 # --- it is critical ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("gloo-training")
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_not_on_it_can_be_shorter_and_nothing_is_gained(name: str) -> None:
     found = analyse(DATA / name, details=True)
@@ -117,6 +120,7 @@ def test_what_is_on_it_makes_the_run_longer(which: int | str, tmp_path: Path) ->
 # --- it goes where it should ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [ddp, tp])
 def test_it_runs_through_a_slow_kernel(program, tmp_path: Path) -> None:
     calm = World(5, program, 1, 4, steps=7, window=Window(((1, 5),)))
@@ -130,6 +134,7 @@ def test_it_runs_through_a_slow_kernel(program, tmp_path: Path) -> None:
     assert of_others.max() < 5 * MS
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_whom_was_waited_for(tmp_path: Path) -> None:
     """Rank 1 computes longer, both all_reduce, and rank 0 computes after that."""
     traces = traces_of(2, [Collective((10 * MS, 30 * MS), 5 * MS, elems=10**6)])
@@ -149,18 +154,21 @@ def test_it_goes_on_with_whom_was_waited_for(tmp_path: Path) -> None:
 # --- where it is shown ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_each_table(capsys: pytest.CaptureFixture[str]) -> None:
     for by, first in (("rank", "rank,kind"), ("step", "step,rank,kind"), ("piece", "step,rank,kind,name")):
         assert cli.main(["table", "critical-path", "--by", by, "-f", "csv", str(DATA / "nccl-straggler")]) == 0
         assert capsys.readouterr().out.startswith(first)
 
 
+@pytest.mark.slow
 def test_the_report_has_it_and_says_nothing_where_it_is_not_known() -> None:
     page = analyse(DATA / "nccl-straggler", details=True).report().html
     assert "What the critical path of a step runs through" in page
     assert 'id="path"' not in analyse(DATA / "nccl-straggler", details=False).report().html
 
 
+@pytest.mark.slow
 def test_remedies_say_how_much_of_it_they_concern() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
     path = found.critical_path
@@ -172,11 +180,13 @@ def test_remedies_say_how_much_of_it_they_concern() -> None:
     assert analyse(DATA / "nccl-straggler", details=False).remedies["path_frac"].isna().all()
 
 
+@pytest.mark.slow
 def test_without_details_it_is_not_known() -> None:
     with pytest.raises(NothingMeasured, match="details=False"):
         _ = analyse(DATA / "nccl-straggler", details=False).critical_path
 
 
+@pytest.mark.slow
 def test_the_timeline_has_it_piece_by_piece() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
     pieces = found.of(path).pieces

@@ -36,6 +36,7 @@ def client() -> Iterator[Client]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["nccl-straggler", "gloo-collectives"])
 def test_tables_are_the_same(client, run):
     whole, spread = analyse(DATA / run), analyse(DATA / run, executor=client)
@@ -45,11 +46,13 @@ def test_tables_are_the_same(client, run):
     assert spread.summary(everything=True) == whole.summary(everything=True)
 
 
+@pytest.mark.slow
 def test_what_needs_all_ranks_in_one_place_is_there_too(client):
     whole, spread = (analyse(DATA / "nccl-straggler", details=True, **more) for more in ({}, {"executor": client}))
     assert as_csv("replay_steps", spread.replay_steps) == as_csv("replay_steps", whole.replay_steps)
 
 
+@pytest.mark.slow
 def test_damage_is_said_as_ever(client, tmp_path):
     for path in (DATA / "nccl-straggler").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -74,6 +77,7 @@ def _in_turn(first, other):
     return lambda: next(given, other)
 
 
+@pytest.mark.slow
 def test_the_cluster_of_this_machine_needs_no_dask_and_opens_no_port():
     code = "import sys; from commtrace.cli import main; main(sys.argv[1:]); print('distributed' in sys.modules)"
     command = [
@@ -94,6 +98,7 @@ def test_the_cluster_of_this_machine_needs_no_dask_and_opens_no_port():
     assert done.stdout.decode() == as_csv("breakdown", analyse(DATA / "nccl-straggler").breakdown) + "False\n"
 
 
+@pytest.mark.quick_cases("nowhere-is neither 'local', nor the address")
 @pytest.mark.parametrize(
     ("where", "told"),
     [("nowhere", "is neither 'local', nor the address"), ("tcp://127.0.0.1:1", "no scheduler can be reached there")],
@@ -236,6 +241,7 @@ def test_a_client_that_was_closed():
         _ = executor.at_once
 
 
+@pytest.mark.slow
 def test_the_first_screen_says_as_much_as_without_dask(client):
     """Workers read what CPUs did, too."""
     options = ReadOptions(details_if_recorded=True)

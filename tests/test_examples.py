@@ -22,6 +22,7 @@ def test_all_are_known() -> None:
     assert all(f"[{name}]({name})" in page for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_runs(name: str, tmp_path: Path) -> None:
     given, written = EXAMPLES[name]

@@ -31,6 +31,7 @@ def written(folder: Path, out: Path, *options: str) -> Any:
     return loaded(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts"])
 def test_torch_looks_up_our_transfers(name: str, tmp_path: Path) -> None:
     profile = written(DATA / name, tmp_path / "x.json")
@@ -59,6 +60,7 @@ def two_ranks(folder: Path) -> None:
         trace.write(folder, f"x{trace.rank}.json")
 
 
+@pytest.mark.slow
 def test_waiting_is_not_in_it_and_operators_are(tmp_path: Path) -> None:
     two_ranks(tmp_path)
     profile = written(tmp_path, tmp_path / "out.txt")
@@ -70,6 +72,7 @@ def test_waiting_is_not_in_it_and_operators_are(tmp_path: Path) -> None:
     assert profile.lookup_op("aten::mm", shapes, strides, torch.float32) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_rank_whose_operators_are_taken_can_be_chosen(tmp_path: Path) -> None:
     two_ranks(tmp_path)
     profile = written(tmp_path, tmp_path / "out.txt", "--rank", "1")
@@ -78,6 +81,7 @@ def test_the_rank_whose_operators_are_taken_can_be_chosen(tmp_path: Path) -> Non
         inductor_profile(analyse(tmp_path), 7)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(DATA / "nccl-straggler", tmp_path / "x.json")
     said = capsys.readouterr().err
@@ -85,6 +89,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "no operator has shapes; capture with record_shapes=True" in said
 
 
+@pytest.mark.slow
 def test_a_lone_rank_has_no_transfers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     two_ranks(tmp_path)
     (tmp_path / "x1.json").unlink()
@@ -93,6 +98,7 @@ def test_a_lone_rank_has_no_transfers(capsys: pytest.CaptureFixture[str], tmp_pa
     assert not (tmp_path / "out.txt").exists()
 
 
+@pytest.mark.slow
 def test_it_is_named_after_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["export", "inductor", str(DATA / "nccl-straggler")]) == 0

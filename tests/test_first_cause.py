@@ -77,6 +77,7 @@ def assert_the_same_rank(run: Analysis, seed: int) -> None:
         assert int(ranks["part"].iloc[0]) in run.prices.late.ranks, seed
 
 
+@pytest.mark.slow
 def test_in_a_few_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(QUICK, tmp_path, capsys)
 

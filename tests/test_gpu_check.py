@@ -17,6 +17,7 @@ def checked(*args: object, timeout_s: float = 300) -> "subprocess.CompletedProce
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(CHECK)], env=environment() | {"CUDA_VISIBLE_DEVICES": ""}, cwd=tmp_path,

@@ -22,6 +22,7 @@ def found_of(world: World, folder: Path) -> Analysis:
     return analyse(folder, workers=1)
 
 
+@pytest.mark.quick_cases("8")
 @pytest.mark.parametrize("seed", a_sample(WITH_HANG, 3))
 def test_the_rank_that_stops_is_named(seed: int, tmp_path: Path) -> None:
     world = draw(seed)
@@ -39,11 +40,13 @@ def test_the_rank_that_stops_is_named(seed: int, tmp_path: Path) -> None:
     assert facts(found).iloc[0].tolist() == ["hang", verdict["because"]]
 
 
+@pytest.mark.quick_cases("11")
 @pytest.mark.parametrize("seed", a_sample(WITHOUT, 3))
 def test_where_nothing_hangs_nobody_is_named(seed: int, tmp_path: Path) -> None:
     assert len(found_of(replace(draw(seed), hang=None), tmp_path).hangs) == 0
 
 
+@pytest.mark.slow
 def test_calls_that_the_end_of_the_capture_cuts_off_are_no_hang(tmp_path: Path) -> None:
     world = World(7, tp, 1, 4, 4, window=Window(((1, 3),)))
     found = found_of(world, tmp_path)

@@ -99,12 +99,14 @@ CHANGES = {
 }
 
 
+@pytest.mark.quick_cases("copies-fsdp")
 @pytest.mark.parametrize(("change", "name"), a_sample([(c, n) for c in CHANGES for n in PROGRAMS], 6, seed=7))
 def test_with_other_code_a_run_is_as_with_that_code(change: str, name: str, tmp_path: Path) -> None:
     before, after, scenario = CHANGES[change]
     assert_predicted(before(world(name)), after(world(name)), scenario, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "name"), [("no_reshard", "reshard"), ("separate_gathers", "beside")])
 @pytest.mark.parametrize(
     ("elems", "us"), a_sample([(e, us) for e in (6 << 20, 24 << 20, 64 << 20) for us in (100.0, 400.0)], 1)
@@ -119,12 +121,14 @@ def test_sharded_in_another_way(option: str, name: str, elems: int, us: float, t
     assert row["step_ns"] == pytest.approx(true, rel=0.02)
 
 
+@pytest.mark.quick_cases("--no-reshard")
 @pytest.mark.parametrize("option", ["--no-reshard", "--separate-gathers"])
 def test_what_is_not_sharded(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", option, str(DATA / "nccl-straggler")]) == 1
     assert "as FSDP does" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_inside_something_else_is_taken_away_once(tmp_path: Path) -> None:
     """Without allocations and with everything launched in time is no faster than without the kernels' own time."""
     late = with_one(
@@ -135,6 +139,7 @@ def test_what_is_inside_something_else_is_taken_away_once(tmp_path: Path) -> Non
     assert_predicted(late, fast, both, tmp_path)
 
 
+@pytest.mark.slow
 def test_other_ranks_keep_what_they_have(tmp_path: Path) -> None:
     found = analysed(with_one(world("tp"), "data", 9000.0, 0.0), tmp_path)
     mine, others = found.predict(no_data_wait([1]), no_data_wait([0, 2, 3])).to_dict("records")
@@ -211,6 +216,7 @@ def on_cpu(folder: Path, operator: str) -> None:
         trace.write(folder, f"x{rank}.json")
 
 
+@pytest.mark.slow
 def test_copies_on_cpus(tmp_path: Path) -> None:
     on_cpu(tmp_path, "aten::copy_")
     [row] = analyse(tmp_path, details=True).predict({"no_copies": "all"}).to_dict("records")

@@ -48,6 +48,7 @@ def step_ns(analysis: Analysis) -> float:
     return float(analysis.breakdown_steps["window_ns"].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", a_sample(list(PROGRAMS), 3, seed=5))
 def test_a_run_with_other_links_is_as_predicted(name: str, tmp_path: Path) -> None:
     """Within an interval that is narrow enough to be of use, and that no certainty about a latency pretends."""
@@ -61,6 +62,7 @@ def test_a_run_with_other_links_is_as_predicted(name: str, tmp_path: Path) -> No
         assert not pd.isna(row["step_ns"]) or "sizes different enough" in row["unknown"]
 
 
+@pytest.mark.slow
 def test_where_one_size_ran_latency_is_not_known(tmp_path: Path) -> None:
     """Half of an unknown latency is no number, but bounds; and it is not nothing."""
     run = of_world(World(3, PROGRAMS["one size"], steps=6, window=Window(((1, 4),))), tmp_path)
@@ -73,6 +75,7 @@ def test_where_one_size_ran_latency_is_not_known(tmp_path: Path) -> None:
 GROWN = {"all over hosts": ddp, "one host": partial(tp, layers=4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "before", "after", "options"),
     [
@@ -95,12 +98,14 @@ def test_more_ranks_are_as_predicted(
     assert row["efficiency_frac"] == pytest.approx(measured / row["step_ns"])
 
 
+@pytest.mark.slow
 def test_several_changes_at_once_have_the_efficiency_of_more_ranks(tmp_path: Path) -> None:
     run = of_world(World(5, GROWN["all over hosts"], 2, 2, steps=4, window=Window(((1, 2),))), tmp_path)
     alone, both = run.predict({"world_size": 8}, {"world_size": 8, "links": 2})["efficiency_frac"]
     assert alone < both < 1.2
 
 
+@pytest.mark.slow
 def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
     """Half of the bandwidth, twice the time; where it holds nothing of a collective, nothing is known."""
     run = of_world(World(5, GROWN["one host"], 1, 4, steps=6, window=Window(((1, 4),))), tmp_path)
@@ -122,6 +127,7 @@ def test_new_links_are_those_of_a_ceiling(tmp_path: Path) -> None:
     assert steps[1] > 1.7 * steps[0]
 
 
+@pytest.mark.slow
 def test_links_that_nobody_measured_are_asked_for(tmp_path: Path) -> None:
     run = of_world(World(5, GROWN["one host"], 1, 4, steps=4, window=Window(((1, 2),))), tmp_path)
     [row] = run.predict({"world_size": 8}).to_dict("records")
@@ -131,6 +137,7 @@ def test_links_that_nobody_measured_are_asked_for(tmp_path: Path) -> None:
         run.predict({"world_size": 8, "new_links": "fast"})
 
 
+@pytest.mark.quick_cases("nccl-straggler")
 @pytest.mark.parametrize("run", ["nccl-straggler", "nccl-two-hosts", "nccl-pipeline"])
 def test_nothing_takes_longer_with_faster_links_or_overlap(run: str) -> None:
     analysis = analyse(DATA / run, details=True)

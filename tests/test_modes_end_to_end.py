@@ -66,6 +66,7 @@ def padded_bytes(block: Any, ranks: int) -> int:
     return sum(4 * math.ceil(shape[0] / ranks) * ranks * math.prod(shape[1:]) for shape in shapes)
 
 
+@pytest.mark.slow
 def test_fsdp_gathers_and_reduces_the_sharded_parameters_of_each_block(sharded) -> None:
     ranks, run = sharded
     found = analyse(run)
@@ -89,6 +90,7 @@ def test_fsdp_gathers_and_reduces_the_sharded_parameters_of_each_block(sharded) 
     assert len(found.collectives) == len(STEPS) * (3 * len(inner) + 2)
 
 
+@pytest.mark.slow
 def test_side_files_tell_the_groups_of_fsdp(sharded) -> None:
     ranks, run = sharded
     wanted = Counter(padded_bytes(block, ranks) for block in blocks().values())
@@ -130,6 +132,7 @@ def handed_on(run: Path, stages: int) -> list[int]:
     return result[:-1]
 
 
+@pytest.mark.slow
 def test_a_pipeline_sends_activations_on_and_gradients_back(pipelined) -> None:
     stages, run = pipelined
     found = analyse(run)
@@ -161,6 +164,7 @@ def test_messages_of_a_pipeline_are_paired_in_the_order_of_their_step(pipelined)
         assert sends["collective_id"].tolist() == receives["collective_id"].tolist()
 
 
+@pytest.mark.slow
 def test_a_stage_waits_for_what_it_receives_and_for_who_receives_what_it_sends(pipelined) -> None:
     _, run = pipelined
     found = analyse(run)

@@ -31,6 +31,7 @@ def written(pipeline: Pipeline, folder: Path, *, slow_stage: float = 1.3) -> tup
     return analyse(folder, details=True), [step_us(step) for step in steps], without_jitter(pipeline, taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", with_slow([Pipeline(2, 3, 6)], [Pipeline(8, 8, 16), Pipeline(16, 8, 8)]))
 def test_it_is_replayed_and_the_last_stage_found(pipeline: Pipeline, tmp_path: Path) -> None:
     found, true, ideal = written(pipeline, tmp_path)
@@ -138,6 +139,7 @@ def edges_of(member: Playing, places: dict[int, Operation]) -> set[tuple[Operati
     }
 
 
+@pytest.mark.slow
 def test_what_waits_for_what_is_found(tmp_path: Path) -> None:
     pipeline = Pipeline(2, 4, 8)
     found, _, _ = written(pipeline, tmp_path)

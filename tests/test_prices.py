@@ -45,6 +45,7 @@ def step_ns(analysis: Analysis) -> float:
     return analysis.typical_step.parts["window_ns"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 3, seed=1))
 def test_the_rank_and_its_price(kind: str, name: str, tmp_path: Path) -> None:
     calm = world(name)
@@ -61,6 +62,7 @@ def test_the_rank_and_its_price(kind: str, name: str, tmp_path: Path) -> None:
     assert late.verdicts["because"].iloc[0].startswith(f"Rank 5{place} costs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("slower", "ddp"), ("block", "tp")])
 def test_what_delays_the_first_step_began_before_it(kind: str, name: str, tmp_path: Path) -> None:
     """At the end of each step: that of the step before the first is not in the trace, but delays it."""
@@ -73,6 +75,7 @@ def test_what_delays_the_first_step_began_before_it(kind: str, name: str, tmp_pa
     assert late.prices.gains["no_straggler"].ns == pytest.approx(true, abs=0.01 * step_ns(late))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", a_sample(list(PROGRAMS), 2, seed=2))
 def test_nobody_is_accused_where_nobody_is_late(name: str, tmp_path: Path) -> None:
     calm = read(world(name), tmp_path)
@@ -90,6 +93,7 @@ def test_nobody_is_accused_of_chance(seed: int, jitter: float, tmp_path: Path) -
     assert prices.late is None
 
 
+@pytest.mark.slow
 def test_two_that_delay_the_run_in_turns(tmp_path: Path) -> None:
     """Without one of them the other one is as late: alone, each gains little."""
     calm = world("tp")
@@ -132,6 +136,7 @@ def test_ranks_at_the_same_place_of_each_host(tmp_path: Path) -> None:
 PIPELINE = partial(three_d, tp=1, pp=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "at"), [(0, 0.2), (2, 0.0)])
 def test_a_stage_of_one_rank(rank: int, at: float, tmp_path: Path) -> None:
     """No rank does the same, but the other stages do as much in another order."""
@@ -147,6 +152,7 @@ def test_a_stage_of_one_rank(rank: int, at: float, tmp_path: Path) -> None:
     assert without.prices.late is None
 
 
+@pytest.mark.slow
 def test_stages_that_all_block_in_different_places(tmp_path: Path) -> None:
     """What they wait for their devices is no work that one has and another has not."""
     calm = World(3, PIPELINE, 2, 2, steps=6, window=Window(((1, 4),)))
@@ -238,6 +244,7 @@ def test_hidden_transfers_of_links_that_take_longer_than_compute(tmp_path: Path)
     assert gain.high_ns >= 0.8 * (step_ns(found) - comm_ns)
 
 
+@pytest.mark.slow
 def test_two_of_a_stage_that_do_more_in_different_places(tmp_path: Path) -> None:
     """Each is like a third rank, though not like the other one."""
     calm = World(3, partial(three_d, tp=1), 4, 2, steps=6, window=Window(((1, 4),)))
@@ -248,6 +255,7 @@ def test_two_of_a_stage_that_do_more_in_different_places(tmp_path: Path) -> None
     assert set(late.prices.late.ranks) == {4, 7}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "at"), [("slower", 0.9), ("copies", 0.9)])
 def test_the_end_of_the_step_before_delays_whole_pipelines(kind: str, at: float, tmp_path: Path) -> None:
     """What a rank does at the end of each step keeps others, too, from beginning the first one."""
@@ -262,6 +270,7 @@ def test_the_end_of_the_step_before_delays_whole_pipelines(kind: str, at: float,
     assert gain.low_ns <= true <= gain.high_ns
 
 
+@pytest.mark.slow
 def test_a_whole_host(tmp_path: Path) -> None:
     calm = world("ddp")
     slow = tuple(Injection("slower", (rank,), STEPS, 2500.0, 0.4) for rank in range(4, 8))
@@ -272,6 +281,7 @@ def test_a_whole_host(tmp_path: Path) -> None:
     assert late.prices.late.host is not None
 
 
+@pytest.mark.slow
 def test_the_rank_of_the_hot_expert(tmp_path: Path) -> None:
     """It has the same kernels as the others, of which one has more rows."""
     hot = read(World(5, partial(moe, layers=2, hot=3), 2, 4, steps=6, window=Window(((1, 4),))), tmp_path)
@@ -281,6 +291,7 @@ def test_the_rank_of_the_hot_expert(tmp_path: Path) -> None:
     assert hot.prices.late.excess[3].kernel == "grouped_gemm_kernel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("us", "verdict"), [(400.0, "transfer-bound"), (1400.0, "mixed")])
 def test_of_two_causes_none_dominates(us: float, verdict: str, tmp_path: Path) -> None:
     """A call that blocks on all ranks, and transfers that cost about 1.4 ms of 6."""
@@ -295,6 +306,7 @@ def test_of_two_causes_none_dominates(us: float, verdict: str, tmp_path: Path) -
         assert "Exposed" in because
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", a_sample(["fsdp", "twins"], 1, seed=3))
 def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
     calm = world(name)
@@ -311,6 +323,7 @@ def test_garbage_that_all_ranks_collect(name: str, tmp_path: Path) -> None:
         assert late.verdicts["headline"].iloc[0].endswith(": Python collects garbage")
 
 
+@pytest.mark.quick_cases("Python GC-no_gc-idle-collecting garbage costs")
 @pytest.mark.parametrize(
     ("what", "remedy", "verdict", "said"),
     [
@@ -355,6 +368,7 @@ def test_what_to_do_is_said_for_the_framework(annotation: str, said: str) -> Non
     assert CURES["no_copies"].under(names, at_once=True) == CURES["no_copies"]
 
 
+@pytest.mark.slow
 def test_nothing_is_priced_where_launches_were_not_read(tmp_path: Path) -> None:
     simulate(world("tp")).write(tmp_path)
     calm = analyse(tmp_path, details=False)

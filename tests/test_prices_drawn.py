@@ -103,6 +103,7 @@ def check(seeds: Sequence[int], folder: Path) -> None:
             assert caused.remedies["remedy"].iloc[0] == remedy, seed
 
 
+@pytest.mark.slow
 def test_a_few_worlds(tmp_path: Path) -> None:
     check(QUICK, tmp_path)
 

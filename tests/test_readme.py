@@ -174,6 +174,14 @@ def test_a_wrong_command_is_seen() -> None:
             parse_capture(wrong)
 
 
+@pytest.mark.slow_cases(
+    "commtrace report --step 4 --output step-4.html traces/resnet18-ddp-w2",
+    "commtrace report traces/mine",
+    "commtrace table verdicts traces/resnet18-ddp-w2",
+    "commtrace timeline --bundle --output my-run.tar traces/my-run",
+    "commtrace timeline traces/my-run",
+    "commtrace traces/resnet18-ddp-w2",
+)
 @pytest.mark.parametrize("command", a_sample(MEASURE, 12))
 def test_commands_that_measure_are_called_or_parsed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -240,6 +248,7 @@ def test_commands_that_measure(command: str, captured: Path) -> None:
     assert (captured / output[1]).stat().st_size if output else done.stdout
 
 
+@pytest.mark.slow
 def test_summary_begins_as_shown() -> None:
     shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None

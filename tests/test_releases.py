@@ -32,12 +32,14 @@ def exposed_by(analysis: Analysis, rank: int | None = None) -> dict[str, int]:
     return {str(by): int(ns) for by, ns in own.groupby("released_by")["exposed_ns"].sum().items()}
 
 
+@pytest.mark.slow
 def test_what_waits_for_compute_is_released_by_it(tmp_path: Path) -> None:
     found = exposed_by(analysed(tp_world(), tmp_path))
     assert found["producer"] > 0.9 * sum(found.values())
     assert found.get("host", 0) < 0.02 * sum(found.values())
 
 
+@pytest.mark.slow
 def test_a_host_that_is_late_releases_what_it_launches_last(tmp_path: Path) -> None:
     late = replace(tp_world(), injections=(Injection("op", (2,), STEPS, 4000.0, 0.6),))
     calls = analysed(late, tmp_path).releases_calls
@@ -47,6 +49,7 @@ def test_a_host_that_is_late_releases_what_it_launches_last(tmp_path: Path) -> N
     assert others["exposed_ns"].max() > 1e6
 
 
+@pytest.mark.slow
 def test_buckets_wait_for_the_bucket_before(tmp_path: Path) -> None:
     """Large buckets, close to each other: the stream is what they wait for."""
     made = World(3, partial(ddp, layers=4, layer_us=60.0, buckets=(8 << 20,) * 4), steps=7, window=Window(((1, 5),)))
@@ -58,6 +61,7 @@ def test_buckets_wait_for_the_bucket_before(tmp_path: Path) -> None:
     assert (behind["slack_ns"].dropna() >= behind["since_before_ns"][behind["slack_ns"].notna()]).all()
 
 
+@pytest.mark.quick_cases("nccl-straggler")
 @pytest.mark.parametrize("run", ["nccl-straggler", "nccl-two-hosts", "gloo-training"])
 def test_they_add_up_to_all_exposed_communication(run: str) -> None:
     """Of runs in which no two calls of a device run at once."""
@@ -69,6 +73,7 @@ def test_they_add_up_to_all_exposed_communication(run: str) -> None:
         assert found.releases["exposed_ns"].sum() == pytest.approx(whole, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_smallest_distance_is_the_reason() -> None:
     calls = analyse(DATA / "nccl-straggler", details=True).releases_calls
     since = {"host": "since_launch_ns", "collective": "since_before_ns", "producer": "slack_ns"}
@@ -77,6 +82,7 @@ def test_the_smallest_distance_is_the_reason() -> None:
         assert (own[column] == own[[*since.values()]].min(axis=1)).all()
 
 
+@pytest.mark.slow
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["table", "releases", "-f", "csv", str(DATA / "nccl-straggler")]) == 0
     assert capsys.readouterr().out.startswith("process_group,pg_ranks,collective,released_by,calls,exposed_ns,")

@@ -33,6 +33,7 @@ def recorded(request: pytest.FixtureRequest) -> Analysis:
     return analyse(DATA / request.param, details=True)
 
 
+@pytest.mark.slow_cases("nccl-periodic", "nccl-two-hosts")
 def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
     """To the ns: also where members arrive by clocks that are not quite sure."""
     for members in rank_programs(recorded.of(played_tables)):
@@ -42,6 +43,7 @@ def test_with_its_delays_a_run_is_played_as_it_was(recorded: Analysis) -> None:
             assert np.array_equal(end, program.end)
 
 
+@pytest.mark.slow_cases("213")
 @pytest.mark.parametrize("which", a_sample([*PRESETS, *range(200, 216)], 2))
 def test_whatever_the_run_it_is_played_to_its_end(which: int | str, tmp_path: Path) -> None:
     made = simulate(PRESETS[which] if isinstance(which, str) else draw(which))
@@ -64,6 +66,7 @@ HIDDEN = {("data", "ddp"), ("op", "ddp")}
 """The CPU is far enough ahead of its GPU."""
 
 
+@pytest.mark.slow_cases("data-fsdp")
 @pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES, 2, seed=3))
 def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path: Path) -> None:
     steps = tuple(range(1, 6))
@@ -77,6 +80,7 @@ def test_without_its_cause_a_run_is_as_without_it(kind: str, name: str, tmp_path
     assert row["step_ns"] == pytest.approx(true, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_not_slow_gains_nothing() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
     slow, other = found.predict(without_stragglers([2]), without_stragglers([3]))["gain_frac"]
@@ -84,6 +88,7 @@ def test_a_rank_that_is_not_slow_gains_nothing() -> None:
     assert abs(other) < 0.01
 
 
+@pytest.mark.slow
 def test_the_usual_scenarios_begin_with_the_culprit() -> None:
     table = analyse(DATA / "nccl-straggler", details=True).predictions
     assert table["scenario"].iloc[0] == "rank 2 as fast as the others"
@@ -91,6 +96,7 @@ def test_the_usual_scenarios_begin_with_the_culprit() -> None:
     assert (table["step_ns"] <= table["high_ns"]).all()
 
 
+@pytest.mark.slow
 def test_transfers_take_so_much_less() -> None:
     """Where all communication is exposed, and no rank waits, links twice as fast save half of the transfer."""
     found = analyse(DATA / "nccl-straggler", details=True)
@@ -107,6 +113,7 @@ def link(analysis: Analysis, factor: float):
     return faster_links(factor, links_of(analysis.links))
 
 
+@pytest.mark.slow
 def test_overlap_is_a_bound() -> None:
     """Compute alone takes at least that long."""
     found = analyse(DATA / "nccl-two-hosts", details=True)
@@ -115,12 +122,14 @@ def test_overlap_is_a_bound() -> None:
     assert row["gain_ns"] <= found.breakdown_steps["exposed_comm_ns"].mean() * 1.01
 
 
+@pytest.mark.slow
 def test_no_jitter_takes_means_of_compute() -> None:
     found = analyse(DATA / "nccl-straggler", details=True)
     [row] = found.predict(no_jitter()).to_dict("records")
     assert 0 < row["gain_ns"] < found.predict(without_stragglers())["gain_ns"].iloc[0]
 
 
+@pytest.mark.slow
 def test_the_slowdown_comes_from_the_slow_rank() -> None:
     table = analyse(DATA / "nccl-straggler", details=True).attribution
     first = table[table["of"] == "rank"].iloc[0]
@@ -150,6 +159,7 @@ def test_a_replay_that_misses_the_run_predicts_nothing(tmp_path: Path) -> None:
             _ = found.predictions
 
 
+@pytest.mark.slow
 def test_a_run_of_nothing_but_collectives_on_cpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", str(DATA / "gloo-collectives")]) == 1
     assert "the traces do not show what its CPUs wait for" in capsys.readouterr().err
@@ -165,6 +175,7 @@ def test_predict_needs_a_scenario() -> None:
         analyse(DATA / "nccl-straggler", details=True).predict()
 
 
+@pytest.mark.slow
 def test_the_command_tells_its_error_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", "--without-straggler", "2", str(DATA / "nccl-straggler")]) == 0
     said = capsys.readouterr()
@@ -188,12 +199,14 @@ def test_what_makes_no_sense_is_refused(options: list[str], message: str, capsys
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_group_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in (("between=2", "show no collective over several hosts"), ("x=2", "show no process group 'x'")):
         assert cli.main(["predict", "--links", text, str(DATA / "nccl-straggler")]) == 1
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_without_communication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = traces_of(1, [])[0].step(0, 0, 50 * MS).kernel("gemm", 1 * MS, 5 * MS).kernel("gemm", 7 * MS, 5 * MS)
     trace.write(tmp_path, "x0.json")
@@ -216,6 +229,7 @@ def test_a_run_that_lacks_a_rank_is_played(tmp_path: Path) -> None:
     assert (steps["measured_ns"] == steps["with_delays_ns"]).all()
 
 
+@pytest.mark.slow
 def test_slowdown_comes_from_an_operation_and_a_place_as_well() -> None:
     table = analyse(DATA / "nccl-straggler", details=True).attribution
     assert table[table["of"] == "operation"]["part"].iloc[0] == "sm90_xmma_gemm_bf16bf16_tp"
@@ -247,6 +261,7 @@ PART_OF = {"kernel": "compute", "slower": "compute", "copies": "compute", "block
 CAUSES_SEEN = [cause for cause in CAUSES if cause not in HIDDEN]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), a_sample(CAUSES_SEEN, 3, seed=5))
 def test_the_part_that_was_made_late_costs_most(kind: str, name: str, tmp_path: Path) -> None:
     """Of ranks, and of compute, CPUs and data loading; and what it costs is what a step takes longer."""
@@ -268,6 +283,7 @@ def test_the_part_that_was_made_late_costs_most(kind: str, name: str, tmp_path: 
         assert whole["compute"] < 0.05
 
 
+@pytest.mark.quick_cases("206")
 @pytest.mark.parametrize("name", a_sample([*PROGRAMS, 206, 214, 221], 3, seed=6))
 def test_no_part_costs_anything_where_nobody_is_late(name: str | int, tmp_path: Path) -> None:
     """Also where the trace begins before the only step, with other things on each rank."""
@@ -278,6 +294,7 @@ def test_no_part_costs_anything_where_nobody_is_late(name: str | int, tmp_path: 
     assert table["gain_frac"].abs().max() < 0.05
 
 
+@pytest.mark.slow
 def test_variants_played_at_once_are_those_played_one_by_one() -> None:
     """Also where they wait for different things, and in the order in which they come."""
     members = next(rank_programs(analyse(DATA / "nccl-two-hosts", details=True).of(played_tables)))

@@ -58,6 +58,7 @@ def predicted_ms(analysis: Analysis, **options: Any) -> tuple[float, float]:
     return row["low_ns"] / 1e6, row["high_ns"] / 1e6
 
 
+@pytest.mark.slow
 def test_the_step_is_as_described(tmp_path: Path) -> None:
     assert training(tmp_path, EACH).replay_steps["measured_ns"].tolist() == [54 * MS]
 
@@ -65,6 +66,7 @@ def test_the_step_is_as_described(tmp_path: Path) -> None:
 # --- buckets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("buckets0-0-1-expected0", "buckets2-0-1-expected2", "buckets3-0-2-expected3")
 @pytest.mark.parametrize(
     ("buckets", "latency", "mib", "expected"),
     [
@@ -84,6 +86,7 @@ def test_gradients_in_other_buckets(
     assert found == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.slow
 def test_without_gradients_there_are_no_buckets() -> None:
     with pytest.raises(NothingMeasured, match=r"captured with record_shapes=True"):
         analyse(DATA / "nccl-straggler", details=True).predict({"bucket_mb": 5})
@@ -92,6 +95,7 @@ def test_without_gradients_there_are_no_buckets() -> None:
 # --- collectives ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("options0-expected0", "options4-expected4", "options5-expected5", "options6-expected6")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -112,6 +116,7 @@ def test_other_collectives(options: dict[str, Any], expected: tuple[float, float
     assert predicted_ms(found, **options) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.slow
 def test_where_latency_is_not_known_it_may_be_none_or_as_much_as_nccl_may_have(tmp_path: Path) -> None:
     found = training(tmp_path, ONE)
     latency = 2 * (14 + 2 * 5.7) / 1000
@@ -135,6 +140,7 @@ def test_a_change_of_ones_own_is_played_once_for_a_run_whether_it_has_a_hash_or_
     assert list(change) == [2]
 
 
+@pytest.mark.slow
 def test_what_is_needed_at_once_is_not_fused(tmp_path: Path) -> None:
     """The second all_reduce has its input from a kernel that waits for the first."""
     for rank in (0, 1):
@@ -178,6 +184,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], message: str, tmp_pa
         training(tmp_path, EACH).predict(options)
 
 
+@pytest.mark.slow
 def test_of_several_groups_one_is_to_be_named() -> None:
     found = analyse(DATA / "nccl-two-hosts", details=True)
     with pytest.raises(BadScenario, match=r"say which groups grow, as in GROUP=16; there are \w+ \(2 ranks\)"):
@@ -192,6 +199,7 @@ def test_of_several_groups_one_is_to_be_named() -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_scenarios_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training(tmp_path / "run", THREE_SIZES, latency=2)
     (tmp_path / "s.toml").write_text(
@@ -224,6 +232,7 @@ def test_a_file_that_is_no_use(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_every_option_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training(tmp_path, EACH)
     options = ["--links", "2", "--latency", "2", "--no-jitter", "--overlap", "perfect", "--fuse", "--bucket-mb", "2"]

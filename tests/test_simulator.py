@@ -166,6 +166,7 @@ def test_traces_are_json_and_every_launched_kernel_has_its_launch(made: Simulate
         assert all(e.get("dur", 0) >= 0 for e in events)
 
 
+@pytest.mark.slow_cases("large", "two hosts")
 @pytest.mark.parametrize("which", a_sample([*PRESETS, *range(100, 112)], 5))
 def test_the_analysis_reads_the_same_calls(which: int | str, tmp_path: Path) -> None:
     made = simulated(which)
@@ -175,6 +176,7 @@ def test_the_analysis_reads_the_same_calls(which: int | str, tmp_path: Path) -> 
     assert set(read[keys].itertuples(index=False)) == set(made.truth.calls[keys].itertuples(index=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torch", with_slow(["2.13"], ["2.2", "2.4", "2.5", "2.12"]))
 def test_arguments_say_what_is_true(torch: str, tmp_path: Path) -> None:
     for number, name in enumerate(("sharded", "pipeline", "rooted")):
@@ -203,6 +205,7 @@ def test_a_clock_that_is_off_changes_what_is_shown_and_nothing_else() -> None:
     assert np.abs(ahead_us - expected).max() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["straggler"], ["plain", "cross", "large"]))
 def test_an_analysis_that_is_right_scores_so(name: str, tmp_path: Path) -> None:
     made = simulated(name)
@@ -221,6 +224,7 @@ def test_drawn_worlds_differ_and_are_the_same_again() -> None:
     assert first.equals(second)
 
 
+@pytest.mark.slow
 def test_every_kind_of_communication_is_drawn() -> None:
     ops = {meeting.op for seed in range(36) for meeting in simulated(seed).happened.meetings}
     assert ops == {*SYNCHRONISING, "broadcast", "reduce", "gather", "scatter", "send_recv"}

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Program, int, int, tuple[int, ...], float, list[str]]] = 
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", a_sample(list(CASES), 4, seed=1))
 def test_slow_links_are_named_and_what_they_cost(name: str, tmp_path: Path) -> None:
     """As fast as the others, the run takes as long as it was simulated with equal links."""
@@ -57,6 +58,7 @@ def test_where_links_are_equal_none_is_slow(seed: int, tmp_path: Path) -> None:
     assert slow_groups(analyse(tmp_path).links) == []
 
 
+@pytest.mark.slow
 def test_any_links_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ranks, a host or a process group; what has nothing like it cannot."""
     hardware = Hardware(slow_links=(((4, 5, 6, 7), 0.5),))

@@ -100,6 +100,7 @@ def test_scalars_stand_under_the_run(address: str) -> None:
         assert [value for *_, value in points] == pytest.approx([scalar.value for scalar in own], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_scalars_are_those_of_the_tables() -> None:
     analysis = analyse(DATA / "nccl-straggler")
     found = {(scalar.tag, scalar.step): scalar for scalar in step_scalars(analysis)}
@@ -142,6 +143,7 @@ def test_a_missing_rank_leaves_nothing_to_compare(tmp_path: Path) -> None:
     assert '"name":"nccl:reduce"' in text
 
 
+@pytest.mark.slow
 def test_names_stay_names(tmp_path: Path) -> None:
     name = 'evil"\n\x1b[2J</script>\u2028' + "x" * 5000
     traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
@@ -156,6 +158,7 @@ def test_names_stay_names(tmp_path: Path) -> None:
     assert cut_name(name) in {event["name"] for event in events}
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = shutil.copytree(DATA / "nccl-straggler", tmp_path / "run")
     before = sorted(file.name for file in run.iterdir())
@@ -172,6 +175,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "run"]
 
 
+@pytest.mark.slow
 def test_it_says_what_the_view_cannot_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", "tensorboard-copy", str(DATA / "nccl-rooted"), str(tmp_path / "o")]) == 0
     said = capsys.readouterr()
@@ -185,6 +189,7 @@ def test_a_run_without_communication(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "shows no communication" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_scalars_replace_earlier_ones_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = shutil.copytree(DATA / "nccl-straggler", tmp_path / "run")

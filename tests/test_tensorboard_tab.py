@@ -90,6 +90,7 @@ def listed(address: str) -> dict[str, dict[str, Any]]:
     raise AssertionError(f"runs were never read: {rows}")
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_every_run_is_listed_with_what_its_first_screen_says(address: str, logdir: Path) -> None:
     rows = listed(address)
@@ -125,6 +126,7 @@ def test_the_report_is_the_one_of_the_command(address: str, logdir: Path) -> Non
     assert report_of(address, "day & night/<b>two")[0] == 200
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_what_cannot_be_read_says_why(address: str) -> None:
     code, headers, html = report_of(address, "broken")
@@ -139,6 +141,7 @@ def test_only_runs_below_the_log_directory_are_shown(address: str, run: str) -> 
     assert report_of(address, run)[0] == 404
 
 
+@pytest.mark.slow
 @needs_tensorboard
 def test_twenty_requests_at_once_have_each_report_made_once_and_two_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +207,7 @@ def test_who_asks_for_too_much_is_told_to_come_back(
     assert reports.page(runs[2]) == b"page"
 
 
+@pytest.mark.slow
 @needs_tensorboard
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome: apt-get install chromium")
 def test_a_browser_shows_it(address: str, tmp_path: Path) -> None:
@@ -267,6 +271,7 @@ def in_the_tab(folder: Path, code: str) -> object:
     return found_by(seen)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_the_list_fills_sorts_and_shows_names_as_text(tmp_path: Path) -> None:
     code = """
@@ -290,6 +295,7 @@ def test_the_list_fills_sorts_and_shows_names_as_text(tmp_path: Path) -> None:
     assert set(says) == {"Rank 1 is late", "<b>Hidden</b>", "reading ...", "ends in the middle"}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_click_opens_a_report_and_two_ticks_open_two(tmp_path: Path) -> None:
     code = """

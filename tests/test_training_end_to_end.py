@@ -11,6 +11,7 @@ from commtrace import cli as analysis_cli
 ALONE = ["--parallel", "single", "--device", "cpu", "--wait", "1", "--warmup", "1", "--active", "1", "--steps", "3"]
 
 
+@pytest.mark.slow
 def test_trainings_of_two_batch_sizes_are_compared(tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("torch")
     import tiny_model

@@ -30,6 +30,7 @@ def step_ns(analysis: Analysis) -> float:
     return float(analysis.breakdown_steps["window_ns"].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [(), (UNSEEN,), (0,)])
 def test_faster_links_gain_between_nothing_and_all_transfers(late: tuple[int, ...], tmp_path: Path) -> None:
     """The calls may have waited for the unseen rank, which faster links do not change."""
@@ -42,6 +43,7 @@ def test_faster_links_gain_between_nothing_and_all_transfers(late: tuple[int, ..
     assert row["low_ns"] - 0.001 * true <= true <= row["high_ns"] + 0.001 * true
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kernel", "copies"])
 def test_a_late_rank_is_named_and_may_not_be_all(kind: str, tmp_path: Path) -> None:
     """What a step gains without it is certain only if the unseen rank is not late as well."""

@@ -70,6 +70,7 @@ def late_at(calm: World, cause: str, place: str, ranks: tuple[int, ...] = (LATE,
     return Injection(cause, ranks, tuple(STEPS), LATE_US, at(calm, place))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "cause", "place"),
     with_slow(QUICK, CASES[3::13]),
@@ -79,6 +80,7 @@ def test_without_its_cause_a_run_is_as_without_it(job: str, cause: str, place: s
     assert_predicted(calm, replace(calm, injections=(late_at(calm, cause, place),)), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", a_sample(["tp", "fsdp", "three dimensions"], 1))
 def test_calls_that_launch_nothing_interrupt_no_work(job: str, tmp_path: Path) -> None:
     """Nor do those of the thread that watches collectives."""
@@ -86,6 +88,7 @@ def test_calls_that_launch_nothing_interrupt_no_work(job: str, tmp_path: Path) -
     assert_predicted(calm, replace(calm, injections=(late_at(calm, "python", PLACES[2]),)), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", a_sample(["ddp", "tp and dp"], 1))
 def test_culprits_that_hide_each_other(job: str, tmp_path: Path) -> None:
     """One computes longer, the CPU of another stands still."""
@@ -94,6 +97,7 @@ def test_culprits_that_hide_each_other(job: str, tmp_path: Path) -> None:
     assert_predicted(calm, replace(calm, injections=both), tmp_path, (1, 3))
 
 
+@pytest.mark.slow
 def test_what_happens_once_is_taken_out_of_that_step(tmp_path: Path) -> None:
     calm = world("ddp")
     once = replace(late_at(calm, "copies", PLACES[1]), steps=(3,), us=20_000.0)
@@ -104,6 +108,7 @@ def test_what_happens_once_is_taken_out_of_that_step(tmp_path: Path) -> None:
     assert row["step_ns"] == pytest.approx(steps.drop(3).mean(), rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", a_sample([*JOBS], 2))
 def test_nobody_late_gains_nothing(job: str, tmp_path: Path) -> None:
     """What is chance is no excess. In a mixture of experts, one has more to do."""
@@ -119,6 +124,7 @@ def within_hosts(place: Place) -> list[Op]:
     return [op for _ in range(4) for op in (Kernel("gemm", 300.0), Comm("all_reduce", of_host(place), 1 << 20))]
 
 
+@pytest.mark.slow
 def test_a_clock_of_its_own_makes_no_rank_late(tmp_path: Path) -> None:
     clocks = Clocks(offset_us=(0.0, 30_000.0))
     simulate(World(5, within_hosts, 2, 2, steps=4, window=Window(((0, 3),)), clocks=clocks)).write(tmp_path)
@@ -128,6 +134,7 @@ def test_a_clock_of_its_own_makes_no_rank_late(tmp_path: Path) -> None:
     assert gains.abs().max() < 0.02
 
 
+@pytest.mark.quick_cases("ddp")
 @pytest.mark.parametrize("job", a_sample([*JOBS], 2, seed=1))
 def test_with_its_delays_a_run_is_played_as_it_was(job: str, tmp_path: Path) -> None:
     calm = replace(world(job), layout=Layout(every_call=True))

@@ -55,6 +55,7 @@ def starts(raw: RawTrace, path: Path) -> list[list[int]]:
 NEAR = st.integers(-(10**15), 10**15).map(lambda ns: NOW_NS + ns)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, derandomize=True,
           suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # fmt: skip
 @given(st.lists(NEAR, min_size=1, max_size=6), st.sampled_from(["kineto", "kineto of torch 2.13", "compact"]),

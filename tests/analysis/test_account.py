@@ -50,6 +50,7 @@ def assert_it_adds_up(found: Analysis) -> None:
         assert {key: ns for key, ns in waited.items() if key in expected} == +expected
 
 
+@pytest.mark.quick_cases("host-bound-True", "host-bound-False")
 @pytest.mark.parametrize("details", [True, False])
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_every_run_adds_up(run, details):
@@ -60,6 +61,7 @@ def test_every_run_adds_up(run, details):
     assert known.all(axis=None) if details else not known.any(axis=None)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("details", [True, False])
 def test_the_mean_of_its_parts_is_the_typical_step(details):
     found = analyse(ROOT / "tests" / "data" / "nccl-straggler", details=details)
@@ -131,6 +133,7 @@ def ticks_of(found: Analysis, rank: int, begin: int, end: int) -> tuple[Counter[
     return counts, waits
 
 
+@pytest.mark.slow
 @given(runs())
 @settings(max_examples=15, deadline=None)
 def test_every_tick_counts_once(traces):
@@ -171,6 +174,7 @@ def late_run(folder: Path, *, late_ns: int = 5 * MS) -> Path:
     return write_run(folder, 4, [Collective(each, transfer=2 * MS) for each in arrivals], host="node0")
 
 
+@pytest.mark.slow
 def test_the_wait_is_for_whom_it_was(tmp_path):
     found = analyse(late_run(tmp_path))
     (wait,) = [part for part in found.typical_parts if part.column == "exposed_wait_ns"]
@@ -203,6 +207,7 @@ def test_without_details_idle_time_is_one_number(tmp_path):
     assert [part.name for part in found.typical_parts] == ["compute alone", "idle"]
 
 
+@pytest.mark.slow
 def test_a_split_known_in_one_of_two_cycles_is_not_known_in_all(tmp_path):
     for rank in (0, 1):
         own = {"ranks": (0, 1), "Seq": 1}
@@ -229,6 +234,7 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, capsys):
     run = str(late_run(tmp_path))
     text = printed(capsys, run)
@@ -241,6 +247,7 @@ def test_the_command(tmp_path, capsys):
     assert "no activity belongs to a step" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_people_see_adds_up_to_all(tmp_path, capsys):
     shares = [float(row["share_frac"]) for row in rows(printed(capsys, "--format", "csv", str(late_run(tmp_path))))]
     assert sum(shares) == pytest.approx(1)

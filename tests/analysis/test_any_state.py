@@ -358,6 +358,7 @@ def piped(path: Path, parts: Iterator[bytes]) -> Iterator[Path]:
     assert not writer.is_alive()
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_pipes_are_read_once_beside_files(tmp_path, workers):
     options = ReadOptions(workers=workers, sizes=ReadSizes(process_bytes=0))
@@ -415,6 +416,7 @@ def test_a_name_that_no_file_can_have(tmp_path):
 # --- files that change while they are read ---------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("gz", [False, True])
 def test_a_file_that_shrinks(tmp_path, gz):
     made = Trace()
@@ -465,6 +467,7 @@ def test_endless_streams_end(tmp_path, state):
         read(pipe, sizes=SMALL_LIMITS)
 
 
+@pytest.mark.quick_cases("{},")
 @pytest.mark.parametrize("event", [b"{},", b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},'])
 def test_gzip_bombs_of_good_events_end(tmp_path, event):
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)

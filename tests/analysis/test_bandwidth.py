@@ -35,6 +35,7 @@ def test_whole_durations_give_what_a_single_trace_would_suggest(tmp_path):
     assert row["busbw_from_dur_gb_per_s"] == 1e9 / 25e6  # the mean of 40 and 10 ms
 
 
+@pytest.mark.slow_cases("all_gather-8", "all_to_all-8")
 @pytest.mark.parametrize("world", [2, 4, 8])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_bus_bandwidth_of_every_collective(tmp_path, kind, world):
@@ -64,17 +65,20 @@ def test_sizes_kinds_dtypes_and_groups_are_rows_of_their_own(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_one_group_name_for_disjoint_groups_is_two_rows(tmp_path):
     truth = [Collective({0: 0, 1: 0}, 1 * MS, group="3"), Collective({2: 0, 3: 0}, 2 * MS, group="3")]
     rows = rows_of(tmp_path, 4, truth)
     assert sorted((r["pg_ranks"], r["time_us_min"]) for r in rows) == [("0 1", 1000), ("2 3", 2000)]
 
 
+@pytest.mark.slow
 def test_the_group_counts_not_the_world(tmp_path):
     (row,) = rows_of(tmp_path, 8, [Collective({0: 0, 4: 0}, 10 * MS, elems=250_000_000, group="dp")])
     assert row["busbw_gb_per_s"] == 100  # 2 (n - 1) / n of n = 2
 
 
+@pytest.mark.slow
 def test_barriers_move_no_data(tmp_path):
     assert rows_of(tmp_path, 2, [Collective((0, 0), 1 * MS, "barrier")]) == []
 

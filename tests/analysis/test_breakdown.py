@@ -100,6 +100,7 @@ def test_every_step_is_that_of_a_brute_force_count(rows):
     assert [{key: row[key] for key in ("step", *TIMES)} for row in records(found)] == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(ACTIVITIES_LIST, st.integers(-(10**15), 10**18))
 def test_another_clock_changes_no_duration(rows, offset):
@@ -223,6 +224,7 @@ RUN = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(run=RUN, compute=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 200), st.integers(1, 60)), max_size=6))
 def test_exposed_wait_transfer_and_unsplit_add_up(tmp_path_factory, run, compute):

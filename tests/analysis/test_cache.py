@@ -119,6 +119,7 @@ def test_a_reading_with_details_is_another_one(trace, reads):
     assert "another version" in cache.read(TraceInput(trace), OPTIONS).notes[0]
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_said_and_written_again(trace, reads):
     cache = Cache()
     first = cache.read(TraceInput(trace), OPTIONS)
@@ -246,6 +247,7 @@ def test_damaged_traces_are_not_kept(trace, reads):
     assert len(reads) == 4
 
 
+@pytest.mark.slow
 def test_workers_use_it_for_large_files(tmp_path, trace):
     for limit, kept in ((1 << 30, False), (0, True)):
         for workers in (1, 2):

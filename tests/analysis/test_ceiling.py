@@ -334,6 +334,7 @@ def run_and_ceiling(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_bandwidth_and_summary_show_it(run_and_ceiling, capsys):
     run = str(run_and_ceiling)
     assert main(["bandwidth", "--ceiling", run, run, "-f", "json"]) == 0
@@ -361,6 +362,7 @@ def test_a_bad_ceiling_is_one_line(run_and_ceiling, tmp_path, capsys):
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_from_python(run_and_ceiling):
     found = analyse(run_and_ceiling, ceiling=run_and_ceiling)
     assert found.bandwidth_ceiling["of_ceiling_frac"].tolist() == [0.8]

@@ -249,6 +249,7 @@ def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any
     assert 0 < found[0]["difference_ns"] < 0.06 * MS
 
 
+@pytest.mark.slow_cases("gc-collecting garbage costs 50 us")
 @pytest.mark.parametrize(
     ("kind", "cause"), [("data", "waiting for batches costs 61 us"), ("gc", "collecting garbage costs 50 us")]
 )
@@ -284,6 +285,7 @@ def test_what_cpus_do_more_at_one_place_is_the_cause(
     assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.3)
 
 
+@pytest.mark.quick_cases("1.2")
 @pytest.mark.parametrize("times", [1.03, 1.2])
 def test_cpus_that_are_slower_at_everything_are_the_cause(tmp_path: Path, times: float) -> None:
     """Not the data loader alone, nor that they wait for their devices, which makes launches late."""
@@ -306,6 +308,7 @@ def test_cpus_that_are_slower_at_everything_are_the_cause(tmp_path: Path, times:
         assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.3)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_another_one_in_each_stage_of_a_pipeline_is_found(tmp_path: Path) -> None:
     """Stages launch the same operators in another order: half of the ranks are slower at each of two places."""
     program = partial(three_d, tp=1, pp=2, microbatches=2, layer_us=300.0, elems=1 << 20)

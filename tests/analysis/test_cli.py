@@ -62,6 +62,7 @@ def fails(capsys, *arguments: str, naming: str) -> str:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("ranks-table", "summary-markdown")
 @pytest.mark.parametrize(("command", "output_format"), a_sample([*product(COMMANDS, FORMATS)], 12))
 def test_every_command_in_every_format(capsys, run_dir, command, output_format):
     assert main([*command.split(), str(run_dir), "--format", output_format]) == 0
@@ -70,6 +71,7 @@ def test_every_command_in_every_format(capsys, run_dir, command, output_format):
     assert re.fullmatch(r"(note: of step [^\n]*; --whole: of all that was recorded\n)?", captured.err)
 
 
+@pytest.mark.slow
 def test_a_run_alone_is_summarised(capsys, run_dir):
     assert main([str(run_dir)]) == 0
     alone = capsys.readouterr().out
@@ -80,11 +82,13 @@ def test_a_run_alone_is_summarised(capsys, run_dir):
     assert "2 of 2: 0-1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_options_before_the_run_mean_the_summary_too(capsys, run_dir):
     assert main(["--format", "json", str(run_dir)]) == 0
     assert json.loads(capsys.readouterr().out)["table"] == "summary"
 
 
+@pytest.mark.quick_cases("breakdown")
 @pytest.mark.parametrize("command", a_sample(TABLES, 3))
 def test_json_and_csv_say_the_same(capsys, run_dir, command):
     main([*command.split(), str(run_dir), "--format", "json"])
@@ -94,6 +98,7 @@ def test_json_and_csv_say_the_same(capsys, run_dir, command):
     assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in content["rows"]] == rows
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_run(capsys, run_dir):
     main(["table", "collectives", str(run_dir), "--format", "json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -296,6 +301,7 @@ def test_a_truncated_trace(capsys, tmp_path, layout, gz):
         fails(capsys, "breakdown", path, naming=path.name)
 
 
+@pytest.mark.slow
 def test_a_trace_without_events_is_empty_not_broken(capsys, tmp_path):
     write_bytes(tmp_path / "rank0.json", b'{"schemaVersion": 1, "traceEvents": []}')
     fails(capsys, "breakdown", tmp_path, naming="no device activity")
@@ -317,6 +323,7 @@ def test_two_files_of_one_rank(capsys, tmp_path):
     assert "other_1.0001.pt.trace.json.gz" in line
 
 
+@pytest.mark.slow
 def test_a_missing_rank_is_named_and_nothing_is_made_up(capsys, tmp_path):
     write_run(tmp_path, 3, [Collective((0, 1 * MS, 2 * MS))])
     (tmp_path / "node_1.0001.pt.trace.json.gz").unlink()
@@ -348,6 +355,7 @@ def test_a_file_that_may_not_be_read(capsys, tmp_path):
     fails(capsys, tmp_path, naming="Permission denied")
 
 
+@pytest.mark.slow
 def test_a_name_with_control_characters_cannot_move_the_cursor(capsys, tmp_path):
     folder = tmp_path / "run\x1b[2J"
     write_run(folder, 2, [Collective((0, 0))])
@@ -361,6 +369,7 @@ def test_a_name_with_control_characters_cannot_move_the_cursor(capsys, tmp_path)
 # --- keeping going ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("summary")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_keep_going_shows_the_other_ranks_and_exits_1(capsys, tmp_path, command):
     write_run(tmp_path, 3, [Collective((0, 1 * MS, 2 * MS))])
@@ -384,12 +393,14 @@ def test_keep_going_with_nothing_left(capsys, tmp_path):
 # --- as a process ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_as_a_module(run_dir):
     done = python("breakdown", "--whole", run_dir, "-f", "csv", text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("rank,device,")
 
 
+@pytest.mark.slow
 def test_exit_codes_reach_the_shell(tmp_path):
     done = python(tmp_path / "nowhere", text=True)
     assert (done.returncode, done.stdout) == (1, "")
@@ -397,6 +408,7 @@ def test_exit_codes_reach_the_shell(tmp_path):
     assert python("table", "calls", "--colour", text=True).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoding", "output_format"),
     with_slow([("ascii", "table"), ("latin-1", "json")], [("ascii", "csv"), ("ascii", "markdown"), ("utf-8", "table")]),
@@ -422,6 +434,7 @@ def test_an_error_in_any_locale(tmp_path):
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_whose_name_is_no_text(capsys, tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff"))
     write_run(folder, 2, [Collective((0, 1 * MS))])
@@ -431,6 +444,7 @@ def test_a_folder_whose_name_is_no_text(capsys, tmp_path):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(tmp_path):
     # More output than a pipe holds, and a reader that is gone before it is written.
     write_run(tmp_path, 2, [Collective((k * MS, k * MS), 500_000) for k in range(800)])
@@ -454,6 +468,7 @@ def test_help_is_quick_because_it_imports_little(run_dir):
     assert done.stderr == "False\n"
 
 
+@pytest.mark.slow
 def test_torch_is_never_imported(run_dir):
     program = (
         "import sys; from commtrace.cli import main; code = main(sys.argv[1:]); "

@@ -51,6 +51,7 @@ def test_every_command_in_every_format(capsys, sweep, arguments, output_format):
     assert captured.err == ""
 
 
+@pytest.mark.slow_cases("subtraction")
 @pytest.mark.parametrize("arguments", ["scaling", "subtraction", "subtraction --mistake all"], ids=str)
 def test_json_and_csv_say_the_same(capsys, sweep, arguments):
     content = json.loads(ran(capsys, "table", *arguments.split(), sweep, "-f", "json").out)
@@ -66,6 +67,7 @@ def test_no_cell_is_dropped(capsys, sweep, command):
         assert shown in text
 
 
+@pytest.mark.slow
 def test_negative_communication_is_shown(capsys, sweep):
     (row, *_) = json.loads(ran(capsys, "table", "subtraction", sweep, "-f", "json").out)["rows"]
     assert row["subtracted_comm_ns"] == pytest.approx(-500 * MS, abs=100)
@@ -107,6 +109,7 @@ def test_mistakes_need_no_traces(capsys, sweep, tmp_path):
     fails(capsys, "table", "subtraction", tmp_path, naming="node_0.0001.pt.trace.json")
 
 
+@pytest.mark.quick_cases("scaling")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_examples_that_parse(capsys, sweep, tmp_path, monkeypatch, command):
     text = ran(capsys, "table", command, "--help").out

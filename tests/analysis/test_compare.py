@@ -84,6 +84,7 @@ def measure(found: Comparison, name: str) -> dict[str, Any]:
 # --- what differs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_does_not_differ_from_itself(tmp_path):
     found = compare(run(tmp_path / "a"), tmp_path / "a")
     assert len([row for row in records(found.comparison) if row["p_value"] is not None]) > 5
@@ -93,6 +94,7 @@ def test_a_run_does_not_differ_from_itself(tmp_path):
     assert found.decision.beyond_runs is False
 
 
+@pytest.mark.slow
 def test_a_larger_layer_shows_in_compute_and_in_its_kernel_and_operator(tmp_path):
     found = compare(run(tmp_path / "a"), run(tmp_path / "b", gemm=60))
     step, compute = measure(found, "step"), measure(found, "compute")
@@ -109,6 +111,7 @@ def test_a_larger_layer_shows_in_compute_and_in_its_kernel_and_operator(tmp_path
     assert (operators[0]["operator"], operators[0]["significant"]) == ("aten::mm", True)
 
 
+@pytest.mark.slow
 def test_a_slower_layer_shows_in_its_class_however_modules_are_numbered(tmp_path, capsys):
     for side, first, mlp in (("a", 0, 4), ("b", 24, 7)):
         trace, now = Trace(0, 1), 0
@@ -131,6 +134,7 @@ def test_a_slower_layer_shows_in_its_class_however_modules_are_numbered(tmp_path
     assert "no record_function, nn.Module or compiled region is in the traces" in capsys.readouterr().err
 
 
+@pytest.mark.quick_cases("1")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_layer_that_computes_more_has_other_shapes_and_a_slower_one_the_same(tmp_path, capsys, seed):
     draw = random.Random(seed)
@@ -166,6 +170,7 @@ def test_a_layer_that_computes_more_has_other_shapes_and_a_slower_one_the_same(t
     assert "no operator in the traces has shapes" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_later_rank_shows_as_waiting_and_a_pause_as_idle(tmp_path):
     first = run(tmp_path / "a")
     late, pause = compare(first, run(tmp_path / "b", late=65)), compare(first, run(tmp_path / "c", pause=70))
@@ -178,6 +183,7 @@ def test_a_later_rank_shows_as_waiting_and_a_pause_as_idle(tmp_path):
     assert [r["measure"] for r in records(pause.comparison) if r["significant"]] == ["step", "idle"]
 
 
+@pytest.mark.slow
 def test_a_kernel_of_one_run_only_is_0_in_the_other(tmp_path):
     found = compare(run(tmp_path / "a"), run(tmp_path / "b", late=0))
     (row,) = [row for row in records(found.changed_kernels) if row["name"] == "straggler"]
@@ -187,6 +193,7 @@ def test_a_kernel_of_one_run_only_is_0_in_the_other(tmp_path):
     assert (row["difference_ns"], row["change_frac"], row["significant"]) == (2.5 * MS, None, True)
 
 
+@pytest.mark.slow
 def test_a_step_that_only_some_ranks_recorded_is_divided_among_those(tmp_path):
     for shift, folder in ((0, tmp_path / "a"), (1, tmp_path / "b")):
         for rank in range(2):
@@ -198,6 +205,7 @@ def test_a_step_that_only_some_ranks_recorded_is_divided_among_those(tmp_path):
     assert (row["a_ns"], row["b_ns"], row["spread_b_ns"]) == (10 * MS, 10 * MS, 0)
 
 
+@pytest.mark.slow
 def test_what_matters_does_not_depend_on_which_side_is_first(tmp_path):
     # Steps of 45 and 86 ms: 0.6 ms more of idle is more than 1 % of the one, but not of the other.
     a, b = (
@@ -212,6 +220,7 @@ def test_what_matters_does_not_depend_on_which_side_is_first(tmp_path):
 # --- captures --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_one_capture_each_cannot_tell_several_can(tmp_path):
     # Captures of a configuration differ by about 1 %, and B takes 10 % longer to compute, 5 % of a step.
     a, b = (
@@ -229,6 +238,7 @@ def test_what_one_capture_each_cannot_tell_several_can(tmp_path):
     assert (step["captures_a"], step["steps_a"], step["spread_a_ns"]) == (3, 27, pytest.approx(0.2 * MS, rel=0.05))
 
 
+@pytest.mark.slow
 def test_captures_that_differ_among_themselves_are_no_evidence(tmp_path):
     # Each capture is quiet in itself, so that its steps seem to tell: but the captures of a side are 10 % apart.
     a, b = (
@@ -240,12 +250,14 @@ def test_captures_that_differ_among_themselves_are_no_evidence(tmp_path):
     assert not any(row["significant"] for row in records(found.comparison))
 
 
+@pytest.mark.slow
 def test_one_capture_is_compared_with_several(tmp_path):
     a = [run(tmp_path / f"a{k}", ranks=1, gemm=20 * (1 + k / 100)) for k in range(3)]
     assert measure(compare(a, run(tmp_path / "b", ranks=1, gemm=30)), "step")["significant"]
     assert not measure(compare(a, run(tmp_path / "c", ranks=1, gemm=20.5)), "step")["significant"]
 
 
+@pytest.mark.slow
 def test_two_of_each_with_a_step_each_are_enough(tmp_path):
     a, b = (
         [run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm + k / 10, steps=1) for k in range(2)]
@@ -254,6 +266,7 @@ def test_two_of_each_with_a_step_each_are_enough(tmp_path):
     assert measure(compare(a, b), "step")["significant"]
 
 
+@pytest.mark.slow
 def test_cycles_of_one_run_are_captures(tmp_path):
     found = compare(
         run(tmp_path / "a", ranks=1, cycles=3, grows=0.01), run(tmp_path / "b", ranks=1, cycles=3, grows=0.01, gemm=60)
@@ -288,6 +301,7 @@ def test_captures_of_one_run_that_number_their_steps_alike_are_one(tmp_path):
     assert step["significant"]
 
 
+@pytest.mark.slow
 def test_unprofiled_steps_belong_to_the_cycle_behind_them(tmp_path):
     run(tmp_path, cycles=2, steps=4)  # traced: 2 to 5, 6 to 9
     rows = [{"step": k, "phase": "idle", "dur_ns": 100 + (k > 5)} for k in range(12)]
@@ -343,24 +357,28 @@ def test_few_steps_that_do_not_overlap_are_said_to_be_few(tmp_path, b, few):
     assert (said in found.decision.statements[0]) == few
 
 
+@pytest.mark.slow
 def test_unprofiled_steps_count_without_the_first_two(tmp_path):
     idle, active = ("idle", 0, [9000, 9000, 100, 101, 102, 103, 104]), ("active", 7, [500] * 8)
     row = lengths(tmp_path, a=[idle, active], b=[idle, active])
     assert (row["steps_a"], row["a_ns"], row["note"]) == (5, 102, "unprofiled steps")
 
 
+@pytest.mark.slow
 def test_profiled_steps_count_where_too_few_are_not(tmp_path):
     few, active = ("idle", 0, [9000, 9000, 100, 101, 102]), ("active", 5, [500, 501, 502, 503, 504])
     row = lengths(tmp_path, a=[few, active], b=[few, active])
     assert (row["steps_a"], row["a_ns"], row["note"]) == (5, 502, "profiled steps")
 
 
+@pytest.mark.slow
 def test_one_step_is_no_evidence(tmp_path):
     row = lengths(tmp_path, a=[("idle", 2, [100])], b=[("idle", 2, [900, 901, 902, 903])])
     assert (row["change_frac"], row["p_value"], row["significant"]) == (pytest.approx(801.5 / 100), None, None)
     assert row["note"] == "unprofiled steps; too few steps to tell: 1 and 4; each side needs 2, or several captures"
 
 
+@pytest.mark.slow
 def test_the_slowest_rank_is_the_step_and_steps_that_a_rank_lacks_are_none(tmp_path):
     write_run(tmp_path, 2, [Collective((0, 0))])
     side_file(tmp_path, [10, 20, 30, 40, 50, 60], start=2)
@@ -377,6 +395,7 @@ def test_strange_steps_of_a_side_file_are_none(steps):
     assert list(step_time_rows(0, Side(*lenient({"steps": steps}, RankFile)))) == []
 
 
+@pytest.mark.slow
 def test_without_steps_nothing_can_be_told(tmp_path):
     write_run(tmp_path, 1, [Collective((0,))])
     side_file(tmp_path, [])
@@ -403,6 +422,7 @@ def allocations(folder: Path, peak: int) -> Path:
     return trace.write(folder)
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_traces_allocations(tmp_path):
     found = compare(allocations(tmp_path / "a", 5000), allocations(tmp_path / "b", 8000))
     row = measure(found, "peak_memory")
@@ -410,6 +430,7 @@ def test_peak_memory_is_that_of_the_traces_allocations(tmp_path):
     assert (row["significant"], row["note"], row["a_ns"]) == (True, "paired by number", None)
 
 
+@pytest.mark.slow
 def test_memory_that_was_not_recorded_is_na_with_the_reason(tmp_path):
     row = measure(compare(run(tmp_path / "a"), allocations(tmp_path / "b", 8000)), "peak_memory")
     assert (row["a_bytes"], row["b_bytes"], row["significant"]) == (None, 8002, None)
@@ -448,6 +469,7 @@ def known(monkeypatch, runs, read_once) -> dict[str, str]:
     return runs
 
 
+@pytest.mark.quick_cases("a-60-0", "a-5-4")
 @pytest.mark.parametrize(
     ("b", "percent", "code"), [("slow", "10", 3), ("slow", "500", 0), ("a", "60", 0), ("a", "5", 4), ("short", "10", 4)]
 )
@@ -477,6 +499,7 @@ def test_a_change_that_only_a_wide_interval_holds_is_said_in_few_digits(capsys, 
     assert "but B may take more than 1,000% longer" in captured.err
 
 
+@pytest.mark.slow
 def test_steps_that_take_no_time_cannot_be_compared(tmp_path):
     for name in ("a", "b"):
         side_file(write_run(tmp_path / name, 1, [Collective((0,))]), [0] * 8)
@@ -493,6 +516,7 @@ def test_what_one_capture_each_could_not_see_is_said(capsys, known):
     assert "longer; 1 more capture of each, alternating, would settle on which side of the limit it is" in captured.err
 
 
+@pytest.mark.slow
 def test_several_quiet_captures_see_a_small_change(capsys, tmp_path):
     sides = {name: [run(tmp_path / f"{name}{k}", ranks=1, gemm=gemm * (1 + k / 1000)) for k in range(4)]
              for name, gemm in (("a", 20), ("b", 20), ("c", 22))}  # fmt: skip
@@ -504,6 +528,7 @@ def test_several_quiet_captures_see_a_small_change(capsys, tmp_path):
     assert 0 < seen < 0.01
 
 
+@pytest.mark.slow
 def test_a_change_too_near_the_limit_does_not_pass(capsys, tmp_path):
     a, b = ([run(tmp_path / f"{n}{k}", ranks=1, gemm=gemm * (1 + k / 1000)) for k in range(3)]
             for n, gemm in (("a", 20), ("b", 21)))  # fmt: skip
@@ -513,6 +538,7 @@ def test_a_change_too_near_the_limit_does_not_pass(capsys, tmp_path):
     assert main(["compare", "--fail-above", f"{change + 1}", *map(str, a), "--against", *map(str, b)]) == 0
 
 
+@pytest.mark.slow
 def test_no_interval_goes_below_nothing(tmp_path):
     found = compare(run(tmp_path / "a", gemm=60), run(tmp_path / "b", gemm=1, late=0, pause=1), run_spread_frac=0.5)
     for table in (found.comparison, found.changed_kernels, found.changed_operators):
@@ -620,6 +646,7 @@ def test_a_headline_says_of_a_change_what_the_decision_does(tmp_path, more):
     assert "no part of a step changed" not in two_runs(both) or not more
 
 
+@pytest.mark.slow_cases("()-table")
 @pytest.mark.parametrize("output_format", ["table", "csv", "markdown", "json", "latex"])
 @pytest.mark.parametrize("by", [(), ("--by", "measure"), ("--by", "kernel"), ("--by", "operator")], ids=str)
 def test_every_format(capsys, known, by, output_format):
@@ -641,6 +668,7 @@ def test_intervals_that_bound_nothing_are_for_machines_only(capsys, tmp_path):
     assert not [number for number in re.findall(r"[\d,.]{4,}", line) if float(number.replace(",", "")) > 1000]
 
 
+@pytest.mark.slow
 def test_names_mark_nothing_up_in_markdown(capsys, tmp_path):
     a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "b<img>[x](y)`c"))
     assert main(["compare", "-f", "markdown", str(a), str(b)]) == 0
@@ -729,6 +757,7 @@ def test_help_ends_with_examples(capsys, command):
     assert "{prog}" not in examples
 
 
+@pytest.mark.slow
 def test_a_damaged_capture_is_said(capsys, tmp_path):
     run(tmp_path / "a", steps=4)
     whole = run(tmp_path / "b", steps=4)

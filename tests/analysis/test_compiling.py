@@ -49,6 +49,7 @@ def compiled(analysis: Analysis) -> list[Row]:
     return [row for row in records(analysis.syncs) if row["kind"] == "compile"]
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("seed", range(6))
 def test_what_compiles_is_listed_named_and_priced(tmp_path, seed):
     draw = random.Random(seed)
@@ -68,6 +69,7 @@ def test_what_compiles_is_listed_named_and_priced(tmp_path, seed):
     assert f"; on rank 0 compiling in `{name}` takes" in verdict["because"]
 
 
+@pytest.mark.slow_cases("cudaMemcpyAsync")
 @pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaMalloc", "cuModuleLoadData", "cudaMemcpyAsync"])
 def test_a_call_while_something_compiles_is_not_counted_twice(tmp_path, call):
     analysis = found(tmp_path, compiling(20, _NAMES[0], 40 * MS, call=call))
@@ -78,6 +80,7 @@ def test_a_call_while_something_compiles_is_not_counted_twice(tmp_path, call):
     assert gains["no_compilation"] == pytest.approx(20 * MS, rel=0.01)
 
 
+@pytest.mark.quick_cases("## Call CompiledFxGraph f1 ##")
 @pytest.mark.parametrize("name", ["Torch-Compiled Region: 0/0", "compiled_forward", "## Call CompiledFxGraph f1 ##"])
 def test_code_that_was_compiled_and_runs_is_not_compiling(tmp_path, name):
     analysis = found(tmp_path, compiling(None, name, 0).annotation(name, 10 * _PERIOD, 40 * MS))

@@ -147,6 +147,7 @@ def test_a_rank_that_is_slow_at_a_shape_is_named(tmp_path: Path) -> None:
     assert (row["ranks"], row["slowest_rank"], row["slowest_over_frac"]) == (4, 2, pytest.approx(0.5))
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     without = Trace(0, 1).op("aten::mm", 0, 20 * US).kernel("gemm", 50 * US, 100 * US, launch=5 * US)
     (row,) = records(read(tmp_path / "shapes", without).mfu)
@@ -278,6 +279,7 @@ def test_what_is_possible_is_no_more_than_computing(tmp_path: Path) -> None:
     assert row["mfu_most_frac"] * row["window_ns"] == pytest.approx(800 * US)
 
 
+@pytest.mark.slow
 def test_a_peak_that_is_given_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = product(Trace(0, 1), 0, 200 * US)
     made.device_names = ["Some GPU"]
@@ -364,6 +366,7 @@ MODELS = {"NVIDIA H100 80GB HBM3": (989.4, 3.35), "NVIDIA L4": (121, 0.3), "NVID
 """Their peaks in bfloat16, in TFLOP/s, and the bandwidth of their memory, in TB/s."""
 
 
+@pytest.mark.quick_cases("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_each_device_of_a_process_has_the_peak_of_its_model(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)

@@ -62,6 +62,7 @@ def test_kernels_that_last_into_later_ones_of_their_stream_are_counted(tmp_path,
     assert longest_ms == pytest.approx(longest_us / 1000, abs=0.001)
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_rests_on_a_file_that_contradicts_itself_is_partial(tmp_path, capsys, rank):
     for number in (0, 1):
@@ -166,6 +167,7 @@ def test_clocks_that_differ_a_little_are_not_said(tmp_path):
     assert not [note for note in load_run([tmp_path]).notes if "began before the call" in note]
 
 
+@pytest.mark.quick_cases("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_kernels_that_a_file_holds_twice_are_counted_once(tmp_path, seed, capsys):
     drawn = random.Random(seed)

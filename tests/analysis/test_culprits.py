@@ -37,6 +37,7 @@ def sentence(found: Analysis) -> str:
     return str(found.verdicts.iloc[0]["because"])
 
 
+@pytest.mark.slow
 def test_shares_are_of_all_waiting_and_the_rest_is_said(tmp_path: Path) -> None:
     found = run_of(tmp_path, [{2: 8 * MS}] * 6)
     shares = found.ranks.set_index("rank")["caused_wait_frac"]
@@ -48,6 +49,7 @@ def test_shares_are_of_all_waiting_and_the_rest_is_said(tmp_path: Path) -> None:
     assert "not explained" not in sentence(found)
 
 
+@pytest.mark.slow
 def test_two_culprits_are_both_named(tmp_path: Path) -> None:
     # Of eight steps, the last does not count: its window ends with its last activity.
     text = sentence(run_of(tmp_path, [{1: 8 * MS}, {5: 7 * MS}] * 4))
@@ -60,12 +62,14 @@ def test_who_comes_nearly_as_late_as_the_last_is_named_beside_it(tmp_path: Path)
     assert "rank 1 and rank 4 (nearly as late):" in found.summary()
 
 
+@pytest.mark.slow
 def test_where_all_are_late_in_turn_nobody_is_named(tmp_path: Path) -> None:
     text = sentence(run_of(tmp_path, [{k % 8: 8 * MS} for k in range(16)]))
     assert "jitter, all are late in turn, no rank for more than 13% of it" in text
     assert "for rank" not in text
 
 
+@pytest.mark.slow
 def test_a_slow_host_is_named_as_a_host(tmp_path: Path) -> None:
     late = [{rank: 8 * MS + (rank * 7 + k) % 4 * MS // 20 for rank in range(4, 8)} for k in range(12)]
     found = run_of(tmp_path, late, hosts=2)
@@ -77,6 +81,7 @@ def test_a_slow_host_is_named_as_a_host(tmp_path: Path) -> None:
     assert "for host node1 (4 ranks, all of them late), whose ranks compute" in sentence(found)
 
 
+@pytest.mark.slow
 def test_one_slow_rank_is_no_slow_host(tmp_path: Path) -> None:
     text = sentence(run_of(tmp_path, [{6: 8 * MS}] * 6, hosts=2))
     assert "for rank 6" in text
@@ -127,10 +132,12 @@ def _late_in_the_second_step(folder: Path, begins_late: int) -> str:
     return sentence(analysed(folder, *traces))
 
 
+@pytest.mark.slow
 def test_a_rank_late_in_one_step_is_late_in_that_alone(tmp_path: Path) -> None:
     assert "in step 1 alone" in _late_in_the_second_step(tmp_path, 0)
 
 
+@pytest.mark.slow
 def test_if_it_begins_late_as_well_that_step_is_not_the_only_one(tmp_path: Path) -> None:
     said = _late_in_the_second_step(tmp_path, 4 * MS)
     assert "in step 1" in said

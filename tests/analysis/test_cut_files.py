@@ -113,6 +113,7 @@ def run_with_a_damaged_rank(tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
     run = load_run([run_with_a_damaged_rank], keep_going=True, details=True)
     assert run.partial_ranks == [1]
@@ -133,6 +134,7 @@ def test_tables_say_which_rank_is_partial(run_with_a_damaged_rank):
         assert table["partial"].all()
 
 
+@pytest.mark.slow
 def test_what_the_others_do_among_themselves_is_not_partial(tmp_path):
     pairs = [{0: k * 100 * MS, 1: k * 100 * MS + 9 * MS} for k in range(3)]
     truth = [Collective({g + r: t for r, t in pair.items()}, group=str(g)) for pair in pairs for g in (0, 2)]
@@ -157,6 +159,7 @@ def test_who_might_take_part_counts_unless_all_are_known():
     assert not resting_on(table, set()).any()
 
 
+@pytest.mark.slow
 def test_no_table_is_partial_where_no_file_is_damaged(tmp_path):
     found = analysed(tmp_path, *traces_of(2, [Collective((0, 5 * MS))]))
     names = "breakdown kernels bandwidth verdicts calls collectives participation fits lateness clocks hangs"
@@ -172,6 +175,7 @@ def test_collectives_that_are_cut_are_not_complete(run_with_a_damaged_rank):
     assert cut["busbw_gb_per_s"] is None
 
 
+@pytest.mark.slow
 def test_what_a_damaged_rank_computed_meanwhile_is_not_known(run_with_a_damaged_rank):
     found = Analysis(load_run([run_with_a_damaged_rank], keep_going=True))
     for row in records(found.participation):
@@ -182,6 +186,7 @@ def test_what_a_damaged_rank_computed_meanwhile_is_not_known(run_with_a_damaged_
     assert found.ranks["because"].isna().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"world": None, "groups": None}])
 def test_without_sizes_a_damaged_rank_makes_nothing_complete(tmp_path, fields):
     for rank in range(3):
@@ -262,6 +267,7 @@ def test_a_damaged_file_that_does_not_say_its_rank_is_left_out(tmp_path):
     assert "does not say which rank it is" in run.failed[1]
 
 
+@pytest.mark.slow
 def test_the_summary_warns(capsys, run_with_a_damaged_rank, monkeypatch):
     monkeypatch.chdir(run_with_a_damaged_rank)  # long paths take lines of the screen
     assert main([".", "--keep-going"]) == 1
@@ -273,6 +279,7 @@ def test_the_summary_warns(capsys, run_with_a_damaged_rank, monkeypatch):
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.quick_cases("table-table calls")
 @pytest.mark.parametrize("command", ["breakdown", "ranks", "table calls", "table collectives"])
 @pytest.mark.parametrize("output_format", with_slow(["table"], ["markdown"]))
 def test_people_see_the_column_where_it_matters_only(capsys, run_with_a_damaged_rank, command, output_format):

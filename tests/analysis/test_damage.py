@@ -37,6 +37,7 @@ def text_of(made: Trace, folder) -> bytes:
     return made.write(folder, gz=False).read_bytes()
 
 
+@pytest.mark.quick_cases("compact")
 @pytest.mark.parametrize("layout", ["kineto", "kineto of torch 2.13", "compact"])
 def test_nothing_is_silently_wrong(tmp_path, layout):
     sources = [content(layout), LAYOUTS[layout](frames().document())]
@@ -45,6 +46,7 @@ def test_nothing_is_silently_wrong(tmp_path, layout):
     assert counts["refused"] > 100  # or nothing was damaged
 
 
+@pytest.mark.slow
 def test_what_lies_between_two_frames_is_missed(tmp_path):
     text = text_of(frames(), tmp_path)
     begin, end = (text.index(b"train.py(%d)" % number) for number in (101, 119))
@@ -85,6 +87,7 @@ def test_bytes_are_counted(tmp_path):
     assert read(path, keep_damaged=True).extent.not_understood_bytes is None
 
 
+@pytest.mark.slow
 def test_the_summary_tells_bytes(tmp_path, capsys):
     path = tmp_path / "rank0.json"
     path.write_bytes(content())
@@ -126,6 +129,7 @@ def test_a_second_reading_sees_more(tmp_path, old, new, said):
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_would_fill_the_memory_is_refused(tmp_path, capsys):
     made = Trace(0, 1)
     for number in range(20_000):
@@ -202,6 +206,7 @@ _COMMANDS = [
 ]
 
 
+@pytest.mark.slow_cases("export tensorboard-copy", "serve", "table lateness")
 @pytest.mark.parametrize("command", a_sample(_COMMANDS, 9))
 def test_every_command_says_what_was_repaired(tmp_path, capsys, command):
     if command in _NEEDS:

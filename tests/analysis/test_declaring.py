@@ -115,6 +115,7 @@ def test_tables_stand_behind_those_they_name() -> None:
         in_reading_order(entries, [named("lost", "nowhere")])
 
 
+@pytest.mark.slow
 def test_a_table_is_the_same_by_name_and_attribute_and_kept() -> None:
     result = analyse(RUN)
     assert result.traffic is result.table("traffic")

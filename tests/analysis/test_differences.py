@@ -56,6 +56,7 @@ def test_a_change_of_paired_steps_counts_beside_what_is_left_of_their_spread():
     assert found >= 45
 
 
+@pytest.mark.slow
 def test_the_change_of_paired_steps_lies_in_its_interval():
     chance = np.random.default_rng(3)
     for _ in range(200):
@@ -107,6 +108,7 @@ def test_bounds_that_no_number_holds_are_numbers():
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("1.1-(5, 5)")
 @pytest.mark.parametrize("counts", [(1, 2), (2, 2), (1, 5), (3, 3), (5, 5)], ids=str)
 @pytest.mark.parametrize("over", [1.001, 1.1, 1.3])
 def test_a_slowdown_beyond_the_limit_seldom_passes(counts, over):
@@ -121,6 +123,7 @@ def test_a_slowdown_beyond_the_limit_seldom_passes(counts, over):
     assert passed / 300 <= 0.14  # three standard deviations above a tenth
 
 
+@pytest.mark.slow
 def test_a_slowdown_beyond_the_limit_seldom_passes_of_one_capture_each():
     chance, limit, passed = np.random.default_rng(5), 0.8, 0
     for _ in range(400):
@@ -144,6 +147,7 @@ def test_equal_captures_pass_a_limit_that_they_would_show():
 # --- what would be seen ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("(3, 3)", "(1, 5)")
 @pytest.mark.parametrize("counts", [(3, 3), (5, 5), (1, 5), (20, 20), (40, 40)], ids=str)
 def test_what_is_said_to_be_seen_is_significant_nine_times_in_ten(counts):
     """Of many captures the difference must exceed their spread besides, which is the greater demand."""

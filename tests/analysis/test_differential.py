@@ -23,6 +23,7 @@ from commtrace.analysis.recording.options import ReadOptions
 from commtrace.analysis.recording.sizes import ReadSizes
 
 
+@pytest.mark.slow_cases("resnet18-ddp-w2/vm_1.0000.pt.trace.json.gz")
 @pytest.mark.parametrize("path", OWN_FILES, ids=lambda p: f"{p.parent.name}/{p.name[-32:]}")
 def test_recorded_files(tmp_path, monkeypatch, path):
     assert_three_readings_agree(path, tmp_path, monkeypatch)
@@ -89,6 +90,7 @@ DOCUMENTS = st.builds(
 
 
 # The same files every time; the fuzzer looks for others.
+@pytest.mark.slow
 @settings(
     max_examples=30,
     derandomize=True,

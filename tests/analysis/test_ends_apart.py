@@ -28,6 +28,7 @@ def said(found) -> list[str]:
     return [text.partition(" of its host")[0] for text in found.warnings if " of its host" in text]
 
 
+@pytest.mark.quick_cases("3")
 @pytest.mark.parametrize("seed", range(4))
 def test_who_how_often_and_by_how_much(tmp_path, seed):
     draw = Random(seed)
@@ -44,6 +45,7 @@ def test_who_how_often_and_by_how_much(tmp_path, seed):
     assert (found.collectives["busbw_gb_per_s"] / plain.collectives["busbw_gb_per_s"]).between(0.97, 1.03).all()
 
 
+@pytest.mark.quick_cases("5")
 @pytest.mark.parametrize("seed", range(6))
 def test_late_ends_spoil_neither_transfer_nor_bandwidth(tmp_path, seed):
     """Of groups of two and more on one host or two, some ranks end late, in any calls, also those who come last."""

@@ -67,6 +67,7 @@ def worst_s(expression: re.Pattern[Any], length: int) -> float:
     return max(times)
 
 
+@pytest.mark.slow
 def test_all_of_the_project_end_soon() -> None:
     pytest.importorskip("torch")  # which some modules of `profiling` import
     every = expressions()
@@ -98,6 +99,7 @@ def test_long_names_stay_apart() -> None:
     assert cut_name("k" * MOST_LETTERS) == "k" * MOST_LETTERS
 
 
+@pytest.mark.quick_cases("crlf")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_long_names_everywhere_in_a_file(tmp_path: Path, layout: str) -> None:
     names = ["x" * 40_000 + str(number) for number in range(3)]

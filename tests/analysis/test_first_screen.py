@@ -29,6 +29,7 @@ def late_run(folder, late=2, *, ranks=4, size=10**7, host=None, device=None):
     return analysed(folder, *traces)
 
 
+@pytest.mark.slow
 def test_parts_are_those_of_the_typical_step_and_add_up(tmp_path) -> None:
     run = late_run(tmp_path)
     screen = first_screen(run)
@@ -38,6 +39,7 @@ def test_parts_are_those_of_the_typical_step_and_add_up(tmp_path) -> None:
     assert sum(part.frac for part in screen.parts) == pytest.approx(1)
 
 
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("late", [0, 3])
 def test_the_headline_names_the_late_rank_and_leads_to_it(tmp_path, late) -> None:
     run = late_run(tmp_path, late)
@@ -50,6 +52,7 @@ def test_the_headline_names_the_late_rank_and_leads_to_it(tmp_path, late) -> Non
     assert "computes 20.0 ms per step longer than the others" in view.screen.why
 
 
+@pytest.mark.slow
 def test_the_headline_of_a_run_whose_steps_nobody_delays_has_no_link(tmp_path) -> None:
     traces = traces_of(2, [Collective((10 * MS, 10 * MS), 15 * MS, elems=10**6)])
     for trace in traces:
@@ -60,12 +63,14 @@ def test_the_headline_of_a_run_whose_steps_nobody_delays_has_no_link(tmp_path) -
     assert view.map == []
 
 
+@pytest.mark.slow
 def test_a_hang_has_no_remedies_and_says_who_never_came() -> None:
     screen = first_screen(analyse(DATA / "nccl-hang"))
     assert "never issued" in screen.headline
     assert screen.remedies == ()
 
 
+@pytest.mark.slow
 def test_bandwidth_stands_beside_the_links_of_the_gpu(tmp_path) -> None:
     [rate] = first_screen(late_run(tmp_path)).rates
     assert rate.what == "all_reduce of 38.1 MiB"
@@ -73,6 +78,7 @@ def test_bandwidth_stands_beside_the_links_of_the_gpu(tmp_path) -> None:
     assert rate.beside == f"{rate.fastest_gb_per_s / 450:.0%} of NVLink 4"
 
 
+@pytest.mark.quick_cases("small calls are limited by latency-options1")
 @pytest.mark.parametrize(
     ("why", "options"),
     [
@@ -86,6 +92,7 @@ def test_there_is_no_yardstick(tmp_path, why, options) -> None:
     assert all(rate.of_yardstick_frac is None for rate in first_screen(late_run(tmp_path, **options)).rates)
 
 
+@pytest.mark.slow
 def test_the_ceiling_goes_before_the_yardstick(tmp_path) -> None:
     run = late_run(tmp_path / "run")
     ceiling = tmp_path / "ceiling.txt"
@@ -135,6 +142,7 @@ def test_times_of_a_step_share_a_unit() -> None:
 # On a terminal and to paste
 
 
+@pytest.mark.slow
 def test_a_paragraph_and_a_small_table_to_paste(tmp_path) -> None:
     text = brief(late_run(tmp_path))
     paragraph, table, about = text.strip().split("\n\n")
@@ -144,6 +152,7 @@ def test_a_paragraph_and_a_small_table_to_paste(tmp_path) -> None:
     assert about.endswith(f"`commtrace {tmp_path.name}`")
 
 
+@pytest.mark.slow
 def test_markdown_of_the_command_is_that_paragraph_and_all_of_it_with_all(tmp_path, capsys) -> None:
     late_run(tmp_path / "run")
     assert main(["summary", "--format", "markdown", str(tmp_path / "run")]) == 0
@@ -152,6 +161,7 @@ def test_markdown_of_the_command_is_that_paragraph_and_all_of_it_with_all(tmp_pa
     assert "### " in capsys.readouterr().out
 
 
+@pytest.mark.quick_cases("gloo-training-200")
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts", "gloo-training"])
 def test_the_screen_fits(name, width, capsys, monkeypatch) -> None:
@@ -162,6 +172,7 @@ def test_the_screen_fits(name, width, capsys, monkeypatch) -> None:
     assert max(map(len, lines[:-2])) <= 100
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_has_a_line_for_each(tmp_path, capsys) -> None:
     late_run(tmp_path / "slow")
     late_run(tmp_path / "below" / "slower", 0)

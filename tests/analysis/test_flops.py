@@ -243,6 +243,7 @@ def test_an_operator_that_calls_its_like_hands_over(nested: list[str], handing: 
     assert np.flatnonzero(found).tolist() == [*handing, *(len(nested) + place for place in handing)]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_outermost_are_those_that_no_other_holds(data: st.DataObject) -> None:
     spans: list[tuple[int, int, bool]] = []

@@ -151,6 +151,7 @@ LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaM
             "hipLaunchKernel", "hipExtModuleLaunchKernel", "hipMemcpyWithStream")  # fmt: skip
 
 
+@pytest.mark.slow_cases("hipLaunchKernel")
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_launches_without_a_kernel_give_no_numbers(tmp_path, name):
     path = calls(of_cpu(), "cuda_runtime", name).write(tmp_path)
@@ -179,6 +180,7 @@ def test_a_cpu_run_with_harmless_calls_is_a_cpu_run(tmp_path, layout):
     assert (row["device"], row["compute_ns"]) == ("cpu", 20 * 80 * US)
 
 
+@pytest.mark.slow
 def test_what_was_issued_without_a_device_is_no_hang(tmp_path):
     for rank in (0, 1):
         trace = calls(of_cpu(rank=rank, world=2, backend="nccl"), "cuda_runtime", "cudaLaunchKernel")
@@ -314,6 +316,7 @@ def test_steps_that_are_operators(tmp_path, layout, device):
     assert not run.run.activities["name"].str.startswith("ProfilerStep").any()
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_listed_but_shows_nothing_is_said_first(tmp_path, capsys):
     drawn = random.Random(3)
     trace = Trace(None, None, backend=None, device_names=("Tesla P100-PCIE-16GB",))
@@ -332,6 +335,7 @@ def test_a_gpu_that_is_listed_but_shows_nothing_is_said_first(tmp_path, capsys):
     assert "What to try" not in shown
 
 
+@pytest.mark.slow_cases("trace3")
 @pytest.mark.parametrize("trace", [
     Trace(None, None, backend=None, device_names=()).op("aten::conv2d", 0, 9 * MS),
     Trace(0, 2, backend="gloo").op("aten::conv2d", 0, 9 * MS),

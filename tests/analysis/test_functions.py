@@ -129,6 +129,7 @@ def gloo_run(folder: Path, late: dict[int, list[tuple[str, int, int]]], step_ms:
     return analyse(folder, details=True, cache=False).verdict
 
 
+@pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_late_rank_is_said_to_be_in_the_innermost_function_that_holds_the_time(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
@@ -142,6 +143,7 @@ def test_a_late_rank_is_said_to_be_in_the_innermost_function_that_holds_the_time
     assert f"its CPU is {'' if outer == 26 else 'mostly '}in `read` (data/load{seed}.py:{line})" in said
 
 
+@pytest.mark.slow
 def test_a_function_around_all_steps_has_no_line_and_the_time_in_no_other(tmp_path: Path) -> None:
     """The line in its name is where it stood when the capture began."""
     said = gloo_run(tmp_path, {1: [("torch/storage.py(3): load", 5, 2)]})
@@ -149,6 +151,7 @@ def test_a_function_around_all_steps_has_no_line_and_the_time_in_no_other(tmp_pa
     assert "train.py:25" not in said
 
 
+@pytest.mark.slow
 def test_no_function_is_named_that_holds_less_than_half(tmp_path: Path) -> None:
     of_libraries = [(f"torch/part.py({number}): load", 5 + 7 * number, 7) for number in range(4)]
     said = gloo_run(tmp_path, {1: [*of_libraries, ("train.py(3): fetch", 5, 7), ("train.py(9): keep", 12, 7)]})
@@ -171,6 +174,7 @@ def gpu_run(folder: Path, calls: list[tuple[str, int, int]], *, loading_ms: int 
     return analyse(trace.write(folder), details=True, cache=False).verdict
 
 
+@pytest.mark.slow
 def test_a_gap_outside_of_operators_is_said_to_be_in_a_function(tmp_path: Path) -> None:
     said = gpu_run(tmp_path, [("train.py(31): load_batch", 1, 20), ("logging/__init__.py(7): info", 2, 18)])
     assert "for 20.0 ms outside of operators they were in `load_batch` (train.py:31)" in said

@@ -184,6 +184,7 @@ def test_the_longest_of_each_device_come_first(tmp_path, capsys):
 # --- against idle time -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(tables())
 def test_gaps_add_up_to_idle_time(drawn: Drawn) -> None:
     activities, host = as_tables(drawn)

@@ -368,6 +368,7 @@ def members_of(matched: pd.DataFrame) -> set[frozenset[int]]:
     return {frozenset(ids) for _, ids in matched.groupby("collective_id")["call_id"]}
 
 
+@pytest.mark.slow
 def test_a_captured_run_matches_without_arguments_and_on_other_clocks(gloo_run: Path):
     found = analyse(gloo_run)
     calls, hosts = found.calls, found.run.hosts

@@ -28,6 +28,7 @@ def axes(shape):
         yield [tuple(line) for line in lines.values()]
 
 
+@pytest.mark.quick_cases("0-2")
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("seed", range(8))
 def test_calls_are_of_the_groups_whose_members_met(tmp_path, seed, hosts):

@@ -33,6 +33,7 @@ class Rank:
         self.unchecked.clear()
 
 
+@pytest.mark.slow_cases("2", "3")
 @pytest.mark.parametrize("seed", range(12))
 def test_waiting_in_one_message_is_no_transfer_in_another(tmp_path, seed):
     rng = random.Random(seed)

@@ -29,6 +29,13 @@ def run(request: pytest.FixtureRequest) -> tuple[str, Analysis]:
     return request.param, analyse(DATA / request.param, details=True, workers=1, cache=False)
 
 
+@pytest.mark.slow_cases(
+    "gloo-training-verdicts",
+    "nccl-pipeline-verdicts",
+    "nccl-rooted-verdicts",
+    "nccl-straggler-verdicts",
+    "nccl-two-hosts-verdicts",
+)
 @pytest.mark.each
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_is_what_it_was(run: tuple[str, Analysis], table: str, request: pytest.FixtureRequest) -> None:
@@ -97,6 +104,7 @@ def test_generated_traces_are_what_the_simulator_writes(tmp_path: Path, monkeypa
     assert written == {(p.parent.name, p.name): gzip.decompress(p.read_bytes()) for p in kept}
 
 
+@pytest.mark.slow
 def test_conservation() -> None:
     for name in RUNS:
         for row in analyse(DATA / name, workers=1, cache=False).breakdown.to_dict("records"):

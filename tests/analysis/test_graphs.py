@@ -174,6 +174,7 @@ def test_parts_that_are_alike_are_replayed_in_the_order_of_their_capture(tmp_pat
     assert by_region(found) == {f"layers.{layer}": 6 for layer in range(4)}
 
 
+@pytest.mark.slow
 def test_calls_that_name_no_kernel_count_by_their_number_and_say_so(tmp_path: Path) -> None:
     nodes = drawn(random.Random(4), 4)
     found = read(tmp_path, replayed([(4, [nodes])] * 2), ("bs_4_rank0.json.gz", capture([nodes], named=False)))

@@ -237,6 +237,7 @@ def test_what_dumps_do_not_show_is_concluded_and_said(tmp_path: Path) -> None:
     assert any("no longer shows the group" in note for note in hang.notes)
 
 
+@pytest.mark.slow
 def test_ranks_are_ranges_at_a_thousand(tmp_path: Path) -> None:
     job = Job({"0": ("default_pg", list(range(1024)))}, {rank: [Op("0", "all_reduce")] * 2 for rank in range(1024)})
     job.issued = dict.fromkeys(range(1024), 2) | {700: 1}
@@ -424,6 +425,7 @@ def test_damaged_files_are_left_out_on_request(tmp_path: Path, capsys: pytest.Ca
     assert "ends early" in err
 
 
+@pytest.mark.slow
 def test_any_change_of_a_dump_gives_an_answer_or_an_error_of_ours(tmp_path: Path) -> None:
     choice = random.Random(1)
     job = with_faults(three_dimensional(2, 2, 1), Fault(3, 6, "sleep"))

@@ -32,6 +32,7 @@ def test_nothing_wrong_is_certain_and_every_doubt_has_a_reason(seed, tmp_path):
     assert doubts_without_reason(found) == 0
 
 
+@pytest.mark.quick_cases("415")
 @pytest.mark.parametrize("seed", [34, 63, 87, 184, 217, 415])
 def test_ranks_that_each_number_their_steps_by_themselves_make_nothing_wrong_certain(seed, tmp_path):
     world = draw_hard(seed)
@@ -40,6 +41,7 @@ def test_ranks_that_each_number_their_steps_by_themselves_make_nothing_wrong_cer
     assert score(analyse(tmp_path, workers=1), made.truth).wrong_certain == 0
 
 
+@pytest.mark.slow_cases("224")
 @pytest.mark.parametrize("seed", [151, 224])
 def test_kernels_alone_on_clocks_that_are_not_known_make_nothing_wrong_certain(seed, tmp_path):
     """Of 151 the hosts share a name; of 224 each of several shifts by steps fits, one of them closely by chance."""
@@ -48,6 +50,7 @@ def test_kernels_alone_on_clocks_that_are_not_known_make_nothing_wrong_certain(s
     assert score(analyse(tmp_path, workers=1), made.truth).wrong_certain == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("one_name", [True, False], ids=["one name", "own names"])
 def test_steps_match_uneven_all_to_alls_whatever_the_hosts_are_called(one_name, seed, tmp_path):
@@ -62,6 +65,7 @@ def test_steps_match_uneven_all_to_alls_whatever_the_hosts_are_called(one_name, 
     assert found.offsets_covered == (7, 7)
 
 
+@pytest.mark.quick_cases("2.12")
 @pytest.mark.parametrize("torch", ["2.1", "2.5", "2.12"])
 def test_two_groups_of_the_same_ranks_are_no_doubt(torch, tmp_path):
     made = simulate(
@@ -72,6 +76,7 @@ def test_two_groups_of_the_same_ranks_are_no_doubt(torch, tmp_path):
     assert (found.wrong, found.right_frac, found.certain_frac) == (0, 1, 1)
 
 
+@pytest.mark.slow
 def test_what_was_not_recorded_before_the_window_is_no_evidence(tmp_path):
     """Rank 1 shows other steps than rank 0, and kernels from long before: four offsets fit those equally well."""
     made = simulate(

@@ -26,6 +26,7 @@ def test_a_shell_takes_a_path_back(name, tmp_path):
     assert for_shell(name).isprintable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "with space/ünd 'quotes'"])
 def test_the_hint_of_the_first_screen_works(name, tmp_path, monkeypatch, capsys):
     shutil.copytree(RUN, tmp_path / name)
@@ -39,6 +40,7 @@ def test_the_hint_of_the_first_screen_works(name, tmp_path, monkeypatch, capsys)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_several_paths_stay_as_they_were_given(monkeypatch, capsys):
     monkeypatch.chdir(RUN)
     files = sorted(path.name for path in RUN.glob("*.json.gz"))
@@ -46,6 +48,7 @@ def test_several_paths_stay_as_they_were_given(monkeypatch, capsys):
     assert f"summary --all {' '.join(files)}\n" in capsys.readouterr().out
 
 
+@pytest.mark.quick_cases("False-zip")
 @pytest.mark.parametrize("end", ["zip", "tar", "tgz", "tar.gz"])
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_archive_is_refused_with_commands_that_read_it(end, whole, tmp_path, monkeypatch, capsys):
@@ -78,6 +81,7 @@ def test_a_hidden_folder_is_no_suggestion(tmp_path, capsys):
     assert "(a, b)" in said
 
 
+@pytest.mark.slow
 def test_a_folder_above_runs_lists_each(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(RUN, "above/deep er/good")

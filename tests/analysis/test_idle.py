@@ -484,6 +484,7 @@ def _is(cause: str, row: Row) -> bool:
     return sorts.get(row["name"]) == cause or (cause == "operator" and row.get("is_operator", False))
 
 
+@pytest.mark.slow
 @given(tables())
 def test_every_tick_counts_once(drawn):
     activities, calls, _, marks = drawn
@@ -521,6 +522,7 @@ def test_every_tick_counts_once(drawn):
         assert blocking == sum(c["name"] != "cudaLaunchKernel" for c in calls)
 
 
+@pytest.mark.slow
 @given(tables())
 def test_pieces_lie_apart_and_add_up_by_cause(drawn):
     table, host = as_tables(drawn)

@@ -65,6 +65,7 @@ def test_waits_and_bandwidth_need_no_clocks(tmp_path, version):
     assert "100% of it for rank 2" in found.verdict
 
 
+@pytest.mark.slow
 def test_what_the_log_cannot_tell_is_missing_and_commands_say_why(tmp_path, capsys):
     written(tmp_path)
     found = analyse(tmp_path)
@@ -79,6 +80,7 @@ def test_what_the_log_cannot_tell_is_missing_and_commands_say_why(tmp_path, caps
         assert "neither when they began nor what else ran" in capsys.readouterr().err, command
 
 
+@pytest.mark.slow
 def test_the_commands_that_need_no_more_work(tmp_path, capsys):
     written(tmp_path, "v4.3")
     for command in (
@@ -94,6 +96,7 @@ def test_the_commands_that_need_no_more_work(tmp_path, capsys):
         assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_reports_recordings_and_single_logs(tmp_path, capsys):
     paths = written(tmp_path / "logs")
     assert main(["report", "--output", str(tmp_path / "page.html"), str(tmp_path / "logs")]) == 0
@@ -341,6 +344,7 @@ def test_lines_never_go_to_the_communicator_of_a_broken_marker(tmp_path):
     assert any(why in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_repeated_lines_count_once(tmp_path):
     paths = written(tmp_path)
     before = analyse(tmp_path).bandwidth

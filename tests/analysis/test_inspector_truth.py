@@ -38,6 +38,7 @@ def waits(made: Simulated, found: Analysis) -> pd.DataFrame:
     return joined.assign(noise_ns=hardware.end_noise_us * 1000)
 
 
+@pytest.mark.slow_cases("straggler-v4.3")
 @pytest.mark.parametrize("version", ["v4.0", "v4.3"])
 @pytest.mark.parametrize("world", with_slow(["straggler"], ["plain", "sharded", "slow loader", "two hosts", "large"]))
 def test_waits_are_the_true_ones(tmp_path, world, version):
@@ -52,6 +53,7 @@ def test_waits_are_the_true_ones(tmp_path, world, version):
     assert error.quantile(0.99) <= _TRUNCATED_NS + 8 * known["noise_ns"].iloc[0]
 
 
+@pytest.mark.slow_cases("straggler-v4.3")
 @pytest.mark.parametrize("version", ["v4.0", "v4.3"])
 @pytest.mark.parametrize("world", with_slow(["straggler"], ["plain", "sharded", "slow loader", "two hosts", "large"]))
 def test_bandwidth_is_that_of_the_traces(tmp_path, world, version):

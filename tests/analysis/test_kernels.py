@@ -135,6 +135,7 @@ def test_a_kernel_belongs_to_the_innermost_annotation_around_its_launch(tmp_path
     ]
 
 
+@pytest.mark.slow
 def test_operators_annotations_and_kernels_are_the_same_time(tmp_path):
     found = detailed(tmp_path, with_operators())
     tables = (found.operators, found.operators_devices, found.annotation_times, found.annotation_times_devices)
@@ -203,6 +204,7 @@ def printed(capsys, *arguments: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
 
+@pytest.mark.slow
 def test_rows_of_one_rank_of_each_and_of_all_together(capsys, run_dir):
     together, each, one = (
         printed(capsys, "table", "kernels", run_dir, *more) for more in ((), ("--rank", "all"), ("--rank", 1))
@@ -221,6 +223,7 @@ def test_every_format(capsys, run_dir, command, output_format):
     assert captured.err == ""
 
 
+@pytest.mark.slow
 def test_the_longest_rows_only(capsys, run_dir):
     assert len(printed(capsys, "table", "kernels", run_dir, "--top", 2)) == 2
     rows = printed(capsys, "table", "kernels", run_dir, "--top", 2, "--rank", "all", "--by", "operator")

@@ -24,6 +24,7 @@ def test_an_all_reduce_of_a_billion_bytes_in_10_ms(tmp_path, arrivals):
     assert (row["busbw_low_gb_per_s"], row["busbw_high_gb_per_s"]) == (150, 150)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["Seq", "nothing"])
 def test_a_group_of_more_than_30_ranks_whose_list_the_trace_cuts(tmp_path, key):
     truth = [Collective([k * 9 * MS + (7 * rank + k) % 40 * 10 * US for rank in range(40)], 3 * MS, elems=10_000)
@@ -42,6 +43,7 @@ def test_a_group_of_more_than_30_ranks_whose_list_the_trace_cuts(tmp_path, key):
     assert table["transfer_ns"].tolist() == [3 * MS] * 3
 
 
+@pytest.mark.quick_cases("seq")
 @pytest.mark.parametrize("args", [{}, {"Comms Id": 77}, {"Seq": None}], ids=["seq", "equal ids", "no ids"])
 def test_one_group_name_for_disjoint_groups(tmp_path, args):
     truth = [
@@ -55,6 +57,7 @@ def test_one_group_name_for_disjoint_groups(tmp_path, args):
     ]
 
 
+@pytest.mark.slow_cases("seq")
 @pytest.mark.parametrize("ids", [True, False], ids=["seq", "no ids"])
 def test_sends_and_receives_beside_all_reduces_of_one_group(tmp_path, ids):
     traces = [Trace(rank, 2, groups={"0": [0, 1]}, device=rank) for rank in range(2)]
@@ -212,6 +215,7 @@ def test_the_devices_of_one_process_are_the_participants(tmp_path):
     assert found.participation.sort_values(["collective_id", "device"])["wait_ns"].tolist() == [MS, 0] * 5
 
 
+@pytest.mark.slow
 def test_what_the_uncertainty_of_clocks_explains_is_not_called_wrongly_matched(tmp_path):
     """Two ranks that are said to share a host: the clock of one is set back by 1 ms in between."""
     truth = [Collective((k * 20 * MS, k * 20 * MS), 200 * US) for k in range(12)]

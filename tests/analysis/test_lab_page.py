@@ -230,6 +230,7 @@ def test_the_command_writes_both_pages(lab, tmp_path, capsys) -> None:
     assert "one lab at a time, found 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_times_that_something_disturbed_are_not_to_be_trusted(lab) -> None:
     assert "do not trust these times" not in lab_page(lab).html
     for path in (lab / "speedup" / "resnet18-ddp-w1-b32").glob("*.meta.json"):

@@ -55,6 +55,7 @@ def asleep_in(name: str) -> Busy:
     return busy
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("details", [True, False])
 def test_a_sleep_in_a_range_outside_of_any_operator(tmp_path: Path, details: bool) -> None:
     found = run_of(tmp_path, asleep_in("# sparse arch"), details=details)
@@ -92,6 +93,7 @@ IN_WORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", IN_WORDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_thread_does_in_python_is_said_where_a_side_file_counts_it(tmp_path: Path, what: str, seed: int) -> None:
@@ -108,11 +110,13 @@ def test_what_a_thread_does_in_python_is_said_where_a_side_file_counts_it(tmp_pa
     assert parts.sum() == pytest.approx(outside, rel=0.05)
 
 
+@pytest.mark.slow
 def test_two_things_that_a_thread_did_in_python(tmp_path: Path) -> None:
     with_side_files(tmp_path, work_of(EVERY, blocked_ns=7 * MS))
     assert "its thread is mostly blocked in Python, outside of" in sentence(run_of(tmp_path, asleep_in("range")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unknown",
     [
@@ -129,6 +133,7 @@ def test_what_a_thread_does_in_python_is_left_open_where_counters_do_not_tell(
     assert "python" not in set(found.late_work["kind"])
 
 
+@pytest.mark.slow
 def test_differences_of_kind_work_add_up_to_that_of_the_total(tmp_path: Path) -> None:
     table = run_of(tmp_path, asleep_in("range")).late_work
     assert table["step"].nunique() == 4
@@ -137,6 +142,7 @@ def test_differences_of_kind_work_add_up_to_that_of_the_total(tmp_path: Path) ->
         assert own.loc[own["kind"] == "work", "extra_ns"].sum() == pytest.approx(whole, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_sleep_inside_an_operator(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         trace.annotation("forward", at, lasts - 100 * US).op("aten::index", at + 50 * US, lasts - 200 * US)
@@ -144,6 +150,7 @@ def test_a_sleep_inside_an_operator(tmp_path: Path) -> None:
     assert "; its CPU is in `aten::index`, inside `forward`." in sentence(run_of(tmp_path, busy))
 
 
+@pytest.mark.slow
 def test_many_short_operators_do_not_outweigh_one_long_gap(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         for i in range(50 if lasts > 1 * MS else 1):
@@ -152,6 +159,7 @@ def test_many_short_operators_do_not_outweigh_one_long_gap(tmp_path: Path) -> No
     assert "; its thread is in Python, outside of any operator (" in sentence(run_of(tmp_path, busy))
 
 
+@pytest.mark.slow
 def test_many_short_operators_that_take_most_of_the_time_are_named(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         for start in range(at, at + lasts - 100 * US, 100 * US):
@@ -184,6 +192,7 @@ def test_of_nested_ones_the_innermost_that_takes_half_is_named(tmp_path: Path, s
     assert f"; its CPU is {named}" in said, said
 
 
+@pytest.mark.slow
 def test_blocking_calls_in_several_operators(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         part = (lasts - 100 * US) // 4
@@ -201,6 +210,7 @@ def test_blocking_calls_in_several_operators(tmp_path: Path) -> None:
     assert within == {f"aten::op{i}" for i in range(4)}
 
 
+@pytest.mark.slow
 def test_of_nested_ranges_the_inner_one_is_named(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         trace.annotation("outer", at, lasts - 50 * US).annotation("inner", at + 50 * US, lasts - 200 * US)
@@ -210,6 +220,7 @@ def test_of_nested_ranges_the_inner_one_is_named(tmp_path: Path) -> None:
     assert {"outer", "inner"} <= {row["what"] for row in records(found.late_work) if row["kind"] == "range"}
 
 
+@pytest.mark.quick_cases("1")
 @pytest.mark.parametrize("parts", [1, 20])
 def test_the_module_is_named_where_no_range_is(tmp_path: Path, parts: int) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
@@ -226,6 +237,7 @@ def test_the_module_is_named_where_no_range_is(tmp_path: Path, parts: int) -> No
     assert modules == {"Net_0", "Block_17"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slow", "details"), [("layer", True), ("layer", False), ("all", True)])
 def test_the_region_is_named_in_which_a_device_is_slow(tmp_path: Path, slow: str, details: bool) -> None:
     """Rank 2 computes 6 ms longer: in one layer of its backward pass; or everywhere, where no region says anything."""
@@ -267,6 +279,7 @@ def test_the_region_is_named_in_which_a_device_is_slow(tmp_path: Path, slow: str
         ]
 
 
+@pytest.mark.slow
 def test_a_range_full_of_different_work_is_named(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         trace.annotation("Optimizer.step#Muon.step", at, lasts - 100 * US)
@@ -277,6 +290,7 @@ def test_a_range_full_of_different_work_is_named(tmp_path: Path) -> None:
     assert "; its CPU is inside `Optimizer.step#Muon.step`." in sentence(run_of(tmp_path, busy))
 
 
+@pytest.mark.slow
 def test_a_busy_thread_that_launches_nothing_is_not_blamed(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         trace.annotation("waiting", at, lasts).op("aten::busy", at, lasts, thread=999)
@@ -286,6 +300,7 @@ def test_a_busy_thread_that_launches_nothing_is_not_blamed(tmp_path: Path) -> No
     assert "aten::busy" not in set(found.late_work["what"])
 
 
+@pytest.mark.slow
 def test_the_range_from_which_the_backward_pass_began_is_that_of_its_thread(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         trace.annotation("backward", at, lasts).op("aten::slow_backward", at, lasts - 50 * US, thread=BACKWARD)
@@ -294,6 +309,7 @@ def test_the_range_from_which_the_backward_pass_began_is_that_of_its_thread(tmp_
     assert "; its CPU is in `aten::slow_backward`, inside `backward`." in sentence(found)
 
 
+@pytest.mark.slow
 def test_hashes_of_compiled_graphs_differ_by_rank_and_are_left_out(tmp_path: Path) -> None:
     def busy(trace: Trace, at: int, lasts: int) -> None:
         name = f"## Call CompiledFxGraph f{trace.rank}2qbtfeekvnergtmmcekc67deitzxm5vsaptqqdzuikoeofhcb ##"
@@ -305,12 +321,14 @@ def test_hashes_of_compiled_graphs_differ_by_rank_and_are_left_out(tmp_path: Pat
     assert all(row["others_ns"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_no_kernel_stands_behind_a_cpu_that_is_late(tmp_path: Path) -> None:
     found = run_of(tmp_path, asleep_in("range"))
     assert found.ranks["kernel"].isna().all()
     assert "gemm" not in sentence(found)
 
 
+@pytest.mark.slow
 def test_without_anything_of_the_cpu_nothing_is_said_of_it(tmp_path: Path) -> None:
     truth = [Collective([k * EVERY + AT + 10 * MS * (r == 2) for r in range(4)], 2 * MS) for k in range(4)]
     found = analysed(tmp_path, *traces_of(4, truth))
@@ -318,6 +336,7 @@ def test_without_anything_of_the_cpu_nothing_is_said_of_it(tmp_path: Path) -> No
     assert set(found.late_work["kind"]) <= {"total", "kernel"}
 
 
+@pytest.mark.slow
 def test_a_rank_that_begins_its_only_step_late(tmp_path: Path) -> None:
     late = 5 * MS
     traces = traces_of(4, [Collective([3 * MS + late * (rank == 1) for rank in range(4)], 1 * MS)])
@@ -332,6 +351,7 @@ def test_a_rank_that_begins_its_only_step_late(tmp_path: Path) -> None:
     assert "Rank 1 begins the traced step " in said
 
 
+@pytest.mark.slow
 def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:
     """At the end of step 2, after its all_reduce: the next one, in step 3, comes late."""
     steps, pause = range(5), 100 * MS
@@ -350,6 +370,7 @@ def test_what_happens_once_is_no_rate(tmp_path: Path) -> None:
     assert "for rank 1, which gives its device work 100.0 ms later than the others" in sentence(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, 5])
 def test_a_cause_before_the_first_step_is_not_in_the_mean_of_the_others(tmp_path: Path, steps: int) -> None:
     """Rank 2 sleeps after each step: what makes it late in the first one of the trace came before the trace."""
@@ -364,6 +385,7 @@ def test_a_cause_before_the_first_step_is_not_in_the_mean_of_the_others(tmp_path
     assert "gives its device work 10.0 ms per step later than the others" in sentence(analyse(tmp_path, details=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_without_a_gpu_what_a_rank_does_longer_is_said_whatever_else_made_it_late(tmp_path: Path, seed: int) -> None:
     """Rank 1 is blocked for long in every step, and in one of them computes for longer still."""

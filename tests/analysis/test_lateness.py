@@ -33,6 +33,7 @@ def of_late(found: Analysis) -> list[Row]:
     return rest
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("late_rank", [0, 2])
 def test_late_by_more_compute_in_one_kernel(tmp_path, late_rank):
     found = run_of(tmp_path, 4, late_rank, 4 * MS, lambda t, at: t.kernel("slow_kernel", at, 4 * MS))
@@ -47,11 +48,13 @@ def test_late_by_more_compute_in_one_kernel(tmp_path, late_rank):
     assert found.ranks["times_last"].sum() == 6
 
 
+@pytest.mark.slow
 def test_late_because_a_kernel_that_all_run_takes_longer(tmp_path):
     found = run_of(tmp_path, 4, 1, 4 * MS, lambda t, at: t.kernel("gemm", at, 4 * MS))
     assert {(r["because"], r["kernel"], r["kernel_extra_ns"]) for r in of_late(found)} == {("compute", "gemm", 4 * MS)}
 
 
+@pytest.mark.slow
 def test_late_because_it_was_given_no_work(tmp_path):
     found = run_of(tmp_path, 4, 3, 4 * MS, lambda t, at: None)
     for row in of_late(found):
@@ -66,6 +69,7 @@ def test_late_by_a_copy(tmp_path):
         assert (row["because"], row["extra_memory_ns"], row["extra_compute_ns"]) == ("memory", 4 * MS, 0)
 
 
+@pytest.mark.slow
 def test_late_by_other_communication(tmp_path):
     def send(trace: Trace, at: int) -> None:
         trace.nccl("send", at, 4 * MS, group="pp", ranks=(1, 9), stream=33, **{"Dst Rank": 9})
@@ -85,6 +89,7 @@ def test_late_to_the_ns_beside_a_call_that_was_issued_before_the_window(tmp_path
     assert {(row["late_ns"], row["new_ns"]) for row in rest} == {(4 * MS + 37, 4 * MS + 37)}
 
 
+@pytest.mark.slow
 def test_on_clocks_that_differ_the_late_rank_is_the_same(tmp_path):
     truth = [
         Collective([k * EVERY + 6 * MS + (k * k % 7) * MS + (4 * MS if r == 2 else 0) for r in range(4)], 2 * MS)
@@ -96,6 +101,7 @@ def test_on_clocks_that_differ_the_late_rank_is_the_same(tmp_path):
     assert found.ranks["late_median_ns"].tolist()[2] == pytest.approx(4 * MS, abs=2 * uncertain)
 
 
+@pytest.mark.slow
 def test_later_by_less_than_the_clocks_are_uncertain_is_not_late(tmp_path):
     found = run_of(tmp_path, 4, 2, 1 * US, lambda t, at: None)
     assert len(found.lateness) == 0
@@ -122,6 +128,7 @@ def test_two_communicators_that_overlap_share_the_wire(tmp_path):
     assert analysed(tmp_path, *traces_of(2, truth)).ranks["wire_gb_per_s"].tolist() == [150, 150]
 
 
+@pytest.mark.slow
 def test_two_communicators_after_each_other_do_not(tmp_path):
     truth = [
         Collective((0, 0), 10 * MS, elems=250_000_000, group="dp"),
@@ -130,6 +137,7 @@ def test_two_communicators_after_each_other_do_not(tmp_path):
     assert analysed(tmp_path, *traces_of(2, truth)).ranks["wire_gb_per_s"].tolist() == [75, 75]
 
 
+@pytest.mark.slow
 def test_waiting_is_no_time_on_the_wire(tmp_path):
     truth = [Collective((0, 30 * MS), 10 * MS, elems=250_000_000)]
     assert analysed(tmp_path, *traces_of(2, truth)).ranks["wire_gb_per_s"].tolist() == [100, 100]

@@ -63,6 +63,7 @@ def reads(monkeypatch) -> list[Path]:
     return done
 
 
+@pytest.mark.slow
 def test_as_many_processes_read_as_asked_for(run_dir, started):
     alone = analyse(run_dir, workers=1)
     assert not started
@@ -72,6 +73,7 @@ def test_as_many_processes_read_as_asked_for(run_dir, started):
     assert_frame_equal(together.breakdown, alone.breakdown)
 
 
+@pytest.mark.slow
 def test_else_one_per_core(run_dir, started, monkeypatch):
     monkeypatch.setattr(commtrace.analysis.reading.pool, "cores", lambda: 3)
     analyse(run_dir)
@@ -85,6 +87,7 @@ def test_nothing_is_kept_unless_asked_for(run_dir, reads):
     assert sorted(run_dir.iterdir()) == before
 
 
+@pytest.mark.slow_cases("in a folder")
 @pytest.mark.parametrize("beside", [True, False], ids=["beside the traces", "in a folder"])
 def test_what_was_read_is_kept_for_the_next_time(run_dir, tmp_path, reads, beside):
     cache = True if beside else str(tmp_path / "kept")
@@ -96,6 +99,7 @@ def test_what_was_read_is_kept_for_the_next_time(run_dir, tmp_path, reads, besid
     assert len(list(place.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_comparison_are_read_so(tmp_path, reads, started):
     a, b = (write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in "ab")
     for _ in range(2):
@@ -116,6 +120,7 @@ def test_damage_is_an_error_unless_it_may_be_left_out(run_dir):
     assert [analysis.run.partial_ranks for analysis in (*both.a, *both.b)] == [[1], [1]]
 
 
+@pytest.mark.slow
 def test_cells_of_a_sweep_are_read_so(sweep, tmp_path, reads, started):
     plain = analyse_sweep(sweep, workers=1).subtraction
     assert not started
@@ -127,6 +132,7 @@ def test_cells_of_a_sweep_are_read_so(sweep, tmp_path, reads, started):
     assert len(started) == 2
 
 
+@pytest.mark.slow
 def test_and_by_the_command(capsys, sweep, reads, started):
     def shown(*options):
         assert main(["table", "subtraction", str(sweep), *options]) == 0
@@ -156,6 +162,7 @@ def says(table: pd.DataFrame, name: str) -> bool:
     return table.attrs == {"table": name, "columns": meanings(name)}
 
 
+@pytest.mark.slow
 def test_every_table_of_a_run_says_what_its_columns_mean() -> None:
     result = analyse(Path(__file__).parent.parent / "data/nccl-straggler", details=True)
     names = [entry.name for entry in CATALOG.values() if entry.of is InputKind.run]
@@ -166,6 +173,7 @@ def test_every_table_of_a_run_says_what_its_columns_mean() -> None:
     assert not result.matches.attrs  # no table of the catalog, nor called like the one it was made from
 
 
+@pytest.mark.slow
 def test_and_so_do_tables_of_several_runs(run_dir, sweep) -> None:
     both = compare(run_dir, run_dir)
     assert says(both.comparison, "comparison")
@@ -187,6 +195,7 @@ def test_meanings_outlive_what_pandas_does_with_tables(run_dir) -> None:
     assert json.loads(json.dumps(table.attrs)) == table.attrs  # as pandas writes them to Parquet
 
 
+@pytest.mark.slow
 def test_who_changes_what_one_table_says_changes_no_other(run_dir) -> None:
     result = analyse(run_dir)
     result.breakdown.attrs["table"] = "mine"

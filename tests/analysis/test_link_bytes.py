@@ -40,6 +40,7 @@ def test_what_a_rank_sends_in_a_step(run):
     assert sent_bytes_by_step(unknown) == {1: SIZE_BYTES}
 
 
+@pytest.mark.slow
 def test_counters_stand_beside_sizes(run, capsys):
     told = "sent 8.4 MB a step and GPU by their counters, over the whole capture; 8.0 MB by the sizes of traced calls"
     assert analyse(run).link_counters.startswith(told)

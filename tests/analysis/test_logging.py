@@ -28,6 +28,7 @@ def said(capsys, *words: object) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_nothing_unless_asked_for(run_dir, capfd, monkeypatch, workers):
     default_sizes(monkeypatch, process_bytes=0)
@@ -43,6 +44,7 @@ def test_the_library_sets_no_level_and_no_handler():
     assert [type(handler) for handler in logger.handlers] == [logging.NullHandler]
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_each_file_and_its_format(run_dir, capsys, monkeypatch, workers):
     default_sizes(monkeypatch, process_bytes=0)
@@ -54,6 +56,7 @@ def test_each_file_and_its_format(run_dir, capsys, monkeypatch, workers):
     assert sum(("this process" if workers == 1 else "2 other processes") in line for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_new_interpreters_send_what_they_log(run_dir):
     """A process with threads is not forked."""
     done = fresh_python(
@@ -68,6 +71,7 @@ def test_new_interpreters_send_what_they_log(run_dir):
     assert done.stderr.count("read as Kineto") == 4
 
 
+@pytest.mark.slow
 def test_a_cache_and_a_recording_instead(run_dir, capsys, monkeypatch):
     default_sizes(monkeypatch, cache_bytes=0)
     assert sum("cached in" in line for line in said(capsys, "--verbose", run_dir)) == 4
@@ -81,6 +85,7 @@ def test_a_cache_and_a_recording_instead(run_dir, capsys, monkeypatch):
     assert sum("read as Kineto" in line for line in lines) == 4
 
 
+@pytest.mark.slow
 def test_what_goes_another_way(tmp_path, capsys, monkeypatch):
     default_sizes(monkeypatch, process_bytes=1, part_bytes=1)
     trace = Trace(0, 1)

@@ -42,6 +42,7 @@ def long_calls(analysis: Analysis) -> list[Row]:
     return [row for row in records(analysis.syncs) if row["kind"] == "long"]
 
 
+@pytest.mark.quick_cases("7")
 @pytest.mark.parametrize("seed", range(8))
 def test_a_long_call_is_listed_with_what_it_costs_and_named_first(tmp_path, seed):
     draw = random.Random(seed)

@@ -88,6 +88,7 @@ _LISTED_ELSEWHERE = {
 }
 
 
+@pytest.mark.quick_cases("1")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_long_operator_is_listed_with_what_it_costs_named_and_priced(tmp_path, seed):
     draw = random.Random(seed)
@@ -120,6 +121,7 @@ def test_the_time_of_what_is_listed_by_itself_is_not_counted_twice(tmp_path, wha
     assert everything <= analysis.idle["starved_ns"].iloc[0]
 
 
+@pytest.mark.quick_cases("seldom")
 @pytest.mark.parametrize(
     "trace",
     [

@@ -50,6 +50,7 @@ def said_of(folder: Path, longer_ms: int, counters: dict[int, tuple[int, int]] |
     return analyse(folder, details=True, cache=False).verdict
 
 
+@pytest.mark.quick_cases("asleep-0")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("blocked", "ready", "does", "meanwhile"),
@@ -68,5 +69,6 @@ def test_what_the_thread_does_is_said(
     assert re.search(rf"it {does} [\d.]+ ms per step longer than the others, mostly in aten::mm{meanwhile}\. ", said)
 
 
+@pytest.mark.slow
 def test_without_side_files_an_operator_that_takes_longer_computes(tmp_path: Path) -> None:
     assert re.search(r"it computes [\d.]+ ms per step longer than the others", said_of(tmp_path, 30, None))

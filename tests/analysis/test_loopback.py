@@ -58,6 +58,7 @@ def test_a_request_that_does_not_end_is_ended(begin):
         assert told(server.server_port, begin) == b""
 
 
+@pytest.mark.slow
 def test_a_byte_now_and_then_keeps_no_connection_open():
     begun_s = time.monotonic()
     with serving(request_s=0.3) as server, connected(server) as slow, suppress(ConnectionError):
@@ -67,6 +68,7 @@ def test_a_byte_now_and_then_keeps_no_connection_open():
     assert time.monotonic() < begun_s + 5
 
 
+@pytest.mark.slow
 def test_silent_clients_keep_nobody_out_and_take_few_threads():
     with serving() as server, ExitStack() as silent:
         before = threading.active_count()

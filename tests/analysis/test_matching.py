@@ -180,6 +180,7 @@ def looping(ahead: int, *, numbered: int = 0, **more) -> list[dict]:
 STEPS_ALONE = "only the numbers of steps join it to ranks of other hosts, and neither clocks nor times confirm them"
 
 
+@pytest.mark.slow
 def test_steps_of_two_hosts_in_a_loop_are_certain_only_near_their_clocks():
     by_step = [("step", (k, k + 20)) for k in range(20)]
     near, far = (calls_table(looping(ahead)) for ahead in (1 * MS, 901 * MS))
@@ -308,6 +309,7 @@ def test_a_group_of_one_rank_is_complete_with_itself():
     assert groups_of(table) == [("seq", (0,)), ("order", (1,))]
 
 
+@pytest.mark.slow
 def test_a_group_of_64_ranks(tmp_path):
     traces = traces_of(64, [Collective([rank * 1000 for rank in range(64)]), Collective([MS * 20] * 64)])
     table = analysed(tmp_path, *traces).collectives
@@ -472,6 +474,7 @@ def test_each_profiling_cycle_finds_its_own_messages():
     assert sorted(groups_of(calls_table(rows), "node")) == [("order", (k, k + 16)) for k in range(16)]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.integers(1, 4), st.integers(1, 4), st.data(), st.sampled_from(["node", None]))
 def test_messages_within_whole_steps_are_paired_as_they_were_sent(steps, each, data, host):
@@ -516,6 +519,7 @@ ANY_CALL = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.lists(ANY_CALL, max_size=12))
 def test_every_call_is_in_one_collective_with_at_most_one_call_a_rank(rows):

@@ -134,6 +134,7 @@ def of_24(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_24_ranks_on_a_terminal_show_the_culprit(of_24: Path) -> None:
     assert "Rank 2 costs" in analyse(of_24, workers=1).verdict
     screen = ESCAPES.sub("", on_a_terminal(80, "summary", "--no-cache", str(of_24)))
@@ -148,6 +149,7 @@ def test_24_ranks_on_a_terminal_show_the_culprit(of_24: Path) -> None:
         assert word in waits
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_ascii_only() -> None:
     text = on_a_terminal(80, "tests/data/nccl-straggler", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert text.isascii()
@@ -209,6 +211,7 @@ def test_what_says_nothing_is_said_in_a_line() -> None:
     assert as_text("clocks", clocks).count("raw clocks agree") == 6
 
 
+@pytest.mark.slow
 def test_no_number_is_minus_zero() -> None:
     for entry in CATALOG.values():
         rows = any_table(entry, 2)

@@ -62,6 +62,7 @@ def a_file_per_rank(documents: Sequence[dict[str, Any]], folder: Path) -> None:
         export_of([document]).write(folder / f"report{9 - number}.sqlite")
 
 
+@pytest.mark.quick_cases("plain-one_file")
 @pytest.mark.parametrize(
     ("name", "spread"),
     [
@@ -94,6 +95,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return documents("plain", tmp_path_factory.mktemp("kineto"))
 
 
+@pytest.mark.slow
 def test_without_payloads_ranks_are_counted_and_sizes_are_not_known(tmp_path: Path, plain: Any) -> None:
     told = analyse(export_of(plain).write(tmp_path / "told.sqlite"), cache=False)
     found = analyse(export_of(plain, payloads=False).write(tmp_path / "report.sqlite"), cache=False)
@@ -106,6 +108,7 @@ def test_without_payloads_ranks_are_counted_and_sizes_are_not_known(tmp_path: Pa
     assert "report.sqlite: has no ranges of NCCL, so sizes and groups of collectives are not known" in notes
 
 
+@pytest.mark.slow
 def test_payloads_that_were_not_exported_are_what_is_missing(tmp_path: Path, plain: Any) -> None:
     export = export_of(plain)
     export.rows["META_DATA_EXPORT"] = [("EXPORT_PARAM_INCLUDE_BLOBS", "false")]
@@ -114,6 +117,7 @@ def test_payloads_that_were_not_exported_are_what_is_missing(tmp_path: Path, pla
     assert found.collectives["size_bytes"].isna().all()
 
 
+@pytest.mark.slow
 def test_columns_and_tables_that_older_exports_lack(tmp_path: Path, plain: Any) -> None:
     whole = analyse(export_of(plain[:1]).write(tmp_path / "rank0.sqlite"), cache=False)
     without = [
@@ -167,6 +171,7 @@ def test_processes_that_only_help_are_not_ranks(tmp_path: Path) -> None:
     assert any("left out what did not communicate, as the others did: process 6" in note for note in found.run.notes)
 
 
+@pytest.mark.slow
 def test_a_rank_in_a_file_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export = small()
     add(export, [(ALL_REDUCE, 0, 30)], pid=8, gpu=1)
@@ -415,6 +420,7 @@ def nothing_ran() -> Export:
     return export
 
 
+@pytest.mark.quick_cases("/opt/lmp-False")
 @pytest.mark.parametrize(
     ("program", "runs_python"),
     [
@@ -441,6 +447,7 @@ def test_nothing_is_said_of_python_where_another_program_ran(tmp_path, capsys, p
     assert ("in `prepare`" in shown) == (not runs_python)
 
 
+@pytest.mark.slow
 def test_ranges_of_cpp_name_what_ran(tmp_path):
     """Idle time by ranges that are in no other, also in two kernels' gaps; regions with their C++ names; compiling."""
     export = Export()

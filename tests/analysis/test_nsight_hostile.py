@@ -90,6 +90,7 @@ def with_journal(path: Path, mode: str, folder: Path) -> Path:
     return folder / path.name
 
 
+@pytest.mark.slow_cases("True-wal--wal-wal_checkpoint(TRUNCATE)")
 @pytest.mark.parametrize(
     ("mode", "ending", "statement"),
     [("wal", "-wal", "wal_checkpoint(TRUNCATE)"), ("persist", "-journal", "integrity_check")],
@@ -115,6 +116,7 @@ def test_a_journal_beside_it(tmp_path, capsys, whole, mode, ending, statement, b
     assert not Path(f"{copy}{ending}").exists() or not any(Path(f"{copy}{ending}").read_bytes()[:8])
 
 
+@pytest.mark.slow
 def test_a_cache_does_not_hide_a_journal(tmp_path, capsys, whole):
     path = tmp_path / "report.sqlite"
     path.write_bytes(whole)

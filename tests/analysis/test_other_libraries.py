@@ -339,6 +339,7 @@ def test_neither_phase_is_split(tmp_path):
 # --- whatever the arrivals are ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     arrivals=st.lists(st.lists(st.integers(0, 90), min_size=3, max_size=3), min_size=1, max_size=8),

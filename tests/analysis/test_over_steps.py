@@ -56,6 +56,7 @@ def test_the_breakdown_is_the_sum_of_the_steps_that_count(tmp_path: Path, seed: 
     assert row["window_ns"] / len(steps) == found.typical_step.parts["window_ns"]
 
 
+@pytest.mark.slow_cases("10", "7")
 @pytest.mark.parametrize("seed", range(12))
 def test_kernels_and_idle_time_are_of_the_same_window(tmp_path: Path, seed: int) -> None:
     """The oracle: each activity is in the step that launched it; what nobody launched, in that in which it begins."""
@@ -90,6 +91,7 @@ def test_all_that_was_recorded_if_asked_for(tmp_path: Path, seed: int) -> None:
     assert found.kernels["calls"].sum() == (ran["kind"] == "compute").sum()
 
 
+@pytest.mark.quick_cases("gloo-training")
 @pytest.mark.parametrize("run", ["nccl-straggler", "nccl-hang", "gloo-training"])
 def test_ranks_wait_in_the_steps_that_count(run: str) -> None:
     found = analyse(DATA / run, details=True)

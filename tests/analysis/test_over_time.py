@@ -67,6 +67,7 @@ def test_a_row_for_every_minute_tells_who_was_waited_for_and_when_links_were_slo
     assert rows["begin"].is_monotonic_increasing
 
 
+@pytest.mark.slow_cases("straggler-v4.3")
 @pytest.mark.parametrize("version", ["v4.0", "v4.3"])
 @pytest.mark.parametrize("world", with_slow(["straggler"], ["plain", "two hosts", "pipeline", "rooted", "cross"]))
 def test_logs_in_one_pass_and_as_tables_give_the_same(tmp_path, world, version):
@@ -88,6 +89,7 @@ def test_logs_in_one_pass_and_as_tables_give_the_same(tmp_path, world, version):
     )
 
 
+@pytest.mark.slow_cases("one clock")
 @pytest.mark.parametrize("apart_us", [0, 3_600_000_000], ids=["one clock", "clocks hours apart"])
 def test_little_memory_does(tmp_path, apart_us):
     hours(tmp_path, apart_us=apart_us)
@@ -97,6 +99,7 @@ def test_little_memory_does(tmp_path, apart_us):
     pd.testing.assert_frame_equal(little, whole)
 
 
+@pytest.mark.slow
 def test_logs_of_very_different_length_are_read_as_others_need_them(tmp_path):
     hours(tmp_path)
     long = sorted(tmp_path.iterdir())[2]
@@ -111,6 +114,7 @@ def test_logs_of_very_different_length_are_read_as_others_need_them(tmp_path):
     pd.testing.assert_frame_equal(little, whole)
 
 
+@pytest.mark.slow
 def test_what_is_given_up_is_told_and_counted_once(tmp_path):
     for rank in range(2):
         log, numbers = Log(pid=rank), list(range(400))

@@ -22,6 +22,9 @@ def run(request):
     return analyse(DATA / request.param)
 
 
+@pytest.mark.slow_cases(
+    "gloo-training-60", "nccl-pipeline-60", "nccl-pipeline-80", "nccl-two-hosts-60", "nccl-two-hosts-80"
+)
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_it_fits_one_screen(run, width) -> None:
     lines = overview(run, Screen(width=width)).splitlines()
@@ -67,6 +70,7 @@ def test_parts_of_a_step_add_up_to_it(run) -> None:
     assert sum(numbers[1:]) == pytest.approx(numbers[0], abs=0.06 * len(numbers))
 
 
+@pytest.mark.slow
 def test_who_and_what_to_try_are_those_of_the_tables(tmp_path) -> None:
     made = [Collective({0: 0, 1: 0, 2: 20 * MS, 3: 0}, 5 * MS, elems=10**6)]
     result = analyse(write_run(tmp_path, 4, made, host="node0"), details=False)
@@ -77,6 +81,7 @@ def test_who_and_what_to_try_are_those_of_the_tables(tmp_path) -> None:
     assert re.search(r"\n  all_reduce of 3.81 MiB, 4 ranks, 1 call +1.2 GB/s, under 1% of NVLink 4\n", text)
 
 
+@pytest.mark.slow
 def test_hostile_names_move_no_cursor(tmp_path) -> None:
     name = "evil\x1b[2J\r\n\u202e" + "x" * 5000
     traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
@@ -102,6 +107,7 @@ def test_a_run_without_communication(tmp_path) -> None:
     assert "Who makes the others wait" not in text
 
 
+@pytest.mark.slow
 def test_of_many_files_some_are_shown_first_on_a_terminal(tmp_path) -> None:
     made = [Collective([0] * 65 + [20 * MS], 5 * MS, elems=10**6)]
     run = str(write_run(tmp_path, 66, made, host="node0"))

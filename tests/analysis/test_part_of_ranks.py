@@ -39,6 +39,7 @@ def ranks_of(run: Path) -> dict[Path, int]:
     return {path: json.loads(gzip.decompress(path.read_bytes()))["distributedInfo"]["rank"] for path in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [False, True], ids=["at once", "rank by rank"])
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts"])
 def test_as_if_the_other_files_were_not_there(tmp_path, name, spread):
@@ -75,6 +76,7 @@ def test_files_of_other_ranks_are_not_even_read(tmp_path):
     assert any(note.startswith("left out, as asked for: rank 2") for note in found.run.notes)
 
 
+@pytest.mark.slow
 def test_by_host_and_group():
     whole = analyse(DATA / "nccl-two-hosts").run
     name = whole.hosts[0]
@@ -109,6 +111,7 @@ def test_nothing_in_common_is_an_error():
         analyse(DATA / "nccl-two-hosts", ranks=[0], hosts=[str(last)])
 
 
+@pytest.mark.slow
 def test_commands_with_ranks_of_their_own(capsys, tmp_path):
     target = tmp_path / "shown.pftrace"
     given = ["--ranks", "0-1", "--draw-ranks", "1", "--output", str(target), str(DATA / "nccl-straggler")]

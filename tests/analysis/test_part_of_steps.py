@@ -25,6 +25,7 @@ AT_ONCE = ("at once", USUAL_SIZES)
 BY_RANK = ("rank by rank", ReadSizes(ranks_bytes=0))
 
 
+@pytest.mark.quick_cases("host-bound-at once")
 @pytest.mark.parametrize("sizes", [AT_ONCE[1], BY_RANK[1]], ids=[AT_ONCE[0], BY_RANK[0]])
 @pytest.mark.parametrize("run", ONE_CLOCK, ids=lambda run: run.name)
 def test_rows_of_a_step_are_those_of_the_whole_run(run, sizes):
@@ -36,6 +37,7 @@ def test_rows_of_a_step_are_those_of_the_whole_run(run, sizes):
         assert differences_of_step(whole, part, step) == []
 
 
+@pytest.mark.slow
 def test_several_steps_are_the_sum_of_each(tmp_path):
     whole = analyse(DATA / "nccl-straggler", details=True)
     first, second, third = whole.run.steps
@@ -66,6 +68,7 @@ def test_steps_that_are_cut_away_leave_their_memory_to_other_files():
     assert len(last.breakdown) == 4
 
 
+@pytest.mark.slow
 def test_what_a_later_step_issues_does_not_look_like_a_hang():
     whole = analyse(DATA / "nccl-hang")
     assert len(whole.hangs)
@@ -74,6 +77,7 @@ def test_what_a_later_step_issues_does_not_look_like_a_hang():
     assert len(analyse(DATA / "nccl-hang", steps=[last]).hangs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [AT_ONCE[1], BY_RANK[1]], ids=[AT_ONCE[0], BY_RANK[0]])
 def test_the_last_steps_are_those_that_all_ranks_have(tmp_path, sizes):
     run = tmp_path / "run"
@@ -95,6 +99,7 @@ def test_the_last_steps_are_those_that_all_ranks_have(tmp_path, sizes):
     assert any(note.endswith(f": no step {steps[-1]} in the trace") for note in lacking.notes)
 
 
+@pytest.mark.slow
 def test_side_by_side_with_part_of_the_ranks():
     part = analyse(DATA / "nccl-straggler", ranks="0-1", last=1)
     whole = analyse(DATA / "nccl-straggler", ranks="0-1")
@@ -102,6 +107,7 @@ def test_side_by_side_with_part_of_the_ranks():
     assert differences_of_step(whole, part, whole.run.steps[-1]) == []
 
 
+@pytest.mark.slow
 def test_the_cache_holds_whole_files(tmp_path):
     sizes = ReadSizes(cache_bytes=0)
     options = {"cache": str(tmp_path), "workers": 1, "sizes": sizes}
@@ -126,6 +132,7 @@ def test_what_is_not_there_is_an_error(capsys, options, code, told):
     assert told in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_run_without_steps_says_so(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(RESNET, run)
@@ -143,6 +150,7 @@ def test_last_and_steps_exclude_each_other():
         analyse(RESNET, steps=[3], last=1)
 
 
+@pytest.mark.quick_cases("table gaps")
 @pytest.mark.parametrize(
     "command",
     [

@@ -46,6 +46,7 @@ def read(path: Path, most_steps: int | None = None, **sizes: int) -> Analysis:
     return analyse_with(path, replace(options, sizes=replace(options.sizes, most_played=most)))
 
 
+@pytest.mark.slow
 def test_all_steps_are_played_of_a_run_that_is_small(run: Path) -> None:
     found = read(run)
     assert found.part is found
@@ -53,6 +54,7 @@ def test_all_steps_are_played_of_a_run_that_is_small(run: Path) -> None:
     assert len(found.replay_steps) == len(found.run.steps)
 
 
+@pytest.mark.slow
 def test_some_steps_are_played_of_a_large_run_and_gain_as_much(run: Path) -> None:
     whole, part = read(run), read(run, most_steps=3)
     assert len(part.part.run.steps) == len(part.replay_steps) == 3
@@ -74,6 +76,7 @@ def test_some_steps_are_played_of_a_large_run_and_gain_as_much(run: Path) -> Non
     assert part.predictions["gain_ns"].iloc[0] == round(gain.ns)
 
 
+@pytest.mark.slow
 def test_whole_plays_all(run: Path) -> None:
     options = ReadOptions(details_if_recorded=True, workers=1, whole=True, sizes=replace(USUAL_SIZES, most_played=1))
     found = analyse_with(run, options)

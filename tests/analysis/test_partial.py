@@ -31,6 +31,7 @@ def run_of(folder: Path, late: int, *, missing_late: int = 0, count: int = 12, w
     return analysed(folder, *(trace for rank, trace in enumerate(traces) if rank != MISSING))
 
 
+@pytest.mark.slow
 def test_where_nobody_missing_came_later_all_is_known(tmp_path: Path) -> None:
     found = run_of(tmp_path, 4 * MS)
     split = found.participation

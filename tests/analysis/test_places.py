@@ -54,6 +54,7 @@ def run() -> str:
     return copied(DATA / RUN, f"memory://runs/{RUN}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scheme"),
     with_slow([(RUN, "memory")], [(RUN, "file"), (RUN, "local"), *(("gloo-collectives", s) for s in SCHEMES)]),
@@ -63,6 +64,7 @@ def test_tables_are_the_same(tmp_path, name, scheme):
     assert tables_of(url) == tables_of(DATA / name)
 
 
+@pytest.mark.slow_cases("local")
 @pytest.mark.parametrize("scheme", ["memory", "local"])
 def test_large_files_are_fetched_block_by_block(tmp_path, monkeypatch, scheme):
     for module in ("streams", "filesystem"):  # the first takes its value from the second when it is imported
@@ -73,6 +75,7 @@ def test_large_files_are_fetched_block_by_block(tmp_path, monkeypatch, scheme):
     assert "all" not in {what for what, _ in seen}
 
 
+@pytest.mark.slow
 def test_sweeps_trainings_and_ceilings_are_read_too(tmp_path, run, capsys):
     write_sweep(tmp_path / "sweep", [Cell(1), Cell(2, epoch_s=9)])
     for name in ("small", "large"):
@@ -95,6 +98,7 @@ def test_sweeps_trainings_and_ceilings_are_read_too(tmp_path, run, capsys):
         assert capsys.readouterr().out == told
 
 
+@pytest.mark.slow
 def test_plain_files_and_single_ones_are_read_too(tmp_path):
     for file in (DATA / RUN).iterdir():
         (tmp_path / file.name.removesuffix(".gz")).write_bytes(gzip.decompress(file.read_bytes()))
@@ -106,12 +110,14 @@ def test_plain_files_and_single_ones_are_read_too(tmp_path):
     assert one_by_one.run.name == "plain"
 
 
+@pytest.mark.slow
 def test_other_processes_read_it(tmp_path):
     options = ReadOptions(workers=2, sizes=ReadSizes(process_bytes=0))
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
     assert analyse_with(url, options).breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
 
 
+@pytest.mark.slow
 def test_it_is_read_rank_by_rank(tmp_path):
     url = copied(DATA / RUN, f"local://{tmp_path}/{RUN}")
     found = analyse_with(url, ReadOptions(workers=2, sizes=ReadSizes(ranks_bytes=0)))
@@ -119,6 +125,7 @@ def test_it_is_read_rank_by_rank(tmp_path):
     assert found.breakdown.equals(analyse(DATA / RUN, workers=1).breakdown)
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path):
     (file,) = sorted((DATA / RUN).iterdir())[:1]
     (tmp_path / "rank0.json").write_bytes(gzip.decompress(file.read_bytes()))
@@ -134,6 +141,7 @@ def test_a_large_file_is_read_in_parts_and_cached_by_what_it_is(tmp_path):
     assert first.breakdown.equals(analyse(tmp_path / "rank0.json").breakdown)
 
 
+@pytest.mark.slow
 def test_what_has_no_state_is_not_cached(run, tmp_path, monkeypatch, capsys):
     default_sizes(monkeypatch, cache_bytes=0)
     assert main(["breakdown", "--cache", str(tmp_path / "known"), run]) == 0
@@ -143,6 +151,7 @@ def test_what_has_no_state_is_not_cached(run, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "unknown").exists()
 
 
+@pytest.mark.slow
 def test_recordings_beside_traces_are_read_instead(run, capsys):
     assert main(["pack", run]) == 0
     assert "recordings beside them" in capsys.readouterr().out
@@ -161,6 +170,7 @@ def test_a_recording_of_another_state_is_not_believed(run, memory):
     assert sum("its recording is of another state" in note for note in notes) == 1
 
 
+@pytest.mark.slow
 def test_packing_from_and_to(tmp_path, run, capsys):
     (tmp_path / "run.json").write_text('{"config": {"model": "tiny"}}')
     copied(tmp_path, run)
@@ -186,6 +196,7 @@ def test_what_cannot_be_written_leaves_nothing(run, memory, monkeypatch, capsys)
     assert not memory.exists("/packed")
 
 
+@pytest.mark.quick_cases("command0-Rank 2 costs", "command1-exposed", "command3-all_reduce")
 @pytest.mark.parametrize(
     ("command", "told"),
     [
@@ -200,6 +211,7 @@ def test_commands_take_urls(run, capsys, command, told):
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pages_are_written_here(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["report", run]) == 0
@@ -463,6 +475,7 @@ def test_where_a_path_is_wanted_a_url_is_refused(tmp_path, monkeypatch, capsys, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_secrets_are_in_nothing_that_is_written(memory, tmp_path, monkeypatch, capsys):
     there = copied(DATA / RUN, f"memory://user:{SECRET}@host/{RUN}")
     monkeypatch.chdir(tmp_path)
@@ -492,6 +505,7 @@ def test_names_of_this_machine_are_paths(tmp_path):
     assert path_at(address(Path("x"))) == Path.cwd() / "x"
 
 
+@pytest.mark.slow
 def test_fsspec_is_not_imported_for_paths():
     code = "import sys; from commtrace.cli import main; main(sys.argv[1:]); print('fsspec' in sys.modules)"
     command = [sys.executable, "-c", code, "breakdown", str(DATA / RUN)]

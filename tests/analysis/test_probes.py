@@ -263,6 +263,7 @@ def true_probes(run: Any, ranks: int, seed: int, bound_ns: int, start_ns: int, e
     return rows
 
 
+@pytest.mark.slow
 @settings(max_examples=10, derandomize=True, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -311,6 +312,7 @@ def two_hosts(folder: Path, ahead_ns: int = 8 * MS, kind: str = "broadcast") -> 
         trace.write(folder)
 
 
+@pytest.mark.slow
 def test_the_side_files_are_read_and_link_what_nothing_else_does(tmp_path):
     two_hosts(tmp_path)
     side(tmp_path, 0, clock_probe=[entry(offset_ns=0, uncertainty_ns=0)])
@@ -324,6 +326,7 @@ def test_the_side_files_are_read_and_link_what_nothing_else_does(tmp_path):
     assert "largest offset 8.000 ms, uncertain by at most 40.0 us; clock probe: +-40.0 us" in summary["clocks"]
 
 
+@pytest.mark.slow
 def test_a_contradiction_is_a_warning(tmp_path):
     two_hosts(tmp_path, kind="all_reduce")
     side(tmp_path, 0)

@@ -51,6 +51,7 @@ def on_a_terminal(*arguments: object, table: Path) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode("utf-8"))
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bytes_and_files_and_the_time_left(run_dir, tmp_path, workers):
     said = on_a_terminal(0, "breakdown", run_dir, "--workers", workers, table=tmp_path / "table.txt")
@@ -59,6 +60,7 @@ def test_bytes_and_files_and_the_time_left(run_dir, tmp_path, workers):
     assert "reading" not in (tmp_path / "table.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_what_is_computed_after_the_reading(run_dir, tmp_path):
     said = on_a_terminal(0, "summary", run_dir, table=tmp_path / "table.txt")
     phases = re.findall(r"\ranalysing: ([^\r]*)", said)
@@ -68,18 +70,21 @@ def test_what_is_computed_after_the_reading(run_dir, tmp_path):
     assert "analysing" not in (tmp_path / "table.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_how_many_ranks_are_done(run_dir, tmp_path):
     page = tmp_path / "page.html"
     said = on_a_terminal(0, "report", run_dir, "--dask", "local", "-o", page, table=tmp_path / "table.txt")
     assert "\ranalysing: looking at what each rank did, 3 of 3 ranks\r" in said
 
 
+@pytest.mark.slow
 def test_a_url_that_is_asked_and_its_bytes(run_dir, tmp_path):
     said = on_a_terminal(0, "breakdown", f"local://{run_dir}", "--workers", 1, table=tmp_path / "table.txt")
     assert f"asking for local://{run_dir}" in said
     assert "3/3 files 0:00:00 left" in said
 
 
+@pytest.mark.slow
 def test_a_file_that_is_left_out_is_counted(run_dir, tmp_path):
     (run_dir / "node_9.0001.pt.trace.json").write_bytes(b"{}")
     said = on_a_terminal(0, "breakdown", run_dir, "--keep-going", table=tmp_path / "table.txt")
@@ -87,6 +92,7 @@ def test_a_file_that_is_left_out_is_counted(run_dir, tmp_path):
     assert re.search(r"[\r\n]error: \S+node_9\S+ is JSON but not a Kineto trace", said)
 
 
+@pytest.mark.slow
 def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
     cells = [Cell(1, epoch_s=10), Cell(2, epoch_s=6, traced=traces_of(2, [Collective((0, 0))]))]
     sweep = write_sweep(tmp_path / "sweep", cells)
@@ -98,6 +104,7 @@ def test_names_of_cells_are_no_markup_and_move_no_cursor(tmp_path):
     assert r"reading 1 of 1: x\x1b[31m[bold]y\x07" in said
 
 
+@pytest.mark.quick_cases("SIGINT")
 @pytest.mark.parametrize("number", with_slow(["SIGKILL", "SIGINT"], ["SIGTERM"]))
 def test_the_cursor_is_there_after_a_signal(tmp_path, number):
     pipe = tmp_path / "rank0.json"  # which nobody ever writes to
@@ -121,11 +128,13 @@ def test_the_cursor_is_there_after_a_signal(tmp_path, number):
     assert said.rfind(b"\x1b[?25l") <= said.rfind(b"\x1b[?25h")
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_what_is_read_at_once(run_dir, tmp_path):
     assert on_a_terminal(60, "breakdown", run_dir, table=tmp_path / "table.txt") == ""
     assert (tmp_path / "table.txt").stat().st_size
 
 
+@pytest.mark.slow
 def test_nothing_is_said_into_a_pipe(run_dir):
     command = [sys.executable, "-c", COMMAND, "0", "breakdown", str(run_dir)]
     done = subprocess.run(command, capture_output=True, check=True)
@@ -133,6 +142,7 @@ def test_nothing_is_said_into_a_pipe(run_dir):
     assert b"\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", with_slow([">&- 2>&-"], [">&-", "2>&-"]))
 def test_a_closed_stream_costs_nothing_but_itself(run_dir, tmp_path, closed):
     table = tmp_path / "table.csv"
@@ -142,6 +152,7 @@ def test_a_closed_stream_costs_nothing_but_itself(run_dir, tmp_path, closed):
     assert table.read_text(encoding="utf-8").startswith("rank,")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_behind_stdout_is_an_error(run_dir):
     done = shell(f"{sys.executable} -m commtrace summary {run_dir} > /dev/full")
@@ -154,6 +165,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, cwd=root)
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_lines_of_the_log_stand_above_the_bar(run_dir, tmp_path, workers):
     said = on_a_terminal(0, "breakdown", run_dir, "--verbose", "--workers", workers, table=tmp_path / "table.txt")

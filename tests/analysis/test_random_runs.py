@@ -98,6 +98,7 @@ def assert_true(seed: int, shape: Shape, *, split_at_least: float = 0.0) -> None
     assert found.participation["wait_ns"].notna().mean() >= split_at_least
 
 
+@pytest.mark.quick_cases("2-none-0", "2-seq-0", "2-comms_id-0", "8-seq-0")
 @pytest.mark.parametrize("seed", with_slow([0], [1]))
 @pytest.mark.parametrize("ids", ["none", "seq", "comms_id"])
 @pytest.mark.parametrize("ranks", with_slow([2, 8, 16], [4, 64]))
@@ -105,6 +106,7 @@ def test_calls_clocks_and_waits_are_as_they_were(ranks, ids, seed):
     assert_true(seed, shape_of(ranks, ids), split_at_least=0.5)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, derandomize=True)
 @given(
     seed=st.integers(1000, 10**6),
@@ -122,6 +124,7 @@ def test_whatever_the_run(seed, ranks, ids, shifted, missing, drift, subgroups, 
     assert_true(seed, shape_of(ranks, ids, shifted_calls=shifted, missing=missing, drift_ppm=drift, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", with_slow([4], [2, 8]))
 def test_one_call_in_twenty_lost(ranks):
     counts = []
@@ -135,6 +138,7 @@ def test_one_call_in_twenty_lost(ranks):
     assert right >= 0.999 * calls, f"{calls - right} of {calls} calls are not with all of their own, and only them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "seed"), with_slow([(4, 0)], [(8, 1)]))
 def test_drift_over_thousands_of_calls_is_followed(ranks, seed):
     shape = shape_of(ranks, "none", steps=400, mean_compute_ns=8 * MS)
@@ -149,6 +153,7 @@ def test_drift_over_thousands_of_calls_is_followed(ranks, seed):
     assert_true_clocks(run, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", with_slow(range(1), range(1, 4)))
 @pytest.mark.parametrize(("ranks", "steps"), with_slow([(16, 5)], [(64, 2)]))
 def test_of_windows_too_short_to_be_sure_nothing_wrong_is_certain(ranks, steps, seed):
@@ -165,6 +170,7 @@ def without(calls: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return calls.assign(**dict.fromkeys(columns, pd.NA)).astype(dict(calls.dtypes))
 
 
+@pytest.mark.quick_cases("1-2-seq")
 @pytest.mark.parametrize("ids", ["seq", "comms_id"])
 @pytest.mark.parametrize("ranks", with_slow([2, 16], [8]))
 @pytest.mark.parametrize("seed", with_slow([1], [0]))
@@ -177,6 +183,7 @@ def test_without_ids_the_same_calls_belong_together(ranks, ids, seed):
     assert sum(map(len, same)) >= 0.999 * len(run.calls)
 
 
+@pytest.mark.quick_cases("4")
 @pytest.mark.parametrize("ranks", [4, 16])
 def test_without_sizes_and_kinds_too(ranks):
     run = random_run(5, shape_of(ranks, "seq", missing=0.0, subgroups=False, point_to_point=False))
@@ -192,6 +199,7 @@ def named(found: Found, ids: "pd.Series[int]") -> pd.DataFrame:
     return table.assign(call_id=table["call_id"].map(back)).set_index("call_id").sort_index()
 
 
+@pytest.mark.quick_cases("1-seq")
 @pytest.mark.parametrize("ids", ["none", "seq"])
 @pytest.mark.parametrize("seed", with_slow([1], [0]))
 def test_the_order_of_rows_changes_nothing(ids, seed):
@@ -203,6 +211,7 @@ def test_the_order_of_rows_changes_nothing(ids, seed):
     pd.testing.assert_series_equal(before["wait_ns"], after["wait_ns"])
 
 
+@pytest.mark.quick_cases("1-seq")
 @pytest.mark.parametrize("ids", ["none", "seq"])
 @pytest.mark.parametrize("seed", with_slow([1], [0]))
 def test_other_numbers_for_the_ranks_change_no_match_and_no_wait(ids, seed):
@@ -223,6 +232,7 @@ def test_other_numbers_for_the_ranks_change_no_match_and_no_wait(ids, seed):
     assert ((before["wait_ns"] - after["wait_ns"]).abs().dropna() <= uncertain).all()
 
 
+@pytest.mark.slow_cases("1-none")
 @pytest.mark.parametrize("ids", ["none", "comms_id"])
 @pytest.mark.parametrize("seed", with_slow([1], [0]))
 def test_clocks_that_are_set_otherwise_change_no_match_and_no_wait(ids, seed):
@@ -248,6 +258,7 @@ def test_durations_alone_bound_the_wait_from_below():
     assert ((everybody["wait_clock_free_ns"] - everybody["wait_ns"]).abs() <= slack).all()
 
 
+@pytest.mark.slow
 def test_bounds_of_the_transfer_enclose_it():
     run = random_run(6, shape_of(8, "seq", drift_ppm=0.0, missing=0.0))
     found = found_in(run.calls, 8)

@@ -44,6 +44,7 @@ def read(
         return list(reading)
 
 
+@pytest.mark.quick_cases("3")
 @pytest.mark.parametrize("workers", [2, 3, 9])
 def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, workers):
     paths = written(tmp_path)
@@ -52,6 +53,7 @@ def test_any_number_of_workers_gives_the_same_in_the_same_order(tmp_path, worker
     assert read(paths, workers) == here
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_file_read_in_parts_is_the_same(tmp_path, workers):
     path = trace(2, 12_000).write(tmp_path)  # several chunks long
@@ -63,6 +65,7 @@ def test_a_file_read_in_parts_is_the_same(tmp_path, workers):
     assert told[-1] == path.stat().st_size == reading.total_bytes
 
 
+@pytest.mark.slow_cases("7-parts1")
 @pytest.mark.parametrize(("workers", "parts"), with_slow([(2, [1, 1, 2]), (7, [8, 8, 2])], [(3, [1, 1, 1])]))
 def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(tmp_path, workers, parts):
     paths = written(tmp_path)[:3]
@@ -71,6 +74,7 @@ def test_the_last_file_is_read_in_parts_where_others_would_wait_for_it(tmp_path,
         assert list(reading) == read(paths, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["rank0.json.gz"], ["rank0.json"]))
 def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, name):
     path = trace(0, 12_000).write(tmp_path, name)
@@ -79,6 +83,7 @@ def test_a_packed_file_is_not_unpacked_by_everybody(tmp_path, name):
         assert list(reading) == read([path], 1)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path):
     small = trace(0).write(tmp_path)
     damaged = write_bytes(tmp_path / "damaged.json", trace(1, 12_000).write(tmp_path, gz=False).read_bytes()[:-40])
@@ -89,6 +94,7 @@ def test_what_cannot_be_read_in_parts_is_read_whole(tmp_path):
         assert [kept] == read([path], 1, keep_going=True)
 
 
+@pytest.mark.slow
 def test_a_file_read_in_parts_is_cached_as_a_whole(tmp_path):
     path, cache = trace(2, 12_000).write(tmp_path), Cache(tmp_path / "cache")
     cache.folder.mkdir()
@@ -154,6 +160,7 @@ def test_a_file_that_only_this_process_has_is_read_here(tmp_path):
         assert read([Path(f"/proc/self/fd/{file.fileno()}")], 2) == wanted
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
     paths = written(tmp_path)
     with Reading(list(map(TraceInput, paths)), ReadOptions(workers=2, sizes=EVERY_FILE)) as reading:
@@ -162,6 +169,7 @@ def test_workers_that_are_killed_are_replaced_by_this_process(tmp_path):
         assert list(reading) == read(paths, 1)
 
 
+@pytest.mark.slow
 def test_progress_stays_within_the_file_where_parts_do_not_join(tmp_path):
     content = trace(1, 12_000).write(tmp_path, gz=False).read_bytes()
     path = write_bytes(tmp_path / "rank1.json", content[:-40])
@@ -188,6 +196,7 @@ def test_no_worker_outlives_the_block(tmp_path):
     assert all(worker.returncode is not None for worker in workers)
 
 
+@pytest.mark.slow
 def test_progress_ends_at_the_size_of_all_files(tmp_path):
     paths = written(tmp_path)
     for workers in (1, 2):
@@ -198,6 +207,7 @@ def test_progress_ends_at_the_size_of_all_files(tmp_path):
         assert told[-1] == sum(path.stat().st_size for path in paths)
 
 
+@pytest.mark.slow
 def test_without_workers_all_is_read_here(tmp_path):
     paths = written(tmp_path)
     assert read(paths, 0) == read(paths, 1)
@@ -213,6 +223,7 @@ def test_there_is_a_core():
     assert cores() >= 1
 
 
+@pytest.mark.slow
 def test_a_trace_is_recognised_once(tmp_path):
     """However often it is asked for its format, and whether it is gzip: both are another opening beside the reading."""
     path = trace(0, 10).write(tmp_path)

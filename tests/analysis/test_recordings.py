@@ -131,6 +131,7 @@ def test_all_that_was_read_comes_back(tmp_path, run, details):
         assert plain == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_all_tables_are_the_same(tmp_path, capsys, run):
     assert main(["pack", "-o", str(tmp_path / run.name), str(run)]) == 0
@@ -151,6 +152,7 @@ def csv_or_why(result, name: str) -> str:
     return as_csv(name, table)
 
 
+@pytest.mark.slow
 def test_without_operators_only_what_they_tell_is_missing(tmp_path):
     run, small = DATA / "nccl-straggler", tmp_path / "nccl-straggler"
     assert main(["pack", "--no-details", "-o", str(small), str(run)]) == 0
@@ -167,6 +169,7 @@ def test_without_operators_only_what_they_tell_is_missing(tmp_path):
         asked.operators  # noqa: B018 - computed when asked for
 
 
+@pytest.mark.slow
 def test_a_folder_of_recordings_is_a_run_directory(tmp_path, capsys):
     run = ROOT / "traces" / "resnet18-ddp-w2"
     assert main(["pack", "-o", str(tmp_path / "packed"), str(run)]) == 0

@@ -198,6 +198,7 @@ def test_with_a_depth_a_region_stands_for_all_inside(tmp_path: Path) -> None:
     assert by_place(steps, ["calls"]) == by_place(tops, ["calls"])
 
 
+@pytest.mark.slow
 def test_regions_that_differ_in_numbers_are_one_class(tmp_path: Path) -> None:
     def rank(number: int) -> Trace:
         made = Trace(number, 2)
@@ -225,6 +226,7 @@ def test_regions_that_differ_in_numbers_are_one_class(tmp_path: Path) -> None:
     assert (alone["instances"], alone["slowest_region"], alone["slowest_region_over_ns"]) == (1, None, None)
 
 
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("depth", [None, 3])
 def test_classes_add_up_as_regions_do(tmp_path: Path, depth: int | None) -> None:
     """To the ns, part by part: of one window of one device no mean is rounded."""
@@ -334,6 +336,7 @@ def test_a_rank_that_takes_nothing_itself_is_compared_too(tmp_path: Path) -> Non
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_page_shows_costly_classes_and_who_is_slow_where(tmp_path: Path) -> None:
     for rank in range(4):
         made = Trace(rank, 4)
@@ -356,6 +359,7 @@ def test_the_page_shows_costly_classes_and_who_is_slow_where(tmp_path: Path) -> 
     assert (slow["rows"], slow["columns"], slow["values"]) == (["Layer_*"], list("0123"), [[0, 0, 0.3, 0]])
 
 
+@pytest.mark.slow
 def test_a_page_says_nothing_of_regions_where_there_are_none(tmp_path: Path) -> None:
     made = Trace(0, 1).step(3, 0, MS).annotation("everything", 0, MS).kernel("gemm", US, US)
     assert "Where in the model" not in read(tmp_path, made).report().html
@@ -415,6 +419,7 @@ def test_idle_time_of_a_cpu_belongs_to_the_regions_in_which_its_thread_is(tmp_pa
     assert {name: ns for name, ns in found.items() if ns} == {name: ns for name, ns in expected.items() if ns}
 
 
+@pytest.mark.slow
 def test_people_are_told_how_much_of_the_step_they_do_not_see(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -499,6 +504,7 @@ def test_a_python_function_called_in_the_backward_pass_does_not_run_again(tmp_pa
     assert "recompute" not in set(table["phase"].dropna())
 
 
+@pytest.mark.slow
 def test_a_real_capture_with_gloo() -> None:
     """Compute of its operators, cut where regions begin and end within them; and all parts beside the breakdown."""
     folder = ROOT / "traces/resnet18-ddp-w2"

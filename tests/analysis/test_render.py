@@ -294,6 +294,7 @@ def test_the_summary_for_people_has_the_tables(found, output_format):
     assert text.isascii()
 
 
+@pytest.mark.slow
 def test_a_very_long_table_ends_with_how_many_rows_are_left_out():
     many = pd.DataFrame({"rank": range(10_003)})
     *_, last, said = as_text("numbers", many).splitlines()

@@ -44,6 +44,7 @@ def html(run) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_from_elsewhere(run, html) -> None:
     read = assert_self_contained(html)
     assert any(run.verdict in text for text in read.texts)
@@ -97,6 +98,7 @@ def test_figures_have_their_table_a_title_and_a_place_in_the_page(run, html) -> 
         assert 'role="img" aria-label="' in figure.svg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(HOSTILE[1:3], [HOSTILE[0], *HOSTILE[3:]]))
 def test_hostile_names_are_inert(tmp_path, name) -> None:
     """As a kernel, an operator of the CPU, a host, a process group and a collective."""
@@ -123,12 +125,14 @@ def assert_inert(html: str) -> None:
     assert not any(key.startswith("on") for _, attributes in read.elements for key in attributes)
 
 
+@pytest.mark.slow
 def test_the_culprit_is_in_the_figures(tmp_path) -> None:
     arrivals = {0: 0, 1: 0, 2: 20 * MS, 3: 0}
     result = analyse(write_run(tmp_path, 4, [Collective(arrivals, 5 * MS, elems=10**6)] * 1))
     assert run_figures(result)["waits"].data.startswith('{"rows":["2"')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 2, 3])
 def test_heat_maps_open_on_waiting_caused_and_each_accuses_whom_its_caption_says(tmp_path, late) -> None:
     """The late rank is the bright row of waiting caused and of lateness, and the dark one of waiting itself."""
@@ -157,6 +161,7 @@ def test_heat_maps_open_on_waiting_caused_and_each_accuses_whom_its_caption_says
         assert "a pale row" in maps[name].about or "usually has less" in maps[name].about
 
 
+@pytest.mark.slow
 def test_no_rank_is_marked_and_no_map_of_zeros_is_drawn_where_nobody_is_late(tmp_path) -> None:
     traces = traces_of(2, [Collective((10 * MS, 10 * MS), 5 * MS, elems=10**6)])
     for trace in traces:
@@ -167,6 +172,7 @@ def test_no_rank_is_marked_and_no_map_of_zeros_is_drawn_where_nobody_is_late(tmp
     assert not any("rame" in figure.svg or "rame" in figure.about for figure in maps.values())
 
 
+@pytest.mark.slow
 def test_another_step_can_be_drawn_and_one_that_is_not_there_is_an_error(tmp_path) -> None:
     result = analyse(DATA / "nccl-straggler")
     steps = sorted(set(result.rank_steps["step"]))
@@ -175,6 +181,7 @@ def test_another_step_can_be_drawn_and_one_that_is_not_there_is_an_error(tmp_pat
         result.report(step=999)
 
 
+@pytest.mark.slow
 def test_long_tables_show_the_worst_rows_and_say_so() -> None:
     table = analyse(DATA / "nccl-straggler").breakdown_steps
     import pandas as pd
@@ -185,6 +192,7 @@ def test_long_tables_show_the_worst_rows_and_say_so() -> None:
     assert found.note.startswith(f"1,000 of {len(many):,} rows, those with the largest exposed_comm_ns")
 
 
+@pytest.mark.slow
 def test_ranks_stand_by_their_place_in_the_layout(tmp_path) -> None:
     """2 x 2: neighbours in one kind of group, every second rank in the other."""
     groups = [{0: 0, 1: 0}, {2: 0, 3: 0}, {0: 50 * MS, 2: 50 * MS}, {1: 50 * MS, 3: 50 * MS}]
@@ -197,6 +205,7 @@ def test_ranks_stand_by_their_place_in_the_layout(tmp_path) -> None:
 # Other reports
 
 
+@pytest.mark.slow
 def test_of_a_sweep(tmp_path) -> None:
     traces = [t.step(0, 0, 90 * MS) for t in traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])]
     folder = write_sweep(tmp_path / "sweep", [Cell(1, epoch_s=10), Cell(2, epoch_s=4.5, traced=traces, steps=20)])
@@ -249,6 +258,7 @@ def test_epoch_times_by_batch_size_end_where_memory_or_data_end(tmp_path) -> Non
     assert 'id="figure-epoch-time"' in sweep_page("sweep", sweep).html
 
 
+@pytest.mark.slow
 def test_of_two_sides(tmp_path) -> None:
     a, b = DATA / "nccl-straggler", DATA / "nccl-two-hosts"
     read = assert_self_contained(comparison_page("A and B", compare(a, b)).html)
@@ -265,6 +275,7 @@ def test_of_trainings(tmp_path) -> None:
     assert (tmp_path / "r.html").read_text(encoding="utf-8") == page.html
 
 
+@pytest.mark.slow
 def test_a_run_of_recordings_that_was_trained_for_epochs_is_a_run(tmp_path) -> None:
     traced = write_run(tmp_path / "traced", 2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
     assert main(["pack", str(traced), "-o", str(tmp_path / "packed")]) == 0
@@ -279,6 +290,7 @@ def test_a_run_of_recordings_that_was_trained_for_epochs_is_a_run(tmp_path) -> N
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_named_after_the_run(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(DATA / "nccl-straggler")]) == 0
@@ -296,6 +308,7 @@ def test_a_trace_is_not_overwritten(tmp_path, capsys) -> None:
     assert trace.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_in_a_notebook_and_in_a_file(tmp_path) -> None:
     result = analyse(DATA / "nccl-straggler")
     page = result.report()

@@ -26,6 +26,7 @@ def seen(folder: Path, html: str, code: str = "return 1"):
     return looked_at(page, folder)
 
 
+@pytest.mark.slow
 def test_it_is_quiet_and_fetches_nothing(tmp_path, html) -> None:
     found = seen(tmp_path, html)
     assert found.console == []
@@ -129,6 +130,7 @@ def late_on_cpu(folder):
     return analyse(folder, details=True)
 
 
+@pytest.mark.slow
 def test_from_the_headline_to_the_operator_of_the_late_rank(tmp_path) -> None:
     """One click: the link of the headline leads to the step, its collective, and what the late rank's CPU did."""
     run = late_on_cpu(tmp_path / "run")
@@ -163,6 +165,7 @@ def test_from_the_headline_to_the_operator_of_the_late_rank(tmp_path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "address", ["#step=999", "#rank=77", "#collective=12345", "#step=x&rank=%3Cb%3E", "#bandwidth"]
 )
@@ -174,6 +177,7 @@ def test_addresses_that_lead_nowhere_do_no_harm(tmp_path, html, address) -> None
     assert 'aria-label="step' in found.dom
 
 
+@pytest.mark.quick_cases("#rank=77-Rank 77 did nothing in step")
 @pytest.mark.parametrize(
     ("address", "said"),
     [
@@ -188,6 +192,7 @@ def test_what_is_not_there_is_said(tmp_path, html, address, said) -> None:
     assert said in looked_at_address(f"{page.as_uri()}{address}", tmp_path).dom
 
 
+@pytest.mark.slow
 def test_rows_are_copied_as_the_command_writes_them(tmp_path, html) -> None:
     run = analyse(DATA / "nccl-two-hosts")
     code = """
@@ -208,6 +213,7 @@ def test_rows_are_copied_as_the_command_writes_them(tmp_path, html) -> None:
     assert [row[at] for row in kernels[1:]] == run.kernels["name"].tolist()
 
 
+@pytest.mark.slow
 def test_no_formula_is_copied(tmp_path) -> None:
     names = ["=1+1", "@SUM(A1)", "a;=2", "'+3", "plain-name"]
     [trace] = traces_of(1, [])
@@ -237,6 +243,7 @@ def test_the_address_says_which_part_and_which_ranks_are_shown(tmp_path, html) -
     assert re.findall(r">rank (\d+)", shown[0]) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_hostile_names_run_nothing(tmp_path) -> None:
     name = "<script>document.body.id='hit'</script><img src=x onerror=\"document.body.id='hit'\">"
     traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6, args={"Process Group Name": name})])
@@ -249,6 +256,7 @@ def test_hostile_names_run_nothing(tmp_path) -> None:
     assert found.addresses == []
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_the_first_screen_as_high_as_it_is(tmp_path) -> None:
     shown = analyse(DATA / "nccl-two-hosts")._repr_html_()
     code = """

@@ -52,6 +52,7 @@ def measured(folder: Path, html: str, code: str):
 # Colours
 
 
+@pytest.mark.slow
 def test_waiting_is_one_solid_colour_in_every_picture(run) -> None:
     figures = [*run_figures(run).values(), step_figure(run)]
     assert not any("<pattern" in figure.svg or "url(#" in figure.svg for figure in figures)
@@ -78,6 +79,7 @@ def test_no_long_word_is_in_the_text_of_a_page(of_long_names) -> None:
     assert max(map(len, words)) <= 200
 
 
+@pytest.mark.slow
 @needs_browser
 def test_long_names_neither_widen_nor_lengthen_the_page(tmp_path, of_long_names) -> None:
     code = "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, e.scrollHeight]"
@@ -95,6 +97,7 @@ def test_words_are_shortened_and_sentences_are_not() -> None:
 # Tables
 
 
+@pytest.mark.slow
 def test_a_shortened_name_is_whole_under_the_pointer(tmp_path) -> None:
     """Two kernels whose names differ in the middle look alike, but are not."""
     names = [f"void at::native::kernel<{'float, ' * 20}{which}{', float' * 20}>(int)" for which in ("one", "two")]
@@ -131,6 +134,7 @@ def test_headers_name_their_column(run) -> None:
     assert {factors[name] for name in factors if str(name).endswith("_ns")} <= {None, "1000", "1e+06", "1e+09"}
 
 
+@pytest.mark.slow
 def test_numbers_of_a_column_have_equally_many_decimals() -> None:
     table = analyse(DATA / "nccl-two-hosts").clocks
     table["drift_ppm"] = [6.114032, 0.0, 0.33741, *[0.0] * (len(table) - 3)]
@@ -142,6 +146,7 @@ def test_clocks_are_in_one_unit() -> None:
     assert [clock_text(ns) for ns in (0, 12_600, 1_888_000)] == ["0.0 us", "12.6 us", "1.888 ms"]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_boxes_that_scroll_show_it_and_charts_stay_readable(tmp_path, run) -> None:
     code = """
@@ -181,6 +186,7 @@ def test_what_can_be_clicked_is_not_said_on_paper(run) -> None:
     assert re.search(r"@media print\{.*?\.hint\b[^{]*\{display:none\}", html, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_a_chart_of_some_says_so(tmp_path) -> None:
     ranks = analyse(DATA / "nccl-two-hosts").ranks
     import pandas as pd
@@ -198,6 +204,7 @@ def compared():
     return compare(DATA / "nccl-straggler", DATA / "nccl-two-hosts")
 
 
+@pytest.mark.slow
 def test_a_comparison_has_a_headline_and_sentences(compared) -> None:
     read = assert_self_contained(comparison_page("A and B", compared).html)
     assert [tag for tag, _ in read.elements].count("h1") == 1

@@ -71,6 +71,7 @@ def names_resolved(step, names):
     return text, collectives
 
 
+@pytest.mark.slow
 def test_its_steps_are_those_of_the_file(run, server) -> None:
     held = json.loads(steps_data(run).json)
     for step in held["steps"]:
@@ -129,6 +130,7 @@ def test_it_answers_at_the_other_end_of_ssh(server, host) -> None:
     assert asked(server, "", Host=host)[0] == 200
 
 
+@pytest.mark.slow
 def test_an_open_page_asks_before_the_server_ends(run) -> None:
     with ReportServer(run) as served:
         served.serve_until_idle(0.03)
@@ -146,6 +148,7 @@ def test_it_may_be_shown_in_no_frame_and_kept_nowhere(server) -> None:
     assert b'data-live="yes"' in content
 
 
+@pytest.mark.slow
 def test_it_ends_when_nobody_looks(run) -> None:
     with ReportServer(run) as served:
         begun = time.monotonic()
@@ -153,6 +156,7 @@ def test_it_ends_when_nobody_looks(run) -> None:
         assert time.monotonic() - begun < 10
 
 
+@pytest.mark.slow
 def test_a_run_without_communication_is_shown_as_well(tmp_path) -> None:
     [trace] = traces_of(1, [])
     with ReportServer(analysed(tmp_path, trace.step(0, 0, 9 * MS).kernel("gemm", 0, 5 * MS))) as served:
@@ -161,12 +165,14 @@ def test_a_run_without_communication_is_shown_as_well(tmp_path) -> None:
         assert served.answer(f"{urlsplit(served.url).path}behind?collective=0") is None
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_an_error_that_says_what_to_do(server, capsys) -> None:
     port = str(urlsplit(server.url).port)
     assert main(["serve", "--no-browser", "--port", port, str(DATA / "nccl-straggler")]) == 1
     assert f"port {port}: cannot be listened on" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_browser_that_waits_until_it_is_closed_gets_the_page(monkeypatch, capsys) -> None:
     is_shown, is_closed = threading.Event(), threading.Event()
 
@@ -204,6 +210,7 @@ def test_a_file_that_has_gone_is_said(run, server, monkeypatch) -> None:
     assert (status, b"rank0.json: has gone" in content) == (500, True)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_browser_goes_down_to_the_late_rank(tmp_path) -> None:
     traces = traces_of(2, [Collective((10 * MS, 30 * MS), 5 * MS, elems=10**7)])
@@ -220,6 +227,7 @@ def test_a_browser_goes_down_to_the_late_rank(tmp_path) -> None:
     assert all(address.startswith("http://127.0.0.1:") for address in seen.addresses)
 
 
+@pytest.mark.slow
 def test_the_command_ends_by_ctrl_c() -> None:
     command = [sys.executable, "-m", "commtrace", "serve", "--no-browser", "--no-cache", str(DATA / "nccl-straggler")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=DATA.parents[1]) as process:

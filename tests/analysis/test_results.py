@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = analyse(run, details=True)  # as the command reads small runs
     assert repr(result) == "<Analysis of a<b>&c: 2 ranks, 2 traces; see .summary()>"
@@ -42,6 +43,7 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert result.verdict == result.verdicts["because"][0]
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_the_first_screen_of_a_run(run: Path) -> None:
     for details in (True, False):
         result = analyse(run, details=details)
@@ -98,6 +100,7 @@ def test_files_of_a_run_can_be_given_in_a_list(run: Path) -> None:
     assert len(analyse(files).calls) == len(analyse(run).calls) == 4
 
 
+@pytest.mark.slow
 def test_two_sides(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = compare(run, run)
     assert repr(result) == "<Comparison of a<b>&c with a<b>&c; see .summary()>"

@@ -90,6 +90,7 @@ JOBS = {
 """Hosts, GPUs of each, program, and the role of each group that has one."""
 
 
+@pytest.mark.quick_cases("ddp", "fsdp", "cp", "tp x dp")
 @pytest.mark.parametrize(("hosts", "gpus", "program", "truth"), JOBS.values(), ids=JOBS)
 def test_roles_by_calls(tmp_path, hosts, gpus, program, truth):
     """No description says anything, and every group is told by what it does."""
@@ -399,12 +400,14 @@ def pipelined(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_sentences_say_where_a_rank_is(pipelined):
     found = analyse(pipelined, details=True)
     assert dict(zip(found.ranks["rank"], found.ranks["place"], strict=True))[5] == "tp 1, pp 1, dp 0"
     assert "ank 5 (tp 1, pp 1, dp 0)" in found.verdict
 
 
+@pytest.mark.slow
 def test_ranks_over_two_dimensions(pipelined, capsys):
     """The grid on the terminal and the map of the report have the means of the ranks of each cell."""
     found = analyse(pipelined)
@@ -437,12 +440,14 @@ def test_a_grid_needs_two_dimensions_and_a_reader(pipelined, options, capsys):
     assert "--by" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_no_grid_of_a_job_of_one_dimension(tmp_path, capsys):
     simulate(World(3, ddp, 1, 2, 4)).write(tmp_path)
     assert main(["ranks", "--no-cache", "--by", "dp,pp", str(tmp_path)]) == 1
     assert "commtrace table groups" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tables_and_sentences_name_groups_by_their_roles(pipelined, tmp_path):
     found = analyse(pipelined)
     for table in (found.bandwidth, found.verdicts):

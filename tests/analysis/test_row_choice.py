@@ -50,6 +50,7 @@ SIGNS = {
 }
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from(sorted(SIGNS)), st.integers(-5, 5))
 def test_a_condition_keeps_the_rows_for_which_it_holds_in_their_order(rows, sign, bound) -> None:
     choice = RowChoice(where=(Condition.parse(f"dur_ns {sign} {bound}"),))
@@ -57,6 +58,7 @@ def test_a_condition_keeps_the_rows_for_which_it_holds_in_their_order(rows, sign
     assert choice.of(SCHEMA.plain(rows)).rows == [row for row in rows if SIGNS[sign](row["dur_ns"], bound)]
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from(list(SCHEMA.columns)), st.sampled_from(["", ":asc", ":desc"]), st.integers(1, 14))
 def test_sorting_keeps_all_rows_and_puts_unknown_values_last(rows, column, order, top) -> None:
     choice = RowChoice(sort=(SortBy.parse(f"{column}{order}"),))
@@ -125,6 +127,7 @@ def test_every_table_command_takes_them_before_it_reads(capsys, name) -> None:
         assert list(CATALOG[name].schema.columns)[-1] in error.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_all_formats_have_the_same_rows(capsys) -> None:
     wanted = analyse(RUN).calls.query("rank == 1 and collective == 'all_reduce'").nlargest(3, "dur_ns")["call_id"]
     options = [
@@ -149,6 +152,7 @@ def test_all_formats_have_the_same_rows(capsys) -> None:
         assert len([line for line in lines if "all_reduce" in line]) == 3
 
 
+@pytest.mark.slow
 def test_a_column_that_is_asked_for_is_shown(capsys) -> None:
     assert "n memory" not in " ".join(output(capsys, "breakdown", RUN).split())
     assert " memory" in output(capsys, "breakdown", RUN, "--sort", "n_memory")

@@ -368,6 +368,7 @@ def test_what_the_package_does_not_have():
         _ = commtrace.magic
 
 
+@pytest.mark.slow
 def test_an_analysis_never_changes_its_run(tmp_path):
     small(0, 2).nccl("all_reduce", 2 * MS, 1 * MS).write(tmp_path)
     run = load_run([tmp_path])

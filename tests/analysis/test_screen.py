@@ -42,6 +42,7 @@ def run() -> Analysis:
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("gaps", "verdicts")
 @pytest.mark.parametrize("name", TABLES)
 def test_no_line_is_wider_than_the_screen(run: Analysis, name: str) -> None:
     table = run.table(name).head(MOST_ROWS)
@@ -95,6 +96,7 @@ def test_the_columns_that_matter_most_stay() -> None:
     assert list(widths) == ["e"]
 
 
+@pytest.mark.slow
 def test_a_wider_screen_shows_no_less_of_what_matters_most(run: Analysis) -> None:
     for name in TABLES:
         first = [column for column in CATALOG[name].narrow if column not in CATALOG[name].optional][:2]
@@ -159,6 +161,7 @@ def test_values_that_are_missing_do_not_hide_the_worst() -> None:
 # --- real terminals ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", with_slow([80], [120, 200]))
 def test_a_terminal_of_that_width(columns: int) -> None:
     screen = ESCAPES.sub("", on_a_terminal(columns, str(RUN)))
@@ -169,11 +172,13 @@ def test_a_terminal_of_that_width(columns: int) -> None:
     assert columns - 90 < widest(ESCAPES.sub("", text)) <= columns
 
 
+@pytest.mark.slow
 def test_all_on_a_terminal_is_what_a_pipe_gets() -> None:
     text = on_a_terminal(80, "breakdown", "--all", str(RUN), NO_COLOR="1")
     assert text == piped("breakdown", str(RUN))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plain", with_slow([{"TERM": "dumb"}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}], [{"NO_COLOR": "1"}])
 )
@@ -194,6 +199,7 @@ def piped(*arguments: str, **environment: str) -> str:
     return written.read()
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_it_whole_and_without_colours_unless_forced() -> None:
     plain = piped("ranks", str(RUN), COLUMNS="60")
     assert "\x1b" not in plain
@@ -221,6 +227,7 @@ def test_nouns_agree_with_numbers(number: int, words: str) -> None:
     assert counted(number, "trace") == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", with_slow(["table"], ["markdown", "latex"]))
 def test_a_summary_of_many_ranks_is_short_unless_asked_for_everything(output_format: str) -> None:
     many = analyse(RUN, workers=1)
@@ -231,6 +238,7 @@ def test_a_summary_of_many_ranks_is_short_unless_asked_for_everything(output_for
     assert whole.count("\n") - short.count("\n") > 64 - 2 * WORST
 
 
+@pytest.mark.slow
 def test_a_summary_in_python_is_a_screen_or_everything() -> None:
     many = analyse(RUN, workers=1)
     many.__dict__["ranks"] = of_ranks(64, 37)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import pytest
 from builders import MS, US, Trace, analysed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -164,6 +165,7 @@ def verdicts(parts: dict[str, float]) -> set[str]:
     return {name for name, loss in losses.items() if loss == largest}
 
 
+@pytest.mark.slow
 @given(job=jobs())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_typical_step_and_its_verdict_are_those_of_the_definitions(job: Job) -> None:

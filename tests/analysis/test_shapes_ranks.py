@@ -100,6 +100,7 @@ def slow_rows(found: Analysis) -> dict[int, dict[str, Any]]:
     return {row["rank"]: row for row in records(found.shapes_ranks) if row["slow_at"] is not None}
 
 
+@pytest.mark.slow_cases("3")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_device_that_is_slow_at_everything_is_throttled_or_shared(tmp_path: Path, ranks: int) -> None:
     found = run(tmp_path, lambda rank, *_: 1.12 if rank == ranks - 1 else 1.0, ranks=ranks)
@@ -113,6 +114,7 @@ def test_a_device_that_is_slow_at_everything_is_throttled_or_shared(tmp_path: Pa
     assert f"{said}slower at every operator: throttled or shared" in found.verdict
 
 
+@pytest.mark.slow
 def test_clocks_say_more(tmp_path: Path) -> None:
     for rank in range(4):
         end = {"at": "end", "sm_clock_mhz": 1980 - 480 * (rank == 2), "slowed_by": ["power cap"] * (rank == 2)}
@@ -127,6 +129,7 @@ def test_clocks_say_more(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_another_kernel_at_one_shape(tmp_path: Path) -> None:
     found = run(tmp_path / "other", at_one_shape, other_kernel=(2, ("aten::mm", 4096)))
     row = slow_rows(found)[2]
@@ -152,6 +155,7 @@ def test_a_rank_that_has_more_to_compute_is_not_slow(tmp_path: Path) -> None:
     assert "FLOPs" not in two.verdict, "it computes eight times as long, and would twice as long by them"
 
 
+@pytest.mark.slow
 def test_what_differs_no_more_than_usual_is_nothing(tmp_path: Path) -> None:
     # Each rank is fast at some shapes and slow at others; another is 12 % slower than two, which differ by as much.
     turns = run(tmp_path / "turns", lambda rank, _, size: 1.0 + 0.1 * ((rank + SIZES.index(size)) % 4))
@@ -163,6 +167,7 @@ def test_what_differs_no_more_than_usual_is_nothing(tmp_path: Path) -> None:
     assert slow_rows(steady) == {}
 
 
+@pytest.mark.slow
 def test_other_models_are_named(tmp_path: Path) -> None:
     found = run(tmp_path, at_everything, models={2: "NVIDIA A100-SXM4-80GB"})
     assert slow_rows(found)[2]["note"] == "its device is NVIDIA A100-SXM4-80GB, most others are NVIDIA H100 80GB HBM3"

@@ -28,6 +28,7 @@ def analysed(folder: Path, uuids: list[str | None]) -> Analysis:
     return analyse(folder)
 
 
+@pytest.mark.slow
 def test_its_turns_are_no_error_of_clocks(tmp_path: Path) -> None:
     run = analysed(tmp_path, ["GPU-1", "GPU-1"])
     assert run.run.sharing == {0, 1}
@@ -40,6 +41,7 @@ def test_its_turns_are_no_error_of_clocks(tmp_path: Path) -> None:
     assert rate.beside == ""
 
 
+@pytest.mark.slow_cases("uuids1")
 @pytest.mark.parametrize("uuids", [["GPU-1", "GPU-2"], [None, None]])
 def test_other_gpus_have_clocks_and_links_of_their_own(tmp_path: Path, uuids: list[str | None]) -> None:
     run = analysed(tmp_path, uuids)

@@ -84,6 +84,7 @@ def test_several_captures_of_one_configuration_hardly_ever_differ(counts, steps,
     assert alarms_together(*counts, steps, how, 1.0) <= 0.03
 
 
+@pytest.mark.quick_cases("6")
 @pytest.mark.parametrize("steps", [6, 12])
 def test_what_a_capture_shows_adds_to_what_it_does_not(steps):
     """Runs that spread as assumed, of steps that do, too: by neither alone are such captures told apart too often."""

@@ -26,6 +26,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, max_size=3))
 def test_rows_of_all_parts_come_back(parts):
     whole = whole_table(TABLE, [Added(slim_table(TABLE, rows), {}) for rows in parts])

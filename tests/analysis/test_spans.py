@@ -146,6 +146,7 @@ def test_operators_count_only_where_no_part_has_activities(tmp_path):
     assert not whole(on_gpu).operators["ts"]
 
 
+@pytest.mark.slow
 def test_damage_anywhere_shows(tmp_path):
     """Parts that join say what a whole reading says, which then finds nothing wrong either."""
     content = LAYOUTS["kineto"](made(20).document())

@@ -51,17 +51,20 @@ def tables_of(run: Path, **options) -> dict[str, str]:
     return tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_every_table_is_the_same(run):
     assert tables_of(run, workers=1, sizes=SPREAD) == tables_of(run, workers=1)
 
 
+@pytest.mark.slow
 def test_every_table_is_the_same_with_what_cpus_did():
     run = DATA / "nccl-rooted"
     elsewhere = tables_of(run, details=True, workers=2, dask="local")  # so all that is given and made travels
     assert elsewhere == tables_of(run, details=True, workers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_what_devices_did_is_the_same_wherever_it_is_found(run):
     spread = analyse_with(run, ReadOptions(workers=1, sizes=SPREAD))
@@ -71,6 +74,7 @@ def test_what_devices_did_is_the_same_wherever_it_is_found(run):
         assert len({as_csv(name, found.table(name)) for found in ways}) == 1, name
 
 
+@pytest.mark.slow
 def test_whoever_makes_them_and_from_whatever_file(tmp_path):
     run = DATA / "nccl-straggler"
     assert main(["pack", "--output", str(tmp_path / run.name), str(run)]) == 0
@@ -79,6 +83,7 @@ def test_whoever_makes_them_and_from_whatever_file(tmp_path):
         assert tables_of(tmp_path / run.name, workers=2, comm_names=comm_names, sizes=SPREAD) == whole
 
 
+@pytest.mark.slow
 def test_tables_of_all_ranks_are_never_in_one_process_unless_asked_for():
     found = analyse_with(DATA / "nccl-straggler", ReadOptions(workers=1, sizes=SPREAD))
     for name in ("breakdown", "breakdown_steps", "verdicts", "lateness", "ranks", "gpus", "kernels", "bandwidth"):
@@ -110,6 +115,7 @@ def test_processes_grow_with_what_is_to_be_read(tmp_path, files, each_bytes, wor
     assert (None if found is None else found.at_once // CALLS_PER_WORKER) == at_work
 
 
+@pytest.mark.slow
 def test_damage_costs_the_same(tmp_path):
     run = write_run(tmp_path / "run", 3, [Collective((0, 10, 20))] * 5)
     damaged = run / "node_1.0001.pt.trace.json.gz"
@@ -129,6 +135,7 @@ def test_a_run_that_does_not_fit_says_so(tmp_path):
         analyse_with(run, ReadOptions(memory_gb=1e-4, workers=1, sizes=SPREAD))
 
 
+@pytest.mark.slow
 def test_files_may_be_gone_once_they_are_read(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(DATA / "nccl-straggler", run)

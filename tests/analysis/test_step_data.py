@@ -21,6 +21,7 @@ def held(run, first=None):
     return json.loads(made.json), made
 
 
+@pytest.mark.quick_cases("gloo-training")
 @pytest.mark.parametrize("name", ["nccl-straggler", "nccl-two-hosts", "nccl-pipeline", "gloo-training"])
 def test_every_call_is_there_with_its_wait_and_length(name) -> None:
     run = analyse(DATA / name, details=True)
@@ -94,6 +95,7 @@ def test_without_details_nothing_is_read_again(tmp_path) -> None:
     assert data["steps"][0]["late"]
 
 
+@pytest.mark.slow
 def test_the_step_asked_for_comes_first_and_else_the_worst() -> None:
     run = analyse(DATA / "nccl-straggler")
     worst = int(run.rank_steps.groupby("step")["exposed_wait_ns"].sum().idxmax())
@@ -102,6 +104,7 @@ def test_the_step_asked_for_comes_first_and_else_the_worst() -> None:
     assert held(run, other)[1].first == other
 
 
+@pytest.mark.slow
 def test_of_many_calls_the_steps_with_most_waiting_are_kept() -> None:
     run = analyse(DATA / "nccl-straggler")
     made = steps_data(run, most=1)
@@ -112,6 +115,7 @@ def test_of_many_calls_the_steps_with_most_waiting_are_kept() -> None:
     assert made.note == f"{left_out} steps with less waiting are not in this page; `commtrace serve` shows all."
 
 
+@pytest.mark.slow
 def test_what_devices_computed_is_merged_until_the_page_has_room(tmp_path) -> None:
     traces = traces_of(2, [Collective((0, 20 * MS), 30 * MS, elems=10**6)])
     for trace in traces:

@@ -299,6 +299,7 @@ def test_what_tells_engines_apart(names: list[tuple[str, int]], found: list[str]
     assert sorted(path for run in runs for path in run.paths) == sorted(claim.path for claim in claims if runs)
 
 
+@pytest.mark.slow
 def test_engines_found_together_are_rows_of_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine(tmp_path, "decode-TP-{0}", 2)
     engine(tmp_path, "prefill-TP-{0}", 1, "step[EXTEND bs=1 toks=9]")
@@ -319,6 +320,7 @@ def test_replicas_of_one_world_are_one_run(tmp_path: Path, capsys: pytest.Captur
     assert engines(capsys, tmp_path) == [(None, "decode", 1)]
 
 
+@pytest.mark.slow
 def test_engines_in_folders_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine(tmp_path / "prefill", "TP-{0}", 1, "step[EXTEND bs=1 toks=9]")
     engine(tmp_path / "idle", "TP-{0}", 1, "nothing")
@@ -359,6 +361,7 @@ def test_serving_by_kind_and_size(tmp_path: Path) -> None:
     assert prefill["note"] == "all steps have the same number of tokens; a fit needs three"
 
 
+@pytest.mark.slow
 def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
     """Ranks of one engine say the same numbers; with data-parallel attention each says its own."""
 
@@ -387,6 +390,7 @@ def test_what_communication_costs_a_token_of_each_kind(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_step_that_is_long_for_its_tokens(tmp_path: Path) -> None:
     trace, at = Trace(), 0
     for tokens, length in ((512, 10), (500, 10), (4096, 60), (512, 10)):
@@ -417,6 +421,7 @@ def test_a_rank_without_requests_does_not_say_what_a_step_is(tmp_path: Path) -> 
     assert kinds(analysed(tmp_path, *ranks)) == [(0, "decode", 4, 4), (1, "idle", 0, None)]
 
 
+@pytest.mark.slow
 def test_compare_is_about_a_kind_that_both_have_and_says_if_there_is_none(tmp_path: Path) -> None:
     served(a := tmp_path / "a")
     analysed(b := tmp_path / "b", marked(*["step[EXTEND bs=1 toks=64]"] * 4, *["step[DECODE bs=1]"] * 2))
@@ -447,6 +452,7 @@ def test_the_first_screen_is_about_the_kind_that_takes_most_time(tmp_path: Path)
     assert [tile.label for tile in first_screen(found).tiles[:1]] == ["Decode step, mean of 6"]
 
 
+@pytest.mark.slow
 def test_a_kind_that_does_not_count_has_its_own_medians(tmp_path: Path) -> None:
     def rank(number: int) -> Trace:
         trace, at = Trace(rank=number, world=2), 0

@@ -168,6 +168,7 @@ def test_an_event_long_after_all_others_is_said_and_stays(tmp_path):
     assert f"{NAME}: between its first and its last events lie 10 days with nothing: {because}" in run.notes
 
 
+@pytest.mark.slow
 def test_a_command_leaves_them_out_as_well(tmp_path, capsys):
     trace = steps(2_000 * HOUR)
     plain = trace.write(tmp_path / "plain")

@@ -130,6 +130,7 @@ def test_dataparallel_is_measured_on_all_its_devices(tmp_path):
     assert "no all_reduce in its traces that could be measured on all ranks" in row["note"]
 
 
+@pytest.mark.slow
 def test_traces_without_steps_and_with_a_missing_rank(tmp_path):
     traces = traces_of(2, [Collective((0, 0))])
     row = only(write_sweep(tmp_path / "a", [Cell(2, traced=traces)]))
@@ -159,6 +160,7 @@ def test_only_cells_with_several_workers_are_traced(sweep):
     assert only(sweep)["traced_steps"] == 2
 
 
+@pytest.mark.slow
 def test_names_of_kernels_are_passed_on(tmp_path):
     traces = [t.kernel("my_exchange", 190 * MS, 8 * MS) for t in traced()]
     write_sweep(tmp_path, [Cell(2, traced=traces)])
@@ -166,6 +168,7 @@ def test_names_of_kernels_are_passed_on(tmp_path):
     assert named["comm_ns"] - plain["comm_ns"] == plain["compute_ns"] - named["compute_ns"] == 4 * MS * STEPS
 
 
+@pytest.mark.slow
 def test_a_real_capture_with_timed_epochs(tmp_path):
     """The run in the repository, with the epochs that a sweep would have added to its side files."""
     run = tmp_path / "run"

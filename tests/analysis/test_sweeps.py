@@ -290,6 +290,7 @@ def replaced(content, path, value):
     return copy
 
 
+@pytest.mark.slow_cases("'x'-resnet18-ddp-w2-b128/node_1.meta.json")
 @pytest.mark.parametrize(
     "name", ["sweep.json", "resnet18-ddp-w2-b128/run.json", "resnet18-ddp-w2-b128/node_1.meta.json"]
 )

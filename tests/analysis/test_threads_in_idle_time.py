@@ -43,6 +43,7 @@ def run_of(folder: Path, *, idle_ms: int, did: dict[str, int], ready: bool = Tru
     return analyse(folder, details=True)
 
 
+@pytest.mark.quick_cases("computing")
 @pytest.mark.parametrize(
     ("did", "said"),
     [
@@ -60,6 +61,7 @@ def test_what_threads_did_is_said(tmp_path, did, said):
     assert said is None or said in verdict
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_the_system_does_not_count(tmp_path):
     assert "threads" not in run_of(tmp_path, idle_ms=32, did={"blocked": 20}, ready=False).verdict
 

@@ -114,6 +114,7 @@ def test_the_root_of_a_broadcast_does_not_tell_how_long_it_took(tmp_path: Path) 
     assert analysed(folder).participation["wait_ns"].isna().all()
 
 
+@pytest.mark.slow_cases("bandwidth")
 @pytest.mark.parametrize("name", ROWS)
 def test_the_commands_take_dumps(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given in ([str(run)], sorted(map(str, run.iterdir()))):

@@ -249,6 +249,7 @@ def test_slices_on_one_line_nest_or_follow_each_other(shown):
     assert sum(len(t.slices) for t in shown.tracks if t.name != "about") == shown.timeline.slices
 
 
+@pytest.mark.slow
 def test_steps_and_ranks_can_be_chosen():
     found = analyse(DATA / "nccl-straggler")
     steps = sorted(found.run.activities["step"].dropna().unique().tolist())
@@ -262,6 +263,7 @@ def test_steps_and_ranks_can_be_chosen():
     assert sorted(begun) == sorted(arrow for _, s in few.of("communication") for arrow in s.into)
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_said():
     found = analyse(DATA / "nccl-straggler")
     with pytest.raises(NothingMeasured, match=r"steps 99; there are "):
@@ -270,11 +272,13 @@ def test_what_is_not_there_is_said():
         found.timeline(ranks=[0, 77])
 
 
+@pytest.mark.slow
 def test_the_library_gives_the_same_bytes():
     found = analyse(DATA / "gloo-training")
     assert found.timeline() == b"".join(run_timeline(found).parts)
 
 
+@pytest.mark.slow_cases("gloo-training")
 @pytest.mark.parametrize("run", ["nccl-straggler", "gloo-training"])
 def test_a_single_rank_is_shown_as_well(run):
     found = analyse(sorted((DATA / run).glob("*.json.gz"))[:1])
@@ -326,6 +330,7 @@ def test_the_verdict_stands_above_all(shown):
     assert all(said in track.description for said in (headline, *notes))
 
 
+@pytest.mark.slow
 def test_the_late_rank_is_not_opened_where_it_is_not_drawn():
     found = analyse(DATA / "nccl-straggler")
     assert found.culprits == [2]
@@ -336,6 +341,7 @@ def test_the_late_rank_is_not_opened_where_it_is_not_drawn():
 # --- idle time -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RUNS[:1], "nccl-pipeline"])
 def test_idle_time_is_all_that_nothing_ran_in_and_adds_up_by_cause(name):
     shown = Shown(analyse(DATA / name, details=True, whole=True))
@@ -407,6 +413,7 @@ def expected_cpus(shown: Shown, ranks: list[int]) -> Counter:
     return expected
 
 
+@pytest.mark.slow
 def test_the_cpu_of_a_rank_that_is_late_because_of_it_is_shown_to_the_nanosecond(tmp_path):
     shown = Shown(late_cpu(tmp_path))
     assert cpus(shown) == expected_cpus(shown, [2])
@@ -430,6 +437,7 @@ def test_the_cpu_of_a_rank_that_is_late_because_of_it_is_shown_to_the_nanosecond
     assert Shown(shown.found, ranks=[0, 1]).of("CPU") == []
 
 
+@pytest.mark.slow
 def test_the_cpu_is_shown_where_devices_are_idle_because_of_their_hosts():
     shown = Shown(analyse(DATA / "host-bound", details=True))
     copies = cpus(shown) - expected_cpus(shown, [0])
@@ -438,6 +446,7 @@ def test_the_cpu_is_shown_where_devices_are_idle_because_of_their_hosts():
     assert "because devices are idle (launch-bound)" in shown.timeline.notes[0]
 
 
+@pytest.mark.slow
 def test_no_cpu_is_shown_where_the_verdict_speaks_of_none():
     shown = Shown(analyse(DATA / "nccl-straggler", details=True))
     assert shown.of("CPU") == []

@@ -33,6 +33,7 @@ def members(path: Path) -> dict[str, bytes]:
         return {name: found.extractfile(name).read() for name in found.getnames()}
 
 
+@pytest.mark.slow
 def test_a_bundle_has_the_traces_untouched_and_where_they_stand_in_time(tmp_path, capsys):
     assert main(["timeline", "--bundle", "--output", str(tmp_path / "all.tar"), str(RUN)]) == 0
     found = members(tmp_path / "all.tar")
@@ -50,6 +51,7 @@ def test_a_bundle_has_the_traces_untouched_and_where_they_stand_in_time(tmp_path
     assert all(file["clocks"]["offset_ns"] >= 0 for file in files if "clocks" in file)
 
 
+@pytest.mark.slow
 def test_offsets_put_the_files_where_the_timeline_has_them(tmp_path):
     found = analyse(RUN)
     drawn = run_timeline(found)
@@ -62,11 +64,13 @@ def test_offsets_put_the_files_where_the_timeline_has_them(tmp_path):
         assert abs(in_file + later[member.rank] - (on_timeline + made.offset_ns)) <= made.drift_ns + 1
 
 
+@pytest.mark.slow
 def test_only_the_chosen_ranks_are_bundled(tmp_path):
     assert main(["timeline", "--bundle", "--draw-ranks", "1", "--output", str(tmp_path / "one.tar"), str(RUN)]) == 0
     assert [*members(tmp_path / "one.tar")] == ["perfetto_manifest.json", "timeline.pftrace", "rank1.0.json.gz"]
 
 
+@pytest.mark.slow
 def test_a_trace_that_became_shorter_is_no_longer_bundled(tmp_path, monkeypatch, capsys):
     run = shutil.copytree(RUN, tmp_path / "run")
     (first, *_) = sorted(run.glob("*.json.gz"))
@@ -92,6 +96,7 @@ def test_a_tar_holds_files_of_any_size():
         assert {name: found.extractfile(name).read() for name in found.getnames()} == parts
 
 
+@pytest.mark.slow
 def test_the_command_writes_into_this_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["timeline", "--step", "0-999", str(RUN)]) == 0
@@ -135,6 +140,7 @@ def fetched(url: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
             return err.code, err.read(), dict(err.headers)
 
 
+@pytest.mark.slow
 def test_the_viewer_gets_the_file_once(tmp_path, monkeypatch, port, capsys):
     answers = []
 
@@ -168,6 +174,7 @@ def test_the_viewer_gets_the_file_once(tmp_path, monkeypatch, port, capsys):
         fetched(f"http://127.0.0.1:{port}/")
 
 
+@pytest.mark.slow
 def test_if_no_viewer_comes_it_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(serving.webbrowser, "open_new_tab", lambda url: None)
     target = tmp_path / "x.pftrace"
@@ -190,6 +197,7 @@ def test_another_user_who_knows_the_address_gets_nothing(tmp_path, end):
         waiting.join()
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_said(tmp_path, monkeypatch, port, capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
@@ -198,6 +206,7 @@ def test_a_port_in_use_is_said(tmp_path, monkeypatch, port, capsys):
     assert f"error: 127.0.0.1:{port}: cannot be served from" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_waiting(tmp_path, monkeypatch, port):
     monkeypatch.setattr(serving.webbrowser, "open_new_tab", lambda url: _thread.interrupt_main())
     assert main(["timeline", "--open", "--output", str(tmp_path / "x.pftrace"), str(RUN)]) == 130

@@ -54,6 +54,7 @@ def said(one: ReadSlice) -> tuple:
     return one.start, one.end, one.name, notes, one.out, one.into, around, one.shade
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_made_elsewhere_it_shows_the_same(name):
     by_rank, at_once = spread(DATA / name), analyse(DATA / name, details=False)
@@ -70,6 +71,7 @@ def test_made_elsewhere_it_shows_the_same(name):
     assert "whole" not in vars(by_rank.run.spread)
 
 
+@pytest.mark.slow
 def test_so_it_does_with_what_cpus_did():
     run = DATA / "nccl-two-hosts"
     elsewhere, here = spread(run, details=True, dask="local"), analyse(run, details=True)
@@ -77,6 +79,7 @@ def test_so_it_does_with_what_cpus_did():
     assert any(track.name == "critical path" for track in tracks_of(here.timeline()))
 
 
+@pytest.mark.slow
 def test_each_rank_is_a_sequence_of_its_own():
     packets = Trace.FromString(spread(DATA / "nccl-two-hosts").timeline()).packet
     by_sequence: dict[int, set[int]] = {}
@@ -88,12 +91,14 @@ def test_each_rank_is_a_sequence_of_its_own():
     assert len(set.union(*by_sequence.values())) == sum(map(len, by_sequence.values()))
 
 
+@pytest.mark.slow
 def test_processes_write_the_same_bytes():
     here = spread(DATA / "nccl-straggler").timeline()
     there = analyse_with(DATA / "nccl-straggler", ReadOptions(workers=2, sizes=SPREAD)).timeline()
     assert there == here
 
 
+@pytest.mark.slow
 def test_only_the_ranks_that_are_drawn_are_made(monkeypatch):
     made = []
     by_rank = SpreadTables.by_rank
@@ -129,6 +134,7 @@ def without_details(tmp_path):
     return packed
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_said(tmp_path, capsys, without_details):
     target = tmp_path / "x.pftrace"
     assert main(["timeline", "--dask", "local", "--output", str(target), str(without_details)]) == 0
@@ -139,6 +145,7 @@ def test_what_is_left_out_is_said(tmp_path, capsys, without_details):
     assert target.read_bytes() == spread(without_details).timeline()
 
 
+@pytest.mark.slow
 def test_a_bundle_holds_it_too(tmp_path, without_details):
     target = tmp_path / "x.tar"
     assert main(["timeline", "--bundle", "--dask", "local", "--output", str(target), str(without_details)]) == 0
@@ -147,6 +154,7 @@ def test_a_bundle_holds_it_too(tmp_path, without_details):
         assert len(found.getnames()) == 2 + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["--details", "--no-details"])
 def test_with_or_without_details_recordings_are_read_rank_by_rank(tmp_path, given):
     packed = tmp_path / "packed"
@@ -156,6 +164,7 @@ def test_with_or_without_details_recordings_are_read_rank_by_rank(tmp_path, give
     assert shown(elsewhere.timeline()) == shown(here.timeline())
 
 
+@pytest.mark.slow
 def test_it_says_that_recordings_lack_what_was_asked_for(tmp_path, capsys):
     packed = tmp_path / "packed"
     assert main(["pack", "--no-details", "--output", str(packed), str(DATA / "nccl-straggler")]) == 0

@@ -1,6 +1,7 @@
 """Lanes and bytes of timelines, for any slices and any numbers."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
@@ -47,6 +48,7 @@ def test_slices_of_a_lane_do_not_overlap_and_no_lane_is_too_many(pairs):
         assert found.max(initial=-1) + 1 == max(at_once, default=0)
 
 
+@pytest.mark.slow
 @given(SLICES)
 def test_slices_of_a_nesting_lane_lie_within_each_other_or_apart(pairs):
     start, end = arrays(pairs)
@@ -126,6 +128,7 @@ def written(zero_ns: int, *tracks: Track) -> bytes:
     return writer.begun() + b"".join(writer.group(Group("group", tracks), 0))
 
 
+@pytest.mark.slow
 @given(INT64, st.lists(st.tuples(st.integers(0, LARGEST), st.integers(0, LARGEST)), min_size=1, max_size=9), INT64)
 def test_times_notes_and_arrows_are_exact(zero, pairs, number):
     since = sorted(tuple(sorted(pair)) for pair in pairs)

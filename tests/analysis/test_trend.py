@@ -82,6 +82,7 @@ def rows(*runs: Analysis) -> list[Row]:
     return records(RunTrend(runs).trend)
 
 
+@pytest.mark.slow
 def test_every_change_has_its_cause(made: Any) -> None:
     series: list[dict[str, float]] = [
         {},
@@ -107,6 +108,7 @@ def test_every_change_has_its_cause(made: Any) -> None:
         assert row["step_ns"] == sum(row[f"{part}_ns"] for part in (*parts, "idle"))
 
 
+@pytest.mark.slow
 def test_what_gets_better_has_a_cause_as_well(made: Any) -> None:
     found = rows(made(late=40, transfer=30), made(late=20, transfer=30), made(transfer=30), made(transfer=15, mib=72))
     longer = "it computes 20.0 ms per step longer than the others, mostly in straggler"
@@ -118,27 +120,32 @@ def test_what_gets_better_has_a_cause_as_well(made: Any) -> None:
     assert all(row["change_ns"] < 0 for row in found[1:])
 
 
+@pytest.mark.slow
 def test_several_causes_stand_with_their_amounts(made: Any) -> None:
     [_, row] = rows(made(), made(transfer=30, gemm=30))
     assert row["cause"] == "all_gather of 144 MiB, transfer (+20.0 ms); compute, gemm (+10.0 ms)"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_only_a_part_of_the_change_has_its_own_amount(made: Any) -> None:
     [_, row] = rows(made(), made(transfer=30, gemm=30, late=3))
     assert row["cause"] == "all_gather of 144 MiB, transfer (+20.0 ms); compute, gemm (+10.0 ms)"
 
 
+@pytest.mark.slow
 def test_a_kernel_in_place_of_another(made: Any) -> None:
     [_, there, back] = rows(made(), made(kernel="gemm_v2", gemm=30), made())
     assert there["cause"] == "compute, gemm_v2 in place of gemm"
     assert back["cause"] == "compute, gemm in place of gemm_v2"
 
 
+@pytest.mark.slow
 def test_idle_time_by_what_the_cpu_did(made: Any) -> None:
     [_, row] = rows(made(), made(sync=50))
     assert row["cause"] == "waiting for devices costs 50.0 ms instead of 20.0 ms (+30.0 ms)"
 
 
+@pytest.mark.slow
 def test_where_nothing_changed_that_is_said(made: Any) -> None:
     found = RunTrend((made(), made(), made()))
     assert found.names == ["plain", "plain #2", "plain #3"]
@@ -147,6 +154,7 @@ def test_where_nothing_changed_that_is_said(made: Any) -> None:
     assert found.verdict.endswith(" in plain #3: +0.0 ms (+0%), within the spread of steps.")
 
 
+@pytest.mark.slow
 def test_a_change_is_beyond_steps_or_even_beyond_runs(made: Any) -> None:
     found = rows(made(), made(gemm=22), made(gemm=62))
     assert [row["beyond"] for row in found] == [None, "steps", "runs"]
@@ -166,12 +174,14 @@ def test_runs_before_a_change_show_how_much_runs_differ(made: Any) -> None:
     assert [row["from_first_beyond"] == "runs" for row in found] == [False, False, False, True, True]
 
 
+@pytest.mark.slow
 def test_too_few_steps_tell_nothing(made: Any) -> None:
     [_, row] = rows(made(steps=2), made(steps=2, gemm=90))
     assert (row["beyond"], row["from_first_beyond"]) == (None, None)
     assert row["cause"].startswith("compute, gemm")
 
 
+@pytest.mark.slow
 def test_unprofiled_steps_that_changed_the_other_way_tell_nothing_of_traced_ones(tmp_path: Path) -> None:
     for name, ns, gemm in (("a", 90 * MS, 20), ("b", 30 * MS, 30)):
         folder = run(tmp_path / name, gemm=gemm)
@@ -203,6 +213,7 @@ def test_when_a_run_began(made: Any, said: object, began: str | None) -> None:
     assert rows(dated)[0]["began_utc"] == began
 
 
+@pytest.mark.slow
 def test_clocks_that_do_not_count_from_1970_tell_no_date(tmp_path: Path) -> None:
     write_run(tmp_path / "a", 1, [Collective((0,))])
     Trace(0, 1, base_ns=None).step(0, 0, 9 * MS).kernel("gemm", 0, MS).write(tmp_path / "b")
@@ -210,6 +221,7 @@ def test_clocks_that_do_not_count_from_1970_tell_no_date(tmp_path: Path) -> None
     assert [row["began_utc"] for row in records(found)] == ["2025-10-01 06:27", None]
 
 
+@pytest.mark.slow
 def test_two_sides_have_the_cause_too(made: Any) -> None:
     plain, late = made(), made(late=30)
     assert Comparison((plain,), (late,)).cause == (
@@ -258,6 +270,7 @@ def series(made: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return list(known)
 
 
+@pytest.mark.slow
 def test_three_runs_are_a_series(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
     assert main(["compare", *series]) == 0
     out = capsys.readouterr().out
@@ -306,6 +319,7 @@ def test_a_series_is_judged_by_its_last_run(capsys: pytest.CaptureFixture[str], 
     assert "cannot tell: the steps of B take " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_runs_are_a_series_on_wish(capsys: pytest.CaptureFixture[str], series: list[str]) -> None:
     assert main(["compare", "--by", "run", "--where", "run=tue", "-f", "csv", *series[:2]]) == 0
     [row] = csv.DictReader(io.StringIO(capsys.readouterr().out))
@@ -315,6 +329,7 @@ def test_two_runs_are_a_series_on_wish(capsys: pytest.CaptureFixture[str], serie
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["table", "csv", "markdown", "json", "latex"])
 @pytest.mark.parametrize("by", [(), ("--by", "run")], ids=str)
 def test_every_format(
@@ -332,6 +347,7 @@ def test_every_format(
         assert [row["run"] for row in content["rows"]] == ["mon", "tue", "wed"]
 
 
+@pytest.mark.slow
 def test_a_page(capsys: pytest.CaptureFixture[str], series: list[str], tmp_path: Path) -> None:
     target = tmp_path / "trend.html"
     assert main(["compare", *series, "-o", str(target)]) == 0
@@ -352,6 +368,7 @@ def test_a_page(capsys: pytest.CaptureFixture[str], series: list[str], tmp_path:
     assert target.read_text(encoding="utf-8").startswith("run,began_utc,")
 
 
+@pytest.mark.slow
 def test_names_of_runs_mark_nothing_up(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / name, 2, [Collective((0, 0))]) for name in ("a", "<img src=x>", "[x](y)\x1b[31m")]
     found = run_trend(*folders)
@@ -362,6 +379,7 @@ def test_names_of_runs_mark_nothing_up(tmp_path: Path) -> None:
     assert "\x1b" not in repr(found)
 
 
+@pytest.mark.slow
 def test_what_differs_from_run_to_run_is_said(made: Any, tmp_path: Path) -> None:
     other = analyse(write_run(tmp_path / "two", 2, [Collective((0, 0))]), details=True)
     assert "ranks: 3 in plain, 2 in two" in RunTrend((made(), other)).summary()

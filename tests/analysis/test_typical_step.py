@@ -65,12 +65,14 @@ def test_which_steps_count(tmp_path: Path, busy: list[int], cpu: list[int] | Non
     assert found.typical_step.parts["window_ns"] == pytest.approx(sum(lengths) / len(lengths) * MS)
 
 
+@pytest.mark.slow
 def test_steps_that_differ_are_listed_one_by_one(tmp_path: Path) -> None:
     text = overview(analysed(tmp_path, stepped([10 * MS, 30 * MS])))
     assert "Steps 0-1 take 10.0 and 30.0 ms, on average 20.0 ms" in text
     assert "Step 1 takes 30.0 ms instead of 10.0: devices compute 20.0 ms longer." in text.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_parts_add_up_to_the_step_on_every_run_of_the_tests() -> None:
     for folder in sorted({file.parent for file in DATA.glob("*/*.pt.trace.json.gz")}):
         for row in records(analyse(folder).steps):
@@ -79,6 +81,7 @@ def test_parts_add_up_to_the_step_on_every_run_of_the_tests() -> None:
             assert row["window_ns"] <= row["longest_ns"] + 1
 
 
+@pytest.mark.slow
 def test_an_event_says_who_and_leaves_the_rest_alone(tmp_path: Path) -> None:
     """Rank 1 is 50 ms late in one of six steps."""
     late = [50 * MS if k == 2 else 0 for k in range(6)]
@@ -118,6 +121,9 @@ def gaps(thread_does: str, *, count: int = 4) -> Trace:
     return trace
 
 
+@pytest.mark.slow_cases(
+    "cudaMalloc-allocator-bound-allocating or freeing memory", "cudaStreamSynchronize-sync-bound-in blocking calls"
+)
 @pytest.mark.parametrize(
     ("thread_does", "verdict", "words"),
     [
@@ -166,6 +172,7 @@ def test_a_rank_alone_without_communication_lacks_nothing(tmp_path: Path) -> Non
     assert run_row(analysed(tmp_path, trace))["not_known"] is None
 
 
+@pytest.mark.slow
 def test_a_size_seen_by_some_ranks_is_the_least(tmp_path: Path) -> None:
     """Rank 2 is late in a group of all, of which rank 3 has no trace, and in one of ranks 0 to 2."""
     groups = {"0": (0, 1, 2, 3), "1": (0, 1, 2)}
@@ -185,6 +192,7 @@ def test_a_size_seen_by_some_ranks_is_the_least(tmp_path: Path) -> None:
     assert "% of the 6.7 ms that could be split for rank 2" in run_row(found)["because"]
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_to_mend_what_happened_before_the_trace(tmp_path: Path) -> None:
     """Rank 1 begins its only step late, and all it does from there on takes as long as elsewhere."""
     traces = traces_of(2, [Collective([2 * MS, 9 * MS], 2 * MS)], host="node")
@@ -205,6 +213,7 @@ def test_warnings_are_whole_or_not_there(tmp_path: Path) -> None:
 BESIDE = {"eval": "eval_ns", "checkpoint": "checkpoint_ns", "compile": "compile_ns"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BESIDE)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_side_file_of_a_capture_says_what_else_a_step_held(tmp_path: Path, kind: str, seed: int) -> None:

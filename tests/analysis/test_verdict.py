@@ -38,6 +38,7 @@ def made(folder, *, transfer: int, late: int = 0, behind: bool = False, count: i
     return analysed(folder, *traces)
 
 
+@pytest.mark.slow
 def test_transfer_bound(tmp_path):
     found = made(tmp_path, transfer=10 * MS)
     assert verdicts_of(found) == [("run", "transfer-bound"), ("all_reduce", "transfer-bound")]
@@ -48,6 +49,7 @@ def test_transfer_bound(tmp_path):
     assert "100%" in size["because"]
 
 
+@pytest.mark.slow
 def test_skew_bound_names_the_rank_and_why(tmp_path):
     found = made(tmp_path, transfer=1 * MS, late=8 * MS)
     assert verdicts_of(found) == [("run", "skew-bound"), ("all_reduce", "skew-bound")]
@@ -60,6 +62,7 @@ def test_skew_bound_names_the_rank_and_why(tmp_path):
     assert "<" not in run["because"]
 
 
+@pytest.mark.slow
 def test_hidden(tmp_path):
     found = made(tmp_path, transfer=10 * MS, behind=True)
     assert verdicts_of(found) == [("run", "compute-bound"), ("all_reduce", "hidden")]
@@ -67,6 +70,7 @@ def test_hidden(tmp_path):
     assert records(found.verdicts)[0]["exposed_ns"] == 0
 
 
+@pytest.mark.slow
 def test_waiting_behind_compute_is_hidden_too(tmp_path):
     assert verdicts_of(made(tmp_path, transfer=1 * MS, late=8 * MS, behind=True))[1] == ("all_reduce", "hidden")
 
@@ -103,6 +107,7 @@ def test_the_longest_exposed_comes_first(tmp_path):
     assert [row["exposed_ns"] for row in found] == [42 * MS, 12 * MS]
 
 
+@pytest.mark.slow
 def test_without_communication_the_verdict_is_about_the_largest_loss(tmp_path):
     busy = analysed(tmp_path / "busy", Trace().kernel("gemm", 0, 5 * MS))
     assert verdicts_of(busy) == [("run", "compute-bound")]
@@ -130,6 +135,7 @@ def _mostly_computing(folder, *, ahead: bool) -> Analysis:
     return detailed(folder, trace)
 
 
+@pytest.mark.slow
 def test_where_compute_fills_nearly_all_a_loss_counts_by_what_a_step_would_gain(tmp_path):
     ahead, late = (_mostly_computing(tmp_path / str(ahead), ahead=ahead) for ahead in (True, False))
     assert ahead.prices is not None

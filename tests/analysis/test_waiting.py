@@ -82,6 +82,7 @@ def test_how_late_each_rank_was():
     assert found["arrived_ns"].tolist() == [100, 130]
 
 
+@pytest.mark.slow
 def test_a_bound_on_the_wait_that_needs_no_clock():
     rows = [call(0, 100, 50), call(1, 130, 21)]
     assert tables(rows)[0]["wait_clock_free_ns"].tolist() == [29, 0]
@@ -387,6 +388,7 @@ def test_without_skew_no_rank_is_named_as_the_last(tmp_path):
     assert row["first_rank"] is None
 
 
+@pytest.mark.slow
 def test_who_waits_and_for_whom(tmp_path):
     truth = [Collective((0, 3 * MS, 1 * MS), 1 * MS), Collective((20 * MS, 27 * MS, 20 * MS), 1 * MS),
              Collective((40 * MS, 40 * MS, 42 * MS), 1 * MS)]  # fmt: skip
@@ -403,6 +405,7 @@ def test_who_waits_and_for_whom(tmp_path):
 KINDS = ["all_reduce", "all_gather", "all_to_all", "broadcast", "reduce", "scatter", "barrier", None]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     kind=st.sampled_from(KINDS),
@@ -422,6 +425,7 @@ def test_waits_lie_within_the_call_and_transfers_are_the_rest(kind, times, root,
             assert wait + transfer == dur
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     kind=st.sampled_from(["all_reduce", "all_to_all", "all_gather"]),
@@ -437,6 +441,7 @@ def test_bounds_enclose_the_transfer(kind, arrivals, transfer):
     assert row["busbw_low_gb_per_s"] <= row["busbw_gb_per_s"] <= row["busbw_high_gb_per_s"]
 
 
+@pytest.mark.slow
 def test_in_a_group_of_one_rank_nobody_waits(tmp_path):
     alone = [Collective({rank: k * 100 * MS}, 5 * MS, group=f"of {rank}") for k in range(3) for rank in (0, 1)]
     both = [Collective((k * 100 * MS + 50 * MS, k * 100 * MS + 51 * MS), 5 * MS) for k in range(3)]

@@ -87,6 +87,7 @@ def test_what_the_host_waited_for_before_the_trace_is_no_wait(tmp_path: Path) ->
     assert analysed(tmp_path, trace).breakdown_steps["window_ns"].tolist() == [5 * MS]
 
 
+@pytest.mark.slow
 def test_replay_table_and_screen_have_the_same_steps(tmp_path: Path) -> None:
     waits = [2 * MS, 17 * MS, 43 * MS, 9 * MS]
     loop(waits).write(tmp_path)
@@ -97,6 +98,7 @@ def test_replay_table_and_screen_have_the_same_steps(tmp_path: Path) -> None:
     assert found.prices.gains["no_data_wait"].ns == pytest.approx(sum(waits) / len(waits), rel=0.15)
 
 
+@pytest.mark.slow
 def test_two_runs_differ_by_what_their_loaders_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, wait in (("fast", 5 * MS), ("slow", 27 * MS + 200 * US)):
         (tmp_path / name).mkdir()

@@ -47,6 +47,7 @@ def started(*arguments: object, **options: object) -> subprocess.Popen[str]:
 # --- what it prints --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_line_for_each_cycle_until_the_run_has_ended(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(run_dir, "--every", "0.01") == 0
     printed = capsys.readouterr()
@@ -59,6 +60,7 @@ def test_a_line_for_each_cycle_until_the_run_has_ended(run_dir: Path, capsys: py
     assert printed.err == "note: the run has ended; 2 cycles reported\n"
 
 
+@pytest.mark.slow
 def test_json_lines(run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert command(run_dir, *ONCE, "-f", "jsonl", "-o", tmp_path / "rows.jsonl") == 0
     printed = capsys.readouterr().out
@@ -73,6 +75,7 @@ def test_json_lines(run_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path:
     assert rows == rows_in(tmp_path / "rows.jsonl")
 
 
+@pytest.mark.slow
 def test_what_is_unusual_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for cycle in (0, 1):
         write_cycle(tmp_path / "run", cycle, [0])
@@ -112,6 +115,7 @@ def test_on_a_terminal(run_dir: Path) -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_limit_ends_it_with_3(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(run_dir, "--fail-above", "wait=99", "--fail-above", "exposed=1") == 3
     printed = capsys.readouterr()

@@ -169,6 +169,7 @@ def test_who_is_missing_is_named(tmp_path: Path) -> None:
     assert (row["ranks"], row["world_size"], row["missing"]) == (2, 4, "1, 3")
 
 
+@pytest.mark.slow
 def test_how_many_ranks_there_are_is_asked_of_a_trace_without_side_files(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "run")
     write_cycle(watched.folder, 0, [0])
@@ -190,6 +191,7 @@ def test_a_file_that_is_still_written_is_tried_again_when_it_stops_growing(watch
     assert not any(keep_going for _, keep_going in watched.read)
 
 
+@pytest.mark.slow
 def test_a_file_that_stays_cut_is_used_up_to_there_in_the_end(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "run")
     write_cycle(watched.folder, 0)
@@ -216,6 +218,7 @@ def test_a_cycle_without_a_usable_file_has_a_row_that_says_so(tmp_path: Path) ->
     assert "none of the 2 files could be used" in row["note"]
 
 
+@pytest.mark.slow
 def test_recordings_count_like_traces(tmp_path: Path) -> None:
     from commtrace.analysis.reading.packing import pack
     from commtrace.analysis.reading.pool import Reading
@@ -360,6 +363,7 @@ def test_a_trace_from_a_clock_that_was_set_back_is_named(watched: Watched) -> No
     ]
 
 
+@pytest.mark.slow
 def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
     watched = Watched(tmp_path / "run")
     write_cycle(watched.folder, 0)
@@ -390,6 +394,7 @@ def test_a_folder_that_cannot_be_read_for_a_while(watched: Watched, monkeypatch:
         watched.run()
 
 
+@pytest.mark.slow
 def test_what_is_remembered_does_not_grow_with_the_cycles(watched: Watched) -> None:
     sizes = []
     write_side(watched.folder, 0)
@@ -632,6 +637,7 @@ def test_where_the_folder_cannot_be_written_to(
 # --- in Python -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_cycles_of_a_run_in_python(tmp_path: Path) -> None:
     for cycle in (0, 1):
         write_cycle(tmp_path / "run", cycle, late=3 * (cycle + 1) * MS)

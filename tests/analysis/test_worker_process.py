@@ -116,6 +116,7 @@ print(read(2)[0] == read(1)[0])
     assert run(code, traces(tmp_path)) == "True\n"
 
 
+@pytest.mark.slow
 @COPIED
 @pytest.mark.parametrize(("part_bytes", "cut"), with_slow([(1, 40), (1 << 30, None)], [(1, None), (1 << 30, 40)]))
 def test_answers_that_came_together_are_all_heard(tmp_path, part_bytes, cut):
@@ -174,6 +175,7 @@ print(read(2)[0] == read(1)[0], os.listdir("/proc/self/fd") == before)
     assert run(code, traces(tmp_path)) == "True True\n"
 
 
+@pytest.mark.slow
 @COPIED
 def test_a_process_with_threads_is_not_copied(tmp_path):
     code = """

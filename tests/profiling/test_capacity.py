@@ -47,6 +47,7 @@ def stage(linear: int, limit_bytes: int | None, **changes: Any) -> Stage:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.integers(0, 5000), st.one_of(st.none(), st.integers(0, 5000)))
 def test_search_finds_what_a_walk_finds(threshold, most) -> None:
     tried: list[int] = []
@@ -243,6 +244,7 @@ def test_a_stack_too_large_for_one_runs_on_two(limit_bytes, walked, tmp_path) ->
     assert max(capacity["peak_bytes"]) < limit_bytes + 500_000_000  # resident code of libraries is beyond the limit
 
 
+@pytest.mark.slow
 def test_convolutions_run_linked() -> None:
     small = {"batch_size": 2, "channels": 2, "image_size": 8}
     found = tries.run_stages([stage(0, None, sends=True, **small), stage(1, None, receives=True, index=1, **small)])

@@ -96,6 +96,7 @@ def test_single_needs_no_leading_steps(configs) -> None:
     assert main(["train", "--parallel", "single", "--wait", "0", "--warmup", "0"]) == 0
 
 
+@pytest.mark.quick_cases("options1-3-out of memory with --batch-size 8: ")
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

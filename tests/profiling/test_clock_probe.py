@@ -202,6 +202,7 @@ def test_without_rank_0_nobody_waits_for_ever(world) -> None:
     }
 
 
+@pytest.mark.slow
 def test_who_comes_too_late_is_told_so(world) -> None:
     def late(probe: ClockProbe, who: Identity) -> None:
         time.sleep(0.6)
@@ -250,6 +251,7 @@ def test_after_the_group_is_gone_only_those_who_need_no_exchange_are_measured(wo
     assert [len(own["clock_probe"]) for own in facts] == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_another_group_in_its_place_is_not_asked(world) -> None:
     made = world("ab", patience_s=0.3)
 
@@ -305,6 +307,7 @@ def pretended(run_dir: Path, ranks: int, *args: object) -> dict[int, dict[str, A
     return metas(run_dir)
 
 
+@pytest.mark.slow
 def test_two_ranks_of_one_host(tmp_path) -> None:
     done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "finish")
     assert done.returncode == 0, done.stderr
@@ -318,6 +321,7 @@ def test_two_ranks_of_one_host(tmp_path) -> None:
         assert meta["machine"]["boot_id"] == environment.boot_id()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "per_host"), [(2, 1), (4, 2)])
 def test_hosts_whose_clocks_differ(tmp_path, ranks, per_host) -> None:
     found = pretended(tmp_path / "run", ranks, per_host, 8 * MS)
@@ -333,6 +337,7 @@ def test_hosts_whose_clocks_differ(tmp_path, ranks, per_host) -> None:
     assert end["unix_ns"] - start["unix_ns"] > sum(traced)
 
 
+@pytest.mark.slow
 def test_a_group_destroyed_inside_the_block(tmp_path) -> None:
     for meta in pretended(tmp_path / "run", 2, 1, 0, "destroyed").values():
         assert meta["complete"] is True
@@ -348,6 +353,7 @@ def test_a_rank_that_comes_a_second_later_is_waited_for(tmp_path) -> None:
     assert waited["at_start"] > 0.5
 
 
+@pytest.mark.slow
 def test_an_exception_skips_the_end(tmp_path) -> None:
     done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "raise")
     assert done.returncode != 0

@@ -190,6 +190,7 @@ def test_a_row_is_what_nccl_tests_printed() -> None:
 # --- wrong results ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_corrupted_results_are_counted(tmp_path) -> None:
     options = ["-b", "512", "-e", "8K", "--factor", "16", "--run-name", "run", "--out", tmp_path]
     done = torchrun(2, SCRIPTS / "corrupting.py", "comms", "all_reduce", "broadcast", *SMALL, *options)
@@ -213,6 +214,7 @@ def test_corrupted_results_are_counted(tmp_path) -> None:
 # --- traces ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
     done = measured(tmp_path, "all_reduce", "gather", "-b", "4K", "-e", "8K", "--trace", "--trace-iters", "3")
     assert done.returncode == 0, done.stderr
@@ -237,6 +239,7 @@ def test_traced_calls_are_others_than_the_timed_ones(tmp_path) -> None:
 # --- how it ends -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stopped_midway_it_leaves_what_was_measured(tmp_path) -> None:
     command = ["-m", "commtrace", "comms", "all_reduce", "--device", "cpu", "--iters", "1000000"]
     options = ["-b", "8", "-e", "8", "--dtype", "int8", "--out", tmp_path, "--run-name", "run"]
@@ -296,6 +299,7 @@ def test_a_reader_that_has_seen_enough(tmp_path) -> None:
     assert written(tmp_path / "run")["complete"] is True
 
 
+@pytest.mark.slow
 def test_nothing_that_can_be_measured(tmp_path) -> None:
     done = measured(tmp_path, "all_reduce", "--dtype", "float8_e5m2")
     assert done.returncode == 1
@@ -305,6 +309,7 @@ def test_nothing_that_can_be_measured(tmp_path) -> None:
     assert written(tmp_path / "run")["complete"] is False
 
 
+@pytest.mark.slow
 def test_one_rank_sends_to_nobody(tmp_path) -> None:
     done = measured(tmp_path, "send_recv", "all_reduce", "--workers", "1", "-e", "8")
     assert done.returncode == 0, done.stderr
@@ -313,6 +318,7 @@ def test_one_rank_sends_to_nobody(tmp_path) -> None:
     assert [place_of(r)["bus_bw"] for r in found["results"]] == [0]
 
 
+@pytest.mark.slow
 def test_sizes_below_an_element_for_every_rank_are_skipped(tmp_path) -> None:
     done = measured(tmp_path, "all_gather", "broadcast", "-b", "2", "-e", "8")
     assert done.returncode == 0, done.stderr
@@ -337,6 +343,7 @@ def test_a_folder_that_cannot_be_written(tmp_path) -> None:
     assert "cannot be written" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_in_the_place_of_the_folder(tmp_path) -> None:
     (tmp_path / "out").write_text("")
     done = measured(tmp_path / "out", "broadcast", "-e", "8")

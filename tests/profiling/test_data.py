@@ -103,6 +103,7 @@ forks = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.slow
 @forks
 def test_cifar10_batches_are_normalised_and_go_on_after_an_epoch(cifar10_root) -> None:
     per_epoch = 5 * IMAGES_PER_FILE // 16
@@ -115,6 +116,7 @@ def test_cifar10_batches_are_normalised_and_go_on_after_an_epoch(cifar10_root) -
     assert not torch.equal(found[0][0], found[per_epoch][0]), "another order and other crops in every epoch"
 
 
+@pytest.mark.slow
 @forks
 def test_ranks_share_the_images_of_an_epoch(cifar10_root) -> None:
     def labels(rank: int) -> int:

@@ -223,6 +223,7 @@ def test_query_heads_that_share_a_key_count_each(tmp_path: Path) -> None:
         assert flops_by_name(counted(traced(run, tmp_path))) == by_torch(run)
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_counts_as_its_cells_one_by_one(tmp_path: Path) -> None:
     """torch counts nothing for the layer: it has no formula."""
     length, batch, features, hidden = torch.randint(2, 9, (4,)).tolist()

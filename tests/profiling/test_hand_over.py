@@ -285,6 +285,7 @@ def test_writing_ends_with_the_time(hashed, tmp_path) -> None:
     assert not list(folder.glob("*.ctrace"))
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_keeps_nobody(tmp_path, monkeypatch) -> None:
     silent = dist.HashStore()
     gone = threading.Event()

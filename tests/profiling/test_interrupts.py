@@ -145,6 +145,7 @@ def test_a_handler_that_the_program_sets_later_stays() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.slow
 def test_a_handler_that_the_program_sets_later_has_all_the_time_it_takes() -> None:
     """It saves a checkpoint, and we have no part in it."""
     calls: list[object] = []
@@ -177,6 +178,7 @@ def test_a_signal_that_waits_in_a_shield_is_not_forgotten(interrupts) -> None:
         interrupts.forget_caught()
 
 
+@pytest.mark.slow
 def test_who_catches_a_keyboard_interrupt_has_time() -> None:
     calls: list[object] = []
     found = Interrupts(lambda: calls.append("freed"), calls.append, grace_s=0.1)
@@ -190,6 +192,7 @@ def test_who_catches_a_keyboard_interrupt_has_time() -> None:
     assert calls == []
 
 
+@pytest.mark.slow
 def test_after_a_keyboard_interrupt_only_time_in_one_shield_counts() -> None:
     calls: list[object] = []
     found = Interrupts(lambda: calls.append("freed"), lambda signum: calls.append(signum.name), grace_s=0.5)
@@ -209,6 +212,7 @@ def test_after_a_keyboard_interrupt_only_time_in_one_shield_counts() -> None:
     assert calls == ["freed", "SIGINT"]
 
 
+@pytest.mark.slow
 def test_a_blocked_process_is_freed_and_then_left() -> None:
     done = fresh_python(SCRIPTS / "blocked.py")
     assert done.returncode == 7, done.stderr

@@ -84,6 +84,7 @@ def test_a_rank_that_ignores_signals_is_killed_at_the_second_ctrl_c() -> None:
     assert launch.launch(["-c", code], workers=1) == 128 + signal.SIGINT
 
 
+@pytest.mark.slow_cases("0.6")
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.6])
 def test_a_rank_ends_with_its_launcher_from_the_first_moment(after_s) -> None:
     """The rank is a script that imports torch, which takes it longer than that."""

@@ -265,6 +265,7 @@ def test_swapped_vgg_has_every_relu_behind_the_pool(both) -> None:
     assert sorted(plain) == sorted(swapped)
 
 
+@pytest.mark.slow
 def test_swapped_vgg_has_the_same_outputs_and_gradients(both) -> None:
     images = torch.randn(2, 3, 64, 64)
     outputs, gradients = [], []
@@ -279,6 +280,7 @@ def test_swapped_vgg_has_the_same_outputs_and_gradients(both) -> None:
     assert float(gradients[0].abs().max()) > 0
 
 
+@pytest.mark.slow
 def test_blocks_of_the_swapped_vgg_compute_what_it_does(both) -> None:
     swapped, images = both[1].eval(), torch.randn(1, 3, 32, 32)
     blocks = torch.nn.Sequential(*BLOCKS["vgg16-swapped"](swapped).values())
@@ -286,6 +288,7 @@ def test_blocks_of_the_swapped_vgg_compute_what_it_does(both) -> None:
         assert torch.equal(blocks(images), swapped(images))
 
 
+@pytest.mark.slow
 def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
     shape = (2, 3, 64, 64)
     behind, kept = [], []
@@ -304,6 +307,7 @@ def test_swapped_relus_need_a_quarter_and_the_network_no_more(both) -> None:
 # --- one model against another ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_models_take_turns_and_have_a_ratio(tmp_path, monkeypatch, capsys) -> None:
     order: list[str] = []
 

@@ -153,6 +153,7 @@ def test_a_gpu_has_a_limit_of_its_own() -> None:
     assert done.stdout.strip() == "True", done.stderr
 
 
+@pytest.mark.slow
 def test_who_has_run_into_a_limit_can_have_it_lifted_to_say_so() -> None:
     code = """
 from commtrace.profiling.machine import memory

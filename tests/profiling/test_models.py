@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from commtrace.profiling.workloads.models import cifar_resnet18, vgg16
@@ -7,6 +8,7 @@ def size(model) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_cifar_resnet18_has_11_173_962_parameters_and_keeps_small_images_large() -> None:
     model = cifar_resnet18()
     assert size(model) == 11_173_962

@@ -60,6 +60,7 @@ def test_ranks_with_the_same_batch_train_as_one_process_does(name) -> None:
     assert max(found[name]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b"]))
 def test_a_pipeline_trains_as_one_process_with_microbatches_does(schedule) -> None:
     found = differences(schedule)
@@ -69,6 +70,7 @@ def test_a_pipeline_trains_as_one_process_with_microbatches_does(schedule) -> No
     assert max(found[f"{schedule}-statistics"]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", with_slow(["gpipe"], ["1f1b"]))
 def test_only_the_last_stage_knows_the_loss(schedule) -> None:
     assert differences(schedule)[f"{schedule}-losses"] == [0, 2]
@@ -87,6 +89,7 @@ def test_blocks_one_after_the_other_are_the_model(name, blocks) -> None:
     assert sorted(owned) == sorted(id(parameter) for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_blocks_compute_what_the_model_computes() -> None:
     torch.manual_seed(0)
     model = MODELS["resnet18"]().eval()
@@ -95,6 +98,7 @@ def test_blocks_compute_what_the_model_computes() -> None:
         assert torch.equal(nn.Sequential(*BLOCKS["resnet18"](model).values())(images), model(images))
 
 
+@pytest.mark.slow
 def test_no_block_of_the_swapped_vgg_begins_in_place() -> None:
     # What a stage of a pipeline receives is a leaf, which autograd does not let a ReLU overwrite.
     with torch.device("meta"):

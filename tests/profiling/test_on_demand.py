@@ -118,6 +118,7 @@ def test_a_run_is_analysed_although_the_launcher_ends_its_rank_once_the_script_h
     assert analysed == [running.run]
 
 
+@pytest.mark.quick_cases("by_command")
 @pytest.mark.parametrize("ask", [by_signal, by_file, by_command])
 def test_a_running_job_is_captured_on_demand(job, ask, capfd) -> None:
     running = job()
@@ -150,6 +151,7 @@ def test_a_running_job_is_captured_on_demand(job, ask, capfd) -> None:
     assert leftovers(running.run) == []
 
 
+@pytest.mark.slow
 def test_one_job_is_captured_again_and_again(job) -> None:
     running = job()
     for times in range(1, 4):
@@ -182,6 +184,7 @@ def test_ranks_leave_it_to_the_first_to_say_which_steps_come(job, monkeypatch, c
     assert ", into " not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_minute_is_a_step_that_rank_0_names(job, capfd) -> None:
     running = job(Schedule(UNTIL_PLANNED, 1, 3), from_minute=0.005)
     running.train(5000, until=lambda: metas(running.run) and metas(running.run)[0]["traces"])
@@ -200,6 +203,7 @@ def test_a_script_that_ends_before_its_minute_says_so(job, capfd) -> None:
     assert metas(running.run)[0]["reason"] == "the script ended before minute 5 (--from-minute)"
 
 
+@pytest.mark.quick_cases("5")
 @pytest.mark.parametrize("first", [0, 5, 12])
 def test_after_a_profiler_of_the_scripts_own_ours_begins(job, first) -> None:
     """Before, early in, or in the steps that were to be traced."""
@@ -217,6 +221,7 @@ def test_after_a_profiler_of_the_scripts_own_ours_begins(job, first) -> None:
         assert traced_steps(trace(running.run / metas(running.run)[0]["traces"][0])) == [10, 11]
 
 
+@pytest.mark.slow_cases("save")
 @pytest.mark.parametrize("beside", ["eval", "save"])
 def test_where_a_step_holds_more_than_training_others_are_traced_too(job, beside, tmp_path, capfd) -> None:
     running = job(_StepOptions().schedule())
@@ -318,6 +323,7 @@ def nonsense_as_a_plan(run: Path, monkeypatch) -> None:
     (run / ".trigger" / "plan").write_text('{"number": 1e400, "from_step": "7", "ranks": {}}')
 
 
+@pytest.mark.quick_cases("read_only")
 @pytest.mark.parametrize(
     "harm", [removed, full, read_only, a_folder_in_its_place, a_pipe_in_its_place, nonsense_as_a_plan]
 )
@@ -419,6 +425,7 @@ def test_a_pulse_that_is_no_ranks_own_is_none(tmp_path, name, change) -> None:
     assert trigger.pulses_of(tmp_path) == {0: Pulse(0, 5, 1, None, 1.0)}
 
 
+@pytest.mark.slow
 def test_a_wrong_request_captures_nothing_and_is_answered_beside_it(job, capfd) -> None:
     running = job()
     running.train(100)
@@ -494,6 +501,7 @@ def set_clock(monkeypatch, by_s: float) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: time_ns() + round(by_s * 1e9))
 
 
+@pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("by_s", [-3600, -2, 2, 86_400])
 def test_a_trace_in_which_the_clock_was_set_is_not_kept(job, monkeypatch, capfd, by_s) -> None:
     running = job(Schedule(3, 1, 4))
@@ -532,6 +540,7 @@ def test_cycles_keep_their_numbers_where_one_is_lost(monkeypatch, tmp_path) -> N
     assert metas(tmp_path / "run")[0]["reason"].startswith("the clock of this host was set forward by 60.0")
 
 
+@pytest.mark.slow
 def test_a_forked_child_neither_answers_nor_removes_what_ranks_tell(job) -> None:
     """Before, during and after a capture: as workers of a data loader come and go."""
     running = job()
@@ -584,6 +593,7 @@ def test_a_link_as_the_folder_of_ranks_is_not_followed(tmp_path, elsewhere, capf
     assert list(tmp_path.glob("run-step*")) == []
 
 
+@pytest.mark.slow_cases("plan")
 @pytest.mark.parametrize("name", ["plan", "pulse-0"])
 def test_a_link_in_the_folder_of_ranks_is_replaced(job, elsewhere, name) -> None:
     running = job()
@@ -596,6 +606,7 @@ def test_a_link_in_the_folder_of_ranks_is_replaced(job, elsewhere, name) -> None
     assert len(running.captured()) == 1
 
 
+@pytest.mark.quick_cases("mine")
 @pytest.mark.parametrize("target", ["mine", "trigger", "nothing", "."])
 def test_a_link_as_a_request_is_refused(job, elsewhere, target) -> None:
     running = job()
@@ -609,6 +620,7 @@ def test_a_link_as_a_request_is_refused(job, elsewhere, target) -> None:
     assert running.captured() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", ["a link", "a link to nothing", "a folder", "a file"])
 def test_a_capture_goes_into_a_folder_of_its_own(job, elsewhere, monkeypatch, planted) -> None:
     """Whatever has the name of a later step's folder already."""
@@ -640,6 +652,7 @@ def test_where_every_name_is_taken_nothing_is_captured(job, monkeypatch) -> None
     assert list(running.run.parent.iterdir()) == [running.run]
 
 
+@pytest.mark.slow
 def test_a_folder_that_no_rank_came_to_is_removed(job) -> None:
     running = job()
     running.train(100)
@@ -714,6 +727,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_ranks_begin_at_one_step_in_all_three_ways(tmp_path) -> None:
     """To a rank that is not 0, by a file, and by the command; at last of one rank only."""
     script, run = tmp_path / "script.py", tmp_path / "out" / "run"

@@ -37,6 +37,7 @@ def finished(files: KeptFiles) -> KeptFiles:
     return files
 
 
+@pytest.mark.quick_cases("both-left1")
 @pytest.mark.parametrize(("keep", "left"), [("recording", [RECORDING]), ("both", [TRACE, RECORDING])])
 def test_what_is_kept(keep, left, tmp_path) -> None:
     files = KeptFiles(tmp_path, keep)
@@ -57,6 +58,7 @@ def test_by_default_nothing_is_packed(tmp_path) -> None:
     assert (files.names, names(tmp_path), files.reason()) == ([TRACE], [TRACE], None)
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_packed_stays_and_it_is_said_why(tmp_path, capfd, monkeypatch) -> None:
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
     damaged = tmp_path / TRACE
@@ -73,6 +75,7 @@ def test_a_trace_that_cannot_be_packed_stays_and_it_is_said_why(tmp_path, capfd,
     assert f"commtrace: {TRACE} was not packed, and is kept as it is: {tmp_path}" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_removed_is_kept_and_named(tmp_path, monkeypatch) -> None:
     def refused(self: Path, *, missing_ok: bool = False) -> None:
         raise OSError(30, "Read-only file system")
@@ -106,6 +109,7 @@ def test_no_process_can_be_started(tmp_path, monkeypatch) -> None:
     assert "no process could be started" in files.reason()
 
 
+@pytest.mark.slow
 def test_modules_and_settings_of_a_script_do_not_get_in_the_way(tmp_path, monkeypatch) -> None:
     for name in ("analysis", "profiling", "session", "packing"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the one of the script')")

@@ -109,6 +109,7 @@ def test_raw_traces_of_killed_processes_are_removed_by_the_next(tmp_path, monkey
         assert theirs.exists()
 
 
+@pytest.mark.slow
 def test_raw_traces_of_several_ranks_at_once_stay(tmp_path, monkeypatch) -> None:
     """Found by thirty captures of two ranks: what one had not locked yet, the other took for left behind."""
     monkeypatch.setattr(raw_traces, "gettempdir", lambda: str(tmp_path))

@@ -52,6 +52,7 @@ def assert_both_ranks(run_dir: Path) -> None:
     assert len(list(run_dir.glob("*.trace.json.gz"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", with_slow(["srun", "deepspeed"], ["mpirun", "mpiexec"]))
 def test_ranks_of_a_launcher(tmp_path, launcher) -> None:
     run = [*RUN, "--out", tmp_path, "--run-name", "run", USERS / "launched.py", "x"]
@@ -64,6 +65,7 @@ def test_ranks_of_a_launcher(tmp_path, launcher) -> None:
     assert f"done: 2 ranks traced in {tmp_path}/run" in done.stderr
 
 
+@pytest.mark.slow
 def test_srun_starts_the_ranks_of_a_measurement(tmp_path) -> None:
     """A stand-in that sets Slurm's variables: one run of two ranks, and not two runs."""
     options = ["all_reduce", "--max-bytes", "64", "--min-bytes", "64", "--iters", 1, "--warmup", 1, "--device", "cpu"]
@@ -114,6 +116,7 @@ def test_the_script_of_a_batch_job_is_traced_whole_without_srun(tmp_path, monkey
     assert (metas(tmp_path / "run")[0]["complete"], metas(tmp_path / "run")[0]["world_size"]) == (True, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", with_slow(["flag"], ["script", "module"]))
 def test_ranks_by_running_the_script_again(tmp_path, how) -> None:
     target = ["-m", "running_itself"] if how == "module" else [USERS / "running_itself.py"]

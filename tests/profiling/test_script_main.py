@@ -90,6 +90,7 @@ def test_a_syntax_error_is_shown_as_such(tmp_path) -> None:
     assert (ours.stdout, ours.stderr, ours.returncode) == (alone.stdout, alone.stderr, alone.returncode)
 
 
+@pytest.mark.slow
 def test_links_and_zip_files_are_run_as_python_runs_them(tmp_path) -> None:
     (tmp_path / "link.py").symlink_to(USERS / "facts.py")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
@@ -106,6 +107,9 @@ def test_safe_path_is_respected() -> None:
     assert ours.stdout == alone.stdout
 
 
+@pytest.mark.slow_cases(
+    "args5-error: --max-seconds 0: expected a number above 0\\n", "args7-users: expected a new or empty run directory"
+)
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -479,6 +479,7 @@ def test_a_step_that_goes_into_a_cuda_graph_is_none(tmp_path, watch, model, cuda
     assert "--whole-run" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_whole_run_does_not_stop_inside_a_cuda_graph(tmp_path, watch, model, cuda_graph) -> None:
     before = signal.getsignal(signal.SIGURG)
     watch(limits=Limits(seconds=0.1))
@@ -694,6 +695,7 @@ def test_the_whole_run(tmp_path, watch, model) -> None:
     assert any(event.get("name") == "aten::addmm" for event in content["traceEvents"])
 
 
+@pytest.mark.slow_cases("limits1")
 @pytest.mark.parametrize("limits", [Limits(seconds=0.3), Limits(memory_gb=1.0)])
 def test_the_whole_run_stops_at_a_limit(tmp_path, watch, model, limits, monkeypatch, capfd) -> None:
     if limits.memory_gb == 1.0:
@@ -748,6 +750,7 @@ def test_the_reason_is_how_the_script_ended(tmp_path, watch, model) -> None:
     assert traced_steps(trace(tmp_path / "run" / meta(tmp_path)["traces"][0])) == [2, 3]
 
 
+@pytest.mark.slow
 def test_packing_keeps_no_step_of_the_script_waiting(watch, model, tmp_path, monkeypatch) -> None:
     """Not even the one in which the capture ends: what is left to do is done when the script is over."""
     go = threading.Event()
@@ -768,6 +771,7 @@ def test_packing_keeps_no_step_of_the_script_waiting(watch, model, tmp_path, mon
     assert not (tmp_path / "run" / trace_file).exists()
 
 
+@pytest.mark.slow
 def test_ranks_gather_before_their_group_goes_and_only_then(watch, model, tmp_path, monkeypatch) -> None:
     """Under whatever name the script destroys it: held until the script ends, its store would be in the way."""
     gathered = []
@@ -793,6 +797,7 @@ def test_ranks_gather_before_their_group_goes_and_only_then(watch, model, tmp_pa
     assert gathered == [(True, True)]
 
 
+@pytest.mark.slow
 def test_once_a_capture_is_over_signals_still_let_it_come_to_its_verdict(watch, model, tmp_path, monkeypatch) -> None:
     said = []
     monkeypatch.setattr(conclusion.Conclusion, "analyse", lambda self, patience: said.append(patience.received()))
@@ -806,6 +811,7 @@ def test_once_a_capture_is_over_signals_still_let_it_come_to_its_verdict(watch, 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_a_script_that_catches_ctrl_c_and_ends_well_comes_to_its_verdict(watch, model, monkeypatch) -> None:
     """Training by hand often ends so; another Ctrl-C would still cut the verdict short."""
     said = []
@@ -818,6 +824,7 @@ def test_a_script_that_catches_ctrl_c_and_ends_well_comes_to_its_verdict(watch, 
     assert said == [None]
 
 
+@pytest.mark.slow
 def test_a_signal_while_a_capture_ends_takes_nothing_from_its_verdict(watch, model, monkeypatch, capfd) -> None:
     """A launcher sends SIGTERM within milliseconds of the error by which a rank learns that its peer died."""
     said = []
@@ -840,6 +847,7 @@ def test_a_signal_while_a_capture_ends_takes_nothing_from_its_verdict(watch, mod
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.quick_cases("keeping0")
 @pytest.mark.parametrize("keeping", [TRACES_ONLY, Keeping("recording"), Keeping(analyse=True)])
 def test_signals_are_the_scripts_own_again_once_nothing_follows(watch, model, monkeypatch, keeping) -> None:
     monkeypatch.setattr(conclusion, "run_aside", lambda *given: aside.Printed(why="not here"))

@@ -26,6 +26,7 @@ SOON = ("--wait", "2", "--active", "3")
 RUN = ("-m", "commtrace", "run", *SOON)
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun(tmp_path) -> None:
     done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
     assert done.returncode == 0, done.stderr
@@ -50,6 +51,7 @@ def test_ranks_of_torchrun(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_ranks_with_optimizers_in_hooks_of_the_backward_pass(tmp_path) -> None:
     done = torchrun(2, *RUN, "--out", tmp_path, "--run-name", "run", USERS / "hooked.py")
     assert done.returncode == 0, done.stderr
@@ -64,6 +66,7 @@ def test_ranks_with_optimizers_in_hooks_of_the_backward_pass(tmp_path) -> None:
         assert sum(event.get("name") == "gloo:all_reduce" for event in content["traceEvents"]) == 3 * 4
 
 
+@pytest.mark.slow
 def test_every_rank_of_a_whole_run_counts_though_its_group_is_gone(tmp_path) -> None:
     command = ("-m", "commtrace", "run", "--whole-run")
     done = torchrun(2, *command, "--out", tmp_path, "--run-name", "run", USERS / "ddp.py", "finish")
@@ -71,6 +74,7 @@ def test_every_rank_of_a_whole_run_counts_though_its_group_is_gone(tmp_path) -> 
     assert "commtrace: done: 2 ranks traced in" in done.stderr
 
 
+@pytest.mark.quick_cases("stepping_module:train_three")
 @pytest.mark.parametrize(
     "ending", ["train_step", "stepping:Loop.Inner.step", "stepping_module:Trainer.step", "stepping_module:train_three"]
 )
@@ -84,6 +88,7 @@ def test_a_step_ends_where_a_function_returns(tmp_path, ending) -> None:
     assert names.count("Optimizer.step#SGD.step") == 2 * 3
 
 
+@pytest.mark.slow
 def test_a_function_that_is_not_there_is_said(tmp_path) -> None:
     done = python(*RUN, "--out", tmp_path, "--step-on", "train", USERS / "stepping.py", folders=(USERS,))
     assert (done.returncode, done.stdout) == (2, "")
@@ -108,6 +113,7 @@ def test_a_folder_that_takes_no_files_is_said_before_the_script_starts(tmp_path)
     assert "cannot be written" not in after
 
 
+@pytest.mark.slow
 def test_strict_ends_where_nothing_can_be_written_before_the_script_starts(tmp_path) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('trains')")
@@ -119,6 +125,7 @@ def test_strict_ends_where_nothing_can_be_written_before_the_script_starts(tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_is_refused_before_the_script_starts(tmp_path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "theirs.txt").write_text("mine")
@@ -193,6 +200,7 @@ def test_workers_of_loaders_are_left_alone(tmp_path) -> None:
     assert list((tmp_path / "theirs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_forked_children_and_names_are_the_scripts_own(tmp_path) -> None:
     """Children of the steps in which the profiler is off, on, and over; in a checkout our package has such a name."""
     done = python(*RUN, "--out", tmp_path, "--run-name", "run", USERS / "names" / "forking.py", "1", "4", "11")
@@ -205,6 +213,7 @@ def test_forked_children_and_names_are_the_scripts_own(tmp_path) -> None:
     assert traced_steps(trace(tmp_path / "run" / meta["traces"][0])) == [3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", with_slow([signal.SIGINT], [signal.SIGTERM]))
 def test_a_stopped_script_leaves_what_was_traced_and_ends_by_the_signal(tmp_path, signum) -> None:
     options = ["--active", "100000", "--out", tmp_path, "--run-name", "run"]

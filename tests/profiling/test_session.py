@@ -129,6 +129,7 @@ def test_signal_while_a_trace_is_written_waits_for_it(tmp_path, monkeypatch) -> 
     assert leftovers(session.run_dir) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["SIGINT"], ["SIGTERM"]))
 def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -> None:
     done = python(SCRIPTS / "leaving_blocked.py", tmp_path / "run", name)
@@ -138,6 +139,7 @@ def test_a_rank_that_is_blocked_on_leaving_is_freed_and_writes(tmp_path, name) -
     assert 2 in traced_steps(trace(tmp_path / "run" / meta["traces"][0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "end"),
     with_slow([("SIGTERM", "the summary")], [("SIGINT", "commtrace: the run is not analysed: interrupted")]),
@@ -325,6 +327,7 @@ def test_outside_the_main_thread(tmp_path) -> None:
     assert metas(tmp_path / "run")[0]["complete"] is True
 
 
+@pytest.mark.slow
 def test_distributed_loop_that_destroys_its_group_inside_the_block(tmp_path) -> None:
     done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "finish")
     assert done.returncode == 0, done.stderr
@@ -340,6 +343,7 @@ def test_distributed_loop_that_destroys_its_group_inside_the_block(tmp_path) -> 
     assert (run_file["world_size"], run_file["backend"], run_file["config"]) == (2, "gloo", {"ending": "finish"})
 
 
+@pytest.mark.slow
 def test_exception_in_one_rank(tmp_path) -> None:
     done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "raise")
     assert done.returncode != 0
@@ -353,6 +357,7 @@ def test_exception_in_one_rank(tmp_path) -> None:
     assert leftovers(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_killed_rank_is_marked_and_the_other_writes(tmp_path) -> None:
     done = torchrun(2, SCRIPTS / "own_loop.py", tmp_path / "run", "kill")
     assert done.returncode != 0
@@ -363,6 +368,7 @@ def test_killed_rank_is_marked_and_the_other_writes(tmp_path) -> None:
     assert 2 in traced_steps(trace(tmp_path / "run" / found[0]["traces"][0]))
 
 
+@pytest.mark.slow
 def test_recordings_in_place_of_traces(tmp_path) -> None:
     with capture(tmp_path / "run", device="cpu", wait=0, warmup=1, active=1, repeat=2, keep="recording") as session:
         run(session, 4)
@@ -374,6 +380,7 @@ def test_recordings_in_place_of_traces(tmp_path) -> None:
     assert (meta["complete"], meta["keep"], meta["packing_reason"]) == (True, "recording", None)
 
 
+@pytest.mark.slow
 def test_what_was_packed_meanwhile_is_settled_with_the_next_trace(tmp_path) -> None:
     with capture(tmp_path / "run", device="cpu", wait=0, warmup=1, active=1, repeat=2, keep="recording") as session:
         run(session, 2)
@@ -422,6 +429,7 @@ def test_an_interrupt_waits_for_no_packing(tmp_path, monkeypatch) -> None:
     assert not (s.run_dir / "summary.txt").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_packing_is_waited_for_ends_that(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(packing, "run_aside", ends_late)
     main = threading.main_thread().ident
@@ -433,6 +441,7 @@ def test_an_interrupt_while_packing_is_waited_for_ends_that(tmp_path, monkeypatc
     assert (session.run_dir / session.traces[0]).is_file()
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_after_the_training_is_not_its_fault(tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
     monkeypatch.setattr(conclusion, "run_aside", lambda *given: 1 / 0)

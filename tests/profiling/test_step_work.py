@@ -113,6 +113,7 @@ def test_checkpoints_are_timed_also_where_saving_fails(counters: WorkCounters, t
     assert neither.checkpoint_ns == 0
 
 
+@pytest.mark.slow
 def test_compiling_is_timed(counters: WorkCounters) -> None:
     compiled = torch.compile(lambda x: x.sin() + 1, backend="eager")
     first, second = work(counters, lambda: compiled(torch.ones(3)), lambda: compiled(torch.ones(3)))

@@ -84,6 +84,7 @@ def test_two_at_once_are_refused(tmp_path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_processes_of_a_killed_sweep_are_waited_for(tmp_path) -> None:
     """They hold its lock. That is no second sweep, and it does not last."""
     code = (

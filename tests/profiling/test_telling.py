@@ -20,6 +20,7 @@ def told(code: str, **streams: int) -> int:
     return subprocess.run(command, cwd=ROOT, env=environment(), check=False, timeout=60, **streams).returncode
 
 
+@pytest.mark.slow_cases("stdout-tell('x' * 10000)\\ntell('x' * 10000)\\ntell('x' * 10000)\\n")
 @pytest.mark.parametrize(
     ("stream", "code"), [("stdout", "tell('x' * 10000)\n" * 3), ("stderr", "SweepReporter().say('x' * 10000)\n" * 3)]
 )
@@ -32,6 +33,7 @@ def test_what_nobody_reads_ends_nothing(stream, code) -> None:
         os.close(writing)
 
 
+@pytest.mark.quick_cases("SIGKILL")
 @pytest.mark.parametrize("signum", ["SIGTERM", "SIGQUIT", "SIGKILL"])
 def test_no_signal_takes_the_cursor_away(signum) -> None:
     ours, theirs = pty.openpty()

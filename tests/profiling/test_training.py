@@ -143,6 +143,7 @@ def test_tensorboard_has_the_scores_of_every_epoch(learned) -> None:
 # --- rates and batches ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_step_has_the_published_rate(tmp_path, watched) -> None:
     """Two warm-up epochs of 5 steps from 0.1 up to 0.1 x 8 / 4, which step 10 is the first to have."""
     sizes = ["--batch-size", 8, "--dataset-samples", 40]
@@ -156,6 +157,7 @@ def test_every_step_has_the_published_rate(tmp_path, watched) -> None:
     assert [epoch["last_lr"] for epoch in content["epochs"]] == pytest.approx([0.14, 0.19, 0.2])
 
 
+@pytest.mark.slow_cases("cifar10")
 @pytest.mark.parametrize("data", ["synthetic", "cifar10"])
 def test_the_loader_follows_the_schedule(tmp_path, watched, monkeypatch, data) -> None:
     options = ["--dataset-samples", 40]
@@ -243,6 +245,7 @@ def test_lars_is_the_librarys_and_steps_by_the_papers_rule() -> None:
     assert torch.allclose(bias, torch.tensor([0.5]))
 
 
+@pytest.mark.slow
 def test_training_with_lars(tmp_path) -> None:
     options = ["--epochs", 2, "--batch-size", 8, "--dataset-samples", 800, "--optimizer", "lars", "--optimizer-lr", 5]
     run_dir = train_here(tmp_path, *options)
@@ -293,6 +296,7 @@ def test_a_training_that_diverges_has_no_loss(tmp_path) -> None:
     assert last["test"]["samples"] == 16
 
 
+@pytest.mark.slow
 def test_without_tensorboard_it_says_so_and_goes_on(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(scalars, "available", lambda: False)
     run_dir = train_here(tmp_path, "--epochs", 1, "--batch-size", 8, "--dataset-samples", 16)

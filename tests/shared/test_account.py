@@ -14,6 +14,24 @@ pytestmark = needs_shared
 SETS = sorted(path for path in TRACES.iterdir() if path.is_dir()) if TRACES.is_dir() else []
 
 
+@pytest.mark.quick_cases(
+    "holes-True",
+    "kineto-resnet-False",
+    "llama-4090-w2-True",
+    "llama-4090-w2-False",
+    "megatron-v100-tp2-True",
+    "megatron-v100-tp2-False",
+    "moe-b200-r0of2-True",
+    "moe-b200-r0of2-False",
+    "nanogpt-2026-02-False",
+    "torchrec-resnet-w2-True",
+    "torchrec-resnet-w2-False",
+    "tracelens-bert-h100-True",
+    "tracelens-bert-h100-False",
+    "tracelens-falcon-mi300-True",
+    "tracelens-falcon-mi300-False",
+    "tracelens-vllm-False",
+)
 @pytest.mark.parametrize("details", [True, False])
 @pytest.mark.parametrize("folder", SETS, ids=lambda folder: folder.name)
 def test_every_set_adds_up(folder, details):
@@ -31,6 +49,7 @@ def test_every_set_adds_up(folder, details):
         assert for_whom == +expected
 
 
+@pytest.mark.slow
 def test_who_waits_for_the_late_rank():
     (wait,) = [part for part in analyse(TRACES / "nanogpt-h100-w8").typical_parts if part.column == "exposed_wait_ns"]
     assert wait.waited_for[0].rank == 1
@@ -38,6 +57,7 @@ def test_who_waits_for_the_late_rank():
     assert min(wait.of_ranks, key=lambda rank: wait.of_ranks[rank]) == 1
 
 
+@pytest.mark.slow
 def test_memory_freed_and_allocated_is_the_largest_part():
     parts = analyse(TRACES / "torchrec-v100-w4", details=True).typical_parts
     assert parts[0].column == "idle_alloc_ns"

@@ -42,6 +42,12 @@ def alone_ns(here: list[Event], others: list[Event]) -> int:
     return result
 
 
+@pytest.mark.slow_cases(
+    "hta-negq-r0of16/rank0.json.gz",
+    "rccl-mi300x-r0of8/resnet_act_checkpoint.json.gz",
+    "tracelens-sglang/sglang_Qwen3-8B_prefilldecode.json.gz",
+    "vllm-b200-r0of8/eager_trace.json.gz",
+)
 @pytest.mark.parametrize("file", FILES)
 def test_copies_as_the_json_has_them(file):
     rows = {

@@ -11,6 +11,9 @@ from commtrace.analysis.core.schema import records
 pytestmark = needs_shared
 
 
+@pytest.mark.quick_cases(
+    "nanogpt-h100-w8-launch-bound-said5", "nanogpt-2026-02-host-bound-said6", "tracelens-vllm-compute-bound-said9"
+)
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [
@@ -63,6 +66,7 @@ def test_the_first_sentence(name: str, verdict: str, said: tuple[str, ...]) -> N
         assert words in run["because"]
 
 
+@pytest.mark.quick_cases("nanogpt-2026-02-ms1-left_out1")
 @pytest.mark.parametrize(
     ("name", "ms", "left_out"),
     [

@@ -19,6 +19,7 @@ WITHOUT_US = [
 ]
 
 
+@pytest.mark.quick_cases("tp_stall_before_collective-ranks0-7707")
 @pytest.mark.parametrize(("run", "ranks", "true_us"), WITHOUT_US)
 def test_without_its_culprits_a_run_is_as_simulated_without_them(
     run: str, ranks: tuple[int, ...], true_us: float
@@ -27,6 +28,7 @@ def test_without_its_culprits_a_run_is_as_simulated_without_them(
     assert row["step_ns"] / 1e3 == pytest.approx(true_us, rel=0.005)
 
 
+@pytest.mark.slow
 def test_a_rank_that_sleeps_in_python_delays_all() -> None:
     """A second in each step, while the other ranks wait for it in a collective, their CPUs as well."""
     found = analyse(TRACES / "torchrec-a2a-063", details=True)

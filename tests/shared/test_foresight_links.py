@@ -30,6 +30,7 @@ def detailed(name: str) -> Analysis:
     return analyse(FORESIGHT / name, details=True, workers=1)
 
 
+@pytest.mark.quick_cases("moe_like_sizes-change1-17315", "moe_like_sizes-change2-11256")
 @pytest.mark.parametrize(("name", "change", "true_us"), TRUE_US)
 def test_the_true_step_is_as_predicted(name: str, change: dict[str, Any], true_us: float) -> None:
     [row] = detailed(name).predict(change).to_dict("records")
@@ -39,6 +40,7 @@ def test_the_true_step_is_as_predicted(name: str, change: dict[str, Any], true_u
     assert pd.isna(row["step_ns"]) or row["step_ns"] == pytest.approx(1e3 * true_us, rel=0.03)
 
 
+@pytest.mark.slow
 def test_only_the_slow_group_is_named() -> None:
     slow = {folder.name: slow_groups(analyse(folder, workers=1).links) for folder in sorted(FORESIGHT.glob("*/"))}
     [links] = slow.pop("tp_slow_group")

@@ -58,6 +58,7 @@ def parts_of(begin: int, end: int, enders: list[Event], launches: dict[int, Even
             "thread": launch.thread}  # fmt: skip
 
 
+@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz", "vllm-b200-r0of8/eager_trace.json.gz")
 @pytest.mark.parametrize("file", SEVERAL)
 def test_every_gap_as_the_json_has_it(file):
     events, table = raw(file), records(detailed(file).gaps)
@@ -80,6 +81,7 @@ def test_every_gap_as_the_json_has_it(file):
     assert seen == len(table) > 0
 
 
+@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz")
 @pytest.mark.parametrize("file", SEVERAL)
 def test_gaps_add_up_to_idle_time(file):
     result = detailed(file)
@@ -118,6 +120,7 @@ def holding(operators: list[Event], begin: int, end: int) -> set[str]:
     return named
 
 
+@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz")
 @pytest.mark.parametrize("file", SEVERAL)
 def test_the_operator_behind_the_longest_gaps(file):
     events = raw(file)

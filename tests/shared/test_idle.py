@@ -38,6 +38,12 @@ def row_of(table: list[Row], device: str) -> Row:
     return row
 
 
+@pytest.mark.slow_cases(
+    "ddp-a100-r0of2/nccl_data.json.gz: 0",
+    "ddp-v100-r1of2/df_index_resolver.json.gz: 1",
+    "hta-negq-r0of16/rank0.json.gz: 0",
+    "nanogpt-h100-w8/Baseline - 12-11 - 220ff-rank6-chrome-trace.json.gz: 6",
+)
 @pytest.mark.parametrize("want", [pytest.param(row, id=f"{row['file']}: {row['device']}") for row in expected()])
 def test_every_device_as_calculated_elsewhere(want: dict[str, str]) -> None:
     found = row_of(records(detailed(TRACES / want["file"]).idle), want["device"])
@@ -47,6 +53,7 @@ def test_every_device_as_calculated_elsewhere(want: dict[str, str]) -> None:
         assert found[f"{part}_ns"] == pytest.approx(int(want[part]), rel=0.01, abs=2_000), part
 
 
+@pytest.mark.slow_cases("ddp-v100-r1of2/df_index_resolver.json.gz")
 @pytest.mark.parametrize("file", sorted({row["file"] for row in expected()}))
 def test_the_parts_add_up_to_the_idle_time_of_the_breakdown(file: str) -> None:
     found = detailed(TRACES / file)

@@ -20,6 +20,7 @@ def the_run(path: Path, **options: bool) -> Analysis:
     return Analysis(load_run([path], **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verify", [False, True])
 def test_an_mtia_was_busy_58_percent_of_the_time(verify):
     found = the_run(TRACES / "hta-mtia", verify=verify)
@@ -31,6 +32,7 @@ def test_an_mtia_was_busy_58_percent_of_the_time(verify):
     assert found.run.steps == [1]
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("verify", [False, True])
 def test_steps_of_torch_1_9(verify):
     assert the_run(TRACES / "kineto-resnet", verify=verify).run.steps == [5, 6, 7, 8, 9, 10]
@@ -45,6 +47,7 @@ def test_sizes_that_stand_in_operators():
     assert sorted(shared_out["size_bytes"].unique()) == [65536 * 64 * 4, 65536 * 384 * 4]
 
 
+@pytest.mark.quick_cases("moe-b200-r0of2")
 @pytest.mark.parametrize("traces", ["nanogpt-h100-w8", "moe-b200-r0of2"])
 def test_collectives_say_the_rank_that_the_header_says(tmp_path, traces):
     """As files of dynolog are: without distributedInfo, and of names that tell nothing."""
@@ -73,6 +76,7 @@ def test_messages_that_name_both_ends_are_matched():
     assert (found["arrival_skew_ns"] == 3_000_000).all()
 
 
+@pytest.mark.slow_cases("ends-differ-once-2")
 @pytest.mark.parametrize(("name", "times"), [("ends-differ-once", 2), ("ends-differ-always", 10)])
 def test_a_rank_that_ends_late_on_its_host_is_named(name, times):
     found = the_run(SHARED / "field" / name)
@@ -81,6 +85,7 @@ def test_a_rank_that_ends_late_on_its_host_is_named(name, times):
     assert found.bandwidth["busbw_gb_per_s"].round(1).tolist() == [24.2]
 
 
+@pytest.mark.slow_cases("path12", "path1", "path4", "path7")
 @pytest.mark.parametrize("path", sorted(path for path in TRACES.iterdir() if path.is_dir()) if SHARED.is_dir() else [])
 def test_no_kernels_of_real_traces_contradict_each_other(path):
     notes = the_run(path).run.notes

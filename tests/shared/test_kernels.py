@@ -55,6 +55,7 @@ def test_sums_by_kernel(both):
     assert [row["total_ns"] for row in rows] == sorted((row["total_ns"] for row in rows), reverse=True)
 
 
+@pytest.mark.slow
 def test_how_much_of_communication_is_hidden(both):
     raw, found = both
     spans = defaultdict(list)
@@ -95,6 +96,7 @@ def test_operators_are_those_of_the_external_ids(both):
     assert len(sums) > 10
 
 
+@pytest.mark.slow
 def test_most_of_what_dlrm_communicates_is_waiting():
     found = analyse(TRACES / "dlrm-v100-w8", whole=True)
     first = records(found.kernels)[0]
@@ -138,6 +140,7 @@ def plugin_metrics(path: Path, *, launches_as: str | None) -> dict[int, tuple[fl
     }
 
 
+@pytest.mark.slow_cases("ddp-a100-r0of2-None")
 @pytest.mark.skipif(find_spec("torch_tb_profiler") is None, reason="torch-tb-profiler is not installed")
 @pytest.mark.parametrize(
     ("traces", "launches_as"),

@@ -37,6 +37,7 @@ def summed(call: Event, here: list[Event]) -> tuple[int, int, int]:
     return call.end - call.start, max(0, min(e.start for e in here) - call.end), sum(e.end - e.start for e in here)
 
 
+@pytest.mark.slow
 def test_as_hta_counts():
     """What HTA 0.6.1 finds with include_last_profiler_step=True: it reads whole us, as these traces have them."""
     rows = records(analyse(TRACES / "torchrec-a2a3", details=True, whole=True).launches)
@@ -50,6 +51,7 @@ def test_as_hta_counts():
     assert max(row["delay_max_us"] for row in rows if row["rank"] == 0) == 76_012
 
 
+@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz", "vllm-b200-r0of8/eager_trace.json.gz")
 @pytest.mark.parametrize("file", SEVERAL)
 def test_launches_as_the_json_has_them(file):
     wanted = of_json(file)

@@ -14,6 +14,14 @@ SETS = sorted(path for kind in ("traces", "truth", "foresight") for path in (SHA
 SEVERAL = [path for path in SETS if len(list(chain(path.glob("*.json"), path.glob("*.json.gz")))) > 1]
 
 
+@pytest.mark.quick_cases(
+    "torchrec-resnet-w2",
+    "e2_cycshift_noseq_same",
+    "e2_disjoint_seq_same",
+    "e_1_ms_noseq_both",
+    "h_compute_async",
+    "h_cpu_sync",
+)
 @pytest.mark.parametrize("path", a_sample(SEVERAL, 8), ids=lambda path: path.name)
 def test_every_doubt_has_a_reason(path):
     if path.name == "holes":
@@ -24,6 +32,7 @@ def test_every_doubt_has_a_reason(path):
         assert table["note"][doubtful].notna().all()
 
 
+@pytest.mark.slow
 def test_equal_groups_of_the_same_ranks_are_certain():
     """DeepEP in a CUDA graph: 116 calls on each of eight ranks, two groups of all of them."""
     found = analyse(TRACES / "lightllm-sglang-427996", workers=1)

@@ -117,6 +117,7 @@ def test_it_can_be_played_again(found: Analysis) -> None:
     assert abs(row["error_frac"]) < 0.02
 
 
+@pytest.mark.slow
 def test_each_process_in_a_file_of_its_own_gives_the_same(found: Analysis, path: Path, tmp_path: Path) -> None:
     for rank, pid in PROCESSES.items():
         own = Path(shutil.copy(path, tmp_path / f"report_rank{rank}.sqlite"))

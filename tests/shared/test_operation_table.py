@@ -38,6 +38,7 @@ def expected(name: str) -> dict[str, Any]:
     return json.loads((TABLES / f"{name}.expected.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_their_replay(replayed: Analysis, expected: dict[str, Any]) -> None:
     """With delays, and without them. Their steps begin at 0, ours with the first activity."""
     steps = replayed.replay_steps.set_index("step")
@@ -48,6 +49,7 @@ def test_steps_are_those_of_their_replay(replayed: Analysis, expected: dict[str,
         assert ours.mean() == pytest.approx(theirs.mean(), rel=0.005)
 
 
+@pytest.mark.slow
 def test_the_slowdown_is_theirs(replayed: Analysis, expected: dict[str, Any]) -> None:
     """And the step without any jitter."""
     [row] = replayed.predict({"no_jitter": True}).to_dict("records")

@@ -19,6 +19,7 @@ def _run(name: str):
     return run
 
 
+@pytest.mark.slow
 def test_steps_on_one_host():
     run = _run("nanogpt-h100-w8")
     whole = analyse(run, details=True)
@@ -26,6 +27,7 @@ def test_steps_on_one_host():
         assert differences_of_step(whole, analyse(run, details=True, steps=[step]), step) == []
 
 
+@pytest.mark.slow
 def test_steps_that_overlap_on_devices():
     run = _run("torchrec-v100-w4")
     whole = analyse(run, details=True)

@@ -37,6 +37,7 @@ def test_the_most_that_wait_as_hta_counts(name, most):
     assert {row["stream"]: row["max_depth"] for row in rows} == most
 
 
+@pytest.mark.slow_cases("hta-negq-r0of16/rank0.json.gz")
 @pytest.mark.parametrize("file", SEVERAL)
 def test_queues_as_the_json_has_them(file):
     result = analyse(TRACES / file, workers=1)

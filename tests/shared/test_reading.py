@@ -37,16 +37,19 @@ def test_the_real_files_are_there():
     assert len(CHOSEN) >= 12
 
 
+@pytest.mark.quick_cases("nanogpt-h100-w8/e049e-rank0-chrome-trace.json.gz")
 @pytest.mark.parametrize("path", [path for path in FILES if "rank0" in path.name], ids=of_file)
 def test_parts_join_to_the_whole(tmp_path, path):
     assert_parts_join_to_the_whole(path, tmp_path)
 
 
+@pytest.mark.quick_cases("tracelens-falcon-mi300/image_detection__1016002.json.gz")
 @pytest.mark.parametrize("path", a_sample(CHOSEN, 3, seed=5), ids=of_file)
 def test_three_readings_agree(tmp_path, monkeypatch, path):
     assert_three_readings_agree(path, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_from_kinetos_own_files_events_are_picked():
     rewritten = ("vllm", "tracelens")  # by other tools, as compact JSON
     written_by_kineto = [p for p in CHOSEN if not any(s in str(p) for s in rewritten) and p.stat().st_size > 40_000]

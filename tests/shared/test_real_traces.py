@@ -60,6 +60,7 @@ def assert_conserved(rows: list[dict[str, str]]) -> None:
             assert split == int(row["exposed_comm_ns"])
 
 
+@pytest.mark.slow_cases("ddp-v100-r1of2", "nanogpt-h100-w8")
 @pytest.mark.parametrize("traces", SETS)
 def test_breakdown(capsys, traces):
     rows = printed(capsys, "breakdown", "--whole", str(TRACES / traces))
@@ -150,6 +151,7 @@ def nanogpt_truth() -> list[dict[str, str]]:
 SAME_TIMES = ("arrival_skew_ns", "end_skew_ns", "min_dur_ns", "last_arrival_to_last_end_ns")
 
 
+@pytest.mark.slow
 def test_collectives_of_nanogpt(nanogpt, nanogpt_truth):
     found = records(nanogpt.collectives)
     assert len(found) == len(nanogpt_truth) == 84
@@ -165,6 +167,7 @@ def test_collectives_of_nanogpt(nanogpt, nanogpt_truth):
     assert sum(row["last_by_ns"] <= 2 * US for row in found) == 14
 
 
+@pytest.mark.slow
 def test_both_bandwidths_of_nanogpt(nanogpt, nanogpt_truth):
     # The kernels say neither group nor size of some; where the independent calculation knows it, both bounds agree.
     compared = 0
@@ -294,6 +297,7 @@ def test_without_the_first_fifth(real: Analysis) -> None:
     assert_kept(real, calls[calls["start_ns"] > begin + length // 5].reset_index(drop=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", with_slow([0], range(1, 5)))
 def test_shifted_clocks_change_nothing_in_nanogpt(nanogpt, seed):
     assert_same_when_shifted(nanogpt, seed)
@@ -328,6 +332,7 @@ def test_collectives_of_torchrec_are_possible(torchrec):
     assert torchrec.collectives.loc[counts < 4, "complete"].eq(False).all()
 
 
+@pytest.mark.slow
 def test_rank_2_of_torchrec_is_the_one_the_others_wait_for(torchrec):
     table = torchrec.ranks.set_index("rank")
     assert table["times_last"].idxmax() == 2
@@ -347,6 +352,7 @@ def test_shifted_clocks_change_nothing_in_torchrec(torchrec, seed):
     assert_same_when_shifted(torchrec, seed)
 
 
+@pytest.mark.slow_cases("ddp-v100-r1of2-calls1")
 @pytest.mark.parametrize(
     ("traces", "calls"),
     [
@@ -360,6 +366,7 @@ def test_kinds_of_calls(traces, calls):
     assert found["collective"].value_counts().to_dict() == calls
 
 
+@pytest.mark.slow_cases("nanogpt-h100-w8")
 @pytest.mark.parametrize("traces", a_sample(SETS, 3, seed=1))
 def test_calls_of_each_file_alone_are_those_of_the_run(traces):
     found = analyse(TRACES / traces)
@@ -389,6 +396,7 @@ def test_uneven_all_to_all_of_moe_has_sizes():
 # --- traces with something missing -----------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("distributed_info_not_found.json.gz-no device activity")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -408,6 +416,7 @@ def test_traces_without_a_gpu_say_so(capsys, name, message):
     assert message in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_trace_without_a_rank_is_rank_0_and_says_so(capsys):
     assert main([str(TRACES / "holes" / "rank_not_found.json.gz")]) == 0
     assert "does not say which rank it is; being alone it is taken as rank 0" in capsys.readouterr().out
@@ -428,6 +437,7 @@ def test_a_gpu_without_a_job(capsys):
     assert "no communication in the profiled window" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_rank_of_300_on_gloo(capsys):
     path = str(TRACES / "holes" / "rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz")
     (row,) = printed(capsys, "breakdown", "--whole", path)
@@ -439,6 +449,7 @@ def test_one_rank_of_300_on_gloo(capsys):
     assert {r["note"] for r in rows} == {"no other rank shows it at that time"}
 
 
+@pytest.mark.slow_cases("summary")
 @pytest.mark.parametrize("command", ["summary", "breakdown"])
 def test_files_left_out_of_a_folder_are_never_left_out_silently(capsys, command):
     code = main([command, str(TRACES / "holes")])
@@ -449,6 +460,7 @@ def test_files_left_out_of_a_folder_are_never_left_out_silently(capsys, command)
 # --- clocks of one host ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases("dlrm-v100-w8", "torchrec-a2a-063")
 @pytest.mark.parametrize("traces", ["nanogpt-h100-w8", "dlrm-v100-w8", "lightllm-sglang-427996", "torchrec-a2a-063"])
 def test_raw_clocks_of_one_host_are_kept(traces):
     found = analyse(TRACES / traces)

@@ -49,6 +49,7 @@ def main_thread(found: list[dict[str, Any]]) -> int:
     return steps.most_common(1)[0][0] if steps else -1
 
 
+@pytest.mark.quick_cases("tracelens-qwen-h100")
 @pytest.mark.parametrize("name", SETS)
 def test_every_moment_belongs_to_the_region_that_launched_its_work(name: str) -> None:
     analysis = analyse(TRACES / name, details=True, cache=False)
@@ -72,6 +73,7 @@ def test_every_moment_belongs_to_the_region_that_launched_its_work(name: str) ->
             assert {key: ns for key, ns in ours.items() if ns} == expected[part], (part, window["step"])
 
 
+@pytest.mark.slow_cases("rccl-mi300x-r0of8")
 @pytest.mark.parametrize("name", ["rccl-mi300x-r0of8", "ddp-a100-r0of2", "nanogpt-2026-02"])
 def test_the_projection_joins_backward_operators_as_kineto_does(name: str) -> None:
     """Kineto draws an arrow (`fwdbwd`) from each forward operator to its backward one."""
@@ -91,6 +93,7 @@ def test_the_projection_joins_backward_operators_as_kineto_does(name: str) -> No
     assert joined >= len(ended) > 0
 
 
+@pytest.mark.quick_cases("torchrec-a2a3")
 @pytest.mark.parametrize("name", ["torchrec-a2a3", "dlrm-v100-w8", "nanogpt-h100-w8", "hta-negq-r0of16"])
 def test_parts_of_regions_add_up_to_the_breakdown(name: str) -> None:
     """With wait and transfer, where several ranks were traced."""

@@ -69,6 +69,7 @@ def assert_one_gain_of_each_change(run: Analysis) -> None:
         assert f"{first.gain.ns / 1e6:,.1f}" in verdict["headline"] or " us " in verdict["headline"]
 
 
+@pytest.mark.quick_cases("tracelens-bert-h100")
 @pytest.mark.parametrize("path", [_param(path) for path in _runs()])
 def test_no_two_numbers_contradict_each_other(path: Path) -> None:
     run = analyse_with(path, ReadOptions(details_if_recorded=True))
@@ -88,6 +89,7 @@ def _files(path: Path) -> list[Path]:
 _OF_SEVERAL = [path for path in _runs() if path.is_dir() and len(_files(path)) > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [_param(path) for path in _OF_SEVERAL[::3]])
 def test_nor_do_they_where_a_rank_has_no_trace(path: Path) -> None:
     """Sizes are those of the ranks seen, and the screen says that there are others."""
@@ -101,6 +103,7 @@ def test_nor_do_they_where_a_rank_has_no_trace(path: Path) -> None:
 _FIELD = [path for path in sorted((SHARED / "field").glob("*")) if path.is_dir() and path.name != "interleaved-file"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [_param(path) for path in _FIELD])
 def test_one_gain_of_each_change(path: Path) -> None:
     assert_one_gain_of_each_change(analyse(path, details=True))

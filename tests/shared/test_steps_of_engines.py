@@ -11,6 +11,7 @@ from commtrace.analysis.results.opening import analyse
 pytestmark = needs_shared
 
 
+@pytest.mark.quick_cases("False-tracelens-vllm-steps0")
 @pytest.mark.parametrize(
     ("name", "steps"),
     [

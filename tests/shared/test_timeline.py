@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_slow(["torchrec-v100-w4"], ["nanogpt-h100-w8", "rccl-mi300x-r0of8"]))
 def test_nothing_of_a_real_run_is_lost(name):
     found = analyse(TRACES / name)
@@ -34,6 +35,7 @@ def test_nothing_of_a_real_run_is_lost(name):
     assert drawn["communication"] == len(found.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", with_slow(["min_wc2_1000us_seq"], ["d2_100000ms_100ppm", "d_us_seq", "g_fsdp_2h"]))
 def test_bundled_files_of_one_moment_meet(case):
     """Shifted by their offsets, what happened at one moment stands at one time in all files, whatever their clocks."""

@@ -22,6 +22,7 @@ CALLERS = {"aten::native_layer_norm": "aten::layer_norm"}
 LAUNCHED_BY_ANOTHER = {"tracelens-sglang": {"aten::copy_", "aten::cumsum"}}
 
 
+@pytest.mark.slow_cases("tracelens-sglang")
 @pytest.mark.parametrize(
     "name", ["tracelens-qwen-h100", "tracelens-bert-h100", "tracelens-falcon-mi300", "tracelens-sglang"]
 )

@@ -1,6 +1,6 @@
-"""Which tests `make test` leaves to `make test-all` because they take long: `tests/slow.txt`, from measured durations.
+"""Which tests are to be marked as slow, so that `make test` leaves them to `make test-all`, from measured durations.
 
-    .venv/bin/python -m pytest -m "not alone" --durations=0 --durations-min=0.3 ... > durations.txt
+    .venv/bin/python -m pytest -m "not slow and not alone" --durations=0 --durations-min=0.3 ... > durations.txt
     .venv/bin/python tests/support/slow_tests.py durations.txt
 
 A test is slow if it takes 0.35 s on a quiet machine with two cores. Of the cases of one test function, the
@@ -15,7 +15,6 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-LIST = Path(__file__).resolve().parents[1] / "slow.txt"
 _CALL = re.compile(r"^(?P<s>[\d.]+)s call +(?P<id>tests/\S.*?)$")
 _SLOW_S, _SAMPLE_S = 0.35, 1.0
 _STAY = ("tests/docs/", "tests/house/")
@@ -36,6 +35,4 @@ def slow_of(report: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    tests = slow_of(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    LIST.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
-    print(f"{LIST.name}: {len(tests)} tests")
+    print("\n".join(slow_of(Path(sys.argv[1]).read_text(encoding="utf-8"))))
