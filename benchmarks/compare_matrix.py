@@ -1,26 +1,24 @@
 """How often `compare` finds a planted change, and its cause, in simulated captures. See README.md beside this.
 
-python benchmarks/compare_matrix.py [CELLS [SEED [RANKS [JOB [PERCENTS [CAUSES]]]]]]
-
 A cell is a job of some ranks and something planted into its captures: a cause that makes steps 1, 2, 5 or 10 % longer,
-or nothing. With PERCENTS (`5,10`) and CAUSES (`links,a kernel`), only these; none comes twice before all of a job came.
-Three captures without it are compared with three that have it, either way round, and one with one by a history of six.
-Every capture has another seed. In some cells kernels have other names, the captures more steps or another GPU, one
+or nothing. Three captures without it are compared with three that have it, either way round, and one with one by a
+history of six. Every capture has another seed. In some cells kernels have other names, the captures more steps, one
 capture is cold, or the first steps of each are. What compare should say comes from what was planted; exit codes are
 those of `commtrace compare --fail-above`, above half the change or twice as much, for captures that are read already:
 reading them took most of the time of 64 ranks.
 """
 
+import argparse
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from io import BytesIO, TextIOWrapper
-from itertools import product
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -28,6 +26,7 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+import pandas as pd  # noqa: E402
 from simulator import Injection, Window, World, simulate  # noqa: E402
 from simulator.ops import Block, Comm, Cpu, Kernel, Op, Wait  # noqa: E402
 from simulator.pipelines import three_d  # noqa: E402
@@ -42,7 +41,7 @@ from commtrace.cli import main as commtrace  # noqa: E402
 
 SHAPES = {4: (2, 2), 8: (2, 4), 64: (8, 8)}
 PERCENT = (0, 1, 2, 5, 10)
-OTHERWISE = ("", "", "renamed", "steps", "cold", "warming")
+ALIKE, RENAMED, STEPS_TOO, COLD, WARMING = OTHERWISE = ("alike", "renamed", "steps", "cold", "warming")
 STEPS, MORE_STEPS, CAPTURES, PAST = 10, 18, 3, 6
 COLD_PERCENT = 20
 CANNOT_TELL, QUIET_LIMIT = 4, 5.0
@@ -216,79 +215,91 @@ def without(job: str, ranks: int, seed: int, place: Path) -> tuple[Side, Path]:
     return tuple(map(plain, range(CAPTURES))), book
 
 
-def cell(
-    rng: random.Random,
-    seed: int,
-    ranks: int,
-    job: str,
-    name: str,
-    percent: int,
-    tally: Counter[tuple[object, ...]],
-    place: Path,
-) -> str | None:
-    """Count what is found of a cell, drawn but for what is planted, and say what is wrong; None if it cannot be."""
-    cause = causes(job, ranks, rng.randrange(1, ranks))[name]
-    back, other = rng.random() < 0.5, rng.choice(OTHERWISE)
+class Cell(NamedTuple):
+    """What is planted into which job, and how those captures differ besides."""
+
+    job: str
+    ranks: int
+    cause: str
+    percent: int
+    other: str
+
+
+def drawn(rng: random.Random, asked: argparse.Namespace) -> Iterator[Cell]:
+    """The cells asked for in a random order, over and over; half are alike besides, where that is not asked for."""
+    rest = [other for other in asked.other if other != ALIKE]
+    others = [*[ALIKE] * max(len(rest) // 2, 1), *rest] if ALIKE in asked.other else rest
+    every = [
+        (job, asked.ranks, cause, percent)
+        for job in asked.jobs
+        for cause in causes(job, asked.ranks, 1)
+        if cause in (asked.causes or [cause])
+        for percent in asked.percents
+    ]
+    while every:
+        for each in rng.sample(every, len(every)):
+            yield Cell(*each, rng.choice(others))
+
+
+def counts_of(cell: Cell, rng: random.Random, seed: int, place: Path) -> tuple[dict[str, int], list[str]] | None:
+    """What is found of a cell, and what is wrong; None if no amount of the cause makes steps so much longer."""
+    _, ranks, name, percent, other = cell
+    cause = causes(cell.job, ranks, rng.randrange(1, ranks))[name]
+    back = rng.random() < 0.5
     first = 1000 * seed + rng.randrange(100, 1000 - CAPTURES)
-    us = amount(world_of(job, ranks, first), cause, percent) if percent else 0.0
-    cold_us = amount(world_of(job, ranks, first), all_kernels(), COLD_PERCENT) if other == "cold" else 0.0
+    us = amount(world_of(cell.job, ranks, first), cause, percent) if percent else 0.0
+    cold_us = amount(world_of(cell.job, ranks, first), all_kernels(), COLD_PERCENT) if other == COLD else 0.0
     if us is None or cold_us is None:
         return None
 
     def planted(number: int) -> World:
-        world = world_of(job, ranks, first + number, MORE_STEPS if other == "steps" else STEPS)
-        world = changed(world, renamed) if other == "renamed" else world
-        if other == "cold" and not number:
+        world = world_of(cell.job, ranks, first + number, MORE_STEPS if other == STEPS_TOO else STEPS)
+        world = changed(world, renamed) if other == RENAMED else world
+        if other == COLD and not number:
             world = all_kernels().plant(world, cold_us)
-        if other == "warming":
+        if other == WARMING:
             slow = Injection("throttled", tuple(range(ranks)), (1, 2), 0.5 * step_us(world))
             world = replace(world, injections=(slow,))
         return cause.plant(world, us) if us else world
 
-    plain, book = without(job, ranks, seed, place)
+    plain, book = without(cell.job, ranks, seed, place)
     with tempfile.TemporaryDirectory(dir=place) as folder:
         with_it = tuple(captured(planted(number), Path(folder) / f"planted-{number}") for number in range(CAPTURES))
         sides = (with_it, plain) if back else (plain, with_it)
         change, limit = -percent if back else percent, percent * rng.choice((0.5, 2.0)) or QUIET_LIMIT
-        several, wrong = _counted("3 against 3", sides, None, change, limit, tally)
-        wrong += _counted("1 against 1", (sides[0][-1:], sides[1][-1:]), book, change, limit, tally)[1]
+        several, counts, wrong = _counted("3v3", sides, None, change, limit)
+        _, more, also = _counted("1v1", (sides[0][-1:], sides[1][-1:]), book, change, limit)
+    counts, wrong = counts | more, wrong + also
     if percent:
         said = [f"{row['what']}: {row['cause']}" for row in records(several.what_differs)[:1]]
-        is_right = any(words in each for words in cause.named for each in said)
-        tally["3 against 3", percent, "cause right"] += is_right
-        wrong += [] if is_right else [f"cause {several.cause}"]
-    if other in ("cold", "warming"):
-        named = several.decision.apart if other == "cold" else several.decision.warming
-        is_named = len(named) == (1 if other == "cold" else CAPTURES)
-        tally["3 against 3", percent, "cold"] += 1
-        tally["3 against 3", percent, "cold named"] += is_named
-        wrong += [] if is_named else [f"named {named}"]
-    about = f"{job}, {ranks} ranks, {name} {percent} %{' less' if back else ''} {other}".rstrip()
-    return f"{about}: {'; '.join(wrong) or 'right'}"
+        counts["cause right"] = any(words in each for words in cause.named for each in said)
+        wrong += [] if counts["cause right"] else [f"cause {several.cause}"]
+    if other in (COLD, WARMING):
+        named = several.decision.apart if other == COLD else several.decision.warming
+        counts["cold named"] = len(named) == (1 if other == COLD else CAPTURES)
+        wrong += [] if counts["cold named"] else [f"named {named}"]
+    return counts, [*(["B is the plain side"] if back and wrong else []), *wrong]
 
 
 def _counted(
-    way: str,
-    sides: tuple[Side, Side],
-    book: Path | None,
-    change: int,
-    limit: float,
-    tally: Counter[tuple[object, ...]],
-) -> tuple[Comparison, list[str]]:
-    """Count what is decided on a change by this percentage, and by the command above a limit; say what is wrong."""
+    way: str, sides: tuple[Side, Side], book: Path | None, change: int, limit: float
+) -> tuple[Comparison, dict[str, int], list[str]]:
+    """What is decided on a change by this percentage, and by the command above a limit; and what is wrong."""
     of_a, of_b = (tuple(one.analysis for one in side) for side in sides)
     both = Comparison(of_a, of_b, history=None if book is None else read_history(book))
-    wanted, percent = "alike or open" if not change else "longer" if change > 0 else "shorter", abs(change)
+    wanted = "alike or open" if not change else "longer" if change > 0 else "shorter"
     outcome = both.decision.outcome.value
-    tally[way, percent, "cells"] += 1
-    tally[way, percent, "found"] += outcome in ("longer", "shorter") if not change else outcome == wanted
-    measured = f"{100 * (both.decision.change_frac or 0):+.2f} %, runs {100 * both.decision.runs_spread_frac:.2f} %"
-    wrong = [] if outcome in wanted.split(" or ") else [f"{way} {outcome} {measured}"]
+    is_right = outcome in wanted.split(" or ")
     code, right = exit_code(sides, book, limit), 3 if change > limit else 0
-    tally[way, percent, "exit wrong"] += code not in (right, CANNOT_TELL)
-    tally[way, percent, f"exit {CANNOT_TELL}"] += code == CANNOT_TELL
+    counts: dict[str, int] = {
+        f"{way} right": is_right,
+        f"{way} exit wrong": code not in (right, CANNOT_TELL),
+        f"{way} exit {CANNOT_TELL}": code == CANNOT_TELL,
+    }
+    measured = f"{100 * (both.decision.change_frac or 0):+.2f} %, runs {100 * both.decision.runs_spread_frac:.2f} %"
+    wrong = [] if is_right else [f"{way} {outcome} {measured}"]
     wrong += [] if code in (right, CANNOT_TELL) else [f"{way} exit {code} above {limit:g} % {measured}"]
-    return both, wrong
+    return both, counts, wrong
 
 
 def exit_code(sides: tuple[Side, Side], book: Path | None, limit: float) -> int:
@@ -302,28 +313,38 @@ def exit_code(sides: tuple[Side, Side], book: Path | None, limit: float) -> int:
         return commtrace(["compare", *options, *a, "--against", *b])
 
 
-def main(
-    cells: int = 20, seed: int = 1, ranks: int = 4, job: str = "", percents: str = "", causes_of: str = ""
-) -> None:
-    rng, tally, done = random.Random(f"{seed} {ranks} {job}"), Counter[tuple[object, ...]](), 0
-    planted = [int(each) for each in percents.split(",") if each] or PERCENT
-    left: dict[str, list[tuple[str, int]]] = {}
+def main() -> None:
+    asked = _asked()
+    rng, found = random.Random(f"{asked.seed} {asked.ranks} {asked.jobs}"), list[dict[str, object]]()
     with tempfile.TemporaryDirectory() as folder:
-        while done < cells:
-            of = job or rng.choice(list(JOBS))
-            if not left.get(of):
-                names = causes_of.split(",") if causes_of else list(causes(of, ranks, 1))
-                left[of] = rng.sample(every := [*product(names, planted)], len(every))
-            said = cell(rng, seed, ranks, of, *left[of].pop(), tally, Path(folder))
-            if said is not None:
-                done += 1
-                print(said, flush=True)
-    columns = ("cells", "found", "cause right", "exit wrong", "exit 4", "cold", "cold named")
-    print(f"{'':12} {'planted':>8}", *(f"{column:>11}" for column in columns))
-    for way, percent in sorted({(str(key[0]), int(str(key[1]))) for key in tally}):
-        numbers = (tally[way, percent, column] for column in columns)
-        print(f"{way:12} {percent:6} %", *(f"{number:11}" for number in numbers))
+        for cell in islice(drawn(rng, asked), asked.cells):
+            job, ranks, cause, percent, other = cell
+            about = f"{job}, {ranks} ranks, {cause} {percent} % {other}"
+            measured = counts_of(cell, rng, asked.seed, Path(folder))
+            if measured is None:
+                print(f"{about}: cannot be planted", flush=True)
+                continue
+            counts, wrong = measured
+            print(f"{about}: {'; '.join(wrong) or 'right'}", flush=True)
+            found.append(cell._asdict() | {"cells": 1} | counts)
+    for by in ("job", "other"):
+        counted = pd.DataFrame(found).drop(columns="ranks").groupby([by, "percent"]).sum(numeric_only=True)
+        print("", counted.astype(int).to_string(line_width=1000), sep="\n")
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--cells", type=int, default=20, metavar="N", help="in a random order; none comes twice before all"
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of order and captures (1)")
+    parser.add_argument("--ranks", type=int, default=4, choices=SHAPES)
+    parser.add_argument("--jobs", nargs="+", default=[*JOBS], choices=JOBS, metavar="JOB", help=", ".join(JOBS))
+    parser.add_argument("--percents", nargs="+", type=int, default=PERCENT, metavar="P", help="0 plants nothing")
+    parser.add_argument("--causes", nargs="+", metavar="CAUSE", help="such as 'links'; of every job those it has")
+    parser.add_argument("--other", nargs="+", default=OTHERWISE, choices=OTHERWISE, help="how planted captures differ")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), *sys.argv[4:7])
+    main()
