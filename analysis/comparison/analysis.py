@@ -298,6 +298,10 @@ class Comparison:
         """What the change may be due to, the largest first, by prices; None where a run cannot be played again."""
         return candidates(*self._sides, self._same_work, is_proven=self._is_proven)
 
+    def operators_behind(self, words: str) -> set[str]:
+        """The operators that launch the kernels of a cause in these words; none where it is not one of kernels."""
+        return {name for group in self._same_work.groups if group.words == words for name in group.operators}
+
     @property
     def _is_proven(self) -> bool:
         """Whether steps of B differ from those of A beyond what steps do, so that it is worth asking for what."""

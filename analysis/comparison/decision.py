@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from statistics import NormalDist
 
 from ...common.wording import counted, listed
 from ..core.schema import Row
@@ -89,19 +90,21 @@ class DecisionBasis:
         return few and self.stand_clear and self.beside_steps is not None and self.beside_steps["significant"] is False
 
     @property
-    def beyond_known_runs(self) -> bool:
-        """Whether the change is more than runs alone differ by, as they are known, though it is no more than chance."""
+    def beyond_runs_alone(self) -> bool:
+        """Whether the change is more than runs alone differ by, though it is no more than chance."""
         step, change = self.step, self.step["change_frac"]
-        if not self.known_runs or step["significant"] is not False or change <= -1:
+        if step["significant"] is not False or change is None or change <= -1:
             return False
-        of_means = math.sqrt(1 / step["captures_a"] + 1 / step["captures_b"])
-        limit = student_quantile(max(self.known_runs - 2, 1), LEVEL)
-        return bool(abs(math.log1p(change)) > limit * self.runs_spread_frac * of_means)
+        runs = (1, 1) if self.beside_steps is not None else (step["captures_a"], step["captures_b"])
+        limit = NormalDist().inv_cdf(1 - LEVEL / 2)
+        if self.known_runs:
+            limit = student_quantile(max(self.known_runs - 2, 1), LEVEL)
+        return bool(abs(math.log1p(change)) > limit * self.runs_spread_frac * math.sqrt(sum(1 / each for each in runs)))
 
     @property
     def of_other_work(self) -> bool:
         """Whether A and B may differ just by which steps were captured, so that capturing these again tells nothing."""
-        return self.beyond_known_runs and self.step["note"] == OTHER_WORK
+        return self.beyond_runs_alone and self.step["note"] == OTHER_WORK
 
 
 def decided(evidence: DecisionBasis) -> StepDecision:
@@ -265,6 +268,11 @@ def _on_runs(evidence: DecisionBasis, change: str) -> str:
             if evidence.history is None
             else f"{evidence.history} has fewer than two other runs of this program on such GPUs"
         )
+        if evidence.beyond_runs_alone:
+            few = min(evidence.step["steps_a"], evidence.step["steps_b"]) < STEPS_PREFERRED
+            why = "there are few steps" if few else "steps differ more"
+            assumed = f"if that is {spread} (assumed: {source})"
+            return f"{change} is more than runs differ by, {assumed}, but no more than chance, as {why}."
         says = "more" if evidence.step["significant"] else "no more"
         return f"{change} is {says} than chance if runs differ by {spread}, which is assumed: {source}."
     runs, without = f"{counted(evidence.known_runs, 'run')} that are compared", ""
@@ -272,7 +280,7 @@ def _on_runs(evidence: DecisionBasis, change: str) -> str:
         where = " on other hosts" if known.elsewhere else ""
         without = f", without {listed(known.apart)}, which stands apart" if known.apart else ""
         runs = f"{counted(evidence.known_runs, 'run')} of this program{where}"
-    if evidence.beyond_known_runs:
+    if evidence.beyond_runs_alone:
         why = "the n-th steps of A and B do other work" if evidence.of_other_work else "steps differ more"
         return f"{change} is more than {runs} differ by ({spread}{without}), but no more than chance, as {why}."
     beyond = "more" if evidence.step["significant"] else "no more"

@@ -39,8 +39,6 @@ _OF_COPIES, _OF_COLLECTIVES = " of memory", " of collectives"
 _UNKNOWN = ("", _OF_COPIES)
 """What stands for the operator where none launched a kernel, as in CUDA graphs."""
 _OF_STAGES = ("send", "recv")
-OF_KERNELS = "compute, "
-"""How words on kernels begin that compute."""
 _MOSTLY = 0.5
 _MOST_TIMES = 100.0
 _SAME_FACTOR, _SAME_LEAST, _SAME_SMALL = 0.25, 0.01, 0.5
@@ -107,7 +105,7 @@ class WorkGroup:
     def words(self) -> str:
         """`compute, gemm_v2 in place of gemm`."""
         before, after = (printable(short(name)) if name else "" for name in (self.name_a, self.name_b))
-        kind = "copies, " if self.is_copy else OF_KERNELS
+        kind = "copies, " if self.is_copy else "compute, "
         if self.is_whole:
             return f"compute in all ({self.sides.a} and {self.sides.b} have few kernels in common)"
         if self.times is not None:
@@ -118,6 +116,11 @@ class WorkGroup:
         if not after:
             return f"{kind}{before}{more}, which {self.sides.b} does not have"
         return f"{kind}{after}" if before == after else f"{kind}{after} in place of {before}"
+
+    @property
+    def operators(self) -> set[str]:
+        """The operators that launch it on either side."""
+        return {operator_at(place) for place in (*self.to_a, *self.to_b)}
 
     def with_all_of(self, other: WorkGroup) -> None:
         """Add the work of another group."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -23,6 +24,11 @@ class TimeUnit:
     def for_amount(self, ns: float) -> TimeUnit:
         """This unit, or the smaller one for what is less than a tenth of this."""
         return self if abs(ns) >= self.ns / 10 else TimeUnit.of(abs(ns))
+
+    def as_fine_as(self, ns: float) -> TimeUnit:
+        """This unit, with decimals enough to tell this time from 0."""
+        needed = math.ceil(math.log10(self.ns / ns)) if ns > 0 else 0
+        return replace(self, decimals=max(self.decimals, needed))
 
     def number(self, ns: float) -> str:
         """The number without its unit."""

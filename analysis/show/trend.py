@@ -77,7 +77,7 @@ def _bars(trend: RunTrend, screen: Screen, width: int) -> Iterator[str]:
     if room < _LEAST_BAR:
         room += columns.pop(1)[2] + 2
     used = [column for column in columns if column[2]]
-    longest = max(row["step_ns"] for row in steps)
+    cell_ns = max(1, *(row["step_ns"] for row in steps)) / max(room, _NARROWEST_BAR)
     yield ""
     yield styled("A typical traced step of every run", "bold", screen)
     for number, row in enumerate(rows):
@@ -86,9 +86,9 @@ def _bars(trend: RunTrend, screen: Screen, width: int) -> Iterator[str]:
             else f"{texts[number]}{' ' * (wide - cell_len(texts[number]))}"
             for texts, right, wide in used
         ]  # fmt: skip
-        bar = "" if row["step_ns"] is None else bar_of(row, max(room, _NARROWEST_BAR) / max(longest, 1), screen)
+        bar = "" if row["step_ns"] is None else bar_of(row, cell_ns, screen)
         yield f"  {'  '.join(texts)}  {bar}"
-    yield from legend_of(steps, trend.unit, screen, width)
+    yield from legend_of(steps, cell_ns, trend.unit, screen, width)
     if any(row["beyond"] in _STARS for row in rows):
         yield "  * more than steps of both differ, ** more than runs do"
 

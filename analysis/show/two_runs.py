@@ -16,7 +16,6 @@ from ...common.wording import counted, listed, ranges_of
 from ..catalog import CATALOG
 from ..comparison.analysis import Comparison
 from ..comparison.causes import signed
-from ..comparison.work import OF_KERNELS
 from ..core.escaping import for_shell, printable
 from ..core.schema import Row, records
 from ..errors import NothingMeasured
@@ -45,7 +44,7 @@ _MARKS = {
     "overlap_ns": ("\u2593", "="),
     "exposed_transfer_ns": ("\u2592", "+"),
     "exposed_wait_ns": ("\u2591", "-"),
-    "exposed_unsplit_ns": ("\u2592", "~"),
+    "exposed_unsplit_ns": ("\u2584", "~"),
     "exposed_memory_ns": ("\u259a", "%"),
     "idle_ns": ("\u00b7", "."),
 }
@@ -53,6 +52,8 @@ _MARKS = {
 _PRICED = "What costs more or less in a step"
 _SHOWN = "Where the time of a step shows"
 _OVERLAP = "Each alone, from replaying both runs. They overlap: do not add them."
+_LEAST_CELL = 0.5
+"""What takes less of a cell is not drawn: it would be a cell, or none, by chance."""
 _MOSTLY = 0.5
 """Of what kernels take longer: the operator and shapes that have as much are named."""
 
@@ -114,12 +115,12 @@ def _bars(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
     unit = TimeUnit.of(max(lengths))
     texts = [unit.text(ns) for ns in lengths]
     wide = max(map(len, texts))
-    room = width - wide - 7
+    cell_ns = max(*lengths, 1) / (width - wide - 7)
     yield ""
     yield styled(_of_bars(comparison), "bold", screen)
     for name, parts, text in zip("AB", both, texts, strict=True):
-        yield f"  {name}  {text:>{wide}}  {bar_of(parts, room / max(*lengths, 1), screen)}"
-    yield from legend_of(both, unit, screen, width)
+        yield f"  {name}  {text:>{wide}}  {bar_of(parts, cell_ns, screen)}"
+    yield from legend_of(both, cell_ns, unit, screen, width)
 
 
 def _of_bars(comparison: Comparison) -> str:
@@ -135,28 +136,31 @@ def _of_bars(comparison: Comparison) -> str:
     return f"A traced step: {what} {ranges_of(of_a)} of {named}"
 
 
-def bar_of(parts: Mapping[str, int], cells_per_ns: float, screen: Screen) -> str:
-    """A step as a bar of its parts, which are STEP_PARTS."""
-    bar, ends = "", 0.0
+def bar_of(parts: Mapping[str, int], cell_ns: float, screen: Screen) -> str:
+    """A step as a bar of its parts, which are STEP_PARTS; what has less than half a cell is the next one's."""
+    bar, cells, ends_ns = "", 0, 0
     for part in STEP_PARTS:
-        begin, ends = round(ends * cells_per_ns), ends + parts[part]
-        mark = _MARKS[part][screen.ascii_only] * (round(ends * cells_per_ns) - begin)
+        ends_ns += parts[part]
+        if parts[part] < _LEAST_CELL * cell_ns:
+            continue
+        mark = _MARKS[part][screen.ascii_only] * (round(ends_ns / cell_ns) - cells)
+        cells += len(mark)
         bar += styled(mark, COLOURS[part], screen) if mark else ""
     return bar
 
 
-def legend_of(steps: Sequence[Mapping[str, int]], unit: TimeUnit, screen: Screen, width: int) -> Iterator[str]:
-    """Yield what the marks mean, and how much each part takes first and last; once if that is the same.
+def legend_of(
+    steps: Sequence[Mapping[str, int]], cell_ns: float, unit: TimeUnit, screen: Screen, width: int
+) -> Iterator[str]:
+    """Yield what the marks mean, and how much each part takes first and last, or at least and at most.
 
-    Parts that no step has are left out.
+    Parts that no step has are left out. What is drawn is not called 0, however coarse the unit.
     """
-    arrow = "->" if screen.ascii_only else "\u2192"
-    line, used = "", 0
+    line, used, unit = "", 0, unit.as_fine_as(_LEAST_CELL * cell_ns)
     for part, name in STEP_PARTS.items():
-        a, b = ("0" if unit.is_zero(parts[part]) else unit.number(parts[part]) for parts in (steps[0], steps[-1]))
         if all(unit.is_zero(parts[part]) for parts in steps):
             continue
-        amount = a if a == b else f"{a} {arrow} {b}"
+        amount = _amounts([parts[part] for parts in steps], unit, screen)
         entry = f"{_MARKS[part][screen.ascii_only]} {name} {amount}"
         if line and used + cell_len(entry) + 3 > width - 2 - len(unit.name) - 1:
             yield f"  {line}"
@@ -166,6 +170,16 @@ def legend_of(steps: Sequence[Mapping[str, int]], unit: TimeUnit, screen: Screen
         line += f"{'   ' if line else ''}{mark}{entry[1:]}"
     if line:
         yield f"  {line} {unit.name}"
+
+
+def _amounts(times_ns: Sequence[int], unit: TimeUnit, screen: Screen) -> str:
+    """`2.6 \u2192 3.0`, first and last; `0 to 0.8` where one between is less or more; once if all are the same."""
+    texts = ["0" if unit.is_zero(ns) else unit.number(ns) for ns in times_ns]
+    least, most = (texts[times_ns.index(end(times_ns))] for end in (min, max))
+    if least == most:
+        return least
+    arrow = "->" if screen.ascii_only else "\u2192"
+    return f"{texts[0]} {arrow} {texts[-1]}" if {texts[0], texts[-1]} == {least, most} else f"{least} to {most}"
 
 
 def _rows(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
@@ -192,16 +206,15 @@ def _rows(comparison: Comparison, screen: Screen, width: int) -> Iterator[str]:
 
 def _largest_shape(comparison: Comparison, row: Row) -> str | None:
     """`mostly aten::mm of 4096x512 512x4096, bfloat16`: the operator by its shapes that has half of such a change."""
-    if not row["cause"].startswith(OF_KERNELS) or comparison.change is None:
+    operators = comparison.operators_behind(row["cause"])
+    if not operators or comparison.change is None:
         return None
     try:
-        first = next(iter(records(comparison.changed_shapes)), None)
+        shapes = [each for each in records(comparison.changed_shapes) if each["operator"] in operators]
     except NothingMeasured:
         return None
-    if first is None or not first["operator"] or not first["inputs"]:
-        return None
-    ns = row["difference_ns"]
-    if first["difference_ns"] * ns < _MOSTLY * ns**2:
+    first, ns = next(iter(shapes), None), row["difference_ns"]
+    if first is None or not first["inputs"] or first["difference_ns"] * ns < _MOSTLY * ns**2:
         return None
     types = f", {first['dtype']}" if first["dtype"] else ""
     if not first["a_ns"] or not first["b_ns"]:

@@ -19,11 +19,12 @@ from commtrace.analysis.comparison.analysis import Judgement
 from commtrace.analysis.comparison.causes import signed
 from commtrace.analysis.core.schema import records
 from commtrace.analysis.errors import NothingMeasured
+from commtrace.analysis.metrics.typical_step import STEP_PARTS
 from commtrace.analysis.render.screen import Screen
 from commtrace.analysis.render.units import TimeUnit
 from commtrace.analysis.run.side_files import Side, step_time_rows
 from commtrace.analysis.show.comparison import decision_fields, headline
-from commtrace.analysis.show.two_runs import between, two_runs
+from commtrace.analysis.show.two_runs import bar_of, between, legend_of, two_runs
 from commtrace.cli import main
 from commtrace.contract.rank import RankFile
 from commtrace.contract.reading import lenient
@@ -595,6 +596,33 @@ def test_small_amounts_and_narrow_intervals_have_digits_that_differ(ends_ns, amo
     )
 
 
+def _step(**parts_ns):
+    return dict.fromkeys(STEP_PARTS, 0) | {f"{part}_ns": ns for part, ns in parts_ns.items()}
+
+
+@pytest.mark.parametrize("length_ns", [30_000, 3_000_000, 30_000_000, 3_000_000_000])
+def test_the_legend_calls_nothing_0_that_is_drawn_and_no_more_is_drawn(length_ns):
+    cell_ns = length_ns / 90
+    a, b = (_step(compute_alone=length_ns, exposed_wait=round(cells * cell_ns)) for cells in (0.6, 20))
+    less = _step(compute_alone=length_ns, exposed_wait=round(0.4 * cell_ns))
+    assert [bar_of(step, cell_ns, Screen()).count("\u2591") for step in (a, b, less)] == [1, 20, 0]
+    [legend] = legend_of([a, b], cell_ns, TimeUnit.of(length_ns), Screen(), 120)
+    low, high = map(float, re.search(r"exposed wait ([\d.,]+) \u2192 ([\d.,]+)", legend.replace(",", "")).groups())
+    assert low / high == pytest.approx(0.6 / 20, abs=0.01)
+
+
+def test_marks_of_parts_differ():
+    whole = _step(**{part.removesuffix("_ns"): 10 for part in STEP_PARTS})
+    for screen in (Screen(), Screen(ascii_only=True)):
+        assert len(set(bar_of(whole, 10, screen))) == len(STEP_PARTS)
+
+
+def test_the_legend_of_a_series_has_what_is_least_and_most():
+    steps = [_step(compute_alone=30 * MS, idle=ns) for ns in (0, 8 * MS, 0)]
+    [legend] = legend_of(steps, MS / 2, TimeUnit.of(30 * MS), Screen(), 120)
+    assert legend.strip().endswith("compute alone 30.0   \u00b7 idle 0 to 8.0 ms")
+
+
 def test_the_screen_takes_only_ascii_where_that_is_all_there_is(known):
     both = Comparison((analyse(known["a"], details=True),), (analyse(known["one"], details=True),))
     assert two_runs(both, Screen(width=80, ascii_only=True)).isascii()
@@ -663,9 +691,10 @@ def test_intervals_that_bound_nothing_are_for_machines_only(capsys, tmp_path):
     main(["compare", "--by", "measure", "-f", "csv", a, b])
     rows = {row["measure"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert float(rows["idle"]["change_high_frac"]) > 100
-    main(["compare", "--by", "measure", a, b])
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(" idle"))
-    assert not [number for number in re.findall(r"[\d,.]{4,}", line) if float(number.replace(",", "")) > 1000]
+    for output_format, starts in (("table", " idle"), ("markdown", "| idle")):
+        main(["compare", "--by", "measure", "-f", output_format, a, b])
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(starts))
+        assert not [number for number in re.findall(r"[\d,.]{4,}", line) if float(number.replace(",", "")) > 1000]
 
 
 @pytest.mark.slow

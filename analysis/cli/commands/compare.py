@@ -204,7 +204,7 @@ def compare_command(
     else:
         print_message(" ".join(comparison.decision.statements).rstrip("."), kind="note")
         table = writing.chosen(name, getattr(comparison, name))
-        shown = for_people(table) if writing.for_people else table
+        shown = table if writing.format in (Format.csv, Format.json) else for_people(table)
         replace(writing, choice=ALL_ROWS).table(name, shown)
     _finish([*analyses[0], *analyses[1]])
     if fail_above is not None:
