@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from statistics import fmean, median_low
+from statistics import fmean, median_high, median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -198,20 +198,25 @@ def _named_ranks(side: Sequence[Analysis]) -> dict[frozenset[int], str | None]:
 
 
 def _grown(same: SameWork) -> list[frozenset[int]]:
-    """The rank whose work has changed most beyond that of others from A to B, and those that did so alike."""
+    """The rank whose work has changed most beyond that of others from A to B, and those that did so alike.
+
+    If half of all ranks did, either half may be the one, as it takes longer or less than the other did.
+    """
     times = [_by_rank(works) for works in (same.a, same.b)]
     ranks = [rank for rank in sorted(times[0]) if times[0][rank] and rank in times[1]]
     if len(ranks) <= 2:
         return []
     change = {rank: times[1][rank] / times[0][rank] - 1 for rank in ranks}
-    usual = median_low(change.values())
-    apart = {rank: each - usual for rank, each in change.items()}
-    most = max(apart.values(), key=abs)
-    if abs(most) < _LEAST:
-        return []
-    alike = frozenset(rank for rank, each in apart.items() if each * most >= _ALIKE * most**2)
-    first = frozenset(rank for rank in alike if apart[rank] == most)
-    return [first, *([alike] if len(first) < len(alike) <= len(ranks) / 2 else [])]
+    found = list[frozenset[int]]()
+    for usual in (median_low(change.values()), median_high(change.values())):
+        apart = {rank: each - usual for rank, each in change.items()}
+        most = max(apart.values(), key=abs)
+        if abs(most) < _LEAST:
+            continue
+        alike = frozenset(rank for rank, each in apart.items() if each * most >= _ALIKE * most**2)
+        first = frozenset(rank for rank in alike if apart[rank] == most)
+        found += [first, *([alike] if len(first) < len(alike) <= len(ranks) / 2 else [])]
+    return found
 
 
 def _later(sides: _Sides, least: float) -> list[frozenset[int]]:
@@ -303,7 +308,8 @@ def _cures(sides: _Sides, least: float) -> Iterator[Candidate]:
     found = {change.remedy for side in sides for one in side for change in _changes(one)}
     for cure in CURES.values():
         times = [_annotated(side, cure.annotated) for side in sides] if cure.annotated else []
-        is_asked = cure.name in found or (times and abs(times[1].per_step_ns - times[0].per_step_ns) >= least)
+        recorded = [[each.per_step_ns for each in times], [_idle_ns(side, cure) for side in sides]]
+        is_asked = cure.name in found or any(each and abs(each[1] - each[0]) >= least for each in recorded)
         if not is_asked or cure.make is None or cure.name in _NOT_ALONE or (cure.of_ranks and late):
             continue
         a, b = (_price(side, [_made(cure, one, times, sides) for one in side]) for side in sides)
@@ -311,6 +317,13 @@ def _cures(sides: _Sides, least: float) -> Iterator[Candidate]:
         words = _costs(f"{what[0].lower()}{what[1:]}", a.gain, b.gain, several=not cure.costs.endswith("costs"))
         [scenario] = {each.name for _, each in (*a.played, *b.played) if each is not None}
         yield _candidate(scenario, a, b, words, _sort(cure, sides, (a.gain, b.gain)))
+
+
+def _idle_ns(side: Sequence[Analysis], cure: Cure) -> float:
+    """How long devices were idle in a step while CPUs did what the cure names, mean over captures."""
+    if not cure.is_named:
+        return 0.0
+    return fmean(sum((one.idle_causes or {}).get(cause, 0.0) for cause in cure.of_idle) for one in side)
 
 
 class _Annotated(NamedTuple):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,16 @@ def test_a_slower_kernel_has_the_operator_and_shapes_that_are_slower(made: Any) 
     assert "mostly" not in made(times={"aten::mm": 1.2}).summary()
 
 
+def test_kernels_have_no_shapes_of_operators_that_launch_others(made: Any) -> None:
+    plain = {"shapes": {"aten::mm": [4096, 512]}}
+    both = made(plain, shapes={"aten::mm": [8192, 512]}, times={"aten::mm": 1.5, "aten::relu": 2.0})
+    assert both.operators_behind("compute, relu") == {"aten::relu"}
+    lines = both.summary().splitlines()
+    below = {line.split("  ")[1]: after for line, after in pairwise(lines) if line.startswith("  compute, ")}
+    assert below["compute, gemm"].startswith("    mostly aten::mm of 8192x512")
+    assert not below["compute, relu"].startswith("    mostly")
+
+
 def test_work_of_one_side_only_is_said_to_be_so(made: Any) -> None:
     both = made({"again": 0})
     assert both.cause == "+1.0 ms: compute, relu, which A does not have"
@@ -249,9 +259,23 @@ def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any
     assert 0 < found[0]["difference_ns"] < 0.06 * MS
 
 
+def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: Any) -> None:
+    """Too little to be late by themselves: of two halves, it is that which takes longer or less than the other did."""
+    plain, late = simulated(7), simulated(7, Injection("throttled", (2, 3), tuple(range(6)), 35.0))
+    for a, b, sign in ((plain, late, 1), (late, plain, -1)):
+        first = records(Comparison((a,), (b,)).changed_causes)[0]
+        assert first["what"] == "ranks 2, 3 as fast as the others"
+        assert 0 < sign * first["difference_ns"] < 0.06 * MS
+
+
 @pytest.mark.slow_cases("gc-collecting garbage costs 50 us")
 @pytest.mark.parametrize(
-    ("kind", "cause"), [("data", "waiting for batches costs 61 us"), ("gc", "collecting garbage costs 50 us")]
+    ("kind", "cause"),
+    [
+        ("data", "waiting for batches costs 61 us"),
+        ("gc", "collecting garbage costs 50 us"),
+        ("alloc", "allocating and freeing memory costs 50 us"),
+    ],
 )
 def test_a_change_of_one_percent_has_its_cause_by_differences_of_the_same_steps(
     simulated: Any, kind: str, cause: str
