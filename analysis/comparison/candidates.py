@@ -313,6 +313,8 @@ def _cures(sides: _Sides, least: float) -> Iterator[Candidate]:
         if not is_asked or cure.make is None or cure.name in _NOT_ALONE or (cure.of_ranks and late):
             continue
         a, b = (_price(side, [_made(cure, one, times, sides) for one in side]) for side in sides)
+        if cure.name == "no_syncs" and _outdoes_other(sides, a.gain, b.gain):
+            a, b = (_price(side, [cure.make(one.links) for one in side]) for side in sides)
         what = cure.costs.removesuffix(" costs").removesuffix(" cost")
         words = _costs(f"{what[0].lower()}{what[1:]}", a.gain, b.gain, several=not cure.costs.endswith("costs"))
         [scenario] = {each.name for _, each in (*a.played, *b.played) if each is not None}
@@ -356,6 +358,16 @@ def _made(cure: Cure, one: Analysis, times: Sequence[_Annotated], sides: _Sides)
     if cure.name == "no_syncs" and (_wait_more_often(sides) or _wait_more_often(sides[::-1])):
         return no_blocking(instead=False)
     return None if cure.make is None else cure.make(one.links)
+
+
+def _outdoes_other(sides: _Sides, a: Gain, b: Gain) -> bool:
+    """Whether most of the difference of prices would make one side faster than the other, which does without.
+
+    So it is where devices wait in place of a CPU after all: on the other side, where no CPU does, streams may.
+    """
+    before, after = (fmean(one.typical_step.parts["window_ns"] for one in side) for side in sides)
+    price = b.ns - a.ns
+    return (price - (after - before)) * price > _MOSTLY * price**2
 
 
 def _sort(cure: Cure, sides: _Sides, prices: Sequence[Gain]) -> Sort:

@@ -187,10 +187,15 @@ def _parts(sides: _Sides) -> dict[str, float]:
 def _of_both(sides: _Sides) -> list[dict[str, float]]:
     """Parts of a typical step of each side in ns; communication as one where either cannot split most of its own."""
     both = [_of_parts(side) for side in sides]
-    if any(parts["exposed_unsplit_ns"] > _MOST_OF_IT * sum(parts[name] for name in _EXPOSED) for parts in both):
+    if not all(map(_is_split, both)):
         for parts in both:
             parts[_NOT_SPLIT] = sum(parts.pop(name) for name in _EXPOSED)
     return both
+
+
+def _is_split(parts: Mapping[str, float]) -> bool:
+    """Whether most of what communication costs is known as waiting or transfer; also where it costs nothing."""
+    return parts["exposed_unsplit_ns"] <= _MOST_OF_IT * sum(parts[name] for name in _EXPOSED)
 
 
 def _of_parts(side: Sequence[Analysis]) -> dict[str, float]:
@@ -214,9 +219,9 @@ def _words(part: str, ns: float, sides: _Sides, groups: Sequence[WorkGroup], uni
         return _waiting(ns, sides)
     if part == "exposed_transfer_ns":
         return f"{_collective(ns, sides, _transfers)}, transfer"
-    if part == _NOT_SPLIT:
+    if part == _NOT_SPLIT and any(_is_split(parts_of_side(side)) for side in sides):
         return "exposed communication, which only one side can split into waiting and transfer"
-    if part == "exposed_unsplit_ns":
+    if part in (_NOT_SPLIT, "exposed_unsplit_ns"):
         return f"{_collective(ns, sides, _unsplit)}, waiting or transfer"
     return _idle(ns, sides) if part == "idle_ns" else "copies that nothing hides"
 

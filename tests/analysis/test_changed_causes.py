@@ -13,7 +13,7 @@ from builders import MS, US, Collective, Trace, traces_of
 from simulator import simulate
 from simulator.ops import Comm, Kernel, Op
 from simulator.pipelines import three_d
-from simulator.programs import ddp
+from simulator.programs import ddp, tp
 from simulator.world import Injection, Place, Window, World
 
 from commtrace import Analysis, Comparison, analyse
@@ -257,6 +257,38 @@ def test_what_neither_run_names_by_itself_shows_in_the_difference(simulated: Any
     found = records(Comparison((plain,), (late,)).changed_causes)
     assert found[0]["what"] == "rank 2 as fast as the others"
     assert 0 < found[0]["difference_ns"] < 0.06 * MS
+
+
+@pytest.mark.parametrize("sides", ["neither", "b"])
+def test_communication_is_said_to_be_split_by_one_side_only_if_it_is(tmp_path: Path, sides: str) -> None:
+    """Of one rank of two, nothing can tell waiting from transfer."""
+    found = []
+    for name, elems in (("a", 8 << 20), ("b", 24 << 20)):
+        program = partial(ddp, layers=3, buckets=(elems,))
+        simulate(World(7, program, 1, 2, 6, window=Window(((1, 4),)))).write(tmp_path / name)
+        if name != sides:
+            max((tmp_path / name).glob("*.json.gz")).unlink()
+        found.append((analyse(tmp_path / name, details=True),))
+    expected = {
+        "neither": "all_reduce of 96 MiB instead of 32 MiB, waiting or transfer",
+        "b": "exposed communication, which only one side can split into waiting and transfer",
+    }
+    both = Comparison(*found)
+    assert both.change is not None
+    assert both.change.words == expected[sides]
+
+
+def test_a_wait_more_does_not_cost_what_the_other_side_does_not_gain_without_it(tmp_path: Path) -> None:
+    """Where every collective is needed at once, streams wait in place of a CPU: nothing overlaps without it."""
+    sides = []
+    for name, injections in (("a", ()), ("b", (Injection("block", (0, 1, 2, 3), tuple(range(8)), 130.0, 0.6),))):
+        program = partial(tp, layers=4, item=True)
+        simulate(World(7, program, 2, 2, 8, window=Window(((1, 6),)), injections=injections)).write(tmp_path / name)
+        sides.append((analyse(tmp_path / name, details=True),))
+    both = Comparison(*sides)
+    assert both.change is not None
+    assert both.change.words.startswith("waiting for devices costs")
+    assert both.change.parts[0].ns == pytest.approx(both.change.ns, rel=0.1)
 
 
 def test_half_of_the_ranks_are_late_whichever_side_they_are_late_on(simulated: Any) -> None:
