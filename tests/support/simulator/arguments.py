@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
-from .ops import Comm, Group, Message
+from .ops import Comm, Group, Kernel, Message
 from .world import Layout
 
 _MOST_LISTED = 30
@@ -179,3 +179,11 @@ def shape_args(record: CallRecord, layout: Layout) -> str:
     if not layout.shapes:
         return ""
     return f', "Input Dims": [[{record.in_elems}]], "Input type": ["{_TYPES[record.dtype][1]}"]'
+
+
+def work_args(op: Kernel, layout: Layout) -> str:
+    """Input shapes of an operator, likewise: the longer its kernel takes, the larger a matrix and a vector."""
+    if not layout.shapes:
+        return ""
+    elems = max(round(op.us * 64), 1)
+    return f', "Input Dims": [[{elems}, 64], [64]], "Input type": ["c10::BFloat16", "c10::BFloat16"]'

@@ -21,6 +21,7 @@ from .arguments import (
     message_record,
     operator_name,
     shape_args,
+    work_args,
 )
 from .clock import EPOCH_NS
 from .ops import COMPUTE_STREAM, P2P, Block, Comm, Communication, Cpu, Group, Kernel, Wait
@@ -159,7 +160,8 @@ class Events:
             self._communication(seen, correlation, number)
         elif isinstance(op, Kernel):
             if seen.cpu:
-                self._within("cpu_op", op.cpu_op, seen.ran, 0.1, 0.95, f'"External id": {number}')
+                shapes = work_args(op, self.world.layout)
+                self._within("cpu_op", op.cpu_op, seen.ran, 0.1, 0.95, f'"External id": {number}{shapes}')
             self._launch(seen, correlation, number, "cudaMemcpyAsync" if op.is_copy else "cudaLaunchKernel")
             self._kernel(seen, correlation, number, op.name, "")
         elif isinstance(op, Block):

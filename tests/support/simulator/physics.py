@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from dataclasses import dataclass, field
 
 from .draws import CPU, DURATION, LAUNCH, NOTHING_DRAWN, Draws, Row
-from .graph import Moments
+from .graph import Moments, Solved
 from .injections import Programs
 from .meeting import Meeting, Meetings
 from .ops import COMPUTE_STREAM, P2P, Block, Comm, Communication, Kernel, Op, Planned, Wait
@@ -16,6 +17,7 @@ from .world import World
 LAUNCHED_AT = 0.5
 """Part of an operation's CPU time after which it launches."""
 _FIRST_STREAM, _STREAMS_APART = 20, 4
+_MOST_TURNS, _SETTLED_US = 60, 0.01
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def timeline(world: World, programs: Programs) -> Timeline:
         for step, plan in enumerate(programs[rank]):
             issuer.issue(step, plan)
     met = meetings.linked()
-    times, causes = moments.solved()
+    times, causes = _contended(issuers, moments, world.hardware.contention)
     return Timeline([issuer.ran for issuer in issuers], [issuer.steps for issuer in issuers], met, times, causes)
 
 
@@ -58,6 +60,7 @@ class _Issuer:
     works: dict[str, int] = field(default_factory=dict)
     streams: dict[object, int] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
+    kernels: list[tuple[Ran, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         speed, begin = self.draws.of_rank(self.rank)
@@ -94,6 +97,7 @@ class _Issuer:
             self._launch(ran, COMPUTE_STREAM, row)
             delay = op.us * self.pace * math.exp(hardware.compute_jitter * row[DURATION]) + op.extra_us
             moments.link(ran.end, ran.start, delay, op.cause)
+            self.kernels.append((ran, delay))
         elif isinstance(op, Communication):
             self._communicate(ran, row)
         elif isinstance(op, Wait):
@@ -146,3 +150,51 @@ class _Issuer:
         drained = self.moments.new((ran.done, 0.0, -1), *((end, hardware.launch_us, op.cause) for end in ends))
         ran.drained = drained
         ran.done = self.moments.new((drained, op.extra_us, op.cause))
+
+
+def _contended(issuers: list[_Issuer], moments: Moments, slowdown: float) -> Solved:
+    """When everything is, where kernels take `slowdown` times as long while their GPU communicates.
+
+    How long a kernel takes decides what runs beside it, and the other way round: in turn, until nothing changes.
+    """
+    solved = moments.solved()
+    for _ in range(_MOST_TURNS if slowdown != 1 else 0):
+        changed = 0.0
+        for issuer in issuers:
+            communicates = _communicates(issuer.ran, solved.times)
+            for ran, alone_us in issuer.kernels:
+                takes = _beside(solved.times[ran.start], alone_us, communicates, slowdown)
+                ((start, before, cause),) = moments.links[ran.end]
+                changed = max(changed, abs(takes - before))
+                moments.links[ran.end] = [(start, takes, cause)]
+        solved = moments.solved()
+        if changed < _SETTLED_US:
+            return solved
+    return solved
+
+
+def _communicates(ran: list[Ran], times: list[float]) -> list[tuple[float, float]]:
+    """When a GPU communicates: begins and ends, in order, none within another."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted((times[one.start], times[one.end]) for one in ran if isinstance(one.op, Communication)):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _beside(start: float, alone_us: float, communicates: list[tuple[float, float]], slowdown: float) -> float:
+    """How long a kernel takes that begins at `start`, and would take `alone_us` without communication."""
+    at, left = start, alone_us
+    for begin, end in communicates[max(bisect(communicates, (start, math.inf)) - 1, 0) :]:
+        if end <= at:
+            continue
+        if at < begin:
+            done = min(begin - at, left)
+            at, left = at + done, left - done
+        done = min((end - at) / slowdown, left)
+        at, left = at + done * slowdown, left - done
+        if not left:
+            break
+    return at + left - start

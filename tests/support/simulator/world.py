@@ -41,6 +41,7 @@ class Hardware:
 
     `uneven_end_us` is how much later ranks end large collectives at most, depending on their kind and size; one in
     twenty ends that much later besides. `slow_links` are ranks among which links have this part of the bandwidth.
+    Kernels take `contention` times as long while their GPU communicates.
     """
 
     intra_gb_per_s: float = 200.0
@@ -60,6 +61,7 @@ class Hardware:
     event_us: float = 1.5
     gap_us: float = 0.8
     queue: int = 1000
+    contention: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Layout:
     `sync_on_compute`: synchronous collectives run on the stream that computes. `names`: as `torch` names files, or by
     `rank`. `header`: `groups` lists process groups, `plain` does not, `none` leaves distributedInfo out. `steps`:
     `numbered` alike on all ranks, numbered from each rank's `own` start, or `none`. `graph`: kernels alone.
+    With `shapes`, inputs are recorded; those of kernels follow from how long their work takes.
     With `one_name` all hosts bear the same name, with `every_call` a trace also has calls of the runtime that launch
     nothing: around collectives, and of the thread that watches these.
     `events`: calls that record events and let streams wait are shown. `gpu` is the model of all devices.
