@@ -87,6 +87,12 @@ GLOSSARY: dict[str, Term] = {
         "%.",
         "verdicts.md#of-the-run",
     ),
+    "contention": Term(
+        "Kernels run longer while their device communicates, as both use its multiprocessors and memory. So "
+        "communication that is hidden is not free.",
+        "contention.md#beside-and-alone",
+        ("slowdown",),
+    ),
     "copy-bound": Term(
         "A verdict: copies and fills that nothing hides cost most.",
         "verdicts.md#of-the-run",

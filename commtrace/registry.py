@@ -143,6 +143,7 @@ _TABLES_WITH_OPTIONS = {
     "bandwidth": "bandwidth",
     "breakdown": "breakdown",
     "compute": "compute",
+    "contention": "contention",
     "critical-path": "predict",
     "gaps": "idle",
     "idle": "idle",

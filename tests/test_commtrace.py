@@ -32,6 +32,7 @@ BEFORE = [
     "syncs",
     "launches",
     "queue",
+    "contention",
     "copies",
     "kernels",
     "gpus",
@@ -58,7 +59,7 @@ BEFORE = [
     "training",
     "capture",
 ]
-"""Every command that there was before tables stood under `table`, and is not one any more."""
+"""Every command that was renamed, and every table: without `table` they are told where they stand."""
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

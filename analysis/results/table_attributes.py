@@ -56,6 +56,12 @@ class TableAttributes:
     categories: pd.DataFrame
     """One row per category of operators and kernels, all ranks together. Needs `details`."""
 
+    contention: pd.DataFrame
+    """One row per rank, kind of collective and category of kernels beside it: what that costs. Needs `details`."""
+
+    contention_kernels: pd.DataFrame
+    """One row per rank, kind of collective and kernel beside it: what that costs. Needs `details`."""
+
     regions: pd.DataFrame
     """One row per region and phase, the costliest first: means over ranks and steps. Needs `details`."""
 

@@ -10,6 +10,7 @@ EXAMPLES = examples(
     "serving",
     "account",
     "compute",
+    "contention",
     "regions",
     "idle",
     "copies",

@@ -62,6 +62,7 @@ LIKE = {
     "regions_ranks": "regions_steps",
     "idle_steps": "idle",
     "gaps": "idle",
+    "contention_kernels": "contention",
     "launches_names": "launches",
     "queue_times": "queue",
     "syncs_steps": "syncs",

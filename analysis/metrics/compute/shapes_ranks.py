@@ -162,19 +162,19 @@ class _Device:
         self.of_products = np.array([kind in _OF_PRODUCTS for kind in kinds], dtype=bool)
         self.spread = own["spread"].to_numpy(dtype=np.float64)
         self.differs = own["differs"].to_numpy(dtype=bool)
-        self.typical = _weighted_median(self.over, self.weight)
+        self.typical = weighted_median(self.over, self.weight)
 
     def agreeing(self, chosen: NDArray[np.bool_]) -> tuple[float, float]:
         """How much slower it typically is at these shapes, and the part of their time that shows half of it or more."""
         if not chosen.any():
             return 0.0, 0.0
         over, weight = self.over[chosen], self.weight[chosen]
-        typical = _weighted_median(over, weight)
+        typical = weighted_median(over, weight)
         return typical, float(weight[over >= typical / 2].sum() / weight.sum())
 
     def slow(self) -> _Slow | None:
         """What it is slower at; None if nothing stands out from the differences between others."""
-        least = max(_SLOWER, _OUTSIDE * _weighted_median(self.spread, self.weight))
+        least = max(_SLOWER, _OUTSIDE * weighted_median(self.spread, self.weight))
         same = ~self.differs
         typical, agreeing = self.agreeing(same)
         of_products, agreeing_products = self.agreeing(same & self.of_products)
@@ -205,7 +205,7 @@ class _Device:
         return _Slow(at, float(self.over[place]), place)
 
 
-def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+def weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
     """The smallest value that, with those below, has half of the weight."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])

@@ -7,7 +7,7 @@ GPU an operator is its own work: one with a formula takes as long as it takes, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from ..clocks.frame import Ints
 from ..device.launches import enclosing, innermost
 from .flops import counted_once, counts, handing_over
 
-WORK_COLUMNS = ("rank", "device", "step", "kernel", "dur_ns", "call", "operator", "inputs")
+_OF_LAUNCHES = ("blocks_per_sm", "occupancy_frac")
+WORK_COLUMNS = ("rank", "device", "step", "kernel", "start_ns", "dur_ns", *_OF_LAUNCHES, "call", "operator", "inputs")
 """Columns of `compute_work`."""
 _NONE = -1
 _NO_ID = np.iinfo(np.int64).min
@@ -101,7 +102,9 @@ class _Operators:
             here = thread == self.thread[rows.start]
             inner = innermost(self.start[rows], self.end[rows], times[here])
             owner[launched[here]] = np.where(inner >= 0, self.owner[rows][inner], _NONE)
-        return self._table(ran["rank"], ran["device"], ran["step"], ran["name"], ran["dur_ns"].to_numpy(), owner)
+        start, took = (ran[name].to_numpy() for name in ("start_ns", "dur_ns"))
+        launched_as = {name: ran[name].array for name in _OF_LAUNCHES}
+        return self._table(ran["rank"], ran["device"], ran["step"], ran["name"], start, took, launched_as, owner)
 
     def on_cpu(self, rank: int, marks: Iterable[Mark]) -> pd.DataFrame:
         """A row of `work` for each operator of a run without a GPU that is not part of another one."""
@@ -117,16 +120,30 @@ class _Operators:
         count = len(places)
         took = np.maximum(np.where(self.counted[places], self.dur[places], own[places]), 0)
         no_kernel = pd.array([pd.NA] * count, dtype="string")
-        return self._table([rank] * count, ["cpu"] * count, steps, no_kernel, took, places)
+        no_launch = dict.fromkeys(_OF_LAUNCHES, pd.array([pd.NA] * count, dtype="Float64"))
+        start = self.start[places]
+        return self._table([rank] * count, ["cpu"] * count, steps, no_kernel, start, took, no_launch, places)
 
-    def _table(self, rank: Any, device: Any, step: Any, kernel: Any, dur_ns: Times, owner: Ints) -> pd.DataFrame:
+    def _table(
+        self,
+        rank: Any,
+        device: Any,
+        step: Any,
+        kernel: Any,
+        start_ns: Times,
+        dur_ns: Times,
+        launched_as: Mapping[str, Any],
+        owner: Ints,
+    ) -> pd.DataFrame:
         place = np.where(owner < 0, -1, owner)
         columns = {
             "rank": np.asarray(rank, dtype=np.int64),
             "device": pd.array(list(device), dtype="string"),
             "step": pd.array(step, dtype="Int64"),
             "kernel": pd.array(kernel, dtype="string"),
+            "start_ns": np.asarray(start_ns, dtype=np.int64),
             "dur_ns": np.asarray(dur_ns, dtype=np.int64),
+            **launched_as,
             "call": pd.arrays.IntegerArray(np.where(owner < 0, 0, owner), owner < 0),
             "operator": self.name.take(place, allow_fill=True),
             "inputs": self.inputs.take(place, allow_fill=True),

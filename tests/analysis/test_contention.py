@@ -1,0 +1,172 @@
+"""What kernels take longer beside communication: planted in simulated runs, and traces built in memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import US, Trace
+from idle_runs import detailed
+from simulator import Hardware, Layout, Window, World, simulate
+from simulator.programs import ddp, fsdp
+
+from commtrace import analyse
+from commtrace.analysis.core.schema import Row, records
+from commtrace.analysis.metrics.compute.contention import (
+    DIFFERING,
+    FASTER,
+    NEVER_ALONE,
+    TOO_FEW,
+    WITHOUT_SHAPES,
+    median_between,
+)
+from commtrace.analysis.recording.options import ReadOptions
+from commtrace.analysis.recording.sizes import ReadSizes
+from commtrace.analysis.render import as_csv
+from commtrace.analysis.results.opening import analyse_with
+from commtrace.cli import main
+
+SHAPES = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+
+
+def world(seed: int) -> World:
+    """Kernels that take a drawn time longer beside communication, in runs that reduce or gather."""
+    rng = random.Random(seed)
+    programs = [
+        partial(ddp, layers=12, layer_us=rng.uniform(60, 160), buckets=(12 << 20, 60 << 20, 30 << 20)),
+        partial(fsdp, layers=6, elems=rng.choice([24, 48]) << 20, layer_us=rng.uniform(60, 200)),
+    ]
+    return World(
+        seed=seed,
+        program=rng.choice(programs),
+        gpus=rng.choice([2, 4]),
+        steps=rng.choice([7, 12]),
+        hardware=Hardware(contention=rng.uniform(1.0, 2.5)),
+        layout=Layout(shapes=True),
+        window=Window(cycles=((1, 5),)),
+    )
+
+
+def test_planted_slowdowns_lie_inside_the_interval(tmp_path):
+    """In 95 % of all rows, and every run has rows."""
+    inside: list[bool] = []
+    for seed in range(16):
+        planted = world(seed)
+        simulate(planted).write(tmp_path / str(seed))
+        rows = [row for row in records(analyse(tmp_path / str(seed)).contention) if row["slowdown"] is not None]
+        assert rows, seed
+        inside += [row["slowdown_low"] <= planted.hardware.contention <= row["slowdown_high"] for row in rows]
+    assert sum(inside) >= 0.95 * len(inside)
+
+
+def test_extra_time_is_what_was_planted(tmp_path):
+    planted = world(8)
+    simulate(planted).write(tmp_path)
+    found = analyse(tmp_path).contention.dropna(subset=["extra_ns"])
+    slowdown = planted.hardware.contention
+    assert found["extra_ns"].sum() == pytest.approx(found["paired_ns"].sum() * (1 - 1 / slowdown), rel=0.05)
+
+
+def test_tables_are_the_same_wherever_they_are_made(tmp_path):
+    run, packed = tmp_path / "run", tmp_path / "packed"
+    simulate(world(3)).write(run)
+    assert main(["pack", "--output", str(packed), str(run)]) == 0
+    spread = ReadOptions(details=True, workers=1, sizes=ReadSizes(ranks_bytes=0))
+    for name in ("contention", "contention_kernels"):
+        whole = as_csv(name, analyse(run).table(name))
+        assert whole.count("\n") > 2
+        assert as_csv(name, analyse_with(run, spread).table(name)) == whole
+        assert as_csv(name, analyse(packed).table(name)) == whole
+
+
+# Traces built in memory
+
+
+def trace(alone_us: Sequence[float], beside_us: Sequence[float], *, rank: int = 0, shapes: bool = True) -> Trace:
+    """Kernels of these times before an all_gather, and beside it."""
+    made, at = Trace(rank=rank, world=2), 100 * US
+    for took_us in (*alone_us, None, *beside_us):
+        if took_us is None:
+            made.nccl("all_gather", at, int(sum(beside_us) + 40) * US + 1)
+            at += 10 * US
+            continue
+        made.event("cpu_op", "aten::mm", at - 60 * US, 4 * US, **(SHAPES if shapes else {}))
+        made.kernel("gemm", at, round(took_us * US), launch=at - 58 * US)
+        at += round(took_us * US)
+    return made
+
+
+def of(folder: Path, *traces: Trace) -> dict[int, Row]:
+    """The rows of a run by rank, which has one each."""
+    rows = records(detailed(folder, *traces).contention)
+    assert len({row["rank"] for row in rows}) == len(rows)
+    return {row["rank"]: row for row in rows}
+
+
+def test_a_kernel_beside_communication_and_alone(tmp_path):
+    row = of(tmp_path, trace([10.001, 10.101, 10.201, 10.001], [15.101, 15.201, 15.001]))[0]
+    assert (row["alone_calls"], row["beside_calls"], row["pooled"], row["note"]) == (4, 3, False, None)
+    assert row["slowdown"] == pytest.approx(15.101 / 10.051)
+    assert row["slowdown_low"] < row["slowdown"] < row["slowdown_high"] < 1.1 * row["slowdown"]
+    assert row["extra_ns"] == 45_303 - 3 * 10_051
+    assert (row["beside_ns"], row["paired_ns"]) == (45_303, 45_303)
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "shapes", "why"),
+    [
+        ([10.1, 10.1, 10.1], [15.1, 15.1, 15.1], False, WITHOUT_SHAPES),
+        ([10.1, 10.1], [15.1, 15.1, 15.1], True, NEVER_ALONE),
+        ([10.1, 10.1, 10.1], [15.1, 15.1], True, TOO_FEW),
+        ([10.1, 20.1, 30.1], [15.1, 15.1, 15.1], True, DIFFERING),
+        ([10.1, 10.1, 10.1], [5.1, 5.1, 5.1], True, FASTER),
+    ],
+)
+def test_what_cannot_be_known_is_na_with_the_reason(tmp_path, alone, beside, shapes, why):
+    row = of(tmp_path, trace(alone, beside, shapes=shapes))[0]
+    assert row["note"] == why
+    assert {row[name] for name in ("extra_ns", "slowdown", "slowdown_low", "slowdown_high", "pooled")} == {None}
+    assert (row["beside_ns"], row["paired_ns"]) == (round(sum(beside) * US), 0)
+
+
+def test_another_rank_stands_for_one_that_never_runs_alone_at_the_speed_of_that(tmp_path):
+    """Rank 1 takes 1.2 times as long at a kernel that nothing is beside, so 12 us where rank 0 takes 10."""
+    ranks = [trace([10.0, 10.0, 10.0], [15.0, 15.0, 15.0]), trace([], [24.0, 24.0, 24.0], rank=1)]
+    for made, took in zip(ranks, (20.001, 24.0012), strict=True):
+        for nth in range(3):
+            at = (1000 + 50 * nth) * US
+            made.event("cpu_op", "aten::mul", at - 20 * US, 4 * US, **SHAPES)
+            made.kernel("mul", at, round(took * US), launch=at - 18 * US)
+    rows = of(tmp_path, *ranks)
+    assert [rows[rank]["pooled"] for rank in (0, 1)] == [False, True]
+    assert rows[1]["slowdown"] == pytest.approx(24 / (10 * 24.0012 / 20.001), rel=1e-3)
+    assert rows[1]["alone_calls"] == 3
+
+
+def test_whole_microseconds_may_be_off_by_one(tmp_path):
+    row = of(tmp_path, trace([10, 10, 10], [15, 15, 15]))[0]
+    assert row["slowdown"] == 1.5
+    assert (row["slowdown_low"] < 1.4, row["slowdown_high"] > 1.6) == (True, True)
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 20, 64])
+def test_intervals_of_a_median_hold_it_in_99_of_100(count):
+    draws = np.sort(np.exp(np.random.default_rng(count).normal(0, 0.1, (4000, count))), axis=1)
+    held = [low <= 1 <= high for low, _, high in map(median_between, draws)]
+    assert sum(held) >= 0.985 * len(held)
+
+
+def test_the_command(tmp_path, capsys):
+    trace([10.1, 10.1, 10.1], [15.1, 15.1, 15.1]).write(tmp_path)
+    assert main(["table", "contention", "--by", "kernel", "-f", "csv", str(tmp_path)]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["kernel"], row["inputs"], row["collective"]) == ("gemm", "64x64 64x64", "all_gather")
+    trace([10.1, 10.1, 10.1], []).write(tmp_path / "calm")
+    assert main(["table", "contention", str(tmp_path / "calm")]) == 0
+    assert "no kernel computes while its device communicates" in capsys.readouterr().out
