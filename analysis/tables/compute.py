@@ -38,7 +38,10 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
     "bound": ("string", "compute or memory: what takes longer at the peak; NA where it is not known"),
     "tensor_core_frac": ("Float64", "part of total_ns in kernels of tensor cores, by their names; NA if no name says"),
     "ranks": ("int64", "ranks on which it ran"),
-    "slowest_rank": ("Int64", "rank whose mean call takes longest; NA if there is one rank"),
+    "slowest_rank": (
+        "Int64",
+        "rank whose mean call takes longest, of calls beside no communication; NA if fewer than two ranks have such",
+    ),
     "slowest_over_frac": ("Float64", "how much longer than the median of all ranks that is"),
     "note": ("string", "why FLOPs are NA; how many a causal mask leaves"),
     "partial": PARTIAL_RUN,
@@ -47,7 +50,10 @@ SHAPES = Schema("shapes", "operator with the shapes and types of its inputs, all
 SHAPES_RANKS = Schema("shapes_ranks", "rank and device that ran shapes which other ranks ran, too", {
     "rank": RANK,
     "device": DEVICE,
-    "shapes": ("int64", "operators with shapes that it called three times or more, and another rank as well"),
+    "shapes": (
+        "int64",
+        "operators with shapes that it called three times or more beside the same, and another rank as well",
+    ),
     "compared_frac": ("Float64", "part of the time of its kernels, copies and fills in these"),
     "over_frac": ("Float64", "how much longer they took in sum than by the medians of the other ranks"),
     "typical_over_frac": ("Float64", "median over these shapes, weighted by time: how much longer a call takes"),
@@ -190,20 +196,24 @@ def mfu_steps(breakdown_steps: pd.DataFrame, computed: pd.DataFrame, device_peak
 
 @value
 @each_rank
-def sums_of_shapes(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+def sums_of_shapes(computed: pd.DataFrame, calls: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
     """What calls of each operator with the same inputs took on each device."""
+    from ..metrics.compute.contention import company
     from ..metrics.compute.shapes import shape_sums
 
-    return shape_sums(in_steps(computed, counted_steps))
+    work = in_steps(computed, counted_steps)
+    return shape_sums(work.assign(beside=company(work, calls)))
 
 
 @value
 @each_rank
-def usual_calls(computed: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
-    """The usual call of each operator with the same inputs on each device."""
+def usual_calls(computed: pd.DataFrame, calls: pd.DataFrame, counted_steps: Collection[int]) -> pd.DataFrame:
+    """The usual call of each operator with the same inputs on each device, beside the same communication."""
+    from ..metrics.compute.contention import company
     from ..metrics.compute.shapes_ranks import usual_of_devices
 
-    return usual_of_devices(in_steps(computed, counted_steps))
+    work = in_steps(computed, counted_steps)
+    return usual_of_devices(work.assign(beside=company(work, calls)))
 
 
 @value

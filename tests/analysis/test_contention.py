@@ -88,9 +88,11 @@ def test_tables_are_the_same_wherever_they_are_made(tmp_path):
 # Traces built in memory
 
 
-def trace(alone_us: Sequence[float], beside_us: Sequence[float], *, rank: int = 0, shapes: bool = True) -> Trace:
+def trace(
+    alone_us: Sequence[float], beside_us: Sequence[float], *, rank: int = 0, world: int = 2, shapes: bool = True
+) -> Trace:
     """Kernels of these times before an all_gather, and beside it."""
-    made, at = Trace(rank=rank, world=2), 100 * US
+    made, at = Trace(rank=rank, world=world), 100 * US
     for took_us in (*alone_us, None, *beside_us):
         if took_us is None:
             made.nccl("all_gather", at, int(sum(beside_us) + 40) * US + 1)
@@ -147,6 +149,16 @@ def test_another_rank_stands_for_one_that_never_runs_alone_at_the_speed_of_that(
     assert [rows[rank]["pooled"] for rank in (0, 1)] == [False, True]
     assert rows[1]["slowdown"] == pytest.approx(24 / (10 * 24.0012 / 20.001), rel=1e-3)
     assert rows[1]["alone_calls"] == 3
+
+
+def test_a_rank_that_overlaps_more_is_not_called_slow(tmp_path):
+    """Rank 1 runs all of it beside an all_gather, rank 0 half of it, and neither is slower at either."""
+    usual, beside = [10.1] * 4, [20.1] * 4
+    of_ranks = (usual, beside), ([], [*beside, *beside]), (usual, [])
+    found = detailed(tmp_path, *(trace(*times, rank=rank, world=3) for rank, times in enumerate(of_ranks)))
+    (row,) = records(found.shapes)
+    assert (row["ranks"], row["slowest_over_frac"]) == (3, 0.0)
+    assert {row["over_frac"] for row in records(found.shapes_ranks)} == {0.0}
 
 
 def test_whole_microseconds_may_be_off_by_one(tmp_path):

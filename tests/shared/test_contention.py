@@ -21,6 +21,14 @@ def test_a_product_of_matrices_beside_all_gathers():
     assert all(1.6 < row["slowdown"] < 1.8 for row in pooled)
 
 
+def test_a_rank_that_runs_it_beside_communication_only_is_not_slower_at_it():
+    """Rank 5 runs 40 of 40 calls beside NCCL."""
+    rows = records(analyse(TRACES / "nanogpt-h100-w8").shapes)
+    (row,) = (row for row in rows if row["inputs"] == "2x768x768 2x768x3072 2x768x3072")
+    assert row["ranks"] == 8
+    assert row["slowest_rank"] != 5
+
+
 @pytest.mark.parametrize("run", ["ddp-a100-r0of2", "torchrec-v100-w4"])
 def test_without_shapes_nothing_is_compared(run):
     found = analyse(TRACES / run).contention

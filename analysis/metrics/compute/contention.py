@@ -47,6 +47,8 @@ _SAME = ["kernel", "operator", "inputs", "blocks_per_sm", "occupancy_frac", "nth
 WITHOUT_SHAPES = "no operator with shapes launched them; capture with record_shapes=True"
 NEVER_ALONE = "fewer than three of the same ran without communication"
 TOO_FEW = "fewer than three of the same ran beside communication"
+UNNAMED = "communication"
+"""A kind of collective that the trace does not say."""
 DIFFERING = "without communication they differ by more than half of the median, so that they are not the same work"
 FASTER = "they are faster beside communication, so that they are not the same work"
 
@@ -82,7 +84,7 @@ def beside_communication(work: pd.DataFrame, calls: pd.DataFrame) -> tuple[Times
     """How much of each row of `work` communication of its device covers, in ns; and the kind that covers most of that.
 
     `work` is from `compute_work`; `calls` are those of the run. The kind is None where nothing is covered, or the trace
-    does not say it.
+    does not say it. On CPUs nothing counts as covered: what communicates there are threads.
     """
     beside = np.zeros(len(work), dtype=np.int64)
     kinds: NDArray[Any] = np.full(len(work), None, dtype=object)
@@ -90,7 +92,7 @@ def beside_communication(work: pd.DataFrame, calls: pd.DataFrame) -> tuple[Times
     end = start + bare(work["dur_ns"])
     places = work.groupby(["rank", "device"], sort=False).indices
     for key, own in grouped(calls, ["rank", "device"]):
-        if (rows := places.get(key)) is None:
+        if key[1] == "cpu" or (rows := places.get(key)) is None:
             continue
         beside[rows] = covered(_spans(own), start[rows], end[rows])
         most = np.zeros(len(rows), dtype=np.int64)
@@ -99,6 +101,15 @@ def beside_communication(work: pd.DataFrame, calls: pd.DataFrame) -> tuple[Times
             kinds[rows[by_kind > most]] = kind
             most = np.maximum(most, by_kind)
     return beside, kinds
+
+
+def company(work: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[str]:
+    """What each row of `work` runs beside: a kind of collective that covers 90 %, empty for nothing, NA for less."""
+    beside, kinds = beside_communication(work, calls)
+    kinds[pd.isna(kinds)] = UNNAMED
+    kinds[beside < _BESIDE * bare(work["dur_ns"])] = None
+    kinds[beside == 0] = ""
+    return pd.Series(kinds, work.index, dtype="string")
 
 
 def _spans(calls: pd.DataFrame) -> Any:

@@ -80,7 +80,8 @@ def _shape(dims: Any) -> str:
 def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
     """One row per operator, inputs and device: what the calls took, those that ran as TF32 by themselves.
 
-    `work` is from `compute_work`. Bytes of an element are NA where some call does not say them.
+    `work` is from `compute_work`, with the `company` of each row. Bytes of an element are NA where some call does not
+    say them.
     """
     known = work.dropna(subset=["operator", "inputs", "call"])
     kernel = known["kernel"]
@@ -96,6 +97,7 @@ def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
         "told_ns": known["dur_ns"].where(flags_of_texts(kernel, lambda name: uses_tensor_cores(name) is not None), 0),
         "tf32": flags_of_texts(kernel, takes_float32_as_tf32),
         "item_bytes": kernel.map(item_bytes).astype("Float64"),
+        "alone": (known["beside"] == "").fillna(value=False).astype(bool),
     }).groupby(call, sort=False).agg(
         device=("device", "first"),
         total_ns=("total_ns", "sum"),
@@ -106,7 +108,9 @@ def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
         tf32=("tf32", "any"),
         least_bytes=("item_bytes", "min"),
         most_bytes=("item_bytes", "max"),
+        alone=("alone", "all"),
     )  # fmt: skip
+    calls["alone_ns"] = calls["total_ns"].where(calls["alone"], 0)
     named = known[["operator", "inputs", "rank"]].iloc[first].reset_index(drop=True)
     same = [*(each[first] for each in codes), bare(named["rank"]), text_codes(calls["device"])[0]]
     number, kinds = combined([*same, bare(calls["tf32"]).astype(int)])
@@ -122,6 +126,8 @@ def shape_sums(work: pd.DataFrame) -> pd.DataFrame:
         told_ns=("told_ns", "sum"),
         least_bytes=("least_bytes", "min"),
         most_bytes=("most_bytes", "max"),
+        alone_calls=("alone", "sum"),
+        alone_ns=("alone_ns", "sum"),
     ).assign(least_bytes=lambda sums: sums["least_bytes"].where(told))  # fmt: skip
     of_first = calls[["device", "kernel", "tf32"]].iloc[kinds].reset_index(drop=True)
     return pd.concat([named.iloc[kinds].reset_index(drop=True), of_first, sums.reset_index(drop=True)], axis=1)
@@ -242,8 +248,8 @@ def _by_precision(dtype: str | None, calls: pd.DataFrame) -> Iterator[tuple[str 
 def _row(name: str, inputs: str, dtype: str | None, calls: pd.DataFrame, whole_ns: int, peaks: DevicePeaks) -> Row:
     formula = formula_of(name, inputs, _item_bytes(calls))
     total_ns, count = int(calls["total_ns"].sum()), int(calls["calls"].sum())
-    of_ranks = calls.groupby("rank")[["total_ns", "calls"]].sum()
-    by_rank = of_ranks["total_ns"] / of_ranks["calls"]
+    # One that overlaps more is not slower: what is beside communication takes longer on all ranks.
+    alone = calls[calls["alone_calls"] > 0].groupby("rank")[["alone_ns", "alone_calls"]].sum()
     kernel = calls["kernel"].iloc[0]
     row: Row = {
         "operator": name,
@@ -260,14 +266,14 @@ def _row(name: str, inputs: str, dtype: str | None, calls: pd.DataFrame, whole_n
         "gflop_per_call": None if formula.flop is None else formula.flop / 1e9,
         "mb_per_call": None if formula.moved_bytes is None else formula.moved_bytes / 1e6,
         "tensor_core_frac": _frac(calls["tensor_ns"].sum(), total_ns) if calls["told_ns"].sum() else None,
-        "ranks": len(by_rank),
+        "ranks": int(calls["rank"].nunique()),
         "note": formula.reason if formula.flop is None else _left_by_mask(formula.flop, formula.masked_flop),
     }
     devices = Counter[tuple[int, str]]()
     for rank, device, ran in zip(*(calls[column].tolist() for column in ("rank", "device", "calls")), strict=True):
         devices[rank, device] += ran
     row |= _speed(formula, row, [(peaks.get(device), ran) for device, ran in devices.items()])
-    return row | _slowest(by_rank)
+    return row | _slowest(alone["alone_ns"] / alone["alone_calls"])
 
 
 def _left_by_mask(flop: int, masked_flop: int) -> str | None:

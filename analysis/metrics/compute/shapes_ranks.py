@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...core.schema import Row, grouped, records
+from ...core.schema import Row, grouped, records, text_codes
 from .categories import category
 from .shapes import formula_of
 
@@ -27,7 +27,8 @@ AT_EVERYTHING, AT_PRODUCTS, AT_SHAPE, AT_KERNEL = (
     "a shape, by another kernel",
 )
 _KEYS = ["rank", "device"]
-_SHAPE = ["operator", "inputs"]
+_SHAPE = ["operator", "inputs", "beside"]
+"""Only what runs beside the same kind of collective, or beside none, is compared: who overlaps more is not slower."""
 _OF_PRODUCTS = ("GEMM", "convolution", "attention forward", "attention backward")
 _LEAST_CALLS = 3
 """Of a shape on a rank: with fewer, one call that was disturbed makes the median."""
@@ -69,19 +70,25 @@ def rows_of_devices(
 
 
 def usual_of_devices(work: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, device and shape: the median of its calls, and what most of them ran.
+    """One row per rank, device, shape and company: the median of its calls, and what most of them ran.
 
     That is: first kernel, number of kernels and the sum of their `codes`, which all ranks have alike for a name.
-    `ran_ns` is what the device ran in all. `work` is from `compute_work`.
+    `ran_ns` is what the device ran in all. `work` is from `compute_work`, with the `company` of each row. Calls whose
+    kernels do not all have the same are left out.
     """
     known = work[work["inputs"].notna()]
+    company, names_of_company = text_codes(known["beside"])
     code, names = pd.factorize(known["kernel"].fillna(""))
     codes = [crc32(str(name).encode("utf-8", "surrogatepass")) for name in names]
     code = np.array(codes, dtype=np.int64)[code]
-    calls = known.assign(code=code).groupby([*_KEYS, "call"], sort=False).agg(
+    calls = known.assign(code=code, company=company).groupby([*_KEYS, "call"], sort=False).agg(
         operator=("operator", "first"), inputs=("inputs", "first"), took_ns=("dur_ns", "sum"),
         code=("code", "first"), kernels=("code", "size"), codes=("code", "sum"),
+        least=("company", "min"), company=("company", "max"),
     )  # fmt: skip
+    calls = calls[(calls["least"] == calls["company"]) & (calls["least"] >= 0)]
+    beside = pd.array(names_of_company, dtype="string").take(calls["company"].to_numpy(), allow_fill=True)
+    calls = calls.assign(beside=beside)
     medians = calls.groupby([*_SHAPE, *_KEYS], sort=False).agg(calls=("took_ns", "size"), took_ns=("took_ns", "median"))
     ran = calls.groupby([*_SHAPE, *_KEYS, "code", "kernels", "codes"], sort=False).size().rename("times").reset_index()
     usual = ran.sort_values("times", kind="stable").drop_duplicates([*_SHAPE, *_KEYS], keep="last")
@@ -220,7 +227,7 @@ def _row(
     row: Row = {
         "rank": one.rank,
         "device": one.device,
-        "shapes": len(one.own),
+        "shapes": len(one.own[["operator", "inputs"]].drop_duplicates()),
         "compared_frac": float((one.took * one.calls).sum()) / one.ran_ns if one.ran_ns else None,
         "over_frac": float(extra.sum() / one.weight.sum()),
         "typical_over_frac": one.typical,
