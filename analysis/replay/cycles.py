@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,6 +38,8 @@ class Played:
     hosts: HostTables
     stream_waits: pd.DataFrame = field(default_factory=STREAM_WAITS.empty)
     annotations: pd.DataFrame = field(default_factory=ANNOTATIONS.empty)
+    slowdown: Callable[[], Mapping[int, float]] = dict
+    """How many times as long compute takes beside communication, by rank as far as it is known."""
 
 
 def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
@@ -66,6 +68,7 @@ def rank_programs(run: Played) -> Iterator[list[RankProgram]]:
                 ),
                 host=HostTime(rank[0], cycle, run.hosts, run.clocks, names, copies),
                 is_sending=rank[0] in sending,
+                slowdown=run.slowdown,
             )
             for rank, of_rank in grouped(of_cycle, ["rank"])
         ]

@@ -56,7 +56,7 @@ class RankProgram:
     (`core.steps.step_windows`). Ranks of one number `linked` have a common clock. `event_waits` are all waits of
     streams, None where the trace does not tell for what each was. `host` is what else the CPU did, None where that was
     not read. A rank that `is_sending` calls others one by one, as stages of a pipeline do, of which each does work of
-    its own.
+    its own. `slowdown` gives how many times as long compute takes beside communication, by rank as far as it is known.
     """
 
     rank: int
@@ -85,6 +85,7 @@ class RankProgram:
     event_waits: EventWaits | None = None
     host: HostTime | None = None
     is_sending: bool = False
+    slowdown: Callable[[], Mapping[int, float]] = dict
 
     def calls_named(self, is_so: Callable[[str], bool]) -> Flags:
         """Whether each call has a name of this sort."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
-from ..core.declaring import TableEntry, Topic, played, value
+from ..core.declaring import Later, TableEntry, Topic, played, value
 from ..core.frames import np, pd
 from ..core.intervals import Spans, spans
 from ..core.markers import DATA_LOADER
@@ -14,6 +15,7 @@ from ..errors import NothingMeasured
 from .values import NO_TIMES, WITH_DETAILS
 
 if TYPE_CHECKING:
+    from ..metrics.compute.contention import Pair
     from ..metrics.device.idle import HostTables
     from ..metrics.typical_step import TypicalStep
     from ..replay.cycles import Played
@@ -59,8 +61,10 @@ def played_tables(
     collectives: pd.DataFrame,
     clocks: pd.DataFrame,
     host_tables: HostTables,
+    contention_pairs: Later[list[Pair]],
 ) -> Played:
     """What a replay needs. Raises NothingMeasured."""
+    from ..metrics.compute.contention import slowdown_of_ranks
     from ..replay.cycles import Played
 
     if not run.has_starts:
@@ -77,6 +81,7 @@ def played_tables(
         hosts=host_tables,
         stream_waits=run.stream_waits,
         annotations=run.annotations,
+        slowdown=cache(lambda: slowdown_of_ranks(contention_pairs())),
     )
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 from builders import US, Trace
 from idle_runs import detailed
+from simulated_once import mean_step_ns, true_step_ns
 from simulator import Hardware, Layout, Window, World, simulate
-from simulator.programs import ddp, fsdp
+from simulator.ops import Comm, Op, Wait
+from simulator.programs import ddp, everybody, fsdp, layer, load, optimizer
+from simulator.world import Place
 
 from commtrace import analyse
 from commtrace.analysis.core.schema import Row, records
@@ -83,6 +87,34 @@ def test_tables_are_the_same_wherever_they_are_made(tmp_path):
         assert whole.count("\n") > 2
         assert as_csv(name, analyse_with(run, spread).table(name)) == whole
         assert as_csv(name, analyse(packed).table(name)) == whole
+
+
+# What overlap gains
+
+
+def half_hidden(place: Place, *, layers: int, layer_us: float, elems: int, hide: bool) -> list[Op]:
+    """All_reduces of which every second one is waited for at once, unless all are to be hidden."""
+    ops: list[Op] = [load()]
+    for nth in range(layers):
+        ops += [*layer(layer_us), Comm("all_reduce", everybody(place), elems, "Float", work=f"{nth}")]
+        ops += [Wait(f"{nth}")] if nth % 2 and not hide else []
+        ops += layer(layer_us)
+    ops += layer(layer_us) * 3
+    return [*ops, *(Wait(f"{nth}") for nth in range(layers) if hide or not nth % 2), *optimizer(layer_us)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_overlap_gains_no_more_than_the_run_simulated_again(tmp_path, seed):
+    """Beside compute, the transfers that are hidden slow it down."""
+    rng = random.Random(seed)
+    program = partial(half_hidden, layers=8, layer_us=rng.uniform(250, 500), elems=rng.choice([4, 8, 16]) << 20)
+    exposed = replace(world(seed), program=partial(program, hide=False), steps=7, gpus=4)
+    simulate(exposed).write(tmp_path / "exposed")
+    found = analyse(tmp_path / "exposed")
+    hidden_ns = true_step_ns(replace(exposed, program=partial(program, hide=True)))
+    (gain_ns,) = (row["gain_ns"] for row in records(found.remedies) if row["remedy"] == "overlap")
+    true_ns = mean_step_ns(found) - hidden_ns
+    assert 0.85 * true_ns <= gain_ns <= true_ns
 
 
 # Traces built in memory

@@ -353,3 +353,12 @@ def _note(unpaired: list[Pair]) -> str | None:
         assert pair.reason is not None
         lost[pair.reason] = lost.get(pair.reason, 0) + pair.beside_ns
     return max(lost, key=lambda reason: (lost[reason], reason), default=None)
+
+
+def slowdown_of_ranks(pairs: Iterable[Pair]) -> dict[int, float]:
+    """How many times as long compute of each rank takes beside communication, as far as that is known."""
+    known = [pair for pair in pairs if pair.reason is None]
+    return {
+        rank: max(_slowdown([pair for pair in known if pair.rank == rank])[1], 1.0)
+        for rank in sorted({pair.rank for pair in known})
+    }

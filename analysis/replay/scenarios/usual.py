@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ....common.wording import shortened
+from ...core.intervals import clip, spans, subtract, total
 from ...metrics.clocks.frame import Flags, Ints
 from ..alike import Alike
 from ..edges import Edges, ready
@@ -438,22 +439,54 @@ def _not_blocked(member: Playing) -> Playing:
 def perfect_overlap() -> Scenario:
     """Hide every transfer behind compute.
 
-    Three bounds, of which the tightest counts: compute never waits for communication, of which no trace tells the
-    price; transfers take no time, but those who come late are waited for; and no stream communicates any faster.
+    Three bounds, of which the tightest counts: compute never waits for communication; transfers take no time, but those
+    who come late are waited for; and no stream communicates any faster. Compute beside the transfers that are hidden
+    then takes as much longer as what is beside communication now, where that is known.
     """
 
     def in_no_time(members: Sequence[Playing]) -> list[Playing]:
-        return [replace(m, transfer=np.zeros_like(m.transfer)) for m in members]
+        return [replace(m, transfer=np.zeros_like(m.transfer), duration=_beside_all(m)) for m in members]
+
+    def hidden(members: Sequence[Playing]) -> list[Playing]:
+        return never_waiting([replace(m, duration=_beside_all(m)) for m in members])
 
     return Scenario(
         "every transfer hidden behind compute",
-        "a bound: compute takes as long as measured and never waits for transfers, which take as long on their streams",
-        (never_waiting, in_no_time),
+        "a bound: compute never waits for transfers, which take as long on their streams, and is slowed down by them "
+        "as far as that was measured",
+        (hidden, in_no_time),
         limit=True,
         tightest=True,
         leaves_out=True,
         least=_communicating,
     )
+
+
+def _beside_all(member: Playing) -> Ints:
+    """Durations if transfers beside which nothing computes are beside compute: what they hide costs part of its time.
+
+    Compute that is `s` times as slow does in a hidden ms what takes 1/s ms alone, so that hides no more than 1 - 1/s
+    ms less. At most, all that runs alone becomes `s` times as long.
+    """
+    program = member.program
+    slowdown = program.slowdown().get(program.rank, 1.0)
+    duration: Ints = member.duration.copy()
+    if slowdown == 1.0:
+        return duration
+    comm, start, end = program.is_comm, program.start.astype(np.int64), program.end.astype(np.int64)
+    transfers = spans(end[comm] - member.transfer[comm].astype(np.int64), end[comm])
+    computes, communicates = spans(start[~comm], end[~comm]), spans(start[comm], end[comm])
+    exposed, alone = subtract(transfers, computes), subtract(computes, communicates)
+    for step in np.unique(steps_of(program)).tolist():
+        of_step = steps_of(program) == step
+        rows = np.flatnonzero(of_step & ~comm)
+        if not len(rows):
+            continue
+        within = int(start[of_step].min()), int(end[of_step].max())
+        hidden, free = (total(clip(each, *within)) for each in (exposed, alone))
+        extra = min(hidden * (1 - 1 / slowdown), free * (slowdown - 1))
+        duration[rows] = np.rint(duration[rows] * (1 + extra / max(int(duration[rows].sum()), 1)))
+    return duration
 
 
 def _communicating(cycles: Sequence[Sequence[Playing]]) -> dict[int, float]:
