@@ -39,6 +39,12 @@ GLOSSARY: dict[str, Term] = {
         "wait-and-transfer.md#wait-transfer-and-arrival",
         ("arrived", "arrived_ns"),
     ),
+    "bubble": Term(
+        "Time in which a rank of a pipeline has nothing to compute, as its schedule has nothing for it. It is inherent "
+        "(also if all stages were equally long), imbalance (they are not), jitter, the order of messages, or transfer.",
+        "pipelines.md#why-a-rank-has-nothing-to-compute",
+        ("pipeline bubble", "bubble_frac", "1F1B", "GPipe", "microbatch"),
+    ),
     "busbw": Term(
         "Bus bandwidth: algbw times a factor of the collective and the number of ranks (2 (n - 1) / n for all_reduce), "
         "in GB/s. It is comparable between collectives and numbers of ranks, and with the speed of the links.",

@@ -149,6 +149,7 @@ _TABLES_WITH_OPTIONS = {
     "idle": "idle",
     "kernels": "kernels",
     "launches": "launches",
+    "pipeline": "pipeline",
     "queue": "launches",
     "ranks": "ranks",
     "regions": "regions",

@@ -188,6 +188,12 @@ class TableAttributes:
     releases: pd.DataFrame
     """One row per process group, collective, and what released its exposed calls. Needs `details`."""
 
+    pipeline: pd.DataFrame
+    """One row per rank and step of a pipeline. What a rank does not compute in a step is told apart, and adds up."""
+
+    pipeline_stages: pd.DataFrame
+    """One row per rank and stage. Only of steps whose schedule was found out."""
+
     releases_calls: pd.DataFrame
     """One row per exposed collective call: what released it, and how much earlier it could have begun."""
 

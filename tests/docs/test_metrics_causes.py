@@ -5,7 +5,16 @@ from given_runs import analysis_of_run
 from worked_examples import assert_a_changed_number_is_noticed, assert_true, examples
 
 EXAMPLES = examples(
-    "lateness", "late-work", "ranks-and-hosts", "hangs", "verdicts", "remedies", "replay", "critical-path", "releases"
+    "lateness",
+    "late-work",
+    "ranks-and-hosts",
+    "hangs",
+    "verdicts",
+    "remedies",
+    "replay",
+    "critical-path",
+    "releases",
+    "pipelines",
 )
 
 

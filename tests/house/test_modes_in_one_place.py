@@ -10,8 +10,9 @@ from commtrace.contract import modes as contract
 from commtrace.profiling.modes import MODES
 
 FOLDER = "modes"
-# `dp` there is a dimension of layouts such as Megatron's, beside `tp` and `pp`, and no mode of ours
+# `dp` there is a dimension of layouts such as Megatron's, beside `tp` and `pp`, and `pipeline` a table: no mode of ours
 OF_LAYOUTS = {
+    *("cli.commands.pipeline", "tables.pipeline", "metrics.pipelines.table"),
     *("metrics.rank_plan", "cli.scale.plan_ranks", "tables.roles", "catalog"),
     *("metrics.roles.names", "metrics.roles.behaviour", "metrics.roles.table", "metrics.roles.grid"),
 }

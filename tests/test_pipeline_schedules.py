@@ -1,0 +1,79 @@
+"""Pipelines by torch's own action tables, drawn at random: schedules are named, and parts of the bubble are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from samples import with_slow
+from torch_schedules import NAMES, SCHEDULES, Drawn, drawn, parts, played, write
+
+from commtrace import Analysis, analyse
+from commtrace.cli import main
+
+PARTS = ("inherent", "imbalance", "jitter", "transfer", "order")
+_LARGE = [(name, seed, 8) for name in SCHEDULES for seed in range(1, 5)]
+
+
+def written(folder: Path, schedule: str, seed: int, most_ranks: int) -> tuple[Drawn, Analysis]:
+    """A pipeline, and the analysis of its traces."""
+    made = drawn(np.random.default_rng(seed), schedule, most_ranks, most=4 * most_ranks)
+    write(made, folder)
+    return made, analyse(folder)
+
+
+@pytest.mark.parametrize(("schedule", "seed", "most_ranks"), with_slow([(name, 0, 3) for name in SCHEDULES], _LARGE))
+def test_the_schedule_is_named_and_each_part_is_right(schedule, seed, most_ranks, tmp_path):
+    made, found = written(tmp_path, schedule, seed, most_ranks)
+    table = found.pipeline
+    assert set(table["schedule"]) == {NAMES[schedule]}
+    assert set(table["microbatches"]) == {made.microbatches}
+    assert table["note"].isna().all()
+    for rank, true_us in parts(made).items():
+        row = table[(table["rank"] == rank) & (table["step"] == 1)].iloc[0]
+        off = {name: row[f"{name}_ns"] / 1e3 - true_us[name] for name in PARTS}
+        assert max(map(abs, off.values())) < 0.01 * row["window_ns"] / 1e3, off
+        own = [stage for stage in range(made.stages) if made.rank_of(stage) == rank]
+        assert row["stage"] == " ".join(map(str, own))
+
+
+@pytest.mark.parametrize(("schedule", "seed", "most_ranks"), with_slow([("1F1B", 0, 3)], _LARGE))
+def test_work_and_parts_add_up_to_the_step(schedule, seed, most_ranks, tmp_path):
+    _, found = written(tmp_path, schedule, seed, most_ranks)
+    table = found.pipeline
+    bubble = table[[f"{name}_ns" for name in PARTS]].sum(axis=1)
+    assert (table["work_ns"] + bubble + table["other_ns"] == table["window_ns"]).all()
+    assert (bubble / table["window_ns"]).to_numpy() == pytest.approx(table["bubble_frac"].to_numpy(dtype=float))
+    steps = found.breakdown_steps.set_index(["rank", "step"])
+    keys = pd.MultiIndex.from_frame(table[["rank", "step"]])
+    assert table["work_ns"].tolist() == steps.loc[keys, "compute_ns"].tolist()
+
+
+@pytest.mark.parametrize(("schedule", "seed", "most_ranks"), with_slow([("ZBVZeroBubble", 1, 3)], _LARGE))
+def test_a_slow_stage_gains_most(schedule, seed, most_ranks, tmp_path):
+    made = drawn(np.random.default_rng(seed), schedule, most_ranks, most=4 * most_ranks)
+    slow = seed % made.stages
+    for kind, stage, number in made.takes:
+        made.takes[kind, stage, number] = 3_000.0 * (1.5 if stage == slow else 1.0)
+    write(made, tmp_path)
+    table = analyse(tmp_path).pipeline_stages.set_index("stage")
+    assert table["gain_ns"].idxmax() == slow
+    cured = dict.fromkeys(made.takes, 3000.0)
+    assert table.loc[slow, "gain_ns"] / 1e3 == pytest.approx(_length_us(made, made.takes) - _length_us(made, cured))
+
+
+def _length_us(made: Drawn, takes: dict[tuple[str, int, int], float]) -> float:
+    done = played(made, takes, 0.0, lanes=False)
+    return max(end for (kind, _, _), (_, end) in done.items() if "_" not in kind)
+
+
+def test_a_recording_says_the_same(tmp_path):
+    made = drawn(np.random.default_rng(5), "Interleaved1F1B", 2, most=4)
+    write(made, tmp_path / "run")
+    assert main(["pack", str(tmp_path / "run"), "--output", str(tmp_path / "packed")]) == 0
+    whole, packed = (analyse(tmp_path / name).pipeline for name in ("run", "packed"))
+    pd.testing.assert_frame_equal(whole, packed)
+    spread = analyse(tmp_path / "run", workers=2).pipeline
+    pd.testing.assert_frame_equal(whole, spread)
