@@ -15,7 +15,8 @@ from .values import WITH_DETAILS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..metrics.pipelines.table import PipelineStep
+    from ..metrics.pipelines.table import PipelineStep, UsualBubble
+    from ..run.run import Run
 
 _SCHEDULE = (
     "string",
@@ -59,6 +60,8 @@ PIPELINE_STAGES = Schema("pipeline_stages", "rank and stage of a pipeline", {
     "partial": PARTIAL,
 })  # fmt: skip
 
+_MOST_STEPS, _MOST_PIPELINES = 3, 4
+"""Of so many the first screen says the bubble: replicas and steps have the same schedule, and hardly another one."""
 _NO_PIPELINE = "no rank sends to or receives from a single other one, so there is no pipeline"
 
 
@@ -92,6 +95,25 @@ def pipelines(
     if not details:
         raise NothingMeasured(f"{name}: was read without operators; {WITH_DETAILS}")
     return list(pipeline_steps(pipeline_pieces, calls, collectives, matches))
+
+
+@value
+def bubble_of_schedule(
+    run: Run,
+    pipeline_pieces: pd.DataFrame,
+    counted_steps: Collection[int],
+    calls: pd.DataFrame,
+    collectives: pd.DataFrame,
+    matches: pd.DataFrame,
+) -> UsualBubble | None:
+    """What the schedule of a pipeline leaves its ranks without work, by some steps and replicas; None without one."""
+    from ..metrics.pipelines.table import pipeline_steps, usual_bubble
+
+    if not (run.details and len(pipeline_pieces)):
+        return None
+    steps = sorted(counted_steps)[:_MOST_STEPS] or None
+    some = pipeline_steps(pipeline_pieces, calls, collectives, matches, steps=steps, most_pipelines=_MOST_PIPELINES)
+    return usual_bubble(some)
 
 
 @TableEntry(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..metrics.causes.cpu_work import Counted
     from ..metrics.device.largest_gaps import IdlePlaces
     from ..metrics.device.longer import Longer
+    from ..metrics.pipelines.table import UsualBubble
     from ..metrics.prices import Prices
     from ..metrics.typical_step import TypicalStep
     from ..metrics.verdicts.culprits import Culprits
@@ -77,6 +78,7 @@ def culprits_over(
     collectives: pd.DataFrame,
     late_work: pd.DataFrame,
     slower_devices: Later[dict[int, Slow]],
+    bubble_of_schedule: UsualBubble | None,
 ) -> Callable[[Waiting, int | None], Culprits]:
     """Who is late and why, by who waited for whom, over so many steps."""
     from ..metrics.verdicts.culprits import Culprits
@@ -91,6 +93,7 @@ def culprits_over(
             lateness=waiting.lateness,
             late_work=late_work if waiting.steps is None else late_work[late_work["step"].isin(waiting.steps)],
             slow=slower_devices,
+            bubble=bubble_of_schedule,
             groups=of_collectives,
             steps=over,
             on_cpu=run.is_of_cpus,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from simulator import World, simulate
 from simulator.pipelines import cp_ring, three_d
+from simulator.world import Hardware
 
 from commtrace import analyse
 from commtrace.analysis.metrics.pipelines.account import WaitGraph
@@ -96,6 +97,17 @@ def test_without_marks_the_chain_of_messages_says_the_stages(tmp_path):
     assert set(table["schedule"]) == {"1F1B"}
     assert sorted(set(table["stage"])) == ["0", "1", "2", "3"]
     assert set(table["microbatches"]) == {6}
+
+
+def test_the_first_screen_says_the_bubble_where_nobody_is_late(tmp_path):
+    calm = Hardware(compute_jitter=0.0, gpu_spread=0.0, cpu_jitter=0.0)
+    made = World(4, partial(three_d, tp=1, pp=4, microbatches=6), 1, 4, steps=4, hardware=calm)
+    simulate(made).write(tmp_path)
+    found = analyse(tmp_path)
+    inherent_ms = found.pipeline["inherent_ns"].mean() / 1e6
+    said = f"1F1B with 4 stages and 6 microbatches leaves each rank {inherent_ms:.1f} ms without work"
+    assert said in found.verdict
+    assert f"would leave {inherent_ms / 2:.1f} ms" in found.verdict
 
 
 def test_ring_attention_is_no_pipeline(tmp_path):

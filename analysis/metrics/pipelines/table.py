@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from graphlib import CycleError
 from typing import Any, NamedTuple
 
@@ -12,7 +12,17 @@ from ....common.wording import listed
 from ...core.schema import grouped, records
 from .account import StepAccount, bubbles_of
 from .pieces import SENT
-from .schedule import PeerMessage, Schedule, StagePiece, found_out, schedule_of
+from .schedule import (
+    GPIPE,
+    INTERLEAVED,
+    LOOPED_BFS,
+    ONE_F_ONE_B,
+    PeerMessage,
+    Schedule,
+    StagePiece,
+    found_out,
+    schedule_of,
+)
 
 
 class PipelineStep(NamedTuple):
@@ -25,14 +35,72 @@ class PipelineStep(NamedTuple):
     note: str | None
 
 
+class UsualBubble(NamedTuple):
+    """For how many ms of a step the schedule that a run has leaves its ranks without work, on average, and why.
+
+    The inherent part is halved with twice as many microbatches, if it `halves`.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    inherent: float
+    imbalance: float
+    jitter: float
+    order: float
+    halves: bool
+
+    @property
+    def whole(self) -> float:
+        """All of it, in ms, but for transfers."""
+        return self.inherent + self.imbalance + self.jitter + self.order
+
+
+def usual_bubble(steps: Iterable[PipelineStep]) -> UsualBubble | None:
+    """What the schedule of these steps leaves their ranks without work; None where they have no single schedule."""
+    known = [(each.schedule, each.account) for each in steps if each.schedule and each.account]
+    plans = {(plan.name, len(plan.of), plan.microbatches) for plan, _ in known}
+    if len(plans) != 1:
+        return None
+    [(name, stages, microbatches)] = plans
+    own = [bubble for _, account in known for bubble in account.bubbles.values()]
+
+    def mean_ms(part: str) -> float:
+        return sum(getattr(bubble, part) or 0.0 for bubble in own) / len(own) / 1e6
+
+    return UsualBubble(
+        name,
+        stages,
+        microbatches,
+        mean_ms("inherent"),
+        mean_ms("imbalance"),
+        mean_ms("jitter"),
+        mean_ms("order"),
+        halves=name in (GPIPE, ONE_F_ONE_B, INTERLEAVED, LOOPED_BFS),
+    )
+
+
 def pipeline_steps(
-    pipeline_pieces: pd.DataFrame, calls: pd.DataFrame, collectives: pd.DataFrame, matches: pd.DataFrame
+    pipeline_pieces: pd.DataFrame,
+    calls: pd.DataFrame,
+    collectives: pd.DataFrame,
+    matches: pd.DataFrame,
+    *,
+    steps: Collection[int] | None = None,
+    most_pipelines: int | None = None,
 ) -> Iterator[PipelineStep]:
-    """Yield every step of every pipeline, by its first rank and number. The arguments are the tables of these names."""
+    """Yield every step of every pipeline, by its first rank and number. The arguments are the tables of these names.
+
+    Only of these `steps`, and of no more than so many pipelines, where they are given.
+    """
     messages = _messages(pipeline_pieces, calls, collectives, matches)
     pieces = dict(grouped(pipeline_pieces[pipeline_pieces["call_id"].isna()], ["rank", "step"]))
     pipeline_of = _pipelines(messages)
     messages = messages.assign(pipeline=messages["rank"].map(pipeline_of))
+    chosen = sorted(set(pipeline_of.values()))[:most_pipelines]
+    messages = messages[messages["pipeline"].isin(chosen)]
+    if steps is not None:
+        messages = messages[messages["step"].isin(steps)]
     for (first, step), own in grouped(messages, ["pipeline", "step"]):
         ranks = tuple(sorted(rank for rank, pipeline in pipeline_of.items() if pipeline == first))
         of_ranks = {rank: _pieces(pieces[rank, step]) for rank in ranks if (rank, step) in pieces}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..causes.blame import as_late, shares_of_waiting, standing_out
+from ..pipelines.table import UsualBubble
 from ..prices import Excess, LateRanks, PricedLinks, Prices, Since
 from .doing import (
     Doing,
@@ -72,12 +73,14 @@ class Blamed(NamedTuple):
 class Waited(NamedTuple):
     """For whom others wait: `blamed`, None if nobody stands out.
 
-    `explained_frac` of the waiting is for some rank, `most_frac` for the one that causes most of it.
+    `explained_frac` of the waiting is for some rank, `most_frac` for the one that causes most of it. `bubble` is that
+    of a pipeline, where it is most of the waiting.
     """
 
     blamed: Blamed | None
     explained_frac: float
     most_frac: float
+    bubble: UsualBubble | None = None
 
 
 class Culprits(NamedTuple):
@@ -85,8 +88,8 @@ class Culprits(NamedTuple):
 
     `slow` gives ranks whose device is slower than others at the same work, or has more of it. `steps` is 0 where none
     are marked. It is None if the steps are one event, such as a long step: then lateness is given in all, not per step.
-    `groups` is the process group of each collective, `participation` the table, and `on_cpu` says that the run has no
-    GPU.
+    `groups` is the process group of each collective, `participation` the table, `on_cpu` says that the run has no GPU,
+    and `bubble` is that of its pipeline, if it has one.
     """
 
     ranks: pd.DataFrame
@@ -98,11 +101,13 @@ class Culprits(NamedTuple):
     steps: int | None
     on_cpu: bool
     participation: pd.DataFrame
+    bubble: UsualBubble | None
 
     def waited(self) -> Waited:
         """For whom the others wait, and why."""
         shares = self._shares()
-        return Waited(self._blamed(shares), float(shares.sum()), float(shares.max()) if len(shares) else 0.0)
+        most = float(shares.max()) if len(shares) else 0.0
+        return Waited(self._blamed(shares), float(shares.sum()), most, self.bubble)
 
     def _blamed(self, shares: pd.Series[float]) -> Blamed | None:
         host = self._late_host(shares)

@@ -382,6 +382,8 @@ def _of_idle(
 def _of_communication(step: Step, known: KnownCalls, culprits: Culprits | None) -> Loss:
     """The loss by exposed communication. Without `culprits` it names no ranks, because another sentence does."""
     waited = None if culprits is None else culprits.waited()
+    if waited is not None and (waited.bubble is None or waited.bubble.whole < _MOST_OF_IT * step.wait):
+        waited = waited._replace(bubble=None)
     comm, at_least = step.comm or 1.0, known.waited_at_least_ns / 1e6
     waiting, moving, unknown = step.wait / comm, step.transfer / comm, step.unsplit / comm
     of_some = waited if waiting >= NAMED_FROM else None

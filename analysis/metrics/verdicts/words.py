@@ -15,6 +15,8 @@ from ..causes.cpu_work import BLOCKED, COMPUTING, GARBAGE, NO_CPU, OUTSIDE
 from ..compute.shapes_ranks import AT_EVERYTHING, AT_KERNEL, AT_PRODUCTS
 from ..device.largest_gaps import HELD_RANGE, LargestGaps
 from ..functions import quoted
+from ..pipelines.schedule import UNKNOWN_SCHEDULE
+from ..pipelines.table import UsualBubble
 from ..prices import Priced, Since
 from .culprits import MOST_NAMED, Blamed, Fault, Reason, Waited
 from .devices import Unequal
@@ -42,6 +44,7 @@ _MOST_HUNG = 8
 _SURELY_HANGS_NS = 1_000_000_000
 _ALL_OF_IT = 0.995  # from there a share would be shown as 100%, and is left out
 _NEARLY_ALL = 0.9  # of the time outside of operators: from there one thing is said to be what a rank does there
+_MORE_FROM = 0.2  # of a bubble: from there a second part of it is named
 _SPREAD_FROM = 0.5  # of the waiting must be explained, with no rank standing out, to call it jitter
 _UNEXPLAINED_FROM = 0.05  # of the waiting: less is noise
 _LOWER_CLOCK = 0.95
@@ -316,6 +319,8 @@ def _for_whom(waited: Waited | None) -> str:
     """`, 72% of it for rank 7, which ...`: the share of all waiting by rank, and the share without culprit."""
     if waited is None:
         return ""
+    if waited.blamed is None and waited.bubble is not None:
+        return f" {_for_stages(waited.bubble)}"
     if not waited.explained_frac:
         return " for other ranks, none of them late by more than clocks are uncertain"
     clause, rest = _share_by_rank(waited), 1 - waited.explained_frac
@@ -323,6 +328,23 @@ def _for_whom(waited: Waited | None) -> str:
         clause = f": jitter, all are late in turn, no rank for more than {waited.most_frac:.0%} of it"
     clause = clause or ", and no rank stands out"
     return clause + (f"; {rest:.0%} of the waiting is not explained" if rest >= _UNEXPLAINED_FROM else "")
+
+
+def _for_stages(bubble: UsualBubble) -> str:
+    """`for other stages: 1F1B with 4 stages and 8 microbatches leaves each rank 18.0 ms without work`, and why more."""
+    schedule = "their schedule" if bubble.schedule == UNKNOWN_SCHEDULE else bubble.schedule
+    sizes = f"{bubble.stages} stages and {bubble.microbatches} microbatches"
+    text = f"for other stages: {schedule} with {sizes} leaves each rank {bubble.inherent:.1f} ms without work"
+    ms, why = max(
+        (bubble.imbalance, "as stages are not equally long"),
+        (bubble.jitter, "as microbatches are not"),
+        (bubble.order, "as messages wait for those issued before them"),
+    )
+    if ms >= _MORE_FROM * bubble.whole:
+        text += f", and {ms:.1f} ms more {why}"
+    elif bubble.halves:
+        text += f"; twice as many, half as large, would leave {bubble.inherent / 2:.1f} ms"
+    return text
 
 
 # Ranks and links that differ from others of their kind.
